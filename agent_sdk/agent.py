@@ -16,60 +16,48 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agent_sdk.bench import Setting
 from agent_sdk.cancel import Cancel
-from agent_sdk.children import Children
 from agent_sdk.closing import Closes
-from agent_sdk.demand import Budget, cpu_s
-from agent_sdk.device.discovery import discover, discover_plain
-from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Device
-from agent_sdk.errors import ExecutionError, ModelError, ProcessorError, UnplannableError, refuse_unless_seconds
-from agent_sdk.feeds import Drawn, Feed, feeds_of
+from agent_sdk.engine.executor import MOST_IN_FLIGHT
+from agent_sdk.errors import InputError, UnplannableError, refuse_unless_seconds
 from agent_sdk.files import Kept
-from agent_sdk.measure.apart import Measuring
-from agent_sdk.model import Content, Model, Shapes, Source, bare_name, located, read_network
-from agent_sdk.obtaining import A_LITTLE_S, Obtainer
-from agent_sdk.paths import cache_directory, state_directory
-from agent_sdk.planner.blocking import BlockingPlanner
-from agent_sdk.planner.client import DEADLINE_S, TOKEN_VARIABLE, PlannerClient
-from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client
-from agent_sdk.planner.field import Field
-from agent_sdk.planner.identity import device_id, stored_token
-from agent_sdk.planner.recognise import recognising
-from agent_sdk.planner.supplier import Obtained, PlanSupplier
-from agent_sdk.plans import Plans
-from agent_sdk.prepared import Prepared
-from agent_sdk.progress import ProgressListener
-from agent_sdk.reference import Reference
-from agent_sdk.rounding import rounding
-from agent_sdk.runtimes.ort.graph import FrozenGraphs
-from agent_sdk.runtimes.ort.whole import WholeOrt
-from agent_sdk.runtimes.torch.choice import PRECISIONS
-from agent_sdk.selection.first_runs import FirstRuns, told
-from agent_sdk.selection.opening import Opener
-from agent_sdk.selection.starts import Start, Starts, start_after
-from agent_sdk.selection.trial import PLAN
-from agent_sdk.session import Session
-from agent_sdk.travel import (
-    TravellingPlan,
+from agent_sdk.first.bench import Setting
+from agent_sdk.first.children import Children
+from agent_sdk.first.measuring import Measuring
+from agent_sdk.first.runs import FirstRuns
+from agent_sdk.journey.catalogue import Plans
+from agent_sdk.journey.demand import Budget, cpu_s
+from agent_sdk.journey.planfile import (
     pack_plan,
     read_plan,
     refuse_other_network,
     refuse_unfit,
-    unpack_plan,
     write_plan,
 )
+from agent_sdk.journey.planning import A_LITTLE_S, Obtainer
+from agent_sdk.journey.services import Services
+from agent_sdk.journey.starts import Starts
+from agent_sdk.journey.steps import Journey, renewed
+from agent_sdk.machine.soc import read_soc
+from agent_sdk.model import Content, Model, Shapes, Source, bare_name, located
+from agent_sdk.model.module import exported, is_module
+from agent_sdk.paths import cache_directory, state_directory
+from agent_sdk.planner.blocking import BlockingPlanner
+from agent_sdk.planner.client import DEADLINE_S, TOKEN_VARIABLE, PlannerClient
+from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client
+from agent_sdk.planner.enrolment import enrol
+from agent_sdk.planner.field import Field
+from agent_sdk.planner.identity import device_id, kept_tokens, stored_token
+from agent_sdk.planner.recognise import recognising
+from agent_sdk.planner.supplier import Obtained, PlanSupplier
+from agent_sdk.progress import ProgressListener
+from agent_sdk.runtimes.offered import discover, discover_plain
+from agent_sdk.runtimes.ort.graph import FrozenGraphs
+from agent_sdk.runtimes.torch.choice import PRECISIONS
+from agent_sdk.session import Session
 from hope_schema import MeasuredRun, PlanReply, Processor
 from hope_schema.plan import Method
-
-OwnFeed = Callable[[], Feed | None]
-"""What the application fed first, once there is such."""
-
-
-def nothing() -> Feed | None:
-    """The application has fed nothing yet."""
-    return None
 
 
 class Agent(Closes):
@@ -80,8 +68,8 @@ class Agent(Closes):
 
     Args:
         planner: the planner's URL; None runs one inside this process, on a SQLite file in the cache directory.
-        token: bearer token for the planner; by default ``HOPE_TOKEN``, else the one kept from enrolling, at another
-            address too where the planner proves that it gave it.
+        token: bearer token for the planner; by default the one kept from enrolling, at another address too where the
+            planner proves that it gave it, else ``HOPE_TOKEN``.
         soc: the SoC that figures belong to; read from this machine by default.
         frequency: the operating point; read from this machine by default.
         processors: comma-separated ids or runtimes to plan with (``"ort@0-7,ort@8-15"``); everything by default.
@@ -130,12 +118,14 @@ class Agent(Closes):
         state = Path(cache or state_directory())
         self.device_id = device_id(state)
         embedded = None
+        notes: list[str | None] = [self._kept.note]
         opening: Callable[[], AbstractAsyncContextManager[PlannerClient]]
         if planner is None:
             embedded = self._kept.path / "planner.sqlite"
             opening = partial(embedded_client, embedded)
         else:
-            token = token or os.environ.get(TOKEN_VARIABLE) or stored_token(state, planner)
+            notes.append(_as_whom(planner, token or (not kept_tokens(state) and os.environ.get(TOKEN_VARIABLE)) or ""))
+            token = token or stored_token(state, planner)
             client = partial(PlannerClient, device_id=self.device_id, deadline_s=planner_timeout_s)
             client(planner, token=token)  # refuses what is no address now, not when it is first needed
             opening = partial(client, planner, token=token)
@@ -152,7 +142,8 @@ class Agent(Closes):
                 frequency=self.soc.frequency,
                 cores=self.soc.cores,
                 frozen=str(self._kept.folder("ort")),
-            )
+            ),
+            lambda: self.device.held_behind(),
         )
         planned = discover(processors, soc=self.soc, frozen=frozen, precision=precision)
         self.planned = tuple(processor.spec for processor in planned)
@@ -169,30 +160,42 @@ class Agent(Closes):
             measuring_s=measuring_s,
             wait_s=wait_s,
             embedded=embedded,
-            notes=tuple(note for note in (self._kept.note, _unused(precision, self.planned)) if note),
+            notes=tuple(note for note in (*notes, _unused(precision, self.planned)) if note),
             progress=progress,
         )
-        self._field = None if embedded is not None else Field(obtainer.tell)
-        self._first_runs = FirstRuns(
-            self._kept.path / "first_runs", self.device.processors, self._lights, self._children
+        own = self.device.processors
+        self._services = Services(
+            obtainer=obtainer,
+            processors=own,
+            first_runs=FirstRuns(self._kept.path / "first_runs", own, self._lights, self._children),
+            starts=Starts(self._kept.path / "starts", [processor.spec.kind for processor in own.values()]),
+            field=None if embedded is not None else Field(obtainer.tell),
+            cancel=Cancel(),
+            budget=Budget(lambda: cpu_s() + self._children.cpu_s()),
         )
-        self._opener = Opener(obtainer, self.device.processors, self._first_runs, self._field)
-        kinds = [processor.spec.kind for processor in self.device.processors.values()]
-        self._starts = Starts(self._kept.path / "starts", kinds)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-        self._cancel, self._budget = Cancel(), Budget(lambda: cpu_s() + self._children.cpu_s())
         obtainer.request("0" * 64)
+
+    @staticmethod
+    def enrol(planner: str, claim: str, *, cache: str | os.PathLike[str] | None = None) -> str:
+        """Exchange a claim for a token of this device's own, which its agents use from then on; return the device's id.
+
+        Again changes nothing. ``cache`` is that of the agents. Raises InputError, PlannerError.
+        """
+        return enrol(planner, claim, None if cache is None else Path(cache))[0]
 
     def load(
         self,
-        source: Source,
+        source: Source | Any,
         *,
+        inputs: tuple[Any, ...] = (),
         shapes: Shapes | None = None,
         seed: int = 0,
         deterministic: bool = False,
         background: bool = True,
         all_rivals: bool = False,
         plan: str | os.PathLike[str] | None = None,
+        in_flight: int = 1,
     ) -> Session:
         """Return a network that answers at once, by the best single runtime, while its plan is made behind it.
 
@@ -201,13 +204,16 @@ class Agent(Closes):
         depends on who computes it (``rounding``) is answered by whoever begins, for as long as the session lives.
 
         Args:
-            source: the network.
+            source: the network; also a ``torch.nn.Module``, which torch exports on ``inputs``.
+            inputs: what a module is run on: one tensor for each argument, of the shapes that the network is to have.
             shapes: shapes of inputs by name, where the file leaves them open; a symbol bound once holds everywhere.
             seed: chooses the weights of a zoo network.
             deterministic: one answer for one input, to the bit, as long as the session lives.
             background: False returns when the plan is there: measured, solved, and tried beside its rivals.
             all_rivals: keep the whole model ready on every kind of processor, for comparing.
             plan: a file that ``export_plan`` wrote: nothing is measured, solved or asked.
+            in_flight: runs that a plan has under way at once, 1 to 64; each has buffers of its own, which
+                ``session.latest.executor.memory`` tells.
 
         Raises InputError for shapes that contradict the network or a plan file that is damaged, PlanMismatchError for
         one of another network or device, ModelError where no installed runtime loads the network, UnknownNameError;
@@ -219,36 +225,32 @@ class Agent(Closes):
             specs = (own.spec for own in self.device.processors.values())
             refuse_unfit(travelling, self.soc.name, specs, shapes or {})
             shapes = travelling.shapes
-        self.progress.phase(f"reading {_shown(source)}")
-        shapes = deepcopy(shapes)  # the caller's may change
-        content = Content(located(source, seed))
-        reference = Reference(content, partial(self._refuse_unjudged, content))
-        known = self._starts.known(content, shapes) if background else None
-        start = travelling.start if travelling is not None else known
-        plans = Plans(
-            Path(_shown(source)).stem,
-            partial(read_network, content, name=bare_name(source)),
-            partial(
-                self._prepare,
-                reference,
-                deterministic=deterministic,
-                all_rivals=all_rivals,
-                plan=travelling,
-                begun=partial(self._starts.keep, content, shapes),
-            ),
-            self._renew if travelling is None else None,
-            partial(self._whole, content),
-            Cancel(self._cancel),
-            self._budget,
-            shapes=shapes,
+        if not 1 <= in_flight <= MOST_IN_FLIGHT:
+            raise InputError(f"in_flight is {in_flight}; from 1 to {MOST_IN_FLIGHT} runs may be under way at once")
+        shown = _shown(source)
+        if is_module(source):
+            shown = type(source).__name__
+            source = exported(source, inputs)
+        elif inputs:
+            raise InputError("inputs are given only to a torch.nn.Module, to be exported on: a network has its own")
+        self.progress.phase(f"reading {shown}")
+        journey = Journey(
+            self._services,
+            Content(located(source, seed)),
+            shown=Path(shown).stem,
+            given_name=bare_name(source),
+            shapes=deepcopy(shapes),  # the caller's may change
             deterministic=deterministic,
+            all_rivals=all_rivals,
+            in_flight=in_flight,
+            travelling=travelling,
         )
-        session = Session(content, plans, reference, self._first_runs)
+        session = Session(journey, Plans(journey))
         self._sessions.add(session)
         try:
-            if travelling is not None and content.fingerprint != travelling.fingerprint:
-                refuse_other_network(travelling, plans.network.bind(travelling.shapes), _shown(source))
-            plans.begin(start, background=background)
+            if travelling is not None and journey.content.fingerprint != travelling.fingerprint:
+                refuse_other_network(travelling, session.plans.network.bind(travelling.shapes), _shown(source))
+            session.plans.begin(background=background)
         except BaseException:
             session.close()
             raise
@@ -257,78 +259,6 @@ class Agent(Closes):
     async def aload(self, source: Source, **options: Any) -> Session:
         """Like ``load``, without blocking the event loop."""
         return await asyncio.to_thread(self.load, source, **options)
-
-    def _prepare(
-        self,
-        reference: Reference,
-        model: Model,
-        own: OwnFeed = nothing,
-        *,
-        behind: bool = False,
-        deterministic: bool,
-        all_rivals: bool,
-        plan: TravellingPlan | None,
-        begun: Callable[[Start], None],
-    ) -> Prepared:
-        """Obtain a static model's plan, unless there is one, and make it ready to run. Raises like ``load``.
-
-        ``own`` gives what the application fed first, once there is such; ``reference`` judges the answers. ``behind``
-        takes the plan that is on disk, if any, and asks nobody, or else the first that the planner has. ``begun`` is
-        told how the next start should begin.
-        """
-        drawn = self._drawn(model, reference, own)
-        model = replace(model, taken=drawn.fixed)
-        opener = self._for(model, drawn)
-        obtained = unpack_plan(plan, model) if plan is not None else opener.obtainer.recall(model) if behind else None
-        if obtained is None:
-            obtained = self.obtain(model, at_once=behind)
-        pinned = deterministic or rounding(model.graph).differs
-        opened = opener.opened(model, obtained, reference, drawn, all_rivals=all_rivals, pinned=pinned)
-        begun(start_after(opened.serving))
-        return Prepared(model, reference, opened)
-
-    def _drawn(self, model: Model, reference: Reference, own: OwnFeed) -> Drawn:
-        """Feeds to try a model with. Raises UnplannableError where ONNX Runtime takes none that is drawn, or given."""
-        feeds = feeds_of(model)
-        drawn = self._first_runs.drawn(feeds, reference.content, model.graph.model_hash)
-        if drawn is None and (given := own()) is not None:
-            return Drawn(feeds, own=given)
-        if drawn is None:
-            raise UnplannableError("ONNX Runtime takes no inputs that are drawn, so no plan can be tried")
-        return drawn
-
-    def _for(self, model: Model, drawn: Drawn | None = None) -> Opener:
-        """What obtains and opens plans of a model: without a runtime that crashes at it, or at what is drawn."""
-        crashed = self._first_runs.at_model(model, drawn.tried if drawn is not None else ())
-        if not crashed:
-            return self._opener
-        notes, obtainer = told(crashed), self._opener.obtainer
-        processors = {name: own for name, own in self.device.processors.items() if own.compiler not in crashed}
-        planned = tuple(spec for spec in self.planned if spec.id in processors)
-        if not planned:
-            raise ProcessorError("; ".join(notes))
-        obtainer = replace(obtainer, planned=planned, notes=(*obtainer.notes, *notes))
-        return replace(self._opener, obtainer=obtainer, processors=processors)
-
-    def _whole(self, content: Content, at_once: bool) -> WholeOrt:
-        """The whole network as the application would have it without us; ``at_once`` without trying it in a child.
-
-        NOTE: nobody else runs a file as it is: of one that no graph was made of, no table can say who means the same.
-        """
-        if not at_once:
-            self._refuse_unjudged(content)
-        try:
-            with content.opened() as file:
-                return WholeOrt(file, len(self.soc.cores))
-        except ExecutionError as error:
-            raise ModelError(str(error)) from error
-
-    def _refuse_unjudged(self, content: Content) -> None:
-        """Raise ModelError where ONNX Runtime crashes at a file, which then nothing can judge."""
-        crashes = self._first_runs.at_file(content)
-        crashed = {gone: how for gone, how in crashes.items() if gone.runtime == "onnxruntime"}
-        if crashed:
-            raise ModelError(f"nothing can judge an answer: {told(crashed)[0]}")
 
     def export_plan(self, session: Session, path: str | os.PathLike[str]) -> None:
         """Write the plan of the shapes that ran last, for ``load(model, plan=path)`` on devices of this kind.
@@ -350,44 +280,26 @@ class Agent(Closes):
         session is closed.
         """
         self._supplier.refuse_when_closed()
-        with self._cancel.current():
-            taken_up = [self._renew(prepared) for prepared in session.plans.ready()]
+        with self._services.cancel.current():
+            taken_up = [renewed(self._services, prepared) for prepared in session.plans.ready()]
         return any(taken_up)
-
-    def _renew(self, prepared: Prepared) -> bool:
-        """What ``refresh`` does, for one set of shapes."""
-        if prepared.serving.pinned:  # the answer may not change
-            return False
-        with prepared.changing():
-            obtained = self.obtain(prepared.model)
-            if obtained.plan is None or obtained.plan == prepared.obtained.plan:
-                return False
-            model, drawn = prepared.model, prepared.drawn
-            opened = self._for(model, drawn).opened(model, obtained, prepared.reference, drawn)
-            if PLAN in opened.serving.contenders:
-                prepared.take_up(opened)
-                return True
-            opened.serving.close()
-            note = f"a newer plan cannot run here at present ({opened.notes[-1]}); the one before it answers on"
-            prepared.notes += [note] if note not in prepared.notes else []
-            return False
 
     def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False) -> Obtained:
         """Obtain the plan of a model; see ``Obtainer.obtain``."""
-        return self._for(model).obtainer.obtain(model, renew=renew, at_once=at_once)
+        return self._services.fit_for(model).obtainer.obtain(model, renew=renew, at_once=at_once)
 
     def report(self, plan: PlanReply, measured_us: float, runs: int) -> str:
         """Tell a remote planner how long a plan really takes here; returns what went wrong, if anything."""
-        obtainer = self._opener.obtainer
+        obtainer = self._services.obtainer
         run = MeasuredRun(plan_id=plan.plan_id, plan_version=plan.version, measured_us=measured_us, runs=runs)
         return "" if obtainer.embedded is not None else obtainer.tell([run])
 
     def close(self) -> None:
         """End the threads, close every session and the connection to the planner, for good. Idempotent."""
-        self._cancel.cancel()
+        self._services.cancel.cancel()
         self._children.close()
-        if self._field is not None:
-            self._field.stop()
+        if self._services.field is not None:
+            self._services.field.stop()
         with ExitStack() as closing:
             closing.callback(self._kept.close)
             closing.callback(self._lights.close)
@@ -395,6 +307,15 @@ class Agent(Closes):
             for session in list(self._sessions):
                 closing.callback(session.close)
             self._supplier.close()
+
+
+def _as_whom(planner: str, token: str) -> str | None:
+    """A note where a person's token speaks, whose word makes a SoC count at once."""
+    if not token.startswith(("hope_a_", "hope_v_")):
+        return None
+    who = "an admin" if token.startswith("hope_a_") else "a viewer"
+    cure = f"`hope-agent enrol --planner {planner}` gets this device a token of its own"
+    return f"speaks to {planner} as {who}, not as this device; {cure}"
 
 
 def _unused(precision: str, planned: Iterable[Processor]) -> str:

@@ -20,7 +20,7 @@ import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 
 from agent_sdk.errors import InputError
-from agent_sdk.plans import Plans
+from agent_sdk.journey.catalogue import Plans
 
 NUMPY_TYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "tensor(float)": np.dtype("float32"),

@@ -1,4 +1,4 @@
-"""The agent's errors as one tree; those of runs stand in ``engine/errors.py``, of runtimes in ``runtimes/base.py``.
+"""The agent's errors as one tree.
 
 .. code-block:: text
 
@@ -8,7 +8,9 @@
     │   │   ├── OpenShapeError             an input's shape is open, and none was given
     │   │   └── UnplannableError           well formed, but nothing of it can be planned; a runtime may run it whole
     │   ├── UnknownNameError               a model, processor or method that does not exist, with suggestions
-    │   └── PlanMismatchError              a plan for another model, or naming processors this device lacks
+    │   ├── PlanMismatchError              a plan for another model, or naming processors this device lacks
+    │   ├── IllegalPlanError               a plan that contradicts the model: an op missing, an order that cannot run
+    │   └── FeedError                      run() was given wrong names, shapes or element types
     ├── PlannerError                       the planner could not help
     │   ├── PlannerUnavailableError        unreachable, timed out or overloaded after every retry
     │   ├── PlannerProtocolError           it answered, but not what the contract says (too large, not JSON, ...)
@@ -24,7 +26,16 @@
     │       └── ServerError                5xx
     ├── NotWantedError                     nobody waits any more for what was being done
     └── ExecutionError                     a plan was being carried out and failed
+        ├── SegmentFailedError             a segment raised; says which processor and ops, the cause is chained
+        ├── RunTimeoutError                the watchdog ended a run
+        ├── DeviceClosedError              the device was closed, or a processor is stuck in an earlier run
         └── ProcessorError                 a runtime refused, died or silently ran elsewhere
+            ├── UnsupportedOp              it cannot run an op here (the profiler records it explicitly)
+            ├── CompilationFailed          it refused a segment for another reason
+            ├── SilentFallback             it took a segment but would run it elsewhere
+            ├── WrongOutput                a segment returned a shape or type that the graph does not declare
+            ├── OutOfMemory                a buffer or a segment did not fit, into memory or on the disk
+            └── ProcessorLost              it failed while running, the device is gone, or the system refused a file
 """
 
 from __future__ import annotations
@@ -78,6 +89,14 @@ class UnknownNameError(InputError):
 
 class PlanMismatchError(InputError):
     """A plan that does not belong to this model or this device."""
+
+
+class IllegalPlanError(InputError):
+    """The plan contradicts the model or itself, so no order of execution exists."""
+
+
+class FeedError(InputError):
+    """The arrays given to ``run`` do not match the model's inputs."""
 
 
 class PlannerError(HopeError):
@@ -165,8 +184,61 @@ class ExecutionError(HopeError):
     """A plan was being carried out and failed."""
 
 
+class SegmentFailedError(ExecutionError):
+    """A segment raised while it ran; ``__cause__`` is what it raised.
+
+    Attributes:
+        processor: id of the processor it ran on.
+        segment: index of the segment in its program; -1 where a tensor could not be copied.
+        ops: source op ids of the segment.
+    """
+
+    def __init__(self, processor: str, segment: int, ops: tuple[str, ...], reason: BaseException) -> None:
+        self.processor = processor
+        self.segment = segment
+        self.ops = ops
+        text = f"{type(reason).__name__}: {reason}" if str(reason) else f"{type(reason).__name__}: no further detail"
+        if segment < 0:
+            super().__init__(f"{ops[0]} failed: {text}")
+            return
+        shown = f"op '{ops[0]}'" if len(ops) == 1 else f"{len(ops)} ops, '{ops[0]}' to '{ops[-1]}'"
+        super().__init__(f"segment {segment} ({shown}) failed on '{processor}': {text}")
+
+
+class RunTimeoutError(ExecutionError):
+    """The run did not finish within its time; the message names what each processor was doing."""
+
+
+class DeviceClosedError(ExecutionError):
+    """The device takes no runs any more, or a processor still hangs in a run that was given up."""
+
+
 class ProcessorError(ExecutionError):
     """A processor's runtime refused, died, or ran something elsewhere than asked."""
+
+
+class UnsupportedOp(ProcessorError):
+    """The runtime cannot run an op on this processor."""
+
+
+class CompilationFailed(ProcessorError):
+    """The runtime refused a segment for a reason other than an unsupported op."""
+
+
+class SilentFallback(ProcessorError):
+    """The runtime accepted a segment but would run (part of) it on another device."""
+
+
+class WrongOutput(ProcessorError):
+    """A segment returned a shape or an element type that the graph does not declare."""
+
+
+class OutOfMemory(ProcessorError):
+    """A buffer or a compiled segment did not fit into the processor's memory, or its files on the disk."""
+
+
+class ProcessorLost(ProcessorError):
+    """The runtime failed while running, its device disappeared, or the operating system refused it a file."""
 
 
 _BY_STATUS: Final[dict[int, type[PlannerStatusError]]] = {

@@ -14,20 +14,18 @@ import onnxruntime as ort
 
 from agent_sdk.binding import IOBinding, host_array, is_numeric, own_value
 from agent_sdk.closing import Closes
-from agent_sdk.engine import DeviceClosedError
-from agent_sdk.errors import InputError, ModelError, UnplannableError
+from agent_sdk.errors import DeviceClosedError, InputError, ModelError, UnplannableError
 from agent_sdk.explain import Explanation, explain, explain_whole
-from agent_sdk.feeds import feeds_of_ports
 from agent_sdk.forking import Forks, watch_forks
-from agent_sdk.measure.timing import timed
-from agent_sdk.model import Content, Shapes
+from agent_sdk.journey.catalogue import Feed, Plans, Stats
+from agent_sdk.journey.prepared import Prepared
+from agent_sdk.journey.rounding import FLOAT32
+from agent_sdk.journey.steps import Journey
+from agent_sdk.journey.verify import Verdict, relative_error
+from agent_sdk.machine.timing import timed
+from agent_sdk.model import Shapes
+from agent_sdk.model.feeds import feeds_of_ports
 from agent_sdk.model.ports import ModelMetadata, NodeArg, bound, node_args
-from agent_sdk.plans import Feed, Plans, Stats
-from agent_sdk.prepared import Prepared
-from agent_sdk.reference import Reference
-from agent_sdk.rounding import FLOAT32
-from agent_sdk.selection.first_runs import FirstRuns
-from agent_sdk.verify import Verdict, relative_error
 from hope_schema import Plan
 from hope_schema.hashing import digest
 
@@ -42,17 +40,14 @@ class Session(Closes, Forks):
     ``run(feed)`` a dictionary.
 
     Args:
-        content: the network as it was loaded; closed with this.
-        plans: what answers.
-        reference: what judges answers.
-        first_runs: where a feed that is drawn runs first.
+        journey: the network's steps to whoever answers; what it was loaded from is closed with this.
+        plans: who answers.
     """
 
-    def __init__(self, content: Content, plans: Plans, reference: Reference, first_runs: FirstRuns) -> None:
-        self.content = content
+    def __init__(self, journey: Journey, plans: Plans) -> None:
+        self.content, self.reference = journey.content, journey.reference
         self.plans = plans
-        self.reference = reference
-        self._first_runs = first_runs
+        self._first_runs = journey.services.first_runs
         self.in_child()
         watch_forks(self)
 
@@ -232,9 +227,20 @@ class Session(Closes, Forks):
         except RuntimeError as error:
             raise DeviceClosedError("the session is closed") from error
 
-    async def arun(self, feed: Feed) -> dict[str, Any]:
-        """Like ``run(feed)``, without blocking the event loop."""
-        return await asyncio.to_thread(self.run, feed)
+    @overload
+    async def arun(self, output_names: Feed, /, *, timeout_s: float | None = None) -> dict[str, Any]: ...
+    @overload
+    async def arun(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Feed,
+        run_options: ort.RunOptions | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> list[Any]: ...
+    async def arun(self, *given: Any, **named: Any) -> dict[str, Any] | list[Any]:
+        """Like ``run``, without blocking the event loop."""
+        return await asyncio.to_thread(self.run, *given, **named)
 
     # Plans
 

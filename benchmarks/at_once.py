@@ -8,23 +8,24 @@ was spent measuring.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from fastapi.testclient import TestClient
+
 from agent_sdk import Agent
 from agent_sdk.engine import Executor, build_program
+from agent_sdk.journey.planning import THOROUGH_S
 from agent_sdk.model import Model, read_model
-from agent_sdk.obtaining import THOROUGH_S
 from benchmarks.results import Found, Table, verdict
 from hope_schema import ModelGraph, Plan, Profile, merge
 from hope_schema.cutgraph import cut_graph
-from planner_api.cli import main as cli
+from planner_api.embedded import create_app
 from planner_api.planning import build_problem, simulate
 from planner_api.planning.problem.cuts import cut_problem
+from planner_api.settings import Settings
 
 KNOWN = ("densenet121", "inception_v3", "nasnet_mobile", "pnasnet_mobile")
 UNSEEN = "nasnet_large"
@@ -66,11 +67,10 @@ def stages(unseen: Model, known: Sequence[str], processors: str) -> tuple[list[S
             seconds, plan = measured_fully(agent, unseen)
             found.append(Stage(spent + seconds, plan))
             soc = agent.soc
-        said = io.StringIO()
-        with redirect_stdout(said):
-            database = f"sqlite:///{cache / 'planner.sqlite'}"
-            assert cli.main(["profiles", "export", soc.name, soc.frequency, "--database", database]) == 0
-    return found, Profile.model_validate_json(said.getvalue())
+        settings = Settings(database_url=f"sqlite:///{cache / 'planner.sqlite'}", embedded=True)
+        with TestClient(create_app(settings)) as client:
+            profile = Profile.model_validate_json(client.get(f"/profiles/{soc.name}/{soc.frequency}").content)
+    return found, profile
 
 
 def measured_fully(agent: Agent, model: Model) -> tuple[float, Plan]:

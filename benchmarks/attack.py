@@ -25,7 +25,7 @@ import zstandard
 
 from benchmarks import cli, results
 from benchmarks.service.fixtures import FREQUENCY, compressed, key, ladder, processors, upload
-from benchmarks.service.measures import Row, fresh, line, prepare, row, subsets
+from benchmarks.service.measures import DONE, Row, fresh, line, prepare, row, subsets
 from benchmarks.service.pump import Pump, request
 from benchmarks.service.stage import Server, Stage, call, databases, staged
 from hope_schema import Enrolment, MissingRequest, ModelGraph, Profile, TensorType, TransferColumns
@@ -122,6 +122,7 @@ async def large(stage: Stage) -> list[Row]:
     graph and the upload that the limits just allow.
     """
     server = await stage.server("attack-large")
+    stage.worker("attack-worker")
     soc, token = fresh("soc"), await enrol(stage, "collector")
     await call(server.address, attacks(token)["long upload"])
     graph, small = ladder(LARGE_OPS, "large"), ladder(10, "small")
@@ -225,6 +226,7 @@ async def others(stage: Stage, seconds: float) -> list[Row]:
     shipped = Settings.model_fields
     limits = {name: shipped[name].default for name in ("rate_per_token", "rate_per_address")}
     server = await stage.server("attack-others", **limits)
+    stage.worker("attack-worker")
     soc = fresh("soc")
     graph = await prepare(stage, server, 300, "others", soc)
     first = json.loads((await call(server.address, stage.request("POST", "/plans", key(graph, soc)))).body)
@@ -265,7 +267,7 @@ async def first_plan(stage: Stage, keys: int) -> list[Row]:
     graph = await prepare(stage, server, 200, "keys", soc, 10)
     # The worker is up and warm before it counts.
     await call(server.address, stage.request("POST", "/plans", key(graph, soc, ("ort@9",))))
-    await stage.until(f"SELECT COUNT(*) FROM plans WHERE soc = '{soc}' AND status = 'done'", 1, 60.0)
+    await stage.until(f"SELECT COUNT(*) FROM plans WHERE soc = '{soc}' AND {DONE}", 1, 60.0)
     greedy, modest = await enrol(stage, fresh("greedy")), await enrol(stage, fresh("modest"))
     raws = [
         request("POST", "/plans", key(graph, soc, each), token=greedy) for each in itertools.islice(subsets(10), keys)
@@ -276,7 +278,7 @@ async def first_plan(stage: Stage, keys: int) -> list[Row]:
     answer = await call(server.address, request("POST", "/plans", key(graph, soc), token=modest))
     greedy_s = time.perf_counter() - started
     plan_id = json.loads(answer.body)["plan_id"]
-    done = await stage.until(f"SELECT COUNT(*) FROM plans WHERE id = '{plan_id}' AND status = 'done'", 1, 12 * BUDGET_S)
+    done = await stage.until(f"SELECT COUNT(*) FROM plans WHERE id = '{plan_id}' AND {DONE}", 1, 12 * BUDGET_S)
     better_s = time.perf_counter() - started
     statuses = {str(status): count for status, count in (await flood).statuses.items()}
     await stage.stop(server, worker)

@@ -83,9 +83,9 @@ def _plan(random: Random, now: datetime, plan_id: str, model: str, soc: str) -> 
     makespan_us = random.uniform(2e3, 6e4)
     return {
         "id": plan_id, "model_hash": model, "jobs": [{"model_hash": model}], "soc": soc, "frequency": "max",
-        "method": "auto", "objective": "latency", "version": 0 if failed else 2, "provisional": False,
+        "method": "auto", "objective": "makespan", "version": 0 if failed else 2, "provisional": False,
         "makespan_us": makespan_us, "gap": random.uniform(0, 0.3), "hits": random.randrange(10_000), "misses": 1,
-        "created_at": now, "queued_at": now, "status": "failed" if failed else "done",
+        "created_at": now,
         "error": "no plan exists" if failed else None,
     }  # fmt: skip
 

@@ -28,17 +28,17 @@ import onnx
 from onnx import TensorProto, helper
 
 from agent_sdk import native
-from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, Program, Work, build_program
 from agent_sdk.engine.arbiter import Arbiter
 from agent_sdk.engine.lanes import Instruction, NativeLoop, Start
+from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.engine.trace import Trace
-from agent_sdk.feeds import draw
 from agent_sdk.model import Model, read_model
+from agent_sdk.model.feeds import draw
 from agent_sdk.native import LANES_VARIABLE, address
 from agent_sdk.runtimes.base import BoundCall, Buffer, Executable, NativeCall, Processor, Segment
 from agent_sdk.runtimes.host import HostPlace
-from agent_sdk.selection.single import single_processor_plan
+from agent_sdk.runtimes.offered import discover
 from benchmarks import cli
 from benchmarks.results import report, verdict
 from hope_schema import Cause, Plan, Step, merge

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Protocol
 
-from benchmarks.profiles import CPU, GPU, PhoneProfile, at_frequency, on_two_clusters, phone_problem
+from benchmarks.profiles import CPU, GPU, PAPERS_CPU, PhoneProfile, at_frequency, on_two_clusters, phone_problem
 from benchmarks.results import Table
 from planner_api.planning import Problem
 from planner_api.planning.construct.single import singles
@@ -22,8 +22,6 @@ from planner_api.planning.construct.single import singles
 COLUMNS = ("mosaic", "dmdar", "mulayer", "greedy", "ilp", "auto")
 """Methods of figure 4, after the CPU and the GPU alone."""
 TITLES = {"cpu": "CPU", "mosaic": "MOSAIC", "dmdar": "DMDAR", "mulayer": "μLayer", "greedy": "GS", "ilp": "LP"}
-PAPERS_CPU = {"redmi": "cpu_big_4", "huawei_p40": "cpu_big_2"}
-"""The cores that the paper used on each phone."""
 LOW_END = "redmi"
 MEGAHERTZ = {"min": 652.0, "medium": (652.0 + 2016.0) / 2, "max": 2016.0}
 BIG, LITTLE = "cpu_big_2", "cpu_little_4"

@@ -39,16 +39,16 @@ import numpy as np
 import torch
 
 from agent_sdk.agent import Agent
-from agent_sdk.feeds import draw
+from agent_sdk.journey.planning import THOROUGH_S
+from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import Model, pre_softmax_outputs
-from agent_sdk.obtaining import THOROUGH_S
+from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.base import Segment, whole_network
 from agent_sdk.runtimes.torch.executable import TorchCall, TorchExecutable
 from agent_sdk.runtimes.torch.kernel import Line, build
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.processor import TorchProcessor
 from agent_sdk.session import Session
-from agent_sdk.verify import relative_error
 from benchmarks import cli, pair
 from benchmarks.results import Measure, Table, report, say, verdict
 from benchmarks.streams import traced_streams

@@ -70,7 +70,7 @@ def _section(path: Path) -> str:
 
 def _cell(row: Mapping[str, Any], column: str) -> str:
     if column == "holds":
-        return "yes" if row["ok"] else "**no**"
+        return {True: "yes", None: "smaller budget"}.get(row["ok"], "**no**")
     return _safe(row.get(column, ""))
 
 

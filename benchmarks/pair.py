@@ -20,16 +20,16 @@ from typing import Any, Final
 import numpy as np
 
 from agent_sdk.agent import Agent
-from agent_sdk.device.cores import name_cores
-from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Executor
 from agent_sdk.engine.trace import Trace
 from agent_sdk.explain.perfetto import to_perfetto
-from agent_sdk.feeds import draw
-from agent_sdk.measure.timing import take_turns
-from agent_sdk.measure.witness import Witness
-from agent_sdk.obtaining import THOROUGH_S
-from agent_sdk.selection.trial import PLAN
+from agent_sdk.journey.planning import THOROUGH_S
+from agent_sdk.journey.trial import PLAN
+from agent_sdk.machine.cores import name_cores
+from agent_sdk.machine.soc import read_soc
+from agent_sdk.machine.timing import take_turns
+from agent_sdk.machine.witness import Witness
+from agent_sdk.model.feeds import draw
 from benchmarks.results import Measure, say, verdict
 from benchmarks.traces import busy_together
 

@@ -16,6 +16,8 @@ from planner_api.planning.problem import Machine, Problem
 from planner_api.planning.problem.transfers import elements, fit
 
 CPU, GPU = 0, 1
+PAPERS_CPU = {"redmi": "cpu_big_4", "huawei_p40": "cpu_big_2"}
+"""The cores that the paper used on each phone."""
 
 
 class BadProfile(ValueError):
@@ -56,6 +58,19 @@ class PhoneProfile:
         return tuple(dict.fromkeys(key for op in self.ops for key in op["latency_us"] if key != "gpu"))
 
     @property
+    def usual(self) -> str:
+        """The CPU configuration to plan with where none is asked for: the paper's, else the first of the most cores."""
+        paper = PAPERS_CPU.get(self.phone)
+        cores = {key: int(found[0]) if (found := re.findall(r"\d+$", key)) else 0 for key in self.complete}
+        return paper if paper in cores else max(cores, key=lambda key: cores[key])
+
+    @property
+    def complete(self) -> tuple[str, ...]:
+        """Of ``cpus``, those that every op was measured on; all of them where that is none."""
+        whole = tuple(key for key in self.cpus if all(op["latency_us"].get(key) is not None for op in self.ops))
+        return whole or self.cpus
+
+    @property
     def cpus(self) -> tuple[str, ...]:
         """The big cluster's configurations; every configuration where none is called big."""
         big = tuple(key for key in self.keys if key.startswith("cpu_big_"))
@@ -73,8 +88,8 @@ def load(path: Path) -> PhoneProfile:
         content = json.loads(path.read_text())
         plans = json.loads(beside.read_text())["placements"] if beside.exists() else {}
         ops, shapes, transfers = content["ops"], content["tensors"], content["transfer_us"]
-        if not ops:
-            raise BadProfile(f"{path}: the profile has no ops")
+        if not any(key != "gpu" for op in ops for key in op["latency_us"]):
+            raise BadProfile(f"{path}: the profile has no op that was measured on a CPU")
         for op in ops:
             if not (isinstance(op["name"], str) and isinstance(op["latency_us"], dict)):
                 raise TypeError("'name' or 'latency_us'")

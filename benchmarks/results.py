@@ -22,7 +22,8 @@ class Measure:
     measure: str
     value: float
     must: float
-    ok: bool
+    ok: bool | None
+    """None: not judged, for it was found with a smaller budget than the limit is for."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,16 @@ def say(row: Mapping[str, object]) -> None:
 def verdict(what: str, value: float, must: float, *, at_least: bool = False) -> Measure:
     """Print one figure and whether it holds."""
     found = Measure(what, value, must, value >= must if at_least else value <= must)
-    print(f"{what:64} {value:8.4f}  must be {'>=' if at_least else '<='} {must:g}: {'yes' if found.ok else 'NO'}")
+    print(f"{what:64} {words(value):>8}  must be {'>=' if at_least else '<='} {must:g}: {'yes' if found.ok else 'NO'}")
     return found
+
+
+def judged(what: str, value: float, must: float, *, budget: float, least: float) -> Measure:
+    """Print one figure and whether it holds, unless it was found with less than the budget that the limit is for."""
+    if budget >= least:
+        return verdict(what, value, must)
+    print(f"{what:64} {words(value):>8}  must be <= {must:g} with {least:g} s: smaller budget")
+    return Measure(what, value, must, None)
 
 
 Found = tuple[list[Measure], list[Table]]

@@ -31,8 +31,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import hope_zoo as zoo
 from agent_sdk import Agent, Session
-from agent_sdk.feeds import draw
-from agent_sdk.selection.trial import PLAN
+from agent_sdk.journey.trial import PLAN
+from agent_sdk.model.feeds import draw
 from benchmarks import cli
 from benchmarks.results import ROOT, Measure, Table, report, verdict
 

@@ -27,6 +27,7 @@ from hope_schema.fleet import (
 )
 from hope_schema.graph import ModelGraph, Op, Tensor, TensorType
 from hope_schema.history import MovedStep, PlanDiff, PlanHistory, PlanVersion, Results
+from hope_schema.hosts import Host, Link, PlannedHost
 from hope_schema.messages import (
     Job,
     Missing,
@@ -76,6 +77,7 @@ from hope_schema.releases import (
     RolloutPolicy,
 )
 from hope_schema.superop import SuperOp, merge
+from hope_schema.tokens import Claim, ClaimPage, IssuedToken, NewClaim, NewToken, Token, TokenPage
 
 __all__ = [
     "HOST",
@@ -85,6 +87,8 @@ __all__ = [
     "AuditPage",
     "Cause",
     "Channel",
+    "Claim",
+    "ClaimPage",
     "Comparison",
     "Contribution",
     "ContributionPage",
@@ -107,9 +111,12 @@ __all__ = [
     "Group",
     "GroupPage",
     "GroupSelector",
+    "Host",
+    "IssuedToken",
     "Job",
     "Labelled",
     "LatencyColumns",
+    "Link",
     "Measured",
     "MeasuredRun",
     "Method",
@@ -124,7 +131,9 @@ __all__ = [
     "MovedStep",
     "NamedModel",
     "NamedModelPage",
+    "NewClaim",
     "NewModelVersion",
+    "NewToken",
     "Objective",
     "Observations",
     "Op",
@@ -136,6 +145,7 @@ __all__ = [
     "PlanReply",
     "PlanRequest",
     "PlanVersion",
+    "PlannedHost",
     "PlannedJob",
     "ProblemDetails",
     "Processor",
@@ -153,6 +163,8 @@ __all__ = [
     "SuperOp",
     "Tensor",
     "TensorType",
+    "Token",
+    "TokenPage",
     "Transfer",
     "TransferColumns",
     "UploadReceipt",

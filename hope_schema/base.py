@@ -68,6 +68,9 @@ def _checked_label(text: str) -> str:
 
 Label = Annotated[str, Field(min_length=1, max_length=MAX_LABEL), LabelPattern()]
 """A short identifier that may stand in a URL, a file name or a log line."""
+FREQUENCY = r"^[A-Za-z0-9][A-Za-z0-9._:+@\-]*$"
+Frequency = Annotated[str, Field(min_length=1, max_length=MAX_LABEL, pattern=FREQUENCY)]
+"""A SoC's operating point: a label without a slash, so that ``<SoC>/<frequency>`` names one profile."""
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """A SHA-256 in lower-case hexadecimal."""
 Dimension = Annotated[int, Field(ge=0, le=2**31 - 1)]

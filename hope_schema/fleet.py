@@ -11,13 +11,14 @@ from hope_schema.base import (
     Count,
     Digest,
     Fraction,
+    Frequency,
     Label,
     Microseconds,
     PositiveMicroseconds,
     Rate,
     VersionNumber,
 )
-from hope_schema.plan import Method
+from hope_schema.plan import FoundBy, Method
 from hope_schema.registry import Labels
 
 Versions = Annotated[dict[Label, Label], Field(max_length=64, json_schema_extra={"additionalProperties": False})]
@@ -31,7 +32,7 @@ class Enrolment(Contract):
 
     device_id: Label
     soc: Label | None = None
-    frequency: Label | None = None
+    frequency: Frequency | None = None
     versions: Versions = {}
 
 
@@ -72,7 +73,7 @@ class DeviceReport(Contract):
     """
 
     soc: Label
-    frequency: Label
+    frequency: Frequency
     versions: Versions = {}
     sent_at: AwareDatetime | None = None
     measured: Annotated[tuple[MeasuredRun, ...], Field(max_length=256)] = ()
@@ -88,7 +89,7 @@ class Device(Contract):
     name: str | None
     labels: Labels
     soc: Label | None
-    frequency: Label | None
+    frequency: Frequency | None
     versions: Versions
     enrolled_at: AwareDatetime
     last_seen_at: AwareDatetime | None
@@ -134,7 +135,7 @@ class FleetProfile(Contract):
     """
 
     soc: Label
-    frequency: Label
+    frequency: Frequency
     version: Count
     latencies: Count
     transfers: Count
@@ -153,7 +154,7 @@ class FleetProfilePage(Contract):
 
 
 class FleetModel(Contract):
-    """One model. ``coverage``: the share of known (SoC, frequency) pairs that it has a finished plan for."""
+    """One model. ``coverage``: the share of the (SoC, frequency) pairs that the fleet counts with a finished plan."""
 
     model_hash: Digest
     name: Annotated[str, Field(max_length=256)]
@@ -176,18 +177,24 @@ class FleetModelPage(Contract):
 
 
 class FleetPlan(Contract):
-    """One plan. ``drift``: measured / predicted - 1, the geometric mean over the reports on the version devices get."""
+    """One plan, with the figures of the version that devices get: ``version``, 0 while there is none.
+
+    ``name`` says which networks it serves, ``model_hash`` is the first of them. ``newest`` is greater than ``version``
+    where a newer one is held back. ``drift``: measured / predicted - 1, the geometric mean over the reports on it.
+    """
 
     plan_id: Label
+    name: str
     model_hash: Digest
     soc: Label
-    frequency: Label
+    frequency: Frequency
     status: PlanStatus
     version: Count
+    newest: Count
     provisional: bool
     makespan_us: Microseconds | None
     gap: Fraction | None
-    found_by: Label | None
+    found_by: FoundBy | None
     profile_version: Count | None
     age_s: Annotated[float, Field(ge=0.0)] | None
     hits: Count

@@ -6,13 +6,15 @@ import hashlib
 import json
 from typing import Any
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
 
 def canonical(value: Any) -> bytes:
     """Return ``value`` as canonical JSON (UTF-8): equal values give equal bytes on every machine.
 
     Raises ValueError for NaN and infinity, which JSON cannot say.
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def digest(value: Any) -> str:

@@ -6,8 +6,19 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field
 
-from hope_schema.base import MAX_OPS, Contract, Count, Digest, Fraction, Label, Microseconds, Name, PositiveMicroseconds
-from hope_schema.plan import Cause, JobIndex
+from hope_schema.base import (
+    MAX_OPS,
+    Contract,
+    Count,
+    Digest,
+    Fraction,
+    Frequency,
+    Label,
+    Microseconds,
+    Name,
+    PositiveMicroseconds,
+)
+from hope_schema.plan import Cause, FoundBy, JobIndex
 
 
 class Results(Contract):
@@ -33,14 +44,14 @@ class PlanVersion(Contract):
     version: Annotated[int, Field(ge=1)]
     model_hash: Digest
     soc: Label
-    frequency: Label
+    frequency: Frequency
     served: bool
     provisional: bool
     profile_version: Count
     makespan_us: Microseconds
     lower_bound_us: Microseconds
     gap: Fraction
-    found_by: str
+    found_by: FoundBy
     solve_us: Microseconds
     created_at: AwareDatetime
     results: Results

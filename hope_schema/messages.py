@@ -6,8 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from hope_schema.base import MAX_ROWS, Contract, Count, Digest, Label, Microseconds
+from hope_schema.base import MAX_ROWS, Contract, Count, Digest, Frequency, Label, Microseconds, PositiveMicroseconds
 from hope_schema.graph import TensorType
+from hope_schema.hosts import MAX_HOSTS, MAX_LINKS, Host, Link, check_hosts
+from hope_schema.periods import runs
 from hope_schema.plan import MAX_JOBS, Method, Objective, Plan, Weight
 from hope_schema.profile import Kind, Processor, Signature
 
@@ -30,7 +32,7 @@ class MissingRequest(Contract):
 
     model_hash: Digest
     soc: Label
-    frequency: Label
+    frequency: Frequency
     device_id: Label
     processors: Annotated[tuple[Processor, ...], Field(min_length=1, max_length=1024)]
     max_items: Annotated[int, Field(ge=0, le=MAX_ROWS)] | None = None
@@ -80,12 +82,13 @@ class UploadReceipt(Contract):
 class Job(Contract):
     """One network of a plan request.
 
-    Its inputs are there at ``release_us``, counted from the start of the run. ``deadline_us`` and ``weight`` belong to
-    the objective ``lateness``.
+    Its inputs are there at ``release_us``, counted from the start of the run, and again every ``period_us``.
+    ``deadline_us`` and ``weight`` belong to the objective ``lateness``.
     """
 
     model_hash: Digest
     release_us: Microseconds = 0.0
+    period_us: PositiveMicroseconds | None = None
     deadline_us: Microseconds | None = None
     weight: Weight = 1.0
 
@@ -99,35 +102,47 @@ class Job(Contract):
 class PlanRequest(Contract):
     """``POST /plans``: the key of a plan, and how it may be found.
 
-    ``jobs`` are the networks that run together; usually one. ``processors`` restricts the candidates to these ids
-    (null: all that the profile knows).
+    ``jobs`` are the networks that run together; usually one. ``processors`` restricts the candidates of the device to
+    these ids (null: all that the profile knows). ``hosts`` are the machines that it may use beside itself, over
+    ``links``. In which order jobs, hosts and links stand makes no difference: the plan's jobs say which is which.
     """
 
     # NOTE: lists pass as tuples here because the check before sees the body as Python values, also when it was JSON.
     jobs: Annotated[tuple[Job, ...], Field(min_length=1, max_length=MAX_JOBS, strict=False)]
     soc: Label
-    frequency: Label
+    frequency: Frequency
     processors: Annotated[tuple[Label, ...], Field(min_length=1, max_length=1024, strict=False)] | None = None
+    hosts: Annotated[tuple[Host, ...], Field(max_length=MAX_HOSTS, strict=False)] = ()
+    links: Annotated[tuple[Link, ...], Field(max_length=MAX_LINKS, strict=False)] = ()
     method: Method = "auto"
-    objective: Objective = "latency"
+    objective: Objective = "makespan"
 
     @model_validator(mode="before")
     @classmethod
     def _speaks_this_schema(cls, body: Any) -> Any:
         if isinstance(body, dict) and "jobs" not in body and "model_hash" in body:
             raise ValueError("this request speaks schema version 1; upgrade hope-agent to the planner's version")
+        if isinstance(body, dict) and body.get("objective") == "latency":
+            raise ValueError("objective 'latency' is schema version 2, it is 'makespan' now; upgrade hope-agent")
         return body
 
     @model_validator(mode="after")
-    def _has_deadlines_to_meet(self) -> PlanRequest:
+    def _can_be_planned(self) -> PlanRequest:
         if self.objective == "lateness" and all(job.deadline_us is None for job in self.jobs):
             raise ValueError("objective 'lateness' needs a job with deadline_us")
+        runs([job.period_us for job in self.jobs])
+        check_hosts([host.name for host in self.hosts], self.links)
         return self
 
     @property
     def model_hash(self) -> str:
         """The first job's network: the only one, unless several are planned together."""
         return self.jobs[0].model_hash
+
+    @property
+    def profiles(self) -> tuple[tuple[str, str], ...]:
+        """SoC and frequency of the device and of each further host: what a plan rests on, each once."""
+        return tuple(dict.fromkeys([(self.soc, self.frequency), *((host.soc, host.frequency) for host in self.hosts)]))
 
 
 class PlanReply(Contract):

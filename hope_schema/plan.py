@@ -17,24 +17,31 @@ from hope_schema.base import (
     Count,
     Digest,
     Fraction,
+    Frequency,
     Label,
     Microseconds,
     Name,
+    PositiveMicroseconds,
 )
 from hope_schema.graph import DType
+from hope_schema.hosts import MAX_HOSTS, MAX_LINKS, Link, PlannedHost
+from hope_schema.periods import MAX_RUNS
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """Version of the plan's shape; a breaking change raises it."""
 
-Objective = Literal["latency", "lateness"]
-"""What is made small: the time at which all jobs are done, or the largest weighted lateness of one."""
+Objective = Literal["makespan", "lateness", "throughput"]
+"""What is made small: the time at which all jobs are done, the largest weighted lateness of one, or the time in which
+all runs of the jobs' periods are done where they need not wait for their releases."""
 MAX_JOBS: Final = 64
 """Most networks that one plan may hold."""
 StepId = Annotated[int, Field(ge=0)]
-JobIndex = Annotated[int, Field(ge=0, lt=MAX_JOBS)]
-"""Which of a plan's networks."""
+JobIndex = Annotated[int, Field(ge=0, lt=MAX_RUNS)]
+"""Which of a plan's runs."""
 Method = Literal["auto", "ilp", "greedy", "partitiontuner", "codl"]
 """How a plan is found."""
+FoundBy = Annotated[str, Field(min_length=1, max_length=128, pattern=PRINTABLE)]
+"""What a plan was found by, in words: a method's name, or a way from one to another."""
 CUTTING: Final[frozenset[Method]] = frozenset({"auto", "codl"})
 """Methods that also compute ops in parts."""
 
@@ -110,7 +117,7 @@ class Transfer(Contract):
     """One tensor moved from a place to another.
 
     ``over`` names the resource that carries it. Where that is null it takes the time of the step ``reader``, or
-    nobody's: an output that goes to the host after the last step.
+    nobody's: an output that goes to the host after the last step, or what is sent on over a link behind it.
     """
 
     tensor: Name
@@ -124,21 +131,24 @@ class Transfer(Contract):
 
 
 class PlannedJob(Contract):
-    """One network of a plan: from when its inputs are there, until when it should be done, and when it is.
+    """One run of one network: from when its inputs are there, until when it should be done, and when it is.
 
+    A network with a period has several: ``run`` counts them, and the first one's times are those of its request.
     ``cuts`` say which of its super-ops are computed in parts; ``model_hash`` is that of the network without them.
     """
 
     model_hash: Digest
     cuts: Annotated[tuple[Cut, ...], Field(max_length=MAX_OPS)] = ()
+    run: Count = 0
     release_us: Microseconds = 0.0
+    period_us: PositiveMicroseconds | None = None
     deadline_us: Microseconds | None = None
     weight: Weight = 1.0
     finish_us: Microseconds
 
 
 class Plan(Contract):
-    """Placement and order for one network, or several, on one SoC at one frequency.
+    """Placement and order for one network, or several, on one SoC at one frequency, and on further ``hosts``.
 
     The body holds no clock reading: the same inputs, seed and rounds give the same bytes (promise 3).
     ``order`` lists step ids in start order, a topological order; per processor, and per resource that
@@ -147,11 +157,13 @@ class Plan(Contract):
     ``method`` is what found it; where that is not what was asked for it reads ``ilp→greedy`` or ``ilp→single``.
     """
 
-    schema_version: Literal[2] = SCHEMA_VERSION
-    jobs: Annotated[tuple[PlannedJob, ...], Field(min_length=1, max_length=MAX_JOBS)]
+    schema_version: Literal[3] = SCHEMA_VERSION
+    jobs: Annotated[tuple[PlannedJob, ...], Field(min_length=1, max_length=MAX_RUNS)]
     soc: Label
-    frequency: Label
-    objective: Objective = "latency"
+    frequency: Frequency
+    hosts: Annotated[tuple[PlannedHost, ...], Field(max_length=MAX_HOSTS)] = ()
+    links: Annotated[tuple[Link, ...], Field(max_length=MAX_LINKS)] = ()
+    objective: Objective = "makespan"
     processors: Annotated[tuple[Label, ...], Field(min_length=1, max_length=1024)]
     steps: Annotated[tuple[Step, ...], Field(min_length=1, max_length=MAX_OPS)]
     order: Annotated[tuple[int, ...], Field(min_length=1, max_length=MAX_OPS)]
@@ -160,7 +172,7 @@ class Plan(Contract):
     lateness_us: Annotated[float, Field(ge=-1e18, le=1e18, allow_inf_nan=False)] | None = None
     lower_bound_us: Microseconds
     gap: Fraction
-    method: Annotated[str, Field(min_length=1, max_length=128, pattern=PRINTABLE)]
+    method: FoundBy
     bound_method: Label
     single_processor_us: dict[Label, Microseconds] = {}
     profile_version: Count

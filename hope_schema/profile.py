@@ -6,7 +6,18 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from hope_schema.base import MAX_ROWS, PRINTABLE, Column, Contract, Count, FigureMicroseconds, Item, Label, Share
+from hope_schema.base import (
+    MAX_ROWS,
+    PRINTABLE,
+    Column,
+    Contract,
+    Count,
+    FigureMicroseconds,
+    Frequency,
+    Item,
+    Label,
+    Share,
+)
 from hope_schema.graph import TensorType
 
 HOST = "host"
@@ -32,7 +43,7 @@ class Processor(Contract):
     a GPU's multiprocessors; what runs at the same time never takes more of one than there is. ``core_class`` names the
     kind of core, so that equal cores are measured once. ``place`` is where it reads and leaves its tensors: a memory,
     and behind a slash the layout family within it (``host``, ``host/ort``, ``cuda:0``). ``host`` is the machine it
-    belongs to.
+    belongs to: where that is not the device itself, id, resources and place carry its name (``edge1:host/ort``).
     """
 
     id: Label
@@ -45,10 +56,19 @@ class Processor(Contract):
     precision: Precision = "model"
     host: Label = HOST
 
+    @model_validator(mode="after")
+    def _names_its_host(self) -> Processor:
+        if self.host != HOST:
+            for label in (self.id, self.place, *self.resources):
+                if not label.startswith(f"{self.host}:"):
+                    raise ValueError(f"'{label}' belongs to host '{self.host}', so it reads '{self.host}:{label}'")
+        return self
+
     @property
     def kind(self) -> str:
         """What latencies are keyed by: equal for processors that are measured once, e.g. two equal cores."""
-        return kind_of(self.runtime, self.version, self.threads, self.core_class, self.precision)
+        kind = kind_of(self.runtime, self.version, self.threads, self.core_class, self.precision)
+        return kind if self.host == HOST else f"{self.host}:{kind}"
 
     @property
     def memory(self) -> str:
@@ -186,12 +206,18 @@ class Measured(Contract):
     """The figures of a profile: shared by what a device uploads and what the planner keeps."""
 
     soc: Label
-    frequency: Label
+    frequency: Frequency
     processors: Annotated[tuple[Processor, ...], Field(max_length=1024)]
     channels: Annotated[tuple[Channel, ...], Field(max_length=1024)] = ()
     latencies: LatencyColumns = LatencyColumns()
     transfers: TransferColumns = TransferColumns()
     overheads: Overheads = Overheads()
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The memory of each host, in which its processors' inputs arrive and from which their outputs leave."""
+        others = (one.host for one in self.processors if one.host != HOST)
+        return (HOST, *(f"{host}:{HOST}" for host in dict.fromkeys(others)))
 
     @model_validator(mode="after")
     def _rows_belong_to_processors(self) -> Measured:
@@ -206,7 +232,7 @@ class Measured(Contract):
         ways = [(channel.source, channel.target) for channel in self.channels]
         if len(set(ways)) != len(ways):
             raise ValueError("two channels lead from one place to the same other place")
-        places = {HOST, *(processor.place for processor in self.processors)}
+        places = {*(processor.place for processor in self.processors), *self.hosts}
         moved = {*self.transfers.source, *self.transfers.target}
         if moved & (kinds - places):
             raise ValueError(

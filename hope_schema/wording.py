@@ -43,6 +43,16 @@ def duration(us: float | None) -> str:
     return f"{_figures(us)} µs"
 
 
+def count(value: float | None) -> str:
+    """Return a whole number with narrow spaces, ``100 000``; a dash for what is not known."""
+    return "–" if value is None else f"{round(value):,}".replace(",", "\u202f")
+
+
+def plural(number: int, noun: str) -> str:
+    """Return ``1 device``, ``2 devices``."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
 def _figures(value: float) -> str:
     digits = 2 if value < 10 else 1 if value < 100 else 0
     text = f"{value:,.{digits}f}".replace(",", "\u202f")

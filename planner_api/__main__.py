@@ -8,7 +8,7 @@ import sys
 def main() -> int:
     """Run the command line and return its exit code."""
     try:
-        from planner_api.cli.main import main as run
+        from planner_api.cli.commands import main as run
     except ModuleNotFoundError as error:
         print(
             f"hope-planner: {error}; the planner needs its extra: pip install 'hope-inference[planner]'",

@@ -9,8 +9,10 @@ from planner_api.devices.audit.routes import router as audit
 from planner_api.devices.groups.routes import router as groups
 from planner_api.devices.guard import Guard
 from planner_api.devices.routes import router as devices
+from planner_api.devices.token_routes import router as tokens
 from planner_api.embedded import ROUTERS as FOR_AGENTS
 from planner_api.models.names.routes import router as names
+from planner_api.plans.ahead_routes import router as planning_ahead
 from planner_api.rollout.aliases.routes import router as aliases
 from planner_api.rollout.routes import router as releases
 from planner_api.service import Service
@@ -26,7 +28,7 @@ from planner_api.web.prefix import Prefixed
 from planner_api.web.rate import RateLimit
 from planner_api.web.traces import traced
 
-ROUTERS = (*FOR_AGENTS, devices, fleet, names, aliases, groups, releases, audit, operations)
+ROUTERS = (*FOR_AGENTS, devices, tokens, planning_ahead, fleet, names, aliases, groups, releases, audit, operations)
 
 
 def create_app(settings: Settings) -> App[Service]:

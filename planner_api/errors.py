@@ -77,6 +77,10 @@ class UnavailableError(PlannerError):
         super().__init__("unavailable", detail, retry_after_s=retry_after_s)
 
 
+class RefusedError(Exception):
+    """A job cannot be done, however often it is tried; the message says why."""
+
+
 class DatabaseAwayError(UnavailableError):
     """The database does not answer, or takes nothing in; ``reason`` is its own word, for the log."""
 

@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from planner_api.db.engine import Database, parse_url
 from planner_api.db.migrate import HEAD, SchemaError, current_revision, serves, upgrade
 from planner_api.devices.quota import Quotas
 from planner_api.errors import DatabaseAwayError
-from planner_api.jobs.events import build_events
+from planner_api.jobs.kind import Kind
+from planner_api.jobs.news import build_news
+from planner_api.jobs.process import JobProcess
+from planner_api.jobs.queue import Queue
+from planner_api.jobs.worker import Counter, Runner, Worker
 from planner_api.locks import Turns
 from planner_api.plans.cache import PlanCache
-from planner_api.plans.making import InCall, Making
+from planner_api.plans.jobs import PLAN
+from planner_api.plans.outdated import Outdated
 from planner_api.plans.service import Plans
+from planner_api.plans.solve import BetterPlan, FirstPlan
+from planner_api.profiles.fold import Fold
 from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings
 from planner_api.web.reader import Reader
 
 LARGE_BODIES = 16
 """Bodies above ``http.body.SMALL_BYTES`` that are taken in at once."""
+
+
+READINGS = "planner_api.models.reading", "planner_api.profiles.reading"
+"""Where what a child makes of large bodies stands."""
+WARM = "planner_api.plans.make:ready"
+"""What a child calls when it starts."""
+PULSE_S, EMBEDDED_PULSE_S = 1.0, 10.0
+"""How often a worker looks for the work of vanished ones; beside an agent it disturbs nobody's measurements."""
 
 
 def prepare(database_url: str) -> None:
@@ -37,8 +54,45 @@ def prepare(database_url: str) -> None:
         )
 
 
+def build_kinds(database: Database, settings: Settings) -> tuple[Kind, ...]:
+    """Every kind of job that there is."""
+    return (
+        Fold(database, settings),
+        Outdated(database, settings),
+        FirstPlan(database, settings),
+        BetterPlan(database, settings),
+    )
+
+
+def build_worker(
+    queue: Queue,
+    settings: Settings,
+    metrics: Counter | None = None,
+    runner: Callable[[], Runner] | None = None,
+) -> Worker:
+    """A worker as the settings want it: a child for what is quick, so that no device waits for a long solve, and others
+    for everything. An embedded planner has one in all, which starts when it is needed.
+
+    ``runner`` makes a child; None: a process of its own.
+    """
+    kinds = build_kinds(queue.database, settings)
+    every = tuple(kind.name for kind in kinds)
+    quick = tuple(name for name in every if name != BetterPlan.name)
+    slots = [every] if settings.embedded else [quick, *[every] * settings.worker_slots]
+    return Worker(
+        queue,
+        kinds,
+        slots,
+        runner or partial(JobProcess, memory_bytes=settings.solve_memory_bytes, warm=WARM),
+        metrics=metrics,
+        grace_s=0.0 if settings.embedded else settings.grace_s,
+        pulse_s=EMBEDDED_PULSE_S if settings.embedded else PULSE_S,
+        eager=not settings.embedded,
+    )
+
+
 class Planner:
-    """The planner inside an agent's process: plans are made in the call, and nobody needs a token."""
+    """The planner inside an agent's process, whose plans are final, and where nobody needs a token."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -46,31 +100,46 @@ class Planner:
         self.quotas = Quotas(settings)
         self.large_bodies = Turns("large_bodies", slots=LARGE_BODIES, each=2, waiting=32, refused=self.quotas.refused)
         self.reader = Reader(
+            *READINGS,
             limit=settings.max_inflated_bytes,
             timeout_s=0.0 if settings.embedded else settings.read_timeout_s,
             memory_bytes=settings.read_memory_bytes,
             refused=self.quotas.refused,
         )
-        self.events = build_events(self.database)
+        self.news = build_news(self.database)
+        self.queue = Queue(self.database, self.news, ttl_s=settings.lease_s)
         self.plan_cache = PlanCache(settings.plan_cache_bytes)
-        self.events.on_plan(self.plan_cache.forget)
-        self.profiles = Profiles(self.database, settings, self.quotas)
-        self.plans = Plans(self.database, self.profiles, self.plan_cache, self.events, self.build_making())
+        self.news.on(PLAN, self._plan_changed)
+        self.profiles = Profiles(self.database, settings, self.queue, self.quotas)
+        self.plans = Plans(self.database, settings, self.plan_cache, self.queue, self.quotas)
+        self._worker: asyncio.Task[None] | None = None
+        self._stop_working = asyncio.Event()
 
-    def build_making(self) -> Making:
-        """How this planner's plans come to be."""
-        return InCall(self.database, self.settings, self.profiles)
+    def start_worker(self, metrics: Counter | None = None) -> None:
+        """Run a worker beside what is served; its children do the computing."""
+        worker = build_worker(self.queue, self.settings, metrics)
+        self._worker = asyncio.create_task(worker.run(self._stop_working), name="worker")
+
+    def _plan_changed(self, plan_id: str | None, version: str) -> None:
+        self.plan_cache.forget(plan_id, int(version or 0))
 
     async def start(self) -> None:
-        """Check or bring up the schema.
+        """Check or bring up the schema, and start the worker of an embedded planner.
 
         Raises:
             SchemaError: a PostgreSQL database that was not migrated.
         """
         await asyncio.to_thread(prepare, self.settings.database_url)
+        if self.settings.embedded:
+            self.start_worker()
 
     async def stop(self) -> None:
-        """Write down what was counted and end every child and connection."""
+        """Finish or hand back what is under way, write down what was counted, end every child and connection."""
+        self.news.end_waits()
+        self._stop_working.set()
+        if self._worker is not None:
+            await asyncio.gather(self._worker, return_exceptions=True)
+        await self.news.stop()
         await self.reader.kill()
         with suppress(DatabaseAwayError):  # the counts since the last time are lost, and nothing rests on them
             await self.plans.flush_counts()

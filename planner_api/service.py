@@ -1,4 +1,4 @@
-"""The planner of a fleet: what an embedded one has, and with it tokens, a solve queue, probes and housekeeping."""
+"""The planner of a fleet: what an embedded one has, and with it tokens, probes and housekeeping."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from planner_api.console.overview import Overviews
 from planner_api.devices.audit import service as audit
 from planner_api.devices.guard import Tokens
 from planner_api.devices.reports import Reports
+from planner_api.jobs import repository as jobs
 from planner_api.jobs.chores import end, keep_doing
-from planner_api.jobs.queue import build_queue
-from planner_api.jobs.repository import count_by_status
-from planner_api.plans.making import Making, Queued
-from planner_api.plans.store import build_worker
+from planner_api.plans.repository import count_by_status
 from planner_api.profiles import oversight
 from planner_api.profiles.repository import count_waiting
 from planner_api.rollout import counting
@@ -31,13 +29,13 @@ if TYPE_CHECKING:
 
 FLUSH_S = 5.0
 """How often hits are written to the plans' rows."""
-SWEEP_S = 30.0
-"""How often plans are compared with their profiles even when no profile changed here."""
 PRUNE_S = 3600.0
 GAUGES = (
     Gauge("plans", "status", count_by_status),
     Gauge("releases", "state", count_by_state),
     Gauge("inbox", "state", count_waiting),
+    Gauge("jobs", "state", jobs.count_by_state),
+    Gauge("workers", "state", jobs.count_looking),
 )
 """What the metrics page asks the database for."""
 
@@ -50,7 +48,7 @@ class Service(Planner):
         self.metrics = Metrics()
         self.metrics.refused = self.quotas.refused
         self.probes = Probes(self.database, self.metrics, GAUGES)
-        self.tokens = Tokens(self.database, self.events)
+        self.tokens = Tokens(self.database, self.news)
         self.overviews = Overviews(self.database)
         self.provider = _provider(settings)
         self.reports = Reports(self.database, counting.listen)
@@ -58,26 +56,16 @@ class Service(Planner):
         self.plans.choose = self.splits.plan_version
         self.releases = Releases(self.database, self.splits)
         self._chores: list[asyncio.Task[None]] = []
-        self._worker: asyncio.Task[None] | None = None
-        self._stop_working = asyncio.Event()
-
-    def build_making(self) -> Making:
-        """A first plan at once, better ones from the queue."""
-        self.queue = build_queue(self.database, self.settings, self.events)
-        self.making = Queued(self.database, self.settings, self.profiles, self.queue, self.quotas)
-        return self.making
 
     async def start(self) -> None:
         """Start as every planner does, then begin to listen, to keep house and, where nobody else does, to solve."""
         await super().start()
-        await self.events.start()
+        await self.news.start()
         await self.tokens.start()
         await self.releases.start()
         quotas = partial(self.quotas.prune, self.database)
         entries = partial(audit.prune, self.database, self.settings.audit_days)
         self._chores = [
-            keep_doing(self._fold, "folding", every_s=self.settings.fold_interval_s),
-            keep_doing(self.making.resolve_outdated, "sweep", every_s=SWEEP_S),
             keep_doing(self.plans.flush_counts, "counts", every_s=FLUSH_S, first_s=FLUSH_S),
             keep_doing(self.profiles.prune, "prune_inbox", every_s=PRUNE_S, first_s=PRUNE_S),
             keep_doing(quotas, "prune_quotas", every_s=PRUNE_S, first_s=PRUNE_S),
@@ -85,30 +73,19 @@ class Service(Planner):
         ]
         in_process = self.settings.worker_in_process
         if in_process if in_process is not None else self.database.dialect == "sqlite":
-            worker = build_worker(self.database, self.settings, self.queue, self.events, self.metrics)
-            self._worker = asyncio.create_task(worker.run(self._stop_working), name="worker")
+            self.start_worker(self.metrics)
 
     async def stop(self) -> None:
-        """Finish or hand back what is being solved, then end every task and connection."""
-        self._stop_working.set()
-        if self._worker is not None:
-            await asyncio.gather(self._worker, return_exceptions=True)
+        """End every task, then as every planner does."""
         await end(*self._chores)
         await self.releases.stop()
         await self.tokens.stop()
         await self.overviews.stop()
-        await self.events.stop()
         await super().stop()
 
     async def forget_device(self, device_id: str) -> int:
         """Take back what a device said in every profile; return in how many."""
         return await oversight.forget_device(self.database, device_id)
-
-    async def _fold(self) -> None:
-        """Fold uploads, and solve again what rests on figures that moved."""
-        quiet_s, latest_s = self.settings.fold_interval_s, self.settings.fold_latest_s
-        if await self.profiles.fold_pending(quiet_s=quiet_s, latest_s=latest_s):
-            await self.making.resolve_outdated()
 
 
 def _provider(settings: Settings) -> Provider | None:

@@ -20,8 +20,8 @@ MEBIBYTE = 2**20
 class Settings(BaseSettings):
     """What an admin may change. Sizes are in bytes, times in seconds.
 
-    ``embedded`` runs the planner inside an agent's process: it migrates its SQLite file by itself, solves in
-    the call, and neither queues nor asks for tokens.
+    ``embedded`` runs the planner inside an agent's process: it migrates its SQLite file by itself, answers with plans
+    that nothing improves any more, and asks for no tokens.
     """
 
     model_config = SettingsConfigDict(env_prefix="HOPE_", extra="ignore")
@@ -52,14 +52,14 @@ class Settings(BaseSettings):
     """Time one solve may take."""
     provisional_budget_s: float = Field(0.5, gt=0, le=60)
     """Time the first plan of a key may take, while its device waits."""
+    first_wait_s: float = Field(10.0, ge=0, le=300)
+    """How long a request waits for the first plan of its key, if it does not prefer to wait longer."""
     max_wait_s: float = Field(30.0, ge=0, le=300)
     """Longest wait a ``Prefer: wait=N`` is granted."""
     replan_threshold: float = Field(0.10, gt=0)
     """A plan is solved again when a figure it rests on moved by more than this fraction, or was missing then."""
-    fold_interval_s: float = Field(1.0, gt=0)
-    """How often the inbox of uploads is folded into the profiles, and how long a burst must have been over by then."""
-    fold_latest_s: float = Field(10.0, ge=0)
-    """After this an upload is folded even while more keep coming; a plan that needs it folds it at once."""
+    fold_interval_s: float = Field(1.0, ge=0)
+    """How long an upload waits for others to be folded together with; a plan that needs it has it folded at once."""
     assignment_s: float = Field(600.0, gt=0)
     """How long a device has to measure what it was asked for, before another one is asked."""
     rate_per_token: float = Field(200.0, ge=0)
@@ -113,9 +113,9 @@ class Settings(BaseSettings):
     """The claim that people are known by in the audit log; one that nobody can choose for themselves."""
 
     worker_in_process: bool | None = None
-    """Whether ``serve`` also solves; null: yes on SQLite, no on PostgreSQL (there ``hope-planner worker`` does)."""
+    """Whether ``serve`` brings a worker; null: yes on SQLite, no on PostgreSQL (there ``hope-planner worker`` does)."""
     worker_slots: int = Field(1, ge=1, le=64)
-    """Solves at once per worker process."""
+    """Solves at once per worker process; beside them it has a child for what is quick."""
     solve_timeout_s: float = Field(60.0, gt=0, le=7200)
     """After this a solver process is killed, but never sooner than 5 s after its budget."""
     solve_memory_bytes: int = Field(4096 * MEBIBYTE, ge=0)
@@ -168,10 +168,10 @@ def is_private(url: str) -> bool:
 
 
 _OTHERS = re.compile(
-    r"HOPE_(CACHE_DIR|CAMPAIGN|CLAIM|DEBUG|LANES|ADMIN|PLANNER|TOKEN|ZOO|(.*_)?SERVICE_(HOST|PORT.*)|(.*_)?PORT(_\d+_.*)?)"
+    r"HOPE_(CACHE_DIR|CAMPAIGN|CLAIM|DEBUG|LANES|ADMIN_TOKEN|PLANNER_URL|TOKEN|ZOO|(.*_)?SERVICE_(HOST|PORT.*)|(.*_)?PORT(_\d+_.*)?)"
 )
-"""What begins as our settings do and belongs to the agent, the tests, a shell that follows the documentation, or, as
-the addresses of services, to Kubernetes."""
+"""What begins as our settings do and belongs to the agent, the command line, the tests, or, as the addresses of
+services, to Kubernetes."""
 
 
 def mistyped(names: Iterable[str]) -> str | None:

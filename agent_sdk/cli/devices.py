@@ -6,6 +6,8 @@ import json
 
 import click
 
+from agent_sdk.machine.soc import read_soc
+
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
@@ -14,8 +16,7 @@ def devices(as_json: bool) -> int:
     from rich.console import Console
 
     from agent_sdk.cli.report import list_rows
-    from agent_sdk.device.discovery import discover
-    from agent_sdk.device.soc import read_soc
+    from agent_sdk.runtimes.offered import discover
 
     soc = read_soc()
     processors = discover(soc=soc)

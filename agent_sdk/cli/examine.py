@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Mapping
 from functools import partial
@@ -12,10 +13,11 @@ import numpy as np
 
 from agent_sdk.agent import Agent
 from agent_sdk.cli.report import RunReport, WholeReport
+from agent_sdk.engine import Program
 from agent_sdk.engine.trace import Trace
-from agent_sdk.explain import measured_bars, planned_bars
-from agent_sdk.measure.timing import timed
-from agent_sdk.selection.trial import PLAN, hold_trial
+from agent_sdk.explain import measured_bars, planned_bars, to_perfetto
+from agent_sdk.journey.trial import PLAN, hold_trial
+from agent_sdk.machine.timing import timed
 from agent_sdk.session import Session
 from hope_schema import merge
 
@@ -118,3 +120,8 @@ def examine_whole(session: Session, inputs: Mapping[str, Any], *, runs: int, tol
     judged = session.verify(inputs, tolerance=tolerance)
     times = [timed(partial(whole.run, inputs))[0] for _ in range(runs)]
     return WholeReport(session.name, whole.runtime, statistics.median(times), runs, judged, tuple(session.notes))
+
+
+def trace_file(recorded: Trace, planned: Program) -> bytes:
+    """A run beside the plan, as ``ui.perfetto.dev`` opens it."""
+    return json.dumps(to_perfetto(recorded, planned)).encode()

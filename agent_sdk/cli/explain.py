@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from agent_sdk.cli.options import Given, loads_a_network, refuse_unwritable, write
+from agent_sdk.errors import printable
 
 if TYPE_CHECKING:
     from agent_sdk.explain import Explanation
@@ -51,7 +52,6 @@ def _show(explanation: Explanation) -> None:
     from rich.text import Text
 
     from agent_sdk.cli.report import show_notes
-    from agent_sdk.errors import printable
 
     console = Console()
     rows: list[tuple[str, ...]] = [("op", "type", "seg", "processor", "plan µs", "run µs", "next best")]

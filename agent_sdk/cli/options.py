@@ -168,7 +168,7 @@ _OPTIONS: Final = (
     ),
     click.option("--input", type=click.Path(path_type=Path), metavar="FILE.npz", help="inputs by name (else random)"),
     click.option("--planner", metavar="URL", help="planner to ask; without it one runs inside this process"),
-    click.option("--token", help="bearer token for the planner (default: $HOPE_TOKEN)"),
+    click.option("--token", help="bearer token for the planner (default: of enrolling, else $HOPE_TOKEN)"),
     click.option("--soc", metavar="NAME", help="SoC the profile belongs to (default: read from this machine)"),
     click.option("--frequency", metavar="LABEL", help="operating point (default: read from this machine)"),
     click.option("--method", type=click.Choice(METHODS), default="auto", show_default=True, help="how to plan"),

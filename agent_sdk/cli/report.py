@@ -13,10 +13,10 @@ from rich.text import Text
 
 from agent_sdk.errors import printable
 from agent_sdk.explain import Bar
+from agent_sdk.journey.rounding import FLOAT32
+from agent_sdk.journey.verify import Verdict
 from agent_sdk.planner.supplier import PlanSource
-from agent_sdk.rounding import FLOAT32
 from agent_sdk.runtimes.base import PACKAGES
-from agent_sdk.verify import Verdict
 from hope_schema.wording import duration
 
 

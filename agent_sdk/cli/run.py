@@ -41,29 +41,26 @@ def run(given: Given, *, runs: int, compare: bool, trace: Path | None, tolerance
     with given.loaded(all_rivals=compare) as (agent, session):
         from rich.console import Console
 
-        from agent_sdk.cli.examine import examine, examine_whole
-        from agent_sdk.cli.report import show, show_whole
+        from agent_sdk.cli import examine, report
 
         inputs = session.draw(given.seed) if given.inputs is None else given.inputs
         if not session.plans.ready():
-            whole = examine_whole(session, inputs, runs=runs, tolerance=tolerance)
-            click.echo(json.dumps(whole.as_json(), allow_nan=False)) if as_json else show_whole(whole, Console())
+            whole = examine.examine_whole(session, inputs, runs=runs, tolerance=tolerance)
+            click.echo(json.dumps(whole.as_json(), allow_nan=False)) if as_json else report.show_whole(whole, Console())
             if trace is not None:
                 click.echo("hope-agent: no trace was written: a network that runs whole shows none", err=True)
             return 0 if whole.verdict.correct else 1
-        report, recorded = examine(agent, session, inputs, runs=runs, compare=compare, tolerance=tolerance)
+        found, recorded = examine.examine(agent, session, inputs, runs=runs, compare=compare, tolerance=tolerance)
         planned = session.latest.plan_executor.program
     if as_json:
-        click.echo(json.dumps(report.as_json(), allow_nan=False))
+        click.echo(json.dumps(found.as_json(), allow_nan=False))
     else:
-        show(report, Console())
-    if not report.correct:
-        click.echo(f"hope-agent: wrong answer: {_what_differs(report)}", err=True)
+        report.show(found, Console())
+    if not found.correct:
+        click.echo(f"hope-agent: wrong answer: {_what_differs(found)}", err=True)
     if trace is not None:
-        from agent_sdk.explain import to_perfetto
-
-        write("the trace", trace, json.dumps(to_perfetto(recorded, planned)).encode())
-    return 0 if report.correct else 1
+        write("the trace", trace, examine.trace_file(recorded, planned))
+    return 0 if found.correct else 1
 
 
 def _what_differs(report: RunReport) -> str:

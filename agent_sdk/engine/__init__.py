@@ -5,28 +5,16 @@
 
 from agent_sdk.engine.build import build_program
 from agent_sdk.engine.device import Device
-from agent_sdk.engine.errors import (
-    DeviceClosedError,
-    FeedError,
-    IllegalPlanError,
-    RunTimeoutError,
-    SegmentFailedError,
-)
 from agent_sdk.engine.executor import Executor
 from agent_sdk.engine.program import Event, Move, Program, ProgramSegment, Work
 
 __all__ = [
     "Device",
-    "DeviceClosedError",
     "Event",
     "Executor",
-    "FeedError",
-    "IllegalPlanError",
     "Move",
     "Program",
     "ProgramSegment",
-    "RunTimeoutError",
-    "SegmentFailedError",
     "Work",
     "build_program",
 ]

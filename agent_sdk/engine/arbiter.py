@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from time import monotonic, perf_counter_ns
 from typing import Final
 
-from agent_sdk.engine.errors import DeviceClosedError, RunTimeoutError
-from agent_sdk.errors import InputError
+from agent_sdk.errors import DeviceClosedError, InputError, RunTimeoutError
 
 CLOSED: Final = "the device is closed; open a new one"
 BITS: Final = 64

@@ -17,10 +17,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agent_sdk.engine.errors import IllegalPlanError
 from agent_sdk.engine.program import Event, Move, Program, ProgramSegment, Work, lane_of
 from agent_sdk.engine.views import View, find_views, same_layout
-from agent_sdk.errors import PlanMismatchError
+from agent_sdk.errors import IllegalPlanError, PlanMismatchError
 from agent_sdk.model.cutting import cut_model
 from agent_sdk.runtimes.base import Processor, Segment
 from hope_schema import HOST, ModelGraph, Plan, Step

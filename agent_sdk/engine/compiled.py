@@ -7,10 +7,11 @@ import weakref
 from functools import cache
 from pathlib import Path
 
-from agent_sdk.device.cores import bound_to
 from agent_sdk.engine.program import Program, ProgramSegment
+from agent_sdk.errors import WrongOutput
 from agent_sdk.forking import Forks, keep, watch_forks
-from agent_sdk.runtimes.base import Executable, Processor, WrongOutput
+from agent_sdk.machine.cores import bound_to
+from agent_sdk.runtimes.base import Executable, Processor
 
 
 class Compiled(Forks):

@@ -9,19 +9,21 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
-from time import monotonic, sleep
+from time import monotonic, perf_counter_ns, sleep
 from typing import Any
 
 from agent_sdk import native
 from agent_sdk.closing import Closes
 from agent_sdk.engine.arbiter import CLOSED, Arbiter
-from agent_sdk.engine.errors import DeviceClosedError
 from agent_sdk.engine.program import lane_of
 from agent_sdk.engine.threads import LaneThreads
-from agent_sdk.errors import ExecutionError, InputError
+from agent_sdk.errors import DeviceClosedError, ExecutionError, InputError
 from agent_sdk.forking import FORKED, Forks, watch_forks
 from agent_sdk.runtimes.base import Processor
+from hope_schema import HOST
 
+PATIENCE_NS = 100_000_000
+"""How long what goes on behind the answers lets later runs go first."""
 JOIN_S = 10.0
 """How long ``close`` waits for a thread before it gives up on a runtime that hangs."""
 
@@ -75,6 +77,18 @@ class Device(Closes, Forks):
         resources = {resource for processor in processors for resource in processor.spec.resources}
         with self.arbiter.held(sorted(resources), key=key, timeout_s=timeout_s):
             yield
+
+    def held_by_whole(self) -> contextlib.AbstractContextManager[None]:
+        """Hold every core that a network may run on as a whole: a runtime's own threads go where they like."""
+        host = [own for own in self.processors.values() if own.spec.memory == HOST]
+        return self.held(*host) if host and not self.forked else contextlib.nullcontext()
+
+    def held_behind(self) -> contextlib.AbstractContextManager[None]:
+        """Hold everything for a step of what goes on behind the answers, which then has the machine to itself.
+
+        Runs that come within ``PATIENCE_NS`` go first.
+        """
+        return self.held(*self.processors.values(), key=perf_counter_ns() + PATIENCE_NS)
 
     def in_child(self) -> None:
         """Everything is refused from now on."""

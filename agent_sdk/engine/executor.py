@@ -17,11 +17,9 @@ from time import monotonic, perf_counter_ns
 import numpy as np
 
 from agent_sdk.closing import Closes
-from agent_sdk.device.cores import bound_to
 from agent_sdk.engine.arbiter import check_key
 from agent_sdk.engine.compiled import Compiled
 from agent_sdk.engine.device import JOIN_S, Device
-from agent_sdk.engine.errors import DeviceClosedError, RunTimeoutError
 from agent_sdk.engine.flight import Flight
 from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.engine.lanes import FINISHED, NativeLoop, SequentialLoop, Start, failed
@@ -31,8 +29,16 @@ from agent_sdk.engine.program import Program
 from agent_sdk.engine.threads import LaneThread
 from agent_sdk.engine.trace import Trace
 from agent_sdk.engine.turns import Turns
-from agent_sdk.errors import ExecutionError, InputError, refuse_unless_seconds
-from agent_sdk.runtimes.base import Executable, ProcessorLost
+from agent_sdk.errors import (
+    DeviceClosedError,
+    ExecutionError,
+    InputError,
+    ProcessorLost,
+    RunTimeoutError,
+    refuse_unless_seconds,
+)
+from agent_sdk.machine.cores import bound_to
+from agent_sdk.runtimes.base import Executable
 
 GRACE_S = 2.0
 """How long a run that its watchdog ended waits for the segments in flight before it leaves them behind."""
@@ -111,7 +117,8 @@ class Executor(Closes):
             raise
         self.memory: MemoryPlan = flights[0].memory
         """Which buffer holds which tensor, in each flight."""
-        self._in_flight = in_flight
+        self.in_flight = in_flight
+        """Runs that are under way at once at most."""
         self._closing = threading.Lock()
         self._turns = Turns(flights)
 
@@ -378,7 +385,7 @@ class Executor(Closes):
         flights: list[Flight] = []
         try:
             with suppress(DeviceClosedError):  # a runtime hangs
-                while len(flights) < self._in_flight:
+                while len(flights) < self.in_flight:
                     flight = self._turns.take(interrupts, max(end - monotonic(), 0.0))
                     if flight is None:
                         return

@@ -19,7 +19,8 @@ from agent_sdk.engine.lanes import Instruction, NativeLoop, SequentialLoop
 from agent_sdk.engine.memory import MemoryPlan, plan_memory
 from agent_sdk.engine.ports import Feeds, Outputs
 from agent_sdk.engine.program import Program, ProgramSegment, Work
-from agent_sdk.runtimes.base import Bound, BoundCall, Buffer, Place, WrongOutput
+from agent_sdk.errors import WrongOutput
+from agent_sdk.runtimes.base import Bound, BoundCall, Buffer, Place
 from agent_sdk.runtimes.copying import bound_copy, host_array
 from hope_schema import HOST
 

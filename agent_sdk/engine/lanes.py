@@ -21,11 +21,11 @@ import numpy as np
 from typing_extensions import override
 
 from agent_sdk import native
-from agent_sdk.device.cores import bind_to, gone
 from agent_sdk.engine.arbiter import Arbiter
-from agent_sdk.engine.errors import RunTimeoutError, SegmentFailedError
 from agent_sdk.engine.program import Work
 from agent_sdk.engine.threads import LaneThread
+from agent_sdk.errors import RunTimeoutError, SegmentFailedError
+from agent_sdk.machine.cores import bind_to, gone
 from agent_sdk.runtimes.base import Bound, BoundCall, NativeCall
 
 FINISHED: Final = 0xFFFFFFFF
@@ -425,7 +425,9 @@ class _Steps:
     def _native(self, work: Work, bound: Bound, place: int, call: NativeCall) -> native.Step:
         index = self.tell(work, lambda status: bound.failure(place, status))
         operation = native.CALL_POINTER if call.returns_pointer else native.CALL_AGAIN if call.again else native.CALL
-        return native.Step(operation, index, a=call.again, function=call.function, arguments=call.arguments)
+        return native.Step(
+            operation, index, a=call.again, b=call.after, function=call.function, arguments=call.arguments
+        )
 
 
 def _signed(mask: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from agent_sdk.engine.errors import FeedError
+from agent_sdk.errors import FeedError
 from hope_schema import ModelGraph
 
 Feeds = dict[str, np.ndarray]

@@ -9,10 +9,9 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from agent_sdk.device.cores import bind_to
 from agent_sdk.engine.arbiter import CLOSED
-from agent_sdk.engine.errors import DeviceClosedError
-from agent_sdk.runtimes.base import ProcessorLost
+from agent_sdk.errors import DeviceClosedError, ProcessorLost
+from agent_sdk.machine.cores import bind_to
 
 
 class LaneThread:

@@ -74,6 +74,11 @@ class Trace:
         return (self.finished_ns - self.origin_ns) / 1e3
 
     @property
+    def alone(self) -> bool:
+        """Whether no lane stood at the arbiter: what it took says nothing of others' work on its resources."""
+        return not self.waited_ns
+
+    @property
     def load_us(self) -> float:
         """``load_ns`` in microseconds."""
         return self.load_ns / 1e3

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from agent_sdk.engine.errors import DeviceClosedError
 from agent_sdk.engine.interrupt import DeferredInterrupts
+from agent_sdk.errors import DeviceClosedError
 
 Item = TypeVar("Item")
 

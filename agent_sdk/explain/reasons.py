@@ -8,8 +8,8 @@ from typing import Any, Final
 from agent_sdk.engine.trace import Trace
 from agent_sdk.explain.explanation import ExplainedOp, Explanation, measured_bars, planned_bars
 from agent_sdk.explain.shares import shares
-from agent_sdk.prepared import Prepared
-from agent_sdk.selection.trial import PLAN
+from agent_sdk.journey.prepared import Prepared
+from agent_sdk.journey.trial import PLAN
 from hope_schema import ModelGraph, Op, Plan, Step, merge
 from hope_schema.cutgraph import node_of
 from hope_schema.cutting import whole_because

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent_sdk.engine.program import Program, ProgramSegment
-from agent_sdk.measure.work import work
+from agent_sdk.model.work import work
 from hope_schema import Op, Step
 
 

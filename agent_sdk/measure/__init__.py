@@ -1,1 +1,1 @@
-"""Clocks, interleaved timing, profiling, and what a plan is worth once it was measured."""
+"""Profiling, and what a plan is worth once it was measured."""

@@ -9,13 +9,14 @@ from itertools import pairwise
 from typing import Final
 
 from agent_sdk import native
-from agent_sdk.device.cores import bind_to, bound_to
 from agent_sdk.engine import Event, Work
 from agent_sdk.engine.arbiter import Arbiter
 from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.engine.lanes import Instruction, NativeLoop, Start
-from agent_sdk.measure.timing import summarise
-from agent_sdk.runtimes.base import Processor, ProcessorLost
+from agent_sdk.errors import ProcessorLost
+from agent_sdk.machine.cores import bind_to, bound_to
+from agent_sdk.machine.timing import summarise
+from agent_sdk.runtimes.base import Processor
 
 HANDOVERS: Final = 64
 

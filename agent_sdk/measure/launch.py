@@ -14,8 +14,8 @@ from typing import Final
 
 from onnx import TensorProto, helper
 
-from agent_sdk.measure.alone import time_executable
 from agent_sdk.model import Model, read_model
+from agent_sdk.runtimes.alone import time_executable
 from agent_sdk.runtimes.base import Processor, whole_network
 
 CHAIN: Final = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent_sdk.measure.timing import Timing, measure
+from agent_sdk.machine.timing import Timing, measure
 from agent_sdk.runtimes.base import Buffer, Place, Processor
 from agent_sdk.runtimes.copying import bound_copy, host_array
 from agent_sdk.runtimes.host import aligned_empty

@@ -17,11 +17,11 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from agent_sdk.device.cores import bound_to
 from agent_sdk.errors import ProcessorError
-from agent_sdk.measure.alone import bound, time_segment
-from agent_sdk.measure.timing import summarise, take_turns
+from agent_sdk.machine.cores import bound_to
+from agent_sdk.machine.timing import summarise, take_turns
 from agent_sdk.model import Model
+from agent_sdk.runtimes.alone import bound, time_segment
 from agent_sdk.runtimes.base import Processor, Segment, segment_of
 from hope_schema import SuperOp, merge
 

@@ -30,32 +30,33 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
-from agent_sdk.device.cores import bound_to
-from agent_sdk.engine import Device, DeviceClosedError, SegmentFailedError
-from agent_sdk.errors import ProcessorError
-from agent_sdk.feeds import draw
-from agent_sdk.measure.alone import time_segment
+from agent_sdk.engine import Device
+from agent_sdk.engine.single import whole_run
+from agent_sdk.errors import (
+    CompilationFailed,
+    DeviceClosedError,
+    OutOfMemory,
+    ProcessorError,
+    ProcessorLost,
+    SegmentFailedError,
+    SilentFallback,
+    UnsupportedOp,
+    WrongOutput,
+)
+from agent_sdk.machine.cores import bound_to
+from agent_sdk.machine.timing import NOTHING, Timing, measure, scaled, take_turns, usual
+from agent_sdk.machine.witness import Witness, calm
 from agent_sdk.measure.delivery import deliveries
 from agent_sdk.measure.handover import handover_us
 from agent_sdk.measure.launch import ROW_BYTES, ROWS, launch_us
 from agent_sdk.measure.moves import channels, time_move
 from agent_sdk.measure.neighbours import end_us, slowdown
-from agent_sdk.measure.timing import NOTHING, Timing, measure, scaled, take_turns, usual
-from agent_sdk.measure.witness import Witness, calm
 from agent_sdk.model import Model
+from agent_sdk.model.feeds import draw
 from agent_sdk.model.weights import copies_at_once
-from agent_sdk.runtimes.base import (
-    CompilationFailed,
-    OutOfMemory,
-    Processor,
-    ProcessorLost,
-    SilentFallback,
-    UnsupportedOp,
-    WrongOutput,
-    segment_of,
-)
+from agent_sdk.runtimes.alone import time_segment
+from agent_sdk.runtimes.base import Processor, segment_of
 from agent_sdk.runtimes.host import HostPlace
-from agent_sdk.selection.single import whole_run
 from hope_schema import (
     HOST,
     LatencyColumns,

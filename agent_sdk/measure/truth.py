@@ -21,16 +21,14 @@ import numpy as np
 
 from agent_sdk.engine import Program
 from agent_sdk.engine.trace import Trace
+from agent_sdk.machine.timing import Timing, middle_half
 from agent_sdk.measure.delivery import deliveries
 from agent_sdk.measure.neighbours import MOST
 from agent_sdk.measure.profiler import latency_columns, transfer_columns
-from agent_sdk.measure.timing import Timing, middle_half
 from hope_schema import HOST, Observations, Overheads, Plan, Processor, TensorType, merge
 
 OUTDATED: Final = 0.08
-"""A plan whose measured latency differs from its makespan by more than this fraction is asked for again,"""
-TOLD: Final = 0.03
-"""and by more than this one it says what was measured instead: that costs nothing, and less is a trial's own error."""
+"""A plan whose measured latency differs from its makespan by more than this fraction is asked for again."""
 RUNS: Final = 3
 """Runs that say something about a plan."""
 ENOUGH: Final = 8
@@ -41,8 +39,8 @@ LEAST: Final = 0.05
 """What ops take is at least this part of what was planned: the rest of a short segment may all be its launch."""
 
 
-def is_outdated(plan: Plan, traces: Sequence[Trace], off: float = OUTDATED) -> bool:
-    """Whether what was measured differs by more than a fraction from what the planner said.
+def is_outdated(plan: Plan, traces: Sequence[Trace]) -> bool:
+    """Whether what was measured differs by more than ``OUTDATED`` from what the planner said.
 
     A makespan that any run came to may be right: on a disturbed machine runs differ more than a plan is off. Fewer
     than ``RUNS`` may all have been disturbed.
@@ -51,34 +49,7 @@ def is_outdated(plan: Plan, traces: Sequence[Trace], off: float = OUTDATED) -> b
     if len(took) < RUNS or not plan.makespan_us or min(took) <= plan.makespan_us <= max(took):
         return False
     measured_us = statistics.median(took)
-    return abs(plan.makespan_us - measured_us) > off * measured_us
-
-
-def retimed(plan: Plan, traces: Sequence[Trace]) -> Plan:
-    """A plan whose steps take place when they did in the middle one of its runs: what is said is what is delivered."""
-    trace = sorted(traces, key=lambda trace: trace.total_us)[len(traces) // 2]
-    times = {}
-    for span in trace.segments:
-        segment = trace.program.segments[span.segment]
-        stretch = span.us / max(1e-3, segment.finish_us - segment.start_us)
-        for step in (plan.step[step] for step in segment.steps):
-            start, finish = (
-                span.start_us + max(0.0, us - segment.start_us) * stretch for us in (step.start_us, step.finish_us)
-            )
-            times[step.id] = {"start_us": start, "finish_us": max(start, finish)}
-    lower_us = min(plan.lower_bound_us, trace.total_us)
-    note = f"timed as it ran here: the planner's own figures say {plan.makespan_us / 1e3:.2f} ms"
-    kept = {name: getattr(plan, name) for name in Plan.model_fields}
-    return Plan(
-        **kept
-        | {
-            "steps": tuple(step.model_copy(update=times.get(step.id, {})) for step in plan.steps),
-            "makespan_us": trace.total_us,
-            "lower_bound_us": lower_us,
-            "gap": trace.total_us / lower_us - 1.0 if lower_us else plan.gap,
-            "notes": (*plan.notes, note)[:64],
-        }
-    )
+    return abs(plan.makespan_us - measured_us) > OUTDATED * measured_us
 
 
 @dataclass(frozen=True)

@@ -121,12 +121,16 @@ class Content(Closes):
                 f"{self.where} is in ONNX Runtime's own format, which that alone runs; "
                 "for a plan, give the .onnx file that it was made from"
             )
+        proto = self._with_weights()
+        for file in self._files:
+            file.digest()  # what is behind an answer has the time for it
+        return proto
+
+    def _with_weights(self) -> onnx.ModelProto:
         proto = parse(self._read(), self.where)
         if self._missing is not None:
             raise self._missing
         load_external(proto, self._weights, self.where)
-        for file in self._files:
-            file.digest()
         return proto
 
     @contextmanager
@@ -149,7 +153,7 @@ class Content(Closes):
     def _opened_beside(self) -> Iterator[str | bytes]:
         """With the weights inside, so that what is in memory is nobody else's; where they are too many, the files."""
         try:
-            with_weights = _serialised(self.proto())
+            with_weights = _serialised(self._with_weights())
         except UnplannableError:
             with_weights = b""
         except ModelError as error:

@@ -24,12 +24,12 @@ import onnx
 from onnx import external_data_helper, numpy_helper
 
 from agent_sdk.closing import Closes
+from agent_sdk.errors import OutOfMemory
 from agent_sdk.forking import Forks, TemporaryFolder, watch_forks
 from agent_sdk.model import Model
 from agent_sdk.model.cutting import CutModel, cut_model
 from agent_sdk.model.nodes import shell
 from agent_sdk.paths import CACHE_VARIABLE
-from agent_sdk.runtimes.base import OutOfMemory
 from hope_schema.hashing import digest
 
 log = logging.getLogger(__name__)

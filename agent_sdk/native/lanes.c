@@ -37,7 +37,8 @@ struct step {
     int32_t operation;
     int32_t index;          /* by which a failure is told: the bound call that this is part of */
     int64_t a, b;           /* BIND: mask, its bytes. WAIT, LENT: lane, count. ENTER: mask, key's index. CALL_AGAIN: not
-                             * yet. DONE: count, the resources that the lane's next segment does not need */
+                             * yet. CALL, CALL_AGAIN: how many calls before it stands what it ends, 0: nothing. DONE:
+                             * count, the resources that the lane's next segment does not need */
     void *function;         /* CALL, CALL_AGAIN: returns int, 0 is well. CALL_POINTER: returns a pointer, NULL is well */
     void *arguments[5];
 };
@@ -322,6 +323,18 @@ static int64_t call(const struct step *step) {
     return ((int (*)(void *, void *, void *, void *, void *))step->function)(x[0], x[1], x[2], x[3], x[4]);
 }
 
+static int64_t call_again(const struct step *step) {
+    int64_t status;
+    while ((status = call(step)) == step->a) sched_yield();  /* others may wait on this core too */
+    return status;
+}
+
+/* After a call failed: those that follow in its segment and end what went well before it, whatever they say. */
+static void wind_up(const struct step *failed, const struct step *end) {
+    for (const struct step *step = failed + 1; step < end && step->operation >= CALL && step->operation != DONE; step++)
+        if (step->b && step - step->b < failed) step->operation == CALL_AGAIN ? call_again(step) : call(step);
+}
+
 /* Walks one lane of a run to its end; 1: until it waits for long, where it `glances`, and holds nothing meanwhile. */
 static int walk(struct run *run, int me, int glances) {
     struct lane *lane = &run->lane[me];
@@ -354,7 +367,7 @@ static int walk(struct run *run, int me, int glances) {
             status = call(step);
             break;
         case CALL_AGAIN:    /* also where the run has been stopped: what a device is at work on must not be let go of */
-            while ((status = call(step)) == step->a) sched_yield();  /* others may wait on this core too */
+            status = call_again(step);
             break;
         case CALL_POINTER:
             status = (int64_t)((void *(*)(void *, void *, void *, void *, void *))step->function)(x[0], x[1], x[2], x[3], x[4]);
@@ -367,6 +380,7 @@ static int walk(struct run *run, int me, int glances) {
         }
         if (status) {
             fail(run, lane, step->index, status);
+            if (step->operation >= CALL) wind_up(step, end);
             break;
         }
         /* A stopped run ends at a segment's border, never between the calls of one. */

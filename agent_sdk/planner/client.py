@@ -124,6 +124,8 @@ class PlannerClient:
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise InputError(f"'{_shown(url)}' is not a planner address; expected something like http://127.0.0.1:8000")
         self.url = _shown(url)
+        self.enrolled_at = ""
+        """Where else this device has a token from, for who is told that it has none here."""
         self._attempts = max(1, attempts)
         self._sleep = sleep
         headers = {"Accept": "application/json, application/problem+json", "Accept-Encoding": "zstd, gzip"}
@@ -290,6 +292,9 @@ class PlannerClient:
         if "json" in answer.headers.get("Content-Type", ""):
             with suppress(ValidationError):  # somebody else's error, a proxy's perhaps; its status says enough
                 problem = ProblemDetails.model_validate_json(answer.body)
+        if answer.status == httpx.codes.UNAUTHORIZED and problem is not None and self.enrolled_at:
+            cure = f"this device is enrolled at {self.enrolled_at}: ask there, or name {self.url} in HOPE_ADDRESSES"
+            problem = problem.model_copy(update={"detail": f"{problem.detail}; {cure} of that planner"})
         error = status_error(answer.status, problem, answer.request_id)
         if isinstance(error, RateLimitedError):
             error.retry_after_s = answer.retry_after_s

@@ -17,7 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from agent_sdk.runtimes.base import WrongOutput
+from agent_sdk.errors import WrongOutput
 from hope_schema import MeasuredRun, PlanReply
 
 SAMPLE: Final = 64
@@ -34,7 +34,7 @@ Version = tuple[str, int]
 
 
 class Sample(deque[float]):
-    """Microseconds of a plan's latest runs; infinite ones failed. Appending is all that a run does."""
+    """Microseconds of a plan's latest runs that were alone; infinite ones failed. Appending is all that a run does."""
 
     def __init__(self, version: Version) -> None:
         super().__init__(maxlen=SAMPLE)

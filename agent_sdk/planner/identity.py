@@ -37,16 +37,16 @@ def device_id(directory: Path) -> str:
 
 def stored_token(directory: Path, planner: str) -> str | None:
     """Return the token kept for the planner at this address, if there is one and its file is whole."""
-    return _read_token(_token_path(directory, planner))
+    return next(iter(_read_lines(_token_path(directory, planner))), None)
 
 
-def kept_tokens(directory: Path) -> set[str]:
-    """Return every token kept, for whatever address."""
+def kept_tokens(directory: Path) -> dict[str, str]:
+    """Return every token kept, each with an address that it is kept for; empty where its file says none."""
     try:
-        paths = list((directory / TOKENS).iterdir())
+        paths = sorted((directory / TOKENS).iterdir())
     except OSError:  # never enrolled
-        return set()
-    return {token for path in paths if (token := _read_token(path))}
+        return {}
+    return {lines[0]: "".join(lines[1:2]) for path in paths if (lines := _read_lines(path))}
 
 
 def prepare_tokens(directory: Path) -> None:
@@ -60,7 +60,7 @@ def prepare_tokens(directory: Path) -> None:
 def store_token(directory: Path, planner: str, token: str) -> Path:
     """Keep a planner's token where only this user can read it. Raises OSError when that cannot be done."""
     path = _token_path(directory, planner)
-    replace_whole(path, token.encode())
+    replace_whole(path, f"{token}\n{_address(planner)}".encode())
     return path
 
 
@@ -73,16 +73,20 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _read_token(path: Path) -> str | None:
+def _read_lines(path: Path) -> list[str]:
+    """A token, and the address that it is kept for."""
     try:
-        return read_whole(path).decode().strip() or None
+        return read_whole(path).decode().split()
     except (OSError, UnicodeError):  # as good as none: the planner is asked without, or enrolled with again
-        return None
+        return []
 
 
 def _token_path(directory: Path, planner: str) -> Path:
+    return directory / TOKENS / digest(_address(planner))[:32]
+
+
+def _address(planner: str) -> str:
     try:
-        address = address_of(planner)
+        return address_of(planner)
     except ValueError:  # no address at all, which the client refuses; it may still name a file
-        address = planner.rstrip("/")
-    return directory / TOKENS / digest(address)[:32]
+        return planner.rstrip("/")

@@ -58,5 +58,8 @@ async def recognising(
     opening: Callable[..., PlannerClient], url: str, directory: Path, device_id: str
 ) -> AsyncIterator[PlannerClient]:
     """Yield a client of the planner at ``url``, with its token if it is recognised. Raises like ``recognise``."""
-    async with opening(url, token=await recognise(opening, url, directory, device_id)) as planner:
+    token = await recognise(opening, url, directory, device_id)
+    async with opening(url, token=token) as planner:
+        if token is None:
+            planner.enrolled_at = ", ".join(sorted({*kept_tokens(directory).values()} - {""}))
         yield planner

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
-from agent_sdk.engine import DeviceClosedError
 from agent_sdk.errors import (
     BadRequestError,
     ConflictError,
+    DeviceClosedError,
     NotFoundError,
     PermissionDeniedError,
     PlannerError,
@@ -155,9 +155,9 @@ class PlanSupplier(Forks):
     def confirmed(self, copy: ServedPlan, wait_s: float | None) -> ServedPlan | None:
         """The copy if it is still the newest, else the newer one; None where the whole question is to be asked anew.
 
-        What was filled in may be measured by now, and who waits for a better plan must say so in a new request.
+        Who waits for a better plan must say so in a new request.
         """
-        if not copy.etag or copy.reply.plan.filled or (wait_s and copy.reply.provisional):
+        if not copy.etag or (wait_s and copy.reply.provisional):
             return None
         try:
             current = self._call(lambda client: client.revalidate(copy))

@@ -16,15 +16,7 @@ allocates memory there, looks at it as the physical types in ``Executable.output
 binds these buffers once (``Executable.bind``) and reuses them for later runs. Places of one memory (``host/ort``,
 ``host/ov``) use each other's buffers as they are; between memories tensors are copied.
 
-Errors. All are ``agent_sdk.errors.ProcessorError``; messages name the processor, the cause and the cure::
-
-    ProcessorError
-    ├── UnsupportedOp       the runtime cannot run an op here (the profiler records it explicitly)
-    ├── CompilationFailed   the runtime refused a segment for another reason
-    ├── SilentFallback      the runtime took the segment but would run it elsewhere
-    ├── WrongOutput         a segment returned a shape or type that the graph does not declare
-    ├── OutOfMemory         a buffer or a segment did not fit, into memory or on the disk
-    └── ProcessorLost       the runtime failed while running, the device is gone, or the system refused a file
+Errors are ``agent_sdk.errors.ProcessorError``; messages name the processor, the cause and the cure.
 """
 
 from __future__ import annotations
@@ -37,8 +29,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from agent_sdk.errors import ProcessorError
-from agent_sdk.measure.timing import Timing
+from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost, UnsupportedOp
+from agent_sdk.machine.timing import Timing
 from agent_sdk.runtimes.trust import Trust
 from hope_schema import ModelGraph, Op, SuperOp, TensorType
 from hope_schema import Processor as ProcessorSpec
@@ -81,30 +73,6 @@ class Compiler(NamedTuple):
 
 Buffer: TypeAlias = Any
 """Memory of one tensor on one processor; only the processor that made it looks inside."""
-
-
-class UnsupportedOp(ProcessorError):
-    """The runtime cannot run an op on this processor."""
-
-
-class CompilationFailed(ProcessorError):
-    """The runtime refused a segment for a reason other than an unsupported op."""
-
-
-class SilentFallback(ProcessorError):
-    """The runtime accepted a segment but would run (part of) it on another device."""
-
-
-class WrongOutput(ProcessorError):
-    """A segment returned a shape or an element type that the graph does not declare."""
-
-
-class OutOfMemory(ProcessorError):
-    """A buffer or a compiled segment did not fit into the processor's memory, or its files on the disk."""
-
-
-class ProcessorLost(ProcessorError):
-    """The runtime failed while running, its device disappeared, or the operating system refused it a file."""
 
 
 def lacks_memory(error: Exception) -> bool:
@@ -176,12 +144,15 @@ class NativeCall:
     ``returns_pointer`` says what it returns: a pointer, NULL when all is well, or an ``int``, 0 when all is well.
     ``arguments`` are at most five integers or addresses; whoever offers the call keeps alive what they point to.
     ``again``, where it is not 0, is what an ``int`` says that has to be asked again, because a device is not yet done.
+    ``after``, where it is not 0, is how many calls before it stands what it ends: once that went well it is made, also
+    where a call between the two fails.
     """
 
     function: int
     arguments: tuple[int, ...]
     returns_pointer: bool = False
     again: int = 0
+    after: int = 0
 
 
 class Place(ABC):

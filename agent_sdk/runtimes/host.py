@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from typing_extensions import override
 
-from agent_sdk.device.cores import name_cores
-from agent_sdk.device.soc import Soc
+from agent_sdk.errors import OutOfMemory, UnsupportedOp
+from agent_sdk.machine.cores import name_cores
+from agent_sdk.machine.soc import Soc
 from agent_sdk.model.dtypes import FOREIGN
 from agent_sdk.native import address, library
-from agent_sdk.runtimes.base import Compiler, NativeCall, OutOfMemory, Place, Processor, UnsupportedOp
+from agent_sdk.runtimes.base import Compiler, NativeCall, Place, Processor
 from hope_schema import Processor as ProcessorSpec
 from hope_schema import TensorType
 

@@ -55,6 +55,17 @@ class Row:
     but: str = ""
 
 
+def asked(op: Op, graph: ModelGraph) -> str:
+    """For what holds as long as all but the first input are constants."""
+    return "what it is told in the run is not compared" if len(op.inputs) > 1 else ""
+
+
+def on_axes(op: Op, graph: ModelGraph) -> str:
+    """For a Pad of all axes; of some, counted from the end, runtimes make something else."""
+    chosen = len(op.inputs) > 1 or any(len(one.shape) == 1 for one in op.parameters[1:])
+    return "axes that are chosen are counted otherwise there" if chosen else ""
+
+
 class Trust:
     """The table of one runtime.
 

@@ -25,8 +25,8 @@ from typing import Any
 import hope_zoo as zoo
 from agent_sdk.agent import Agent
 from agent_sdk.errors import HopeError
-from agent_sdk.measure.witness import Witness
-from agent_sdk.obtaining import THOROUGH_S
+from agent_sdk.journey.planning import THOROUGH_S
+from agent_sdk.machine.witness import Witness
 from benchmarks import cli
 from benchmarks.engine.judging import judge
 from benchmarks.engine.measuring import rows_for

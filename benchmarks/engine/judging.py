@@ -6,7 +6,7 @@ import math
 import statistics
 from typing import Any
 
-from agent_sdk.selection.trial import PLAN
+from agent_sdk.journey.trial import PLAN
 from benchmarks.results import Measure, Table, verdict
 
 Row = dict[str, Any]

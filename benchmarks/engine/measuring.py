@@ -18,19 +18,19 @@ import numpy as np
 from agent_sdk.agent import Agent
 from agent_sdk.engine import Executor
 from agent_sdk.explain import to_perfetto
-from agent_sdk.feeds import draw
-from agent_sdk.measure.timing import Turn, take_turns
-from agent_sdk.measure.witness import Witness, calm
+from agent_sdk.journey.reference import Reference
+from agent_sdk.journey.trial import PLAN
+from agent_sdk.journey.verify import Right, executor_error, relative_error
+from agent_sdk.machine.timing import Turn, take_turns
+from agent_sdk.machine.witness import Witness, calm
 from agent_sdk.model import Model
-from agent_sdk.reference import Reference
-from agent_sdk.selection.trial import PLAN
+from agent_sdk.model.feeds import draw
 from agent_sdk.session import Session
-from agent_sdk.verify import Right, executor_error, relative_error
 from benchmarks.engine.runtimes import Run, baselines
 from benchmarks.traces import allocated_bytes, busy_together, peak_bytes
 
 SETTLING_S = 3.0
-"""Seconds of runs before anything is timed: a session compares who was near at its trial (``selection/serving.py``)."""
+"""Seconds of runs before anything is timed: a session compares who was near at its trial (``journey/serving.py``)."""
 TRACED = 5
 """Runs of what answers that are traced, beside those that are timed: users ask for no record."""
 LEAST_S = 10.0
@@ -40,7 +40,7 @@ LEAST_S = 10.0
 def measure(
     runs: Mapping[str, Callable[[], Any]], rounds: int, witness: Witness | None, patience_s: float
 ) -> dict[str, list[Turn]]:
-    """Run all configurations in turns (``measure/timing.py``); return those runs of each that count.
+    """Run all configurations in turns (``machine/timing.py``); return those runs of each that count.
 
     With a witness this goes on until ``rounds`` rounds were calm, or for ``patience_s`` seconds.
     """

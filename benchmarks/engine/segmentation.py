@@ -8,12 +8,12 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, build_program
-from agent_sdk.feeds import draw
+from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.model import Model, read_model
+from agent_sdk.model.feeds import draw
+from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.ort.processor import OrtProcessor
-from agent_sdk.selection.single import single_processor_plan
 from hope_schema import Plan
 
 ROUNDS = 20

@@ -91,8 +91,10 @@ async def measure(stage: Stage, devices: int, per_minute: float, gets_per_s: flo
 async def _plans(stage: Stage, server: Server) -> tuple[str, str]:
     """A plan for each SoC; returns what their ids begin with, and their tag."""
     soc = fresh("soc")
+    worker = stage.worker("reports-worker")
     graph = await prepare(stage, server, 60, "reports", soc)
-    first = await call(server.address, stage.request("POST", "/plans", key(graph, soc)))
+    first = await call(server.address, stage.request("POST", "/plans", key(graph, soc), prefer="wait=60"))
+    await stage.stop(worker)
     plans = fresh("p") + "-"
     await people.copy_plan(stage, str(json.loads(first.body)["plan_id"]), plans, SOCS)
     return plans, first.tag

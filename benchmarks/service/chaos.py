@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.service.fixtures import key
-from benchmarks.service.measures import Row, fresh, prepare, row, subsets
+from benchmarks.service.measures import DONE, Row, fresh, prepare, row, subsets
 from benchmarks.service.pump import Answer
 from benchmarks.service.stage import Process, Server, Stage, call, until_answers
 
@@ -32,7 +32,7 @@ async def kills(stage: Stage, count: int) -> list[Row]:
     loads = [asyncio.create_task(_load(stage, servers, bodies, acknowledged, stop)) for _ in range(LOADS)]
     api_s: list[float] = []
     worker_s: list[float] = []
-    await stage.until("SELECT COUNT(*) FROM plans WHERE status = 'done'", 1, 120.0)
+    await stage.until(f"SELECT COUNT(*) FROM plans WHERE {DONE}", 1, 120.0)
     for number in range(count):
         await _until_busy(stage)
         if number % 2:
@@ -41,15 +41,15 @@ async def kills(stage: Stage, count: int) -> list[Row]:
             worker_s.append(await _restart_worker(stage, worker))
     stop.set()
     await asyncio.gather(*loads)
-    where = f"SELECT COUNT(*) FROM plans WHERE soc = '{soc}' AND status IN ('done', 'failed')"
+    where = f"SELECT COUNT(*) FROM plans WHERE soc = '{soc}' AND NOT EXISTS (SELECT 1 FROM jobs WHERE key = plans.id)"
     await stage.until(where, len(acknowledged), 180.0)
-    rows = await stage.rows("SELECT id, status, version, solves FROM plans WHERE soc = :soc", soc=soc)
-    stored = {str(each[0]): (str(each[1]), int(str(each[2])), int(str(each[3]))) for each in rows}
+    rows = await stage.rows("SELECT id, error, version, solves FROM plans WHERE soc = :soc", soc=soc)
+    stored = {str(each[0]): (each[1], int(str(each[2])), int(str(each[3]))) for each in rows}
     lost = 0
     for plan_id in acknowledged:
-        status, version, _ = stored.get(plan_id, ("", 0, 0))
-        lost += status != "done" or version < 2
-    twice = sum(solves > 1 for _, _, solves in stored.values())
+        error, version, _ = stored.get(plan_id, ("gone", 0, 0))
+        lost += error is not None or version < 2
+    twice = sum(solves > 1 or version > 2 for _, version, solves in stored.values())
     await stage.stop(*servers, worker)
     slowest = max([*api_s, *worker_s])
     ok = lost == 0 and twice == 0 and slowest <= 5.0
@@ -74,7 +74,7 @@ async def _load(
     for turn in itertools.count():
         if stop.is_set():
             return
-        waiting = await stage.number("SELECT COUNT(*) FROM plans WHERE status IN ('queued', 'solving')")
+        waiting = await stage.number("SELECT COUNT(*) FROM jobs WHERE kind = 'better'")
         body = None if waiting >= BACKLOG else next(bodies, None)
         if body is None:
             await asyncio.sleep(0.05)
@@ -91,7 +91,7 @@ async def _load(
 
 
 async def _until_busy(stage: Stage) -> None:
-    await stage.until("SELECT COUNT(*) FROM plans WHERE status = 'solving'", 1, 60.0)
+    await stage.until("SELECT COUNT(*) FROM jobs WHERE kind = 'better' AND lease_owner IS NOT NULL", 1, 60.0)
 
 
 async def _restart_api(server: Server) -> float:
@@ -109,7 +109,7 @@ async def _restart_worker(stage: Stage, worker: Process) -> float:
     worker.kill()
     worker.start()
     while time.monotonic() - began < 60.0:
-        held = await stage.rows("SELECT lease_owner FROM plans WHERE status = 'solving'")
+        held = await stage.rows("SELECT lease_owner FROM jobs WHERE lease_owner IS NOT NULL")
         if any(each[0] and old not in str(each[0]) for each in held):
             break
         await asyncio.sleep(0.02)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import click
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
 
 def pairs(text: str) -> dict[str, str]:
-    """``key=value,key=value``. Raises ArgumentTypeError for anything else."""
+    """``key=value,key=value``. Raises BadParameter for anything else."""
     found = dict(pair.partition("=")[::2] for pair in text.split(",") if pair)
     if not all(found.keys()) or not all(found.values()):
-        raise ArgumentTypeError(f"'{text}' is not key=value,key=value")
+        raise click.BadParameter(f"'{text}' is not key=value,key=value")
     return found
 
 
@@ -22,32 +26,46 @@ def names(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[float]:
-    """``0.1,0.5``. Raises ArgumentTypeError for anything else."""
+    """``0.1,0.5``. Raises BadParameter for anything else."""
     try:
         return [float(part) for part in text.split(",") if part]
     except ValueError:
-        raise ArgumentTypeError(f"'{text}' is not numbers such as 0.1,0.5") from None
+        raise click.BadParameter(f"'{text}' is not numbers such as 0.1,0.5") from None
+
+
+def lifetime(text: str) -> float:
+    """``90s``, ``15m``, ``12h`` or ``30d``, in seconds. Raises BadParameter for anything else."""
+    found = re.fullmatch(r"(\d{1,6})([smhd])", text)
+    if found is None or int(found[1]) == 0:
+        raise click.BadParameter(f"'{text}' is not a lifetime; write e.g. 12h or 30d")
+    return float(int(found[1]) * _UNITS[found[2]])
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a call, sent under ``name`` (with dashes on the command line); ``bool`` makes a switch of it."""
+    """An option of a call, sent under ``name``; ``flag`` is how it is typed where that is another word.
+
+    ``read`` makes the value of its text, or is a type of click's; ``bool`` makes a switch of it.
+    """
 
     name: str
     help: str
-    read: Callable[[str], Any] = str
+    read: Callable[[str], Any] | click.ParamType[Any] = str
+    flag: str = ""
 
 
 @dataclass(frozen=True)
 class Call:
     """One command, ``hope-planner GROUP VERB``.
 
-    ``path`` names its arguments in braces. ``body`` options and arguments go into the request's body, ``query`` options
-    behind the path. ``rows`` names the list that a page holds, ``columns`` what people see of each entry (dotted where
-    nested), ``empty`` what is said where it holds none, ``head`` what of the answer beside them; an answer without rows
-    is shown field by field, those in ``head`` or all. ``cursor`` is what a page's ``next`` is handed back as, where
-    there are pages.
-    ``until`` are states in which a watched answer is asked for no more.
+    ``path`` names its arguments in braces. ``body`` options and ``arguments`` go into the request's body, ``query``
+    options and ``asked`` arguments behind the path. ``rows`` names the list that a page holds, ``columns`` what people
+    see of each entry (dotted where nested), ``empty`` what is said where it holds none, ``head`` what of the answer
+    beside them; an answer without rows is shown field by field, those in ``head`` or all. ``cursor`` is what a page's
+    ``next`` is handed back as, where there are pages. ``only`` is the one field that is printed, for ``$(...)``;
+    ``whole`` prints the answer as JSON in any case.
+    ``watched`` is the field of an answer that is asked for until it has one of the values ``until``, of which the first
+    is success.
     """
 
     group: str
@@ -56,6 +74,7 @@ class Call:
     method: str
     path: str
     arguments: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
     query: tuple[Option, ...] = ()
     body: tuple[Option, ...] = ()
     rows: str = ""
@@ -63,10 +82,15 @@ class Call:
     empty: str = ""
     head: tuple[str, ...] = ()
     cursor: str = ""
-    until: tuple[str, ...] = ()
+    only: str = ""
+    whole: bool = False
+    watched: str = ""
+    until: tuple[Any, ...] = ()
 
 
 _SOC = Option("soc", "of this SoC alone")
+_LABEL = Option("label", "a note to know it by")
+_EXPIRES = Option("lifetime_s", "how long it is valid, e.g. 12h or 30d (default: for ever)", lifetime, "expires")
 _SELECTOR = (
     Option("socs", "these SoCs, comma-separated", names),
     Option("labels", "devices with these labels, key=value,key=value", pairs),
@@ -81,6 +105,17 @@ CALLS = (
     Call("profiles", "list", "what is known of each SoC", "GET", "/fleet/profiles",
          rows="profiles", columns=("soc", "frequency", "version", "latencies", "transfers", "devices", "established",
                                    "updated_at"), cursor="offset"),
+    Call("profiles", "export", "print a profile as JSON, for `profiles import`", "GET", "/profiles/{soc}/{frequency}",
+         whole=True),
+    Call("profiles", "who", "who had a part in a profile, and how much nobody else says", "GET",
+         "/fleet/profiles/contributions", asked=("soc", "frequency"), cursor="after", rows="contributions",
+         columns=("device_id", "figures", "alone", "uploads", "last_at", "unused"), empty="nobody had a part in it"),
+    Call("profiles", "forget", "take back what a device, or everybody, said in a profile", "DELETE",
+         "/fleet/profiles/contributions", asked=("soc", "frequency"),
+         query=(Option("device_id", "this device alone", flag="device"),)),
+    Call("profiles", "rebuild", "make a profile anew, without what revoked devices said", "POST",
+         "/fleet/profiles/rebuild", asked=("soc", "frequency")),
+    Call("profiles", "establish", "vouch for a SoC, so that planning ahead counts it", "PUT", "/fleet/socs/{soc}"),
     Call("models", "list", "models by name", "GET", "/names", cursor="after",
          rows="names", columns=("name", "newest", "aliases"), empty="no model has a name"),
     Call("models", "show", "a model's versions", "GET", "/names/{name}/versions", cursor="before",
@@ -89,11 +124,13 @@ CALLS = (
          body=(Option("labels", "key=value,key=value", pairs),)),
     Call("models", "alias", "let an alias stand for a version", "PUT", "/names/{name}/aliases/{alias}", ("version",)),
     Call("models", "plan", "plan a model for every SoC ahead", "POST", "/models/{model_hash}/plans"),
+    Call("models", "progress", "follow a planning ahead until all is planned", "GET", "/fanouts/{fanout_id}",
+         columns=("total", "queued", "solving", "done", "failed"), watched="finished", until=(True,)),
     Call("models", "rollout", "how new plan versions go out: at_once, held or staged", "PUT",
          "/models/{model_hash}/rollout", ("rollout",)),
     Call("plans", "list", "plans with gap, drift and cause", "GET", "/fleet/plans", cursor="after", rows="plans",
          query=(Option("model_hash", "of this model alone"), _SOC, Option("status", "queued, solving, done or failed")),
-         columns=("plan_id", "soc", "frequency", "status", "version", "makespan_us", "gap", "drift", "error")),
+         columns=("plan_id", "name", "soc", "frequency", "status", "version", "makespan_us", "gap", "drift", "error")),
     Call("plans", "show", "a plan", "GET", "/plans/{plan_id}", query=(Option("version", "this one", int),),
          head=("plan_id", "version", "provisional", "created_at", "solve_us", "plan.soc", "plan.frequency",
                "plan.processors", "plan.steps", "plan.transfers", "plan.makespan_us", "plan.lower_bound_us", "plan.gap",
@@ -109,7 +146,7 @@ CALLS = (
          columns=("release_id", "model", "state", "stage", "share", "reported", "wanted", "reason")),
     Call("releases", "show", "how one goes", "GET", "/releases/{release_id}"),
     Call("releases", "watch", "follow one until it has ended", "GET", "/releases/{release_id}",
-         columns=_RELEASE, until=("done", "rolled_back")),
+         columns=_RELEASE, watched="state", until=("done", "rolled_back")),
     Call("releases", "parts", "how it goes on each kind of device", "GET", "/releases/{release_id}/parts",
          cursor="after", rows="parts",
          columns=("soc", "plan_id", "before", "after", "reported", "latency.worse", "latency.better", "answers.worse")),
@@ -147,6 +184,22 @@ CALLS = (
     Call("groups", "show", "one group", "GET", "/groups/{name}"),
     Call("groups", "set", "say which devices belong to it", "PUT", "/groups/{name}", body=_SELECTOR),
     Call("groups", "drop", "forget it", "DELETE", "/groups/{name}"),
+    Call("tokens", "list", "tokens of people, newest first; the secrets are not kept", "GET", "/tokens",
+         cursor="before", rows="tokens",
+         query=(Option("scope", "admin, viewer or device", click.Choice(("admin", "viewer", "device"))),),
+         columns=("id", "scope", "state", "created_at", "expires_at", "device_id", "label")),
+    Call("tokens", "create", "make an admin's token and print it, this once", "POST", "/tokens", only="token",
+         body=(Option("read_only", "a viewer's, which may look at everything and change nothing", bool), _EXPIRES,
+               _LABEL)),
+    Call("tokens", "revoke", "revoke a token, everywhere at once", "DELETE", "/tokens/{number}"),
+    Call("claims", "list", "claims that devices enrol with, newest first", "GET", "/claims", cursor="before",
+         rows="claims", columns=("id", "state", "uses_left", "created_at", "expires_at", "label")),
+    Call("claims", "create", "make a claim, which devices exchange for tokens of their own", "POST", "/claims",
+         only="token",
+         body=(Option("uses", "how many devices may enrol with it (default: any number)", click.IntRange(min=1)),
+               _EXPIRES, _LABEL)),
+    Call("claims", "revoke", "revoke a claim; devices that enrolled with it keep their tokens", "DELETE",
+         "/claims/{number}"),
     Call("audit", "list", "who did what, newest first", "GET", "/audit", cursor="before", rows="entries",
          query=(Option("actor", "by"), Option("action", "of this kind"), Option("subject", "to")),
          columns=("at", "actor", "action", "subject", "detail", "request_id")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +11,14 @@ from urllib.parse import quote
 import httpx
 
 from planner_api.cli.calls import Call
+from planner_api.compression import zstd
 from planner_api.errors import UsageError
 
+PLANNER = "http://127.0.0.1:8000"
+"""Where `hope-planner serve` listens unless told otherwise."""
+PLANNER_VARIABLE = "HOPE_PLANNER_URL"
+TOKEN_VARIABLE = "HOPE_ADMIN_TOKEN"
+"""Of an admin or a viewer; ``HOPE_TOKEN`` is a device's, and read by the agent alone."""
 TIMEOUT_S = 30.0
 PAGE = 100
 """Entries asked for at once."""
@@ -36,8 +43,8 @@ def open_client(url: str, token: str | None) -> httpx.Client:
     Raises:
         UsageError: that is no address, or the token is none.
     """
-    if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
-        raise UsageError("a token has no spaces: copy it as `hope-planner tokens create` printed it")
+    if token and not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise UsageError("a token has no spaces: copy it as it was printed")
     headers = {"authorization": f"Bearer {token}"} if token else {}
     try:
         if not (parsed := httpx.URL(url)).host or parsed.scheme not in ("http", "https"):
@@ -47,7 +54,7 @@ def open_client(url: str, token: str | None) -> httpx.Client:
     return httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S)
 
 
-def ask(client: httpx.Client, call: Call, given: Mapping[str, Any], limit: int) -> Any:
+def ask(client: httpx.Client, call: Call, given: Mapping[str, Any], limit: int = 1) -> Any:
     """Make a call and return what it answers; of a page's entries, over as many pages as it takes, at most ``limit``.
 
     Raises:
@@ -56,14 +63,15 @@ def ask(client: httpx.Client, call: Call, given: Mapping[str, Any], limit: int) 
     path = re.sub(r"\{(\w+)\}", lambda found: quote(str(given[found[1]]), safe=""), call.path)
     sent = (*call.arguments, *(option.name for option in call.body))
     body = {name: given[name] for name in sent if given.get(name) is not None}
-    query = {option.name: given[option.name] for option in call.query if given.get(option.name) is not None}
+    asked = (*call.asked, *(option.name for option in call.query))
+    query = {name: given[name] for name in asked if given.get(name) is not None}
     try:
         if not call.cursor:
-            return _send(client, call.method, path, query, body)
+            return send(client, call.method, path, query, body)
         entries: list[Any] = []
         while True:
-            page = _send(client, call.method, path, query | {"limit": min(PAGE, limit - len(entries))}, {})
-            entries += page[call.rows]
+            page = send(client, call.method, path, query | {"limit": min(PAGE, limit - len(entries))}, {})
+            entries += page.get(call.rows, ())
             if page.get("next") is None or len(entries) >= limit:
                 return page | {call.rows: entries}
             query[call.cursor] = page["next"]
@@ -81,20 +89,27 @@ def _of_words(refusal: str, given: Mapping[str, Any]) -> str:
     return f"'{given[found[1]]}' is no {listed[0]}: `hope-planner {listed[1]}` lists them"
 
 
-def _send(client: httpx.Client, method: str, path: str, query: dict[str, Any], body: dict[str, Any]) -> Any:
+def send(client: httpx.Client, method: str, path: str, query: Mapping[str, Any], body: Any) -> Any:
+    """Send one request and return what it answers. Raises RefusedError."""
+    content, headers = None, {}
+    if method in ("POST", "PUT"):
+        content = zstd(json.dumps(body).encode())
+        headers = {"content-type": "application/json", "content-encoding": "zstd"}
     try:
-        answer = client.request(method, path, params=query, json=body if method in ("POST", "PUT") else None)
+        answer = client.request(method, path, params=query, content=content, headers=headers)
     except httpx.TransportError as error:
         raise RefusedError(f"no planner answers at {client.base_url} ({error}): {_cure(error)}") from None
-    if answer.is_success:
-        return answer.json() if answer.content else {}
     try:
-        detail = str(answer.json()["detail"])
+        found = answer.json() if answer.content else {}
+        if answer.is_success:
+            return dict(found)
+        detail = str(found["detail"])
     except (ValueError, KeyError, TypeError):
-        detail = f"it answered {answer.status_code}; is this a planner?"
+        detail = f"{client.base_url} answered {answer.status_code}, and not as a planner does"
     cure = {
-        401: "; make a token with `hope-planner tokens create` where the planner runs, and give it as HOPE_TOKEN",
-        403: "; `hope-planner tokens create` makes one where the planner runs",
+        401: f"; give an admin's as {TOKEN_VARIABLE} or --token: `hope-planner admin-token` makes the first one where "
+        "the planner runs",
+        403: f"; give one as {TOKEN_VARIABLE} or --token",
     }.get(answer.status_code, "")
     if answer.status_code == 404 and detail.startswith("there is nothing at"):
         cure = f"; is {client.base_url} its whole address, and no more than that?"
@@ -108,4 +123,4 @@ def _cure(error: httpx.TransportError) -> str:
         return "does it answer http, without TLS?"
     if isinstance(error, httpx.RemoteProtocolError):
         return "does it answer https?"
-    return "name it with --planner or HOPE_PLANNER, or start one with `hope-planner serve`"
+    return f"name it with --planner or {PLANNER_VARIABLE}, or start one with `hope-planner serve`"

@@ -25,10 +25,6 @@ from planner_api.web.prefix import ProxyHeaders
 from planner_api.web.protocol import BoundedProtocol
 
 BACKLOG = 4096
-SWITCH_S = 0.0005
-"""How long a thread may keep the interpreter while others want it. While first plans are made in threads, a request
-goes back and forth to the database some fifty times and waits so long each time: with Python's 5 ms, a device's first
-plan took half as long again."""
 
 
 @dataclass(frozen=True)
@@ -62,20 +58,22 @@ class Server(uvicorn.Server):
             gc.collect()
             gc.freeze()
             gc.set_threshold(20_000, 20, 50)
-            sys.setswitchinterval(SWITCH_S)
             for server in self.servers:
                 for bound in server.sockets:
                     host, port = bound.getsockname()[:2]
                     shown = f"[{host}]" if ":" in host else host
                     scheme = "https" if self.config.is_ssl else "http"
-                    print(f"hope-planner listens on {scheme}://{shown}:{port}", file=sys.stderr, flush=True)
+                    address = f"{scheme}://{shown}:{port}"
+                    print(f"hope-planner listens on {address}", file=sys.stderr, flush=True)
+                    if (app := self._application) and app.planner.settings.console:
+                        print(f"hope-planner shows the fleet at {address}/console", file=sys.stderr, flush=True)
             if app := self._application:
                 print(f"hope-planner works on {_works_on(app)}", file=sys.stderr, flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer what waits for a better plan with what there is, then let every request finish."""
         if app := self._application:
-            app.planner.events.end_waits()
+            app.planner.news.end_waits()
         await super().shutdown(sockets)
 
     @property

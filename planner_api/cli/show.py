@@ -3,29 +3,53 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
 WIDEST = 64
 """Characters of a cell, so that a hash can be copied; a longer one loses its end, but for the last column's."""
+WHOLE = 10_000
+"""Columns of what is printed to: a terminal breaks long lines by itself, where rich would break words within a cell."""
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+"""A time of the planner's, which are all UTC."""
+STYLES = {
+    "done": "green", "valid": "green", "failed": "red", "rolled back": "red", "revoked": "red", "waiting": "yellow",
+    "paused": "yellow", "spent": "yellow", "expired": "yellow",
+}  # fmt: skip
+"""Of words that say how something goes."""
 
 
-def table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
-    """One line per entry, under a line of names."""
-    lines = [list(map(_title, columns))]
-    lines += [[cell(_pick(row, column)) for column in columns] for row in rows]
-    lines = [[*(_short(text) for text in line[:-1]), line[-1]] for line in lines]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+def say(what: RenderableType) -> None:
+    """Print for people, in colour where that is seen."""
+    Console(width=WHOLE, highlight=False).print(what)
 
 
-def fields(answer: dict[str, Any], names: Sequence[str] = ()) -> str:
+def table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> Table:
+    """One line per entry, under a line of names; numbers stand under each other."""
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    values = [[_pick(row, column) for column in columns] for row in rows]
+    for name, column in zip(columns, zip(*values, strict=True) if rows else [()] * len(columns), strict=True):
+        is_number = any(isinstance(value, int | float) and not isinstance(value, bool) for value in column)
+        shown.add_column(_title(name), justify="right" if is_number else "left", no_wrap=True)
+    for row in values:
+        cells = [cell(value) for value in row]
+        shown.add_row(*(_styled(text) for text in [*map(_short, cells[:-1]), *cells[-1:]]))
+    return shown
+
+
+def fields(answer: dict[str, Any], names: Sequence[str] = ()) -> Table:
     """One line per field (dotted where nested); lists of objects as their number."""
-    shown = {_title(name): cell(_pick(answer, name)) for name in names or answer}
-    width = max(map(len, shown), default=0)
-    return "\n".join(f"{name.ljust(width)}  {text}" for name, text in shown.items())
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    shown.add_column(style="bold", no_wrap=True)
+    shown.add_column(no_wrap=True)
+    for name in names or answer:
+        shown.add_row(_title(name), _styled(cell(_pick(answer, name))))
+    return shown
 
 
 def line(answer: dict[str, Any], names: Sequence[str]) -> str:
@@ -49,7 +73,19 @@ def cell(value: Any) -> str:
         case dict():
             return ",".join(f"{name}={cell(each)}" for name, each in value.items()) or "-"
     text = str(value)
+    if MOMENT.fullmatch(text):
+        return f"{text[:10]} {text[11:19]}"
     return text if text.isprintable() else json.dumps(text)
+
+
+def plural(number: int, noun: str) -> str:
+    """``1 row``, ``2 rows``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _styled(text: str) -> Text:
+    text = text.replace("rolled_back", "rolled back")
+    return Text(text, style=STYLES.get(text, ""))
 
 
 def _title(name: str) -> str:

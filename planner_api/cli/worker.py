@@ -11,15 +11,14 @@ from typing import Any
 import structlog
 import uvicorn
 from fastapi import FastAPI
-from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 
 from planner_api.db.engine import Database
 from planner_api.db.migrate import upgrade
 from planner_api.errors import UnavailableError
 from planner_api.jobs.chores import end
-from planner_api.jobs.events import build_events
-from planner_api.jobs.queue import build_queue
-from planner_api.plans.store import build_worker
+from planner_api.jobs.news import build_news
+from planner_api.jobs.queue import Queue
+from planner_api.runtime import build_worker
 from planner_api.service import GAUGES
 from planner_api.settings import Settings
 from planner_api.web.health import router
@@ -52,15 +51,17 @@ async def _work(settings: Settings, probe_host: str, probe_port: int | None) -> 
         loop.add_signal_handler(number, stop.set)
     database, metrics = Database(settings.database_url, pool_size=settings.pool_size), Metrics()
     probes = Probes(database, metrics, GAUGES)
-    events = build_events(database)
-    worker = build_worker(database, settings, build_queue(database, settings, events), events, metrics)
+    news = build_news(database)
+    worker = build_worker(Queue(database, news, ttl_s=settings.lease_s), settings, metrics)
     served = None if probe_port is None else asyncio.create_task(_serve_probes(probes, metrics, probe_host, probe_port))
     try:
         await _until_ready(database, probes, stop)
         log.info("worker_started", slots=settings.worker_slots, dialect=database.dialect)
+        await news.start()
         await worker.run(stop)
     finally:
         await end(served)
+        await news.stop()
         await database.close()
         log.info("worker_stopped")
 
@@ -92,7 +93,7 @@ async def _serve_probes(probes: Probes, metrics: Metrics, host: str, port: int) 
     app.include_router(router)
     # Whoever opens this port wants the metrics, whatever ``serve`` does with them.
     app.state.planner = SimpleNamespace(probes=probes, settings=SimpleNamespace(metrics=True))
-    app.middleware_stack = AsyncExitStackMiddleware(app.router)  # errors are answered around it, as the planner's are
+    app.middleware_stack = app.router  # errors are answered around it, as the planner's are
     config = uvicorn.Config(
         Observe(app, metrics.request, log_routine=False),
         host=host,

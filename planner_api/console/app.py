@@ -17,7 +17,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from planner_api.console import session as sessions
-from planner_api.console.address import HOME, look_from
+from planner_api.console.address import HOME, home, look_from
 from planner_api.console.overview import Overviews
 from planner_api.console.pages import (
     audit,
@@ -33,13 +33,11 @@ from planner_api.console.pages import (
     sign_in,
     tokens,
 )
-from planner_api.console.rendering import FOLDER, STATIC, render
+from planner_api.console.rendering import FOLDER, SECTIONS, STATIC, render, section
 from planner_api.console.session import Session, anonymous, check_origin, cookie_of, new_secret, set_cookie
 from planner_api.db.engine import Database
 from planner_api.devices.guard import address_of, refuse_for
 from planner_api.errors import ForbiddenError, PlannerError
-from planner_api.jobs.events import Events
-from planner_api.jobs.queue import SolveQueue
 from planner_api.profiles.service import Profiles
 from planner_api.rollout.service import Releases
 from planner_api.settings import Settings
@@ -78,8 +76,6 @@ class Planner(Protocol):
 
     settings: Settings
     database: Database
-    events: Events
-    queue: SolveQueue
     profiles: Profiles
     releases: Releases
     overviews: Overviews
@@ -91,7 +87,7 @@ class Planner(Protocol):
 
 
 class Console:
-    """ASGI layer that answers everything under ``/console`` and passes the rest on.
+    """ASGI layer that answers everything under ``/console``, leads there from ``/``, and passes the rest on.
 
     Args:
         app: what answers the rest.
@@ -113,12 +109,14 @@ class Console:
 
     def __call__(self, scope: Scope, receive: Any, send: Any) -> Awaitable[None]:
         """Serve one request, or pass it on."""
+        look_from(scope)
+        if scope["path"] == "/" and scope["method"] in ("GET", "HEAD"):
+            return RedirectResponse(home(), status_code=303)(scope, receive, send)
         ours = scope["path"].startswith(HOME) and scope["path"][len(HOME) :][:1] in ("", "/")
         return (self._serve if ours else self._app)(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
-        look_from(scope)
 
         async def guarded(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -180,9 +178,19 @@ def error_page(request: Request, error: Exception) -> Response:
         title=HTTPStatus(found.status).phrase,
         detail=detail,
         request_id=request.scope["state"].get("request_id"),
+        ways=_ways(request, failed=found.status >= HTTPStatus.INTERNAL_SERVER_ERROR),
     )
     answer.headers.update({name: value for name, value in found.headers.items() if name != "WWW-Authenticate"})
     return answer
+
+
+def _ways(request: Request, *, failed: bool) -> list[tuple[str, str]]:
+    """Where to go from an error: paths below the console with their words, never the page that has just failed."""
+    here = section(request)
+    ways = [(here, f"To the page {SECTIONS[here]}")] if here else []
+    ways.append(("", "To the fleet"))
+    path = request.scope["path"].removeprefix(HOME).rstrip("/")
+    return [way for way in ways if not failed or way[0] != path]
 
 
 def _more_headers(request: Request) -> Headers:

@@ -12,15 +12,14 @@ from typing import Any
 import structlog
 
 from hope_schema import FleetSummary
-from planner_api.console import repository
-from planner_api.console.repository import Contacts
 from planner_api.db.engine import Database
 from planner_api.db.tables import ReleaseRow
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.chores import end
+from planner_api.profiles.repository import count_pairs
 from planner_api.rollout import repository as releases
-from planner_api.views import drift
-from planner_api.views import repository as fleet
+from planner_api.views import drift, pages
+from planner_api.views.pages import Contacts
 from planner_api.views.service import summary
 
 log = structlog.get_logger(__name__)
@@ -93,17 +92,17 @@ async def count(database: Database) -> Overview:
     now = datetime.now(UTC)
     numbers = await summary(database)
     async with database.read() as session:
-        uploads, since = await repository.inbox(session)
+        uploads, since = await pages.inbox(session)
         return Overview(
             at=now,
             numbers=numbers,
-            contacts=await repository.contacts(session, now),
-            socs=await repository.devices_by_soc(session, LISTED),
-            pairs=await fleet.count_pairs(session),
-            models=await repository.covered(session, LISTED),
+            contacts=await pages.contacts(session, now),
+            socs=await pages.devices_by_soc(session, LISTED),
+            pairs=await count_pairs(session),
+            models=await pages.covered(session, LISTED),
             drift=await drift.histogram(session, DRIFT_BOUNDS),
             drifting=await drift.furthest(session, LISTED),
-            failed=await repository.plans_by_status(session, "failed", LISTED),
+            failed=await pages.failed_plans(session, LISTED),
             waiting=await releases.releases(session, states=("waiting",), limit=LISTED),
             inbox=uploads,
             inbox_since=since,

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hope_schema.wording import TITLES, duration, reason
+from hope_schema.wording import TITLES, count, duration, plural, reason
 from planner_api.console.address import HOME, home
 
 FOLDER = Path(__file__).parent
@@ -74,11 +74,6 @@ def percent(value: float | None, *, sign: bool = False, digits: int | None = Non
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
 
 
-def count(value: int | float | None) -> str:
-    """A whole number with narrow spaces: ``100 000``."""
-    return "–" if value is None else f"{round(value):,}".replace(",", "\u202f")
-
-
 def skew(seconds: float | None) -> str:
     """By how much a clock differs: ``+0.3 s``, ``−2 h``."""
     if seconds is None:
@@ -131,11 +126,6 @@ def prose(text: str) -> Markup:
         parts[-2:] = ["`".join(parts[-2:])]
     shown = (command(part) if at % 2 else escape(part.translate(VISIBLE)) for at, part in enumerate(parts))
     return Markup("<bdi>{}</bdi>").format(Markup().join(shown))
-
-
-def plural(number: int, noun: str) -> str:
-    """``1 device``, ``2 devices``."""
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def section(request: Request) -> str:

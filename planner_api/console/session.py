@@ -35,7 +35,7 @@ NONCE_BYTES = 12
 MAX_TOKEN = 256
 """Longest token that is looked up; ours have 50 characters."""
 WRONG_KIND = (
-    "This token cannot be used here: sign in with an admin's token (hope-planner tokens create) "
+    "This token cannot be used here: sign in with an admin's token (hope-planner admin-token) "
     "or a viewer's (hope-planner tokens create --read-only)."
 )
 

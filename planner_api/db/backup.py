@@ -11,9 +11,10 @@ import base64
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,6 +68,8 @@ def read(url: str, path: Path, actor: str | None = None) -> int:
     Raises:
         UsageError: the database has rows already; the file is none of these, was cut short, or is of another revision.
     """
+    lines = _lines(path)
+    begin = list(islice(lines, 1))  # what is no backup is refused before a file is made for it
     upgrade(url)
     _check_revision(url)
     engine = sync_engine(url)
@@ -75,7 +78,7 @@ def read(url: str, path: Path, actor: str | None = None) -> int:
             for table in Base.metadata.sorted_tables:
                 if connection.execute(select(func.count()).select_from(table)).scalar_one():
                     raise UsageError(f"the database is not empty: table {table.name} has rows; restore into a new one")
-            rows = _read_into(connection, path)
+            rows = _read_into(connection, path, chain(begin, lines))
             if actor is not None:
                 entry = {"at": datetime.now(UTC), "actor": actor, "action": "planner.restore", "subject": path.name}
                 connection.execute(insert(AuditRow), {**entry, "detail": {"rows": str(rows)}})
@@ -84,7 +87,7 @@ def read(url: str, path: Path, actor: str | None = None) -> int:
         engine.dispose()
 
 
-def _read_into(connection: Connection, path: Path) -> int:
+def _read_into(connection: Connection, path: Path, lines: Iterable[dict[str, Any]]) -> int:
     tables = {table.name: table for table in Base.metadata.sorted_tables}
     table: Table | None = None
     batch: list[dict[str, Any]] = []
@@ -97,7 +100,7 @@ def _read_into(connection: Connection, path: Path) -> int:
             rows += len(batch)
             batch.clear()
 
-    for line in _lines(path):
+    for line in lines:
         if ended:
             raise UsageError(f"{path} goes on after its end")
         match line:

@@ -25,6 +25,9 @@ from planner_api.db.outage import translated
 
 T = TypeVar("T")
 
+Heard = Callable[[str, str, str], None]
+"""Called with the topic of some news, what it is about, and a detail."""
+
 BUSY_TIMEOUT_MS = 10_000
 """How long a SQLite writer waits for another process before it gives up."""
 WAL_RETRY_S = 0.01
@@ -55,7 +58,10 @@ class WriteSession(AsyncSession):
     """A session inside one transaction, committed when its block ends and rolled back when it raises.
 
     Statements that change many rows leave the objects it holds as they are: nobody looks at those afterwards.
+    ``heard`` tells this process what the transaction publishes, once it has committed (``jobs/news.py``).
     """
+
+    heard: Heard | None = None
 
     async def touches(self, statement: Executable) -> bool:
         """Execute a statement that returns what it changed; return whether that is anything."""
@@ -108,6 +114,8 @@ class Database:
         self.url = parse_url(url)
         self.dialect = self.url.get_backend_name()
         self.reader, self.writer = self._engines(pool_size)
+        self.heard: Heard | None = None
+        """Who in this process wants to know what its transactions publish."""
         self._plain = sync_engine(url)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="hope-writes")
 
@@ -141,6 +149,7 @@ class Database:
             session = WriteSession(
                 self.writer, expire_on_commit=False, execution_options={"synchronize_session": False}
             )
+            session.heard = self.heard
             async with session, session.begin():
                 yield session
 

@@ -1,12 +1,17 @@
-"""From a row to the message of the contract that holds its columns."""
+"""From rows to the messages of the contract that hold their columns."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from pydantic import BaseModel
+import structlog
+from pydantic import BaseModel, ValidationError
 
 Message = TypeVar("Message", bound=BaseModel)
+Row = TypeVar("Row")
+
+log = structlog.get_logger(__name__)
 
 
 def message_of(kind: type[Message], row: Any, **more: Any) -> Message:
@@ -14,6 +19,18 @@ def message_of(kind: type[Message], row: Any, **more: Any) -> Message:
 
     Raises:
         AttributeError: a field that is neither a column of the row nor given.
+        ValidationError: a value that the contract does not allow.
     """
     columns = {name: getattr(row, name) for name in kind.model_fields if name not in more}
     return kind(**columns, **more)
+
+
+def messages_of(rows: Iterable[Row], make: Callable[[Row], Message]) -> tuple[Message, ...]:
+    """Return the messages of a list's rows; a row that the contract does not allow is left out and said in the log."""
+    made = []
+    for row in rows:
+        try:
+            made.append(make(row))
+        except ValidationError as error:
+            log.error("row_unreadable", message=error.title, causes=str(error.errors(include_url=False))[:1000])
+    return tuple(made)

@@ -22,7 +22,7 @@ from planner_api.devices.repository import FoundToken
 from planner_api.errors import DatabaseAwayError, ForbiddenError, TooOftenError, UnauthorisedError
 from planner_api.gathering import Gathering
 from planner_api.jobs.chores import end, keep_doing
-from planner_api.jobs.events import Events
+from planner_api.jobs.news import News
 from planner_api.web.asgi import Asgi, Scope
 from planner_api.web.principal import Principal, bearer
 from planner_api.web.problems import status_of
@@ -74,7 +74,7 @@ class Known:
 class Tokens:
     """Bearers by token, remembered in this process and forgotten when a revocation is announced."""
 
-    def __init__(self, database: Database, events: Events) -> None:
+    def __init__(self, database: Database, news: News) -> None:
         self._database = database
         self._known: TTLCache[str, Known] = TTLCache(MAX_KNOWN, KNOWN_S)
         self._unknown: TTLCache[str, None] = TTLCache(MAX_UNKNOWN, UNKNOWN_S)
@@ -82,7 +82,7 @@ class Tokens:
         self._asked: Gathering[str, Known | None] = Gathering(self._ask, most=ASKED_AT_ONCE, apart_s=ASKED_APART_S)
         self._seen: set[str] = set()
         self._flusher: asyncio.Task[None] | None = None
-        events.on_token(self._forget)
+        news.on(repository.REVOKED, self._forget)
 
     async def start(self) -> None:
         """Begin to write down which devices were seen."""
@@ -128,7 +128,7 @@ class Tokens:
         """Note that a device is there."""
         self._seen.add(device_id)
 
-    def _forget(self, token_hash: str | None) -> None:
+    def _forget(self, token_hash: str | None, _detail: str) -> None:
         self._forgotten += 1
         if token_hash is None:
             self._known.clear()

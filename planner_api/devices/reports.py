@@ -11,7 +11,7 @@ from functools import partial
 
 from sqlalchemy import Connection, select
 
-from hope_schema import DeviceReport
+from hope_schema import DeviceReport, MeasuredRun
 from planner_api.db.chunks import chunks
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow, DriftRow, PlanVersionRow
@@ -80,18 +80,15 @@ def store(connection: Connection, group: Sequence[Sent], listener: Listener) -> 
     latest = {sent.device_id: sent for sent in group}  # PostgreSQL puts no row twice in one statement
     _store_devices(connection, [latest[name] for name in sorted(latest)])
     predicted = _predictions(connection, {run.plan_id for sent in group for run in sent.report.measured})
-    newest = {
-        (sent.device_id, run.plan_id): (sent, run)
+    every = [
+        (sent, run)
         for sent in group
         for run in sorted(sent.report.measured, key=lambda run: run.plan_version)
         if (run.plan_id, run.plan_version) in predicted
-    }
-    known = [newest[key] for key in sorted(newest)]
-    said = [
-        Said(sent.device_id, run.plan_id, run.plan_version, run.measured_us, run.runs, run.failures, run.wrong)
-        for sent, run in known
     ]
-    stored = listener(connection, said)
+    newest = {(sent.device_id, run.plan_id): (sent, run) for sent, run in every}
+    known = [newest[key] for key in sorted(newest)]
+    stored = listener(connection, [_said(*each) for each in known])
     put_all(
         connection,
         DriftRow,
@@ -106,8 +103,13 @@ def store(connection: Connection, group: Sequence[Sent], listener: Listener) -> 
         ],
         key=("device_id", "plan_id"),
     )
-    _add_results(connection, said)
+    # What stands is the newest report; the sums are of all of them.
+    _add_results(connection, [_said(*each) for each in every])
     stored()
+
+
+def _said(sent: Sent, run: MeasuredRun) -> Said:
+    return Said(sent.device_id, run.plan_id, run.plan_version, run.measured_us, run.runs, run.failures, run.wrong)
 
 
 def _store_devices(connection: Connection, group: Sequence[Sent]) -> None:

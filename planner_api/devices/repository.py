@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.chunks import chunks
 from planner_api.db.engine import WriteSession
-from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, InboxRow, TokenRow, UsageRow
+from planner_api.db.paging import Page, page
+from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, InboxRow, PlanRow, TokenRow, UsageRow
 from planner_api.db.upsert import insert_or_ignore, upserting
+
+REVOKED = "revoked"
+"""Topic: the hash of a token that was revoked."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,11 @@ async def lock(session: WriteSession, device_id: str) -> None:
     await session.execute(select(DeviceRow.id).where(DeviceRow.id == device_id).with_for_update())
 
 
+async def soc_of(session: AsyncSession, device_id: str) -> str | None:
+    """The SoC that a device says it is; None: it has not said."""
+    return await session.scalar(select(DeviceRow.soc).where(DeviceRow.id == device_id))
+
+
 async def valid_tokens(session: AsyncSession, device_id: str) -> Sequence[str]:
     """Hashes of the device's tokens that are neither revoked nor expired."""
     now = datetime.now(UTC)
@@ -183,14 +193,19 @@ MEASURED = DriftRow.predicted_us > 0, DriftRow.measured_us.is_not(None)
 """Reports that have a drift."""
 
 
-async def drifts(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, list[float]]:
-    """Per device: measured / predicted - 1 of each of its reports."""
+def newest_of_served(*columns: Any) -> Select[*tuple[Any, ...]]:
+    """A query on devices' newest reports that have a drift and are about the version of a plan that devices get."""
+    query = select(*columns).select_from(DriftRow).join(PlanRow, PlanRow.id == DriftRow.plan_id)
+    return query.where(*MEASURED, DriftRow.plan_version == func.coalesce(PlanRow.served_version, PlanRow.version))
+
+
+async def drifts(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, float]:
+    """Per device: the median drift of its newest reports on what devices get."""
     found: dict[str, list[float]] = {}
-    query = select(DriftRow.device_id, DRIFT).where(DriftRow.device_id.in_(device_ids), *MEASURED)
+    query = newest_of_served(DriftRow.device_id, DRIFT).where(DriftRow.device_id.in_(device_ids))
     for device_id, drift in await session.execute(query):
-        if drift is not None:
-            found.setdefault(device_id, []).append(drift)
-    return found
+        found.setdefault(device_id, []).append(drift)
+    return {device_id: statistics.median(each) for device_id, each in found.items()}
 
 
 async def unused(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, str]:
@@ -203,12 +218,15 @@ async def unused(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, 
     return {device_id: error for device_id, error in await session.execute(query) if error is not None}
 
 
-async def list_tokens(session: AsyncSession, scope: str, limit: int) -> Sequence[TokenRow]:
-    """The newest tokens of a scope."""
-    query = select(TokenRow).where(TokenRow.scope == scope).order_by(TokenRow.id.desc()).limit(limit)
-    return (await session.scalars(query)).all()
+async def list_tokens(
+    session: AsyncSession, scopes: Collection[str], *, before: int | None = None, limit: int
+) -> Page[TokenRow]:
+    """Tokens of some scopes, newest first."""
+    query = select(TokenRow).where(TokenRow.scope.in_(scopes)).order_by(TokenRow.id.desc())
+    return await page(session, query if before is None else query.where(TokenRow.id < before), limit)
 
 
-async def list_claims(session: AsyncSession, limit: int) -> Sequence[ClaimRow]:
-    """The newest claims."""
-    return (await session.scalars(select(ClaimRow).order_by(ClaimRow.id.desc()).limit(limit))).all()
+async def list_claims(session: AsyncSession, *, before: int | None = None, limit: int) -> Page[ClaimRow]:
+    """Claims, newest first."""
+    query = select(ClaimRow).order_by(ClaimRow.id.desc())
+    return await page(session, query if before is None else query.where(ClaimRow.id < before), limit)

@@ -42,7 +42,7 @@ PROOF_BYTES = 2048
         errors=[409],
     ),
 )
-async def enrol(request: Request) -> Response:
+async def enrol_device(request: Request) -> Response:
     """Exchange a claim token (sent as the bearer) for a token of the device's own."""
     planner = request.app.state.planner
     claim = bearer_of(request.scope, "an enrolment needs a claim token as its bearer")
@@ -59,7 +59,7 @@ async def enrol(request: Request) -> Response:
         request=ProofRequest, replies={200: ("What only who knows the device's token can check.", Proof)}, errors=[404]
     ),
 )
-async def prove(request: Request) -> Response:
+async def prove_token(request: Request) -> Response:
     """Prove to a device, which sends no token, that this planner gave it one; at the planner's own addresses alone."""
     planner = request.app.state.planner
     message = await read_message(request, ProofRequest, limit=PROOF_BYTES)
@@ -86,7 +86,7 @@ async def list_devices(
     "/devices/{device_id:path}/report",
     openapi_extra=describe(request=DeviceReport, replies={204: ("Kept.", None)}, errors=[404]),
 )
-async def report(request: Request, device_id: DeviceId) -> Response:
+async def store_report(request: Request, device_id: DeviceId) -> Response:
     """Report versions, and measured against predicted times; the newest report stands."""
     message = await read_message(request, DeviceReport)
     await request.app.state.planner.reports.add(device_id, message)
@@ -115,6 +115,6 @@ async def revoke_device(request: Request, device_id: DeviceId) -> Response:
     """Revoke a device and its tokens, on every replica at once, and take its figures back; a claim enrols it again."""
     planner = request.app.state.planner
     actor = actor_of(request.scope)
-    if not await service.revoke_device(planner.database, planner.events, device_id, actor, planner.forget_device):
+    if not await service.revoke_device(planner.database, device_id, actor, planner.forget_device):
         raise service.device_unknown(device_id)
     return Response(status_code=204)

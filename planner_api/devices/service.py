@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import secrets
-import statistics
 from collections.abc import Awaitable, Callable, Container, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from hope_schema import Device, DeviceDescription, DevicePage, Enrolment, EnrolmentReceipt, Proof, ProofRequest
+from hope_schema import (
+    Claim,
+    ClaimPage,
+    Device,
+    DeviceDescription,
+    DevicePage,
+    Enrolment,
+    EnrolmentReceipt,
+    IssuedToken,
+    Proof,
+    ProofRequest,
+    Token,
+    TokenPage,
+)
 from hope_schema.proof import prove as proof_of
+from hope_schema.tokens import TokenScope
 from planner_api.db.engine import Database, WriteSession
-from planner_api.db.messages import message_of
+from planner_api.db.messages import message_of, messages_of
 from planner_api.db.tables import DeviceRow
 from planner_api.devices import repository
 from planner_api.devices.audit.service import Actor, record
 from planner_api.devices.finding import Wanted, find
 from planner_api.devices.groups import service as groups
 from planner_api.errors import ConflictError, NotFoundError, UnauthorisedError
-from planner_api.jobs.events import Events
+from planner_api.jobs.news import publish
 from planner_api.web.tokens import hash_token, new_token
 
 BAD_CLAIM = "this claim token is unknown, spent, expired or revoked; ask your admin for another"
@@ -51,7 +64,7 @@ async def enrol(database: Database, claim_hash: str, request: Enrolment) -> Enro
             raise ConflictError(
                 "device-enrolled",
                 f"device '{request.device_id}' is enrolled already; an admin can revoke it: "
-                f"`hope-planner tokens revoke --device {request.device_id}`",
+                f"`hope-planner devices revoke {request.device_id}`",
             )
         await repository.add_token(session, hash_token(token), "device", device_id=request.device_id)
     return EnrolmentReceipt(device_id=request.device_id, token=token)
@@ -79,10 +92,11 @@ async def issue(
     *,
     label: str = "",
     uses: int | None = None,
-    expires_at: datetime | None = None,
-) -> str:
-    """Make a token of a person's, or a claim that so many devices may enrol with, and return it: it is not kept."""
+    lifetime_s: float | None = None,
+) -> IssuedToken:
+    """Make a token of a person's, or a claim that so many devices may enrol with; its secret is not kept."""
     token = new_token(kind)
+    expires_at = None if lifetime_s is None else datetime.now(UTC) + timedelta(seconds=lifetime_s)
     async with database.write() as session:
         if kind == "claim":
             made = "claim"
@@ -94,13 +108,43 @@ async def issue(
             number = await repository.add_token(session, hash_token(token), kind, label=label, expires_at=expires_at)
         about = {"label": label or None, "expires": expires_at, "uses": uses, "scope": kind}
         await record(session, actor, f"{made}.create", f"{made}:{number}", **about)
-    return token
+    return IssuedToken(id=number, token=token)
 
 
-async def revoke_token(database: Database, events: Events, number: int, actor: Actor) -> bool:
+async def list_tokens(database: Database, scope: TokenScope | None, *, before: int | None, limit: int) -> TokenPage:
+    """Tokens of a scope (None: those of people), newest first."""
+    scopes: Sequence[TokenScope] = ("admin", "viewer") if scope is None else (scope,)
+    async with database.read() as session:
+        rows = await repository.list_tokens(session, scopes, before=before, limit=limit)
+    tokens = messages_of(rows, lambda row: message_of(Token, row, state=_state(row.revoked_at, row.expires_at)))
+    return TokenPage(tokens=tokens, next=rows.next(lambda row: row.id))
+
+
+async def list_claims(database: Database, *, before: int | None, limit: int) -> ClaimPage:
+    """Claims, newest first."""
+    async with database.read() as session:
+        rows = await repository.list_claims(session, before=before, limit=limit)
+    claims = messages_of(
+        rows,
+        lambda row: message_of(Claim, row, state=_state(row.revoked_at, row.expires_at, spent=row.uses_left == 0)),
+    )
+    return ClaimPage(claims=claims, next=rows.next(lambda row: row.id))
+
+
+def _state(
+    revoked_at: datetime | None, expires_at: datetime | None, *, spent: bool = False
+) -> Literal["valid", "spent", "expired", "revoked"]:
+    if revoked_at is not None:
+        return "revoked"
+    if expires_at is not None and expires_at < datetime.now(UTC):
+        return "expired"
+    return "spent" if spent else "valid"
+
+
+async def revoke_token(database: Database, number: int, actor: Actor) -> bool:
     """Revoke one token, on every replica; False where there is none to revoke."""
     async with database.write() as session:
-        found = await _revoke(session, events, await repository.revoke(session, token_id=number))
+        found = await _revoke(session, await repository.revoke(session, token_id=number))
         if found:
             await record(session, actor, "token.revoke", f"token:{number}")
     return found
@@ -119,7 +163,7 @@ Forget = Callable[[str], Awaitable[object]]
 """Takes back whatever a device said, given its id; what it returns is true where there was anything."""
 
 
-async def revoke_device(database: Database, events: Events, device_id: str, actor: Actor, forget: Forget) -> bool:
+async def revoke_device(database: Database, device_id: str, actor: Actor, forget: Forget) -> bool:
     """Revoke a device and all its tokens, on every replica, then have what it said forgotten.
 
     Returns:
@@ -128,15 +172,15 @@ async def revoke_device(database: Database, events: Events, device_id: str, acto
     async with database.write() as session:
         found = await session.get(DeviceRow, device_id) is not None
         if found:
-            await _revoke(session, events, await repository.revoke(session, device_id=device_id))
+            await _revoke(session, await repository.revoke(session, device_id=device_id))
             await record(session, actor, "device.revoke", device_id)
     # Whatever became of an attempt before this one, it is finished now.
     return bool(await forget(device_id)) or found
 
 
-async def _revoke(session: WriteSession, events: Events, hashes: Sequence[str]) -> bool:
+async def _revoke(session: WriteSession, hashes: Sequence[str]) -> bool:
     for token_hash in hashes:
-        await events.revoke(session, token_hash)
+        await publish(session, repository.REVOKED, token_hash)
     return bool(hashes)
 
 
@@ -156,8 +200,8 @@ async def get_device(database: Database, device_id: str) -> Device:
         row = await session.get(DeviceRow, device_id)
         if row is None:
             raise device_unknown(device_id)
-        [device] = await _described(session, [row])
-    return device
+        described = await _describing(session, [row])
+    return described(row)
 
 
 async def list_devices(
@@ -167,26 +211,28 @@ async def list_devices(
     async with database.read() as session:
         chosen = None if group is None else await groups.find(session, group)
         page = await find(session, Wanted(soc, group=chosen), after=after, limit=limit)
-        devices = await _described(session, page.devices)
-    return DevicePage(devices=tuple(devices), next=page.after)
+        described = await _describing(session, page.devices)
+    return DevicePage(devices=messages_of(page.devices, described), next=page.after)
 
 
-async def _described(session: AsyncSession, rows: Sequence[DeviceRow]) -> list[Device]:
+async def _describing(session: AsyncSession, rows: Sequence[DeviceRow]) -> Callable[[DeviceRow], Device]:
+    """What makes of each of these rows the device as people see it."""
     ids = [row.id for row in rows]
     drifts, unused = await repository.drifts(session, ids), await repository.unused(session, ids)
-    return [
-        message_of(
+
+    def described(row: DeviceRow) -> Device:
+        return message_of(
             Device,
             row,
             device_id=row.id,
             labels=row.labels or {},
             versions=row.versions or {},
             revoked=row.revoked_at is not None,
-            drift=statistics.median(drifts[row.id]) if row.id in drifts else None,
+            drift=drifts.get(row.id),
             unused=unused.get(row.id),
         )
-        for row in rows
-    ]
+
+    return described
 
 
 def device_unknown(device_id: str) -> NotFoundError:

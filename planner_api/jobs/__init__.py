@@ -1,1 +1,1 @@
-"""Who solves what, where, exactly once: the solve queue, its workers, and how the news of a plan travels."""
+"""One queue for all that takes processor time: who does what, where, exactly once. It knows no plan and no profile."""

@@ -1,7 +1,8 @@
 """A child process of ours that is killed when in doubt: both ends of its pipe, its limits, its end with its parent's.
 
 Frames are ``length (4 bytes, big-endian) + bytes``: data, never pickles, so that a confused child can hand its parent
-nothing but text. A task is a frame, and so is its answer.
+nothing but text. A task is a frame, and so is its answer; a byte in front of it tells an answer from a question, which
+the child may ask while it works and the parent answers with a frame.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import BinaryIO
 
 MAX_FRAME = 256 * 1024 * 1024
 """No frame is longer: the schema's own bounds keep honest tasks far below it."""
 _LENGTH = struct.Struct(">I")
 _PR_SET_PDEATHSIG = 1
+_ANSWER, _QUESTION = b"=", b"?"
+
+Ask = Callable[[bytes], bytes]
+"""How a child asks its parent."""
 
 
 class Child:
@@ -66,20 +71,28 @@ class Child:
             await self.kill()
             raise
 
-    async def ask(self, task: bytes) -> bytes:
-        """Send a task to the child that was started and return its answer.
+    async def ask(self, task: bytes, tell: Callable[[bytes], Awaitable[bytes]] | None = None) -> bytes:
+        """Send a task to the child that was started and return its answer; ``tell`` answers its questions.
 
         After any error the child has to be killed: its next answer would belong to this task.
 
         Raises:
-            asyncio.IncompleteReadError, ConnectionError: it died.
+            asyncio.IncompleteReadError, ConnectionError: it died, or asks where nobody answers.
         """
         process = self._process
         assert process is not None
+        await self._send(process, task)
+        while (received := await self._receive(process))[:1] == _QUESTION:
+            if tell is None:
+                raise ConnectionError("the child asks, and nobody answers")
+            await self._send(process, await tell(received[1:]))
+        return received[1:]
+
+    @staticmethod
+    async def _send(process: asyncio.subprocess.Process, body: bytes) -> None:
         assert process.stdin is not None
-        process.stdin.write(_LENGTH.pack(len(task)) + task)
+        process.stdin.write(_LENGTH.pack(len(body)) + body)
         await process.stdin.drain()
-        return await self._receive(process)
 
     async def kill(self) -> int | None:
         """Kill the child, if any, and return its exit status."""
@@ -101,8 +114,11 @@ class Child:
         return await process.stdout.readexactly(length)
 
 
-def serve(parent: int, memory_bytes: int, load: Callable[[], Callable[[bytes], bytes]]) -> None:
-    """Be such a child until stdin closes; what ``load`` returns answers tasks, and what it loads counts for nothing."""
+def serve(parent: int, memory_bytes: int, load: Callable[[Ask], Callable[[bytes], bytes]]) -> None:
+    """Be such a child until stdin closes; what ``load`` returns answers tasks, and what it loads counts for nothing.
+
+    ``load`` gets the function that asks the parent.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then decides about us
     _die_with(parent)
     with contextlib.suppress(OSError):
@@ -110,12 +126,20 @@ def serve(parent: int, memory_bytes: int, load: Callable[[], Callable[[bytes], b
     # Libraries print to fd 1 from C; the answers therefore go to a private copy of it.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    answer = load()
+
+    def ask(question: bytes) -> bytes:
+        _write(answers, _QUESTION + question)
+        told = _read(sys.stdin.buffer)
+        if told is None:
+            raise EOFError("the parent is gone")
+        return told
+
+    answer = load(ask)
     if memory_bytes > 0 and sys.platform == "linux":
         _limit_memory(memory_bytes)
     _write(answers, b"ready")
     while (task := _read(sys.stdin.buffer)) is not None:
-        _write(answers, answer(task))
+        _write(answers, _ANSWER + answer(task))
 
 
 def _read(stream: BinaryIO) -> bytes | None:

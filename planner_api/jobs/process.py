@@ -1,87 +1,60 @@
-"""One killable solver process, kept warm between tasks: importing numba and HiGHS costs more than most solves."""
+"""One killable child that does jobs, kept warm between them: importing numba and HiGHS costs more than most jobs."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from hope_schema import ModelGraph, Plan, PlanRequest, Profile
 from planner_api.jobs.child import Child
-from planner_api.jobs.solver import ENTRY, Answer, Task
+from planner_api.jobs.computing import MODULE, Answer, Order
+from planner_api.jobs.kind import JobError
 
 START_TIMEOUT_S = 180.0
 """Longest start of a child: the first one after an installation compiles the numba kernels, later ones load them."""
 
-
-class SolveError(Exception):
-    """A solve ended without a plan.
-
-    ``permanent`` says that trying again cannot help (the problem itself is refused); otherwise the child was
-    killed or died, which another attempt may survive.
-    """
-
-    def __init__(self, reason: str, *, permanent: bool) -> None:
-        super().__init__(reason)
-        self.permanent = permanent
+Tell = Callable[[bytes], Awaitable[bytes]]
 
 
-@dataclass(frozen=True)
-class Solved:
-    """A plan and how long its solve took, in microseconds."""
+class JobProcess(Child):
+    """Does one job at a time in a child process under a time and a memory limit. A worker holds one per slot.
 
-    plan: Plan
-    solve_us: float
-
-
-class SolverProcess(Child):
-    """Runs one solve at a time in a child process under a time and a memory limit.
-
-    The child is killed when a solve outlives its time limit, and is started anew by the next solve. A worker holds one
-    per slot.
+    The child is killed when a job outlives its time limit, and is started anew by the next one.
 
     Args:
-        timeout_s: wall-clock limit of one solve; the budget given to the solver should lie below it.
-        memory_bytes: address space a solve may add to what the libraries hold (0: no limit).
-        entry: what the child runs.
+        memory_bytes: address space a job may add to what the libraries hold (0: no limit).
+        warm: what the child calls when it starts, as ``module:function``; empty: nothing.
     """
 
-    def __init__(self, *, timeout_s: float, memory_bytes: int, entry: str = ENTRY) -> None:
-        module = "planner_api.jobs.solver"
-        super().__init__(module, entry, memory_bytes=memory_bytes, start_s=START_TIMEOUT_S, arenas=2)
-        self._timeout_s = timeout_s
+    def __init__(self, *, memory_bytes: int, warm: str = "") -> None:
+        super().__init__(MODULE, warm, memory_bytes=memory_bytes, start_s=START_TIMEOUT_S, arenas=2)
 
-    async def solve(
-        self, graphs: tuple[ModelGraph, ...], profile: Profile, request: PlanRequest, *, budget_s: float
-    ) -> Solved:
-        """Solve one plan, of a graph per job, in the child.
+    async def run(self, function: str, payload: bytes, tell: Tell, timeout_s: float) -> bytes:
+        """Run a function of bytes in the child; ``tell`` answers what it asks meanwhile.
 
         Raises:
-            SolveError: refused by the planner (permanent), or timed out, out of memory or crashed.
+            JobError: refused by the function (permanent), or timed out, out of memory or crashed.
         """
         try:
             await self.start()
         except (TimeoutError, asyncio.IncompleteReadError) as error:
-            raise SolveError("the solver process does not start; see the worker's log", permanent=False) from error
-        request_json, profile_json, *bodies = (
-            message.model_dump_json().encode() for message in (request, profile, *graphs)
-        )
-        task = Task(request_json, profile_json, tuple(bodies), budget_s)
+            raise JobError("the child process does not start; see the worker's log", permanent=False) from error
+        order = msgspec.msgpack.encode(Order(function, payload))
         try:
-            async with asyncio.timeout(self._timeout_s):
-                answer = msgspec.msgpack.decode(await self.ask(msgspec.msgpack.encode(task)), type=Answer)
+            async with asyncio.timeout(timeout_s):
+                answer = msgspec.msgpack.decode(await self.ask(order, tell), type=Answer)
         except TimeoutError as error:
             await self.kill()
-            raise SolveError(f"killed after its time limit of {self._timeout_s:g} s", permanent=False) from error
+            raise JobError(f"killed after its time limit of {timeout_s:g} s", permanent=False) from error
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             code = await self.kill()
-            raise SolveError(f"the solver process died (exit status {code})", permanent=False) from error
+            raise JobError(f"the child process died (exit status {code})", permanent=False) from error
         except BaseException:
-            await self.kill()  # cancelled half-way
+            await self.kill()  # cancelled half-way, or a question that could not be answered
             raise
         if answer.out_of_memory:
-            await self.kill()  # a heap that hit its limit is not trusted with the next task
+            await self.kill()  # a heap that hit its limit is not trusted with the next job
         if answer.error:
-            raise SolveError(answer.error, permanent=answer.permanent)
-        return Solved(Plan.model_validate_json(answer.plan), answer.solve_us)
+            raise JobError(answer.error, permanent=answer.permanent)
+        return answer.result

@@ -1,177 +1,173 @@
-"""The solve queue: the plan row is the job and the lock, on either database.
+"""The queue: jobs are put with the transaction that needs them, leased, and ended with that which stores the result.
 
-A plan row is ``queued`` → ``solving`` (leased) → ``done`` or ``failed``. Taking the lease raises ``attempt``, the
-fencing token: only the newest lease may renew, finish, fail or hand back, so a worker that was thought dead and comes
-back changes nothing.
+A job's row is the job and its lock: one per kind and key, there while the job waits or is under way. Taking the lease
+raises ``attempt``, the fencing token: only the newest lease may renew, finish, fail or hand back, so a worker that was
+thought dead and comes back changes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+import contextlib
+from collections.abc import Mapping, Sequence
 
 import structlog
-from sqlalchemy import event
+from sqlalchemy import Connection
 
 from planner_api.db.engine import Database, WriteSession
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs import repository
-from planner_api.jobs.events import Events
+from planner_api.jobs.kind import Kind, Task
+from planner_api.jobs.news import News, publish, tell
 from planner_api.jobs.owner import is_gone, this_process
-from planner_api.jobs.repository import Lease
-from planner_api.settings import Settings
+from planner_api.jobs.repository import Lease, Wanted
 
 log = structlog.get_logger(__name__)
 
-POLL_S = 0.25
-"""How often an idle worker looks for work of other processes; work enqueued in its own wakes it at once."""
+WORK, ENDED = "work", "ended"
+"""Topics: there is work; a job (kind and key) has ended, in whatever way."""
+URGENT = 10_000
+"""Priority of what somebody waits for at this moment."""
+LOOK_S = 1.0
+"""Who waits for a job and hears nothing looks by itself this often: an embedded planner listens to no other process,
+and one may have taken its job."""
+FORGET_S = 86_400.0
+"""A worker that has not looked for so long is no longer listed."""
 
-Handler = Callable[[Lease], Awaitable[None]]
-"""Solves one leased plan and ends its lease; must hand the lease back when cancelled."""
+
+async def put(session: WriteSession, *wanted: Wanted) -> dict[tuple[str, str], int]:
+    """Queue jobs, no two of one kind and key, in the caller's transaction; return the id of each of them."""
+    if not wanted:
+        return {}
+    ids = await (await session.connection()).run_sync(repository.put, wanted)
+    await publish(session, WORK)
+    return ids
 
 
-class SolveQueue:
-    """Leases on plan rows, for any number of workers in any number of processes.
+def put_at_once(connection: Connection, wanted: Sequence[Wanted]) -> None:
+    """:meth:`put` for a transaction in a thread."""
+    if wanted:
+        repository.put(connection, wanted)
+        tell(connection, WORK)
+
+
+class Queue:
+    """Jobs of any number of workers in any number of processes.
 
     Args:
-        database: where the plans are.
-        events: told, in the same transaction, of plans that have failed for good.
+        database: where the jobs are.
+        news: told, with the same transaction, that there is work or that a job has ended.
         ttl_s: how long a lease lasts unless renewed (every third of it): the longest that work of a vanished machine
             waits.
-        grace_s: how long running solves may go on after a stop before they are handed back.
     """
 
-    def __init__(self, database: Database, events: Events, *, ttl_s: float, grace_s: float) -> None:
-        self._database = database
-        self._events = events
+    def __init__(self, database: Database, news: News, *, ttl_s: float) -> None:
+        self.database = database
+        self.news = news
         self.ttl_s = ttl_s
-        self._grace_s = grace_s
-        self._owner = this_process()
-        self._ready = asyncio.Event()
+        self.owner = this_process()
 
-    async def work(self, handler: Handler, stop: asyncio.Event, *, slots: int = 1) -> None:
-        """Lease ready plans and pass them to ``handler``, ``slots`` at a time, until ``stop`` is set.
-
-        Survives a database that goes away. When stopped it waits for its handlers up to the grace period, then
-        cancels them.
-        """
-        running: set[asyncio.Future[Any]] = set()
-        stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
+    async def next(self, kinds: Sequence[str]) -> tuple[Lease | None, float | None]:
+        """Lease the first job of these kinds; without one, the seconds until there may be one (None: nobody knows)."""
         try:
-            while not stop.is_set():
-                if len(running) == slots:
-                    await asyncio.wait({stopped, *running}, return_when=asyncio.FIRST_COMPLETED)
-                    continue
-                self._ready.clear()
-                lease = await self._next()
-                if lease is not None:
-                    solve: asyncio.Future[Any] = asyncio.ensure_future(handler(lease))
-                    running.add(solve)
-                    solve.add_done_callback(running.discard)
-                    solve.add_done_callback(_report)
-                    continue
-                ready: asyncio.Future[Any] = asyncio.ensure_future(self._ready.wait())
-                await asyncio.wait({stopped, ready, *running}, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
-                ready.cancel()
-        finally:
-            stopped.cancel()
-        if running:
-            await asyncio.wait(running, timeout=self._grace_s)
-        for unfinished in running:
-            unfinished.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-
-    async def enqueue(self, session: WriteSession, plan_id: str, *, priority: int = 0) -> bool:
-        """Queue a plan's solve in the caller's transaction; False when it waits or is being solved already.
-
-        Its row is new (``queued_at`` null), ``done`` or ``failed``; plans of higher priority come first.
-        """
-        return await self.enqueue_all(session, [plan_id], priority=priority) == 1
-
-    async def enqueue_all(self, session: WriteSession, plan_ids: Sequence[str], *, priority: int) -> int:
-        """:meth:`enqueue` for many; returns how many were queued."""
-        queued = await repository.mark_queued(session, plan_ids, priority)
-        if queued:
-            self._wake(session)
-        return len(queued)
-
-    async def hasten(self, session: WriteSession, plan_id: str, *, priority: int) -> bool:
-        """Raise the priority of a plan that waits with a lower one; False when it does not."""
-        raised = await repository.raise_priority(session, plan_id, priority)
-        if raised:
-            self._wake(session)
-        return raised
+            # A look without the write lock first: idle workers must not hold up SQLite's writers.
+            async with self.database.read() as session:
+                due_in_s = await repository.due_in_s(session, kinds)
+            if due_in_s is None or due_in_s > 0:
+                return None, due_in_s
+            async with self.database.write() as session:
+                return await repository.take(session, kinds, self.owner, self.ttl_s), None
+        except DatabaseAwayError as error:
+            log.warning("queue_unreachable", error=error.reason)
+            return None, None
 
     async def renew(self, lease: Lease) -> bool:
         """Push the end of a lease; False when it is lost."""
-        async with self._database.write() as session:
+        async with self.database.write() as session:
             return await repository.renew(session, lease, self.ttl_s)
 
-    async def finish(self, session: WriteSession, lease: Lease) -> bool:
-        """End a lease in the transaction that stores its plan; False when it is lost (then roll back)."""
-        return await repository.finish(session, lease)
+    async def finish(self, session: WriteSession, lease: Lease, *, again: bool = False, priority: int = 0) -> bool:
+        """End a job in the transaction that stores its result; False when the lease is lost (then roll back)."""
+        if not await repository.finish(session, lease, again=again, priority=priority):
+            return False
+        await publish(session, ENDED, f"{lease.kind} {lease.key}")
+        await publish(session, WORK)  # what waited for its end, or its next run
+        return True
 
-    async def fail(self, lease: Lease, error: str, *, permanent: bool) -> bool | None:
-        """End a lease without a plan.
+    async def fail(
+        self, kind: Kind, lease: Lease, error: str, *, permanent: bool, task: Task | None = None
+    ) -> bool | None:
+        """End a lease without a result.
 
         Returns:
-            True when the plan is queued again, False when it has failed for good (``error`` is stored), None when
-            the lease was lost.
+            True when the job waits for its next try, False when it has failed for good, None when the lease was lost.
         """
-        async with self._database.write() as session:
-            again = await repository.fail(session, lease, error, permanent=permanent)
+        async with self.database.write() as session:
+            again = False if permanent else await repository.retry(session, lease, error)
             if again:
-                self._wake(session)
+                await publish(session, WORK)
             elif again is False:
-                await self._events.publish(session, lease.plan_id, 0, settled=True)
+                if not await self.finish(session, lease, priority=kind.priority):
+                    return None
+                await kind.failed(session, lease, task, error)
         return again
 
     async def hand_back(self, lease: Lease) -> bool:
-        """Return an unfinished plan to the queue without blame; False when the lease was lost."""
-        async with self._database.write() as session:
+        """Return an unfinished job to the queue without blame; False when the lease was lost."""
+        async with self.database.write() as session:
             held = await repository.hand_back(session, lease)
             if held:
-                self._wake(session)
+                await publish(session, WORK)
         return held
 
-    async def reap(self) -> list[str]:
-        """Queue the work of vanished workers again (or fail what outlived too many); returns the queued ids."""
-        async with self._database.read() as session:
+    async def reap(self, kinds: Mapping[str, Kind]) -> list[str]:
+        """Let the work of vanished workers wait again (or fail what outlived too many); return the keys that wait."""
+        async with self.database.read() as session:
             holders = await repository.owners(session)
         if not holders:
             return []
-        async with self._database.write() as session:
-            queued, failed = await repository.reap(session, [owner for owner in holders if is_gone(owner)])
-            if queued:
-                self._wake(session)
-            for plan_id in failed:
-                await self._events.publish(session, plan_id, 0, settled=True)
-        return queued
+        async with self.database.write() as session:
+            waiting, dead = await repository.reap(session, list(kinds), [owner for owner in holders if is_gone(owner)])
+            if waiting:
+                await publish(session, WORK)
+            for lease in dead:
+                kind = kinds[lease.kind]
+                await self.finish(session, lease, priority=kind.priority)
+                error = f"its worker vanished {repository.MAX_ABANDONED} times while at it"
+                await kind.failed(session, lease, None, error)
+        return waiting
 
-    async def _next(self) -> Lease | None:
+    async def looked(self, slots: int) -> None:
+        """Note that a worker of this process lives, and forget those that ended."""
+        async with self.database.read() as session:
+            gone = [row.owner for row in await repository.workers(session) if is_gone(row.owner)]
+        async with self.database.write() as session:
+            await repository.left(session, gone, FORGET_S)
+            await repository.looked(session, self.owner, slots)
+
+    async def left(self) -> None:
+        """Note that this process's worker has ended."""
+        async with self.database.write() as session:
+            await repository.left(session, [self.owner], FORGET_S)
+
+    async def ended(self, *jobs: tuple[str, str], timeout_s: float) -> bool:
+        """Hasten jobs that are there, and wait, one after the other, until none is; False when that takes too long."""
         try:
-            # A look without the write lock first: idle workers must not hold up SQLite's writers.
-            async with self._database.read() as session:
-                if not await repository.any_ready(session):
-                    return None
-            async with self._database.write() as session:
-                return await repository.take(session, self._owner, self.ttl_s)
-        except DatabaseAwayError as error:
-            log.warning("queue_unreachable", error=error.reason)
-            return None
+            async with asyncio.timeout(timeout_s):
+                while (job := await self._first_there(jobs)) is not None:
+                    with self.news.watching(ENDED, " ".join(job)) as ended:
+                        async with self.database.write() as session:
+                            there = await repository.hasten(session, [job], URGENT)
+                            await publish(session, WORK)
+                        if there and not self.news.stopping.is_set():
+                            with contextlib.suppress(TimeoutError):
+                                await asyncio.wait_for(ended.wait(), LOOK_S)
+                    if self.news.stopping.is_set():
+                        return False
+        except TimeoutError:
+            return False
+        return True
 
-    def _wake(self, session: WriteSession) -> None:
-        """Let this process's worker look once the session's transaction commits."""
-        event.listen(session.sync_session, "after_commit", lambda _session: self._ready.set(), once=True)
-
-
-def _report(solve: asyncio.Future[None]) -> None:
-    """Log what a handler raised: its lease then simply expires."""
-    if not solve.cancelled() and (error := solve.exception()) is not None:
-        log.error("solve_handler_failed", exc_info=error)
-
-
-def build_queue(database: Database, settings: Settings, events: Events) -> SolveQueue:
-    """The queue as the settings want it."""
-    return SolveQueue(database, events, ttl_s=settings.lease_s, grace_s=settings.grace_s)
+    async def _first_there(self, jobs: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
+        async with self.database.read() as session:
+            return await repository.first_there(session, jobs)

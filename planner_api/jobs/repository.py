@@ -1,180 +1,335 @@
-"""Every query of the solve queue on the plan row."""
+"""Every query of the queue, of its workers' signs of life, and of how much waits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Dialect, Interval, and_, func, literal, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Dialect,
+    Interval,
+    and_,
+    case,
+    delete,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.chunks import chunks
 from planner_api.db.engine import WriteSession
-from planner_api.db.tables import PlanRow
+from planner_api.db.tables import JobRow, WorkerRow
 from planner_api.db.types import UtcDateTime
+from planner_api.db.upsert import upserting
 
 MAX_FAILURES = 3
-"""Failures after which a solver's death (crash, time limit, memory) is final."""
-
+"""Failures after which a child's death (crash, time limit, memory) is final."""
 MAX_ABANDONED = 10
-"""Failures after which a vanished worker is final too: that counts as a failure but says less about the problem, though
+"""Failures after which a vanished worker is final too. That says less about the job than a child's death does, though
 a job that takes whole machines down must not circle for ever."""
-
+RETRY_S, RETRY_MOST_S = 0.5, 60.0
+"""Pause before the second try; it doubles with each failure up to the longest."""
+ALIVE_S = 30.0
+"""A worker that has not looked for longer is taken for gone."""
 MAX_ERROR = 2000
-"""Characters of a stored error."""
+"""Characters of an error that is kept."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A job to be queued. One that waits already is neither queued twice nor put off, but may be hastened.
+
+    Attributes:
+        kind: what is to be done.
+        key: to what.
+        priority: seconds by which it comes before a job of priority 0 that was queued at the same time. So low
+            priorities age, and none waits for ever.
+        delay_s: it is not begun sooner.
+        after: the id of a job that has to end first.
+        again: a run that is under way does not count; it is followed by another one.
+        asked_by: whose jobs it is counted among.
+    """
+
+    kind: str
+    key: str
+    priority: int = 0
+    delay_s: float = 0.0
+    after: int | None = None
+    again: bool = False
+    asked_by: str | None = None
 
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to solve one plan until it expires or is taken by a newer attempt."""
+    """The right to do one job until it expires or is taken by a newer attempt, which fences this one off."""
 
-    plan_id: str
+    id: int
     attempt: int
+    kind: str
+    key: str
+    failures: int = 0
+    priority: int = 0
+    asked_by: str | None = None
 
 
-def now_on(session: AsyncSession, delta_s: float = 0.0) -> ColumnElement[datetime]:
+def _clock(dialect: Dialect, delta_s: float = 0.0) -> ColumnElement[datetime]:
     """The database's own clock, shifted: workers on many machines must not compare leases by their own clocks.
 
     SQLite is one machine, so there the process's clock is the database's.
     """
-    dialect: Dialect = session.get_bind().dialect
     if dialect.name == "sqlite":
         return literal(datetime.now(UTC) + timedelta(seconds=delta_s), UtcDateTime())
     return func.clock_timestamp(type_=UtcDateTime()) + literal(timedelta(seconds=delta_s), Interval())
 
 
-async def mark_queued(session: WriteSession, plan_ids: Sequence[str], priority: int) -> list[str]:
-    """Queue new, finished and failed plans; returns those that were not on their way already."""
-    fresh = and_(PlanRow.status == "queued", PlanRow.queued_at.is_(None))
-    queued: list[str] = []
-    for some in chunks(plan_ids):
-        rows = await session.scalars(
-            update(PlanRow)
-            .where(PlanRow.id.in_(some), or_(fresh, PlanRow.status.in_(("done", "failed"))))
-            .values(status="queued", queued_at=now_on(session), priority=priority, failures=0, error=None)
-            .returning(PlanRow.id)
-        )
-        queued.extend(rows)
-    return queued
+def _now(session: AsyncSession, delta_s: float = 0.0) -> ColumnElement[datetime]:
+    return _clock(session.get_bind().dialect, delta_s)
 
 
-async def raise_priority(session: WriteSession, plan_id: str, priority: int) -> bool:
-    """Let a queued plan of lower priority wait with this one; False when there is none to raise."""
-    waits = PlanRow.status == "queued", PlanRow.queued_at.is_not(None), PlanRow.priority < priority
-    raised = update(PlanRow).where(PlanRow.id == plan_id, *waits).values(priority=priority)
-    return await session.touches(raised.returning(PlanRow.id))
+_WAITS = JobRow.lease_owner.is_(None)
 
 
-async def take(session: WriteSession, owner: str, ttl_s: float) -> Lease | None:
-    """Lease the first plan in the queue; None when there is nothing to lease."""
-    ready = and_(PlanRow.status == "queued", PlanRow.queued_at.is_not(None))
+def put(connection: Connection, wanted: Sequence[Wanted]) -> dict[tuple[str, str], int]:
+    """Queue jobs, no two of one kind and key, in the transaction of a connection; return the id of each."""
+    ids: dict[tuple[str, str], int] = {}
+    for again in (False, True):
+        for some in chunks([one for one in wanted if one.again == again], 200):
+            rows = connection.execute(_put(connection.dialect, some, again=again))
+            ids |= {(row.kind, row.key): row.id for row in rows}
+    return ids
+
+
+def _put(dialect: Dialect, wanted: Iterable[Wanted], *, again: bool) -> Any:
+    # In the order of their keys, so that two transactions cannot wait for each other.
+    insert = upserting(dialect, JobRow).values(
+        [
+            {
+                "kind": one.kind,
+                "key": one.key,
+                "priority": one.priority,
+                "rank": _clock(dialect, -one.priority),
+                "queued_at": _clock(dialect),
+                "not_before": _clock(dialect, one.delay_s),
+                "after": one.after,
+                "asked_by": one.asked_by,
+                "again": False,
+                "attempt": 0,
+                "failures": 0,
+            }
+            for one in sorted(wanted, key=lambda one: (one.kind, one.key))
+        ]
+    )
+    new = insert.excluded
+    sooner = and_(_WAITS, new.rank < JobRow.rank)
+    # What has failed waits out its pause, whoever asks for it.
+    earlier = and_(_WAITS, JobRow.failures == 0, new.not_before < JobRow.not_before)
+    return insert.on_conflict_do_update(
+        index_elements=["kind", "key"],
+        set_={
+            "priority": case((sooner, new.priority), else_=JobRow.priority),
+            "rank": case((sooner, new.rank), else_=JobRow.rank),
+            "not_before": case((earlier, new.not_before), else_=JobRow.not_before),
+            "again": or_(JobRow.again, ~_WAITS) if again else JobRow.again,
+        },
+    ).returning(JobRow.id, JobRow.kind, JobRow.key)
+
+
+async def hasten(session: WriteSession, jobs: Sequence[tuple[str, str]], priority: int) -> bool:
+    """Let jobs that wait come next, with a priority; return whether any of them is there, waiting or under way."""
+    there = or_(*(and_(JobRow.kind == kind, JobRow.key == key) for kind, key in jobs))
+    values = {"priority": priority, "rank": _now(session, -priority), "not_before": _now(session)}
+    waits = _WAITS, JobRow.failures == 0
+    await session.execute(update(JobRow).where(there, *waits, JobRow.rank > values["rank"]).values(values))
+    await session.execute(
+        update(JobRow).where(there, *waits, JobRow.not_before > _now(session)).values(not_before=_now(session))
+    )
+    return (await session.execute(select(JobRow.id).where(there).limit(1))).first() is not None
+
+
+def _ready(kinds: Sequence[str]) -> tuple[ColumnElement[bool], ...]:
+    return JobRow.kind.in_(kinds), _WAITS, JobRow.after.is_(None)
+
+
+async def due_in_s(session: AsyncSession, kinds: Sequence[str]) -> float | None:
+    """Seconds until a job of these kinds may be begun, at most 0 for one that may be; None: there is none."""
+    row = (await session.execute(select(func.min(JobRow.not_before), _now(session)).where(*_ready(kinds)))).one()
+    return None if row[0] is None else float((row[0] - row[1]).total_seconds())
+
+
+async def take(session: WriteSession, kinds: Sequence[str], owner: str, ttl_s: float) -> Lease | None:
+    """Lease the first job of these kinds; None when there is none to begin."""
     first = (
-        select(PlanRow.id)
-        .where(ready)
-        .order_by(PlanRow.priority.desc(), PlanRow.queued_at)
+        select(JobRow.id)
+        .where(*_ready(kinds), JobRow.not_before <= _now(session))
+        .order_by(JobRow.rank, JobRow.id)
         .limit(1)
         .with_for_update(skip_locked=True)  # of two workers on PostgreSQL each takes another one
         .correlate(None)
         .scalar_subquery()
     )
-    result = await session.execute(
-        update(PlanRow)
-        .where(PlanRow.id == first, ready)
-        .values(status="solving", attempt=PlanRow.attempt + 1, lease_owner=owner, lease_until=now_on(session, ttl_s))
-        .returning(PlanRow.id, PlanRow.attempt)
+    taken = (
+        update(JobRow)
+        .where(JobRow.id == first, _WAITS)
+        .values(
+            attempt=JobRow.attempt + 1,
+            lease_owner=owner,
+            lease_until=_now(session, ttl_s),
+            started_at=_now(session),
+        )
+        .returning(*(getattr(JobRow, name) for name in Lease.__dataclass_fields__))
     )
-    row = result.first()
-    return None if row is None else Lease(row.id, row.attempt)
+    row = (await session.execute(taken)).first()
+    return None if row is None else Lease(**row._mapping)
 
 
 def _held(lease: Lease) -> ColumnElement[bool]:
-    return and_(PlanRow.id == lease.plan_id, PlanRow.attempt == lease.attempt, PlanRow.status == "solving")
+    return and_(JobRow.id == lease.id, JobRow.attempt == lease.attempt, ~_WAITS)
+
+
+_RELEASED: dict[str, Any] = {"lease_owner": None, "lease_until": None, "started_at": None}
 
 
 async def renew(session: WriteSession, lease: Lease, ttl_s: float) -> bool:
     """Push the lease's end; False when it is lost."""
-    return await _change(session, lease, lease_until=now_on(session, ttl_s))
-
-
-async def finish(session: WriteSession, lease: Lease) -> bool:
-    """End the lease with a stored plan; False when it is lost (then the caller must roll back)."""
-    return await _change(session, lease, status="done", failures=0, error=None, solves=PlanRow.solves + 1, **_RELEASED)
+    renewed = update(JobRow).where(_held(lease)).values(lease_until=_now(session, ttl_s))
+    return await session.touches(renewed.returning(JobRow.id))
 
 
 async def hand_back(session: WriteSession, lease: Lease) -> bool:
-    """Return an unfinished plan to the queue without blame, e.g. when a worker shuts down."""
-    return await _change(session, lease, status="queued", **_RELEASED)
+    """Return an unfinished job to the queue without blame; False when the lease is lost."""
+    back = update(JobRow).where(_held(lease)).values(**_RELEASED)
+    return await session.touches(back.returning(JobRow.id))
 
 
-async def fail(session: WriteSession, lease: Lease, error: str, *, permanent: bool) -> bool | None:
-    """End the lease without a plan.
+async def finish(session: WriteSession, lease: Lease, *, again: bool, priority: int) -> bool:
+    """End a job; False when the lease is lost (then the caller must roll back).
+
+    It stands in the queue anew, with a priority, if it is to be done ``again`` or was asked for meanwhile.
+    """
+    query = select(JobRow.again, JobRow.started_at).where(_held(lease)).with_for_update()
+    row = (await session.execute(query)).first()
+    if row is None:
+        return False
+    if not (again or row.again):
+        await session.execute(delete(JobRow).where(JobRow.id == lease.id))
+        return True
+    # Who asked while it was under way waits for the next run, everybody else for this one.
+    waited = JobRow.after == lease.id, JobRow.queued_at <= row.started_at
+    await session.execute(update(JobRow).where(*waited).values(after=None))
+    renewed = {"rank": _now(session, -priority), "queued_at": _now(session), "not_before": _now(session)}
+    values = renewed | _RELEASED | {"priority": priority, "failures": 0, "again": False, "error": None}
+    await session.execute(update(JobRow).where(JobRow.id == lease.id).values(values))
+    return True
+
+
+async def retry(session: WriteSession, lease: Lease, error: str) -> bool | None:
+    """Let a failed job wait for its next try.
 
     Returns:
-        True when the plan is queued again, False when it has failed for good (``error`` is stored), None when the
-        lease was lost.
+        True when it waits, False when it has failed for good and the caller has to end it, None when the lease is
+        lost.
     """
-    result = await session.execute(select(PlanRow.failures).where(_held(lease)).with_for_update())
-    row = result.first()
-    if row is None:
+    query = select(JobRow.failures).where(_held(lease)).with_for_update()
+    failures = await session.scalar(query)
+    if failures is None:
         return None
-    again = not permanent and row.failures + 1 < MAX_FAILURES
-    await _change(
-        session,
-        lease,
-        status="queued" if again else "failed",
-        queued_at=now_on(session),
-        failures=row.failures + 1,
-        error=error[:MAX_ERROR],
-        **_RELEASED,
-    )
-    return again
-
-
-_RELEASED: dict[str, Any] = {"lease_owner": None, "lease_until": None}
-
-
-async def _change(session: WriteSession, lease: Lease, **values: Any) -> bool:
-    return await session.touches(update(PlanRow).where(_held(lease)).values(**values).returning(PlanRow.id))
+    if failures + 1 >= MAX_FAILURES:
+        return False
+    pause_s = min(RETRY_S * 2.0**failures, RETRY_MOST_S)
+    values = {"failures": failures + 1, "error": error[:MAX_ERROR], "not_before": _now(session, pause_s), **_RELEASED}
+    await session.execute(update(JobRow).where(_held(lease)).values(values))
+    return True
 
 
 async def owners(session: AsyncSession) -> Sequence[str]:
     """Who holds leases now."""
-    query = select(PlanRow.lease_owner).where(PlanRow.status == "solving", PlanRow.lease_owner.is_not(None)).distinct()
+    query = select(JobRow.lease_owner).where(~_WAITS).distinct()
     return [owner for owner in (await session.execute(query)).scalars() if owner is not None]
 
 
-async def reap(session: WriteSession, gone: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Queue again what expired or belongs to an owner known to be ``gone``.
-
-    A plan that has outlived too many workers is stored as failed instead.
+async def reap(session: WriteSession, kinds: Sequence[str], gone: Sequence[str]) -> tuple[list[str], list[Lease]]:
+    """Let what expired of some kinds, or belongs to an owner known to be ``gone``, wait again.
 
     Returns:
-        The ids of what is queued, and of what has failed.
+        The keys of what waits, and what has outlived too many workers: the caller has to end that.
     """
     lost = and_(
-        PlanRow.status == "solving", or_(PlanRow.lease_until < now_on(session), PlanRow.lease_owner.in_(list(gone)))
+        JobRow.kind.in_(kinds), ~_WAITS, or_(JobRow.lease_until < _now(session), JobRow.lease_owner.in_(list(gone)))
     )
-    shared = {"failures": PlanRow.failures + 1, "queued_at": now_on(session), **_RELEASED}
-    failed = await session.scalars(
-        update(PlanRow)
-        .where(lost, PlanRow.failures + 1 >= MAX_ABANDONED)
-        .values(status="failed", error=f"its worker vanished {MAX_ABANDONED} times while solving it", **shared)
-        .returning(PlanRow.id)
+    columns = [getattr(JobRow, name) for name in Lease.__dataclass_fields__]
+    dead = select(*columns).where(lost, JobRow.failures + 1 >= MAX_ABANDONED).with_for_update()
+    found = [Lease(**row._mapping) for row in await session.execute(dead)]
+    values = {"failures": JobRow.failures + 1, "not_before": _now(session), **_RELEASED}
+    back = update(JobRow).where(lost, JobRow.failures + 1 < MAX_ABANDONED).values(values).returning(JobRow.key)
+    return list(await session.scalars(back)), found
+
+
+async def first_there(session: AsyncSession, jobs: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
+    """The first of these (kind, key) that waits or is under way."""
+    query = select(JobRow.kind, JobRow.key)
+    query = query.where(or_(*(and_(JobRow.kind == kind, JobRow.key == key) for kind, key in jobs)))
+    there = {(kind, key) for kind, key in await session.execute(query)}
+    return next((job for job in jobs if job in there), None)
+
+
+async def count_asked_by(session: AsyncSession, owner: str) -> int:
+    """How many different keys' jobs of an owner wait or are under way."""
+    return await session.scalar(select(func.count(JobRow.key.distinct())).where(JobRow.asked_by == owner)) or 0
+
+
+async def looked(session: WriteSession, owner: str, slots: int) -> None:
+    """Note that a worker lives and looks for work."""
+    now = _now(session)
+    insert = upserting(session.get_bind().dialect, WorkerRow)
+    insert = insert.values(owner=owner, slots=slots, started_at=now, looked_at=now)
+    await session.execute(
+        insert.on_conflict_do_update(index_elements=["owner"], set_={"slots": slots, "looked_at": now})
     )
-    failed_ids = list(failed)
-    queued = await session.scalars(update(PlanRow).where(lost).values(status="queued", **shared).returning(PlanRow.id))
-    return list(queued), failed_ids
 
 
-async def any_ready(session: AsyncSession) -> bool:
-    """Whether a plan waits for a worker."""
-    query = select(PlanRow.id).where(PlanRow.status == "queued", PlanRow.queued_at.is_not(None)).limit(1)
-    return (await session.execute(query)).first() is not None
+async def left(session: WriteSession, owners: Sequence[str], before_s: float) -> None:
+    """Forget workers that have ended, and those that have not looked for so many seconds."""
+    old = WorkerRow.looked_at < _now(session, -before_s)
+    await session.execute(delete(WorkerRow).where(or_(WorkerRow.owner.in_(list(owners)), old)))
 
 
-async def count_by_status(session: AsyncSession) -> dict[str, int]:
-    """Plans per status."""
-    rows = await session.execute(select(PlanRow.status, func.count()).group_by(PlanRow.status))
-    return {row[0]: row[1] for row in rows}
+@dataclass(frozen=True)
+class Seen:
+    """A worker that lives, or lived a while ago; ``age_s``: since it last looked for work; ``busy``: jobs it is at."""
+
+    owner: str
+    slots: int
+    started_at: datetime
+    looked_at: datetime
+    age_s: float
+    busy: int
+
+
+async def workers(session: AsyncSession) -> Sequence[Seen]:
+    """The workers of a database, by the database's clock."""
+    busy = select(func.count()).where(JobRow.lease_owner == WorkerRow.owner).scalar_subquery()
+    columns = WorkerRow.owner, WorkerRow.slots, WorkerRow.started_at, WorkerRow.looked_at
+    rows = await session.execute(select(*columns, _now(session), busy).order_by(WorkerRow.owner))
+    return [
+        Seen(owner, slots, started_at, looked_at, max(0.0, (now - looked_at).total_seconds()), count)
+        for owner, slots, started_at, looked_at, now, count in rows
+    ]
+
+
+async def count_looking(session: AsyncSession) -> Mapping[str, float]:
+    """How many workers look for work."""
+    return {"looking": sum(worker.age_s < ALIVE_S for worker in await workers(session))}
+
+
+async def count_by_state(session: AsyncSession) -> Mapping[str, float]:
+    """How many jobs wait, and how many are under way."""
+    query = select(func.count().filter(_WAITS), func.count().filter(~_WAITS)).select_from(JobRow)
+    waiting, running = (await session.execute(query)).one()
+    return {"waiting": waiting, "running": running}

@@ -1,30 +1,29 @@
-"""A worker: leases plans, solves each in a killable child, stores the result under the fence, reaps the dead."""
+"""A worker: leases jobs, does each in a killable child, stores the result under the fence, reaps the dead."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
-from hope_schema import ModelGraph, PlanRequest, Profile
-from planner_api.db.engine import Database, WriteSession
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.chores import end, keep_doing
-from planner_api.jobs.events import Events
-from planner_api.jobs.process import Solved, SolveError, SolverProcess
-from planner_api.jobs.queue import SolveQueue
+from planner_api.jobs.kind import JobError, Kind, Task
+from planner_api.jobs.process import Tell
+from planner_api.jobs.queue import WORK, Queue
 from planner_api.jobs.repository import Lease
-from planner_api.jobs.solver import ENTRY
 
 log = structlog.get_logger(__name__)
 
-REAP_S = 1.0
-"""How often every worker looks for the work of vanished ones."""
+LOOKED_S = 5.0
+"""How often it writes down that it lives."""
+IDLE_S = 5.0
+"""Longest pause between two looks into the queue; news of work ends it."""
 PERSIST_S = 120.0
 """How long a worker tries to store what it found while the database is away."""
 RETRY_S = 0.5
@@ -32,134 +31,159 @@ RETRY_S = 0.5
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Task:
-    """What one solve needs."""
+class Runner(Protocol):
+    """Does the computing of one job at a time; ``JobProcess`` is one."""
 
-    graphs: tuple[ModelGraph, ...]
-    profile: Profile
-    request: PlanRequest
-
-
-class PlanStore(Protocol):
-    """Where tasks come from and plans go to; the plans' own service implements it."""
-
-    async def load(self, plan_id: str) -> Task:
-        """Return what to solve.
-
-        Raises:
-            LookupError: the model or the profile is gone; the solve fails for good with this message.
-        """
+    async def start(self) -> None:
+        """Get ready; the first ``run`` does it otherwise."""
         ...
 
-    async def store(self, session: WriteSession, plan_id: str, solved: Solved) -> int:
-        """Store an improved plan as the next version, in the given transaction, and return that version."""
+    async def run(self, function: str, payload: bytes, tell: Tell, timeout_s: float) -> bytes:
+        """Return what a function makes of its argument, or raise JobError."""
+        ...
+
+    async def kill(self) -> int | None:
+        """End whatever runs."""
         ...
 
 
-class Metrics(Protocol):
-    """Where ended solves are counted."""
+class Counter(Protocol):
+    """Counts jobs that have ended; ``Metrics`` is one."""
 
-    def solved(self, outcome: str, seconds: float) -> None:
-        """Count one ended solve."""
+    def job(self, kind: str, outcome: str, seconds: float) -> None:
+        """Count one."""
         ...
-
-
-@dataclass(frozen=True)
-class WorkerLimits:
-    """What one solve may use.
-
-    Attributes:
-        slots: solves at once.
-        budget_s: given to the solver.
-        timeout_s: after this the child is killed.
-        memory_bytes: address space beyond the libraries'.
-    """
-
-    slots: int
-    budget_s: float
-    timeout_s: float
-    memory_bytes: int
 
 
 class Worker:
-    """Runs until told to stop; any number of them, in any number of processes, share the queue."""
+    """Runs until told to stop; any number of them, in any number of processes, share the queue.
+
+    Args:
+        queue: where jobs come from.
+        kinds: every kind that there is.
+        slots: what is done at once: for each child the names of the kinds that it does.
+        runner: makes a child.
+        metrics: counts what has ended, if anybody wants to know.
+        grace_s: how long what runs may go on after a stop before it is handed back.
+        pulse_s: how often it looks for the work of vanished workers.
+        eager: whether children start before there is work.
+    """
 
     def __init__(
         self,
-        database: Database,
-        queue: SolveQueue,
-        events: Events,
-        store: PlanStore,
+        queue: Queue,
+        kinds: Iterable[Kind],
+        slots: Sequence[Sequence[str]],
+        runner: Callable[[], Runner],
         *,
-        limits: WorkerLimits,
-        metrics: Metrics,
-        entry: str = ENTRY,
+        metrics: Counter | None,
+        grace_s: float,
+        pulse_s: float = 1.0,
+        eager: bool = False,
     ) -> None:
-        self._database = database
+        self._database = queue.database
         self._queue = queue
-        self._events = events
-        self._store = store
-        self._limits = limits
+        self._kinds = {kind.name: kind for kind in kinds}
+        self._slots = [(tuple(names), runner()) for names in slots]
         self._metrics = metrics
-        self._solvers: asyncio.Queue[SolverProcess] = asyncio.Queue()
-        self._all = [
-            SolverProcess(timeout_s=self._limits.timeout_s, memory_bytes=self._limits.memory_bytes, entry=entry)
-            for _ in range(self._limits.slots)
-        ]
-        for solver in self._all:
-            self._solvers.put_nowait(solver)
+        self._grace_s = grace_s
+        self._pulse_s = pulse_s
+        self._looked_at = -math.inf
+        self._eager = eager
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop`` is set; then finish or hand back what runs, and end every child."""
-        reaper = keep_doing(self._reap, "reaper", every_s=REAP_S)
+        chores = [
+            keep_doing(self._pulse, "worker_pulse", every_s=self._pulse_s),
+        ]
+        slots = [
+            asyncio.create_task(self._serve(names, runner, stop), name=f"slot {number}")
+            for number, (names, runner) in enumerate(self._slots)
+        ]
         try:
-            await self._queue.work(self._handle, stop, slots=self._limits.slots)
+            await stop.wait()
+            await asyncio.wait(slots, timeout=self._grace_s)
         finally:
-            await end(reaper)
-            await asyncio.gather(*(solver.kill() for solver in self._all))
+            await end(*slots, *chores)
+            await asyncio.gather(*(runner.kill() for _, runner in self._slots))
+        with contextlib.suppress(DatabaseAwayError):
+            await self._queue.left()
 
-    async def _reap(self) -> None:
-        if reaped := await self._queue.reap():
-            log.warning("work_reaped", plans=reaped)
+    async def _pulse(self) -> None:
+        if time.monotonic() - self._looked_at >= LOOKED_S:
+            await self._queue.looked(len(self._slots))
+            self._looked_at = time.monotonic()
+        if reaped := await self._queue.reap(self._kinds):
+            log.warning("work_reaped", keys=reaped)
 
-    async def _handle(self, lease: Lease) -> None:
-        """Solve one leased plan and end its lease in one way or another."""
+    async def _serve(self, names: Sequence[str], runner: Runner, stop: asyncio.Event) -> None:
+        """Do one job after the other."""
+        if self._eager:
+            with contextlib.suppress(TimeoutError, asyncio.IncompleteReadError):  # the first job will say so
+                await runner.start()
+        stopped = asyncio.ensure_future(stop.wait())
+        try:
+            with self._queue.news.watching(WORK, "") as work:
+                while not stop.is_set():
+                    work.clear()
+                    lease, due_in_s = await self._queue.next(names)
+                    if lease is not None:
+                        await self._do(lease, runner)
+                        continue
+                    came = asyncio.ensure_future(work.wait())
+                    pause_s = IDLE_S if due_in_s is None else min(due_in_s, IDLE_S)
+                    await asyncio.wait({stopped, came}, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+                    came.cancel()
+        finally:
+            stopped.cancel()
+
+    async def _do(self, lease: Lease, runner: Runner) -> None:
+        """Do one leased job and end its lease in one way or another."""
         started = time.monotonic()
-        solver = await self._solvers.get()
         outcome = "lost"
         try:
             async with self._kept(lease):
-                outcome = await self._solve(lease, solver)
+                outcome = await self._outcome(lease, runner)
         except asyncio.CancelledError:
             with contextlib.suppress(DatabaseAwayError, TimeoutError):
                 # Shielded: the hand-back must outlive the cancellation that asks for it.
                 if await asyncio.shield(asyncio.wait_for(self._queue.hand_back(lease), 5.0)):
                     outcome = "handed_back"
             raise
+        except Exception:
+            log.exception("job_left", kind=lease.kind, key=lease.key)  # its lease expires, and another try follows
         finally:
-            self._solvers.put_nowait(solver)
             seconds = time.monotonic() - started
-            log.info("solve_ended", plan=lease.plan_id, attempt=lease.attempt, outcome=outcome, seconds=seconds)
-            self._metrics.solved(outcome, seconds)
+            named = {"kind": lease.kind, "key": lease.key, "attempt": lease.attempt}
+            log.info("job_ended", **named, outcome=outcome, seconds=seconds)
+            if self._metrics is not None:
+                self._metrics.job(lease.kind, outcome, seconds)
 
-    async def _solve(self, lease: Lease, solver: SolverProcess) -> str:
+    async def _outcome(self, lease: Lease, runner: Runner) -> str:
+        kind, task = self._kinds[lease.kind], None
         try:
-            task = await self._persistently(lambda: self._store.load(lease.plan_id))
-            solved = await solver.solve(task.graphs, task.profile, task.request, budget_s=self._limits.budget_s)
-        except (SolveError, LookupError) as error:
-            permanent, reason = getattr(error, "permanent", True), str(error)
-            log.warning("solve_failed", plan=lease.plan_id, attempt=lease.attempt, error=reason[:500])
-            again = await self._persistently(lambda: self._queue.fail(lease, reason, permanent=permanent))
+            task = await self._persistently(lambda: kind.load(lease))
+            prepared = None
+            if task is not None:
+                answer = await runner.run(kind.function, task.payload, kind.tell, task.timeout_s)
+                prepared = await kind.prepare(lease, task, answer)
+        except JobError as error:
+            reason, permanent = str(error), error.permanent
+            log.warning("job_failed", kind=lease.kind, key=lease.key, attempt=lease.attempt, error=reason[:500])
+            again = await self._persistently(
+                lambda: self._queue.fail(kind, lease, reason, permanent=permanent, task=task)
+            )
             return {True: "retried", False: "failed", None: "lost"}[again]
-        return "done" if await self._persistently(lambda: self._commit(lease, solved)) else "lost"
+        return "done" if await self._persistently(lambda: self._commit(kind, lease, task, prepared)) else "lost"
 
-    async def _commit(self, lease: Lease, solved: Solved) -> bool:
-        async with self._database.write() as session:
-            if not await self._queue.finish(session, lease):
-                return False
-            version = await self._store.store(session, lease.plan_id, solved)
-            await self._events.publish(session, lease.plan_id, version)
+    async def _commit(self, kind: Kind, lease: Lease, task: Task | None, prepared: Any) -> bool:
+        try:
+            async with self._database.write() as session:
+                again = task is not None and await kind.store(session, lease, task, prepared)
+                if not await self._queue.finish(session, lease, again=again, priority=kind.priority):
+                    raise _LostError
+        except _LostError:
+            return False
         return True
 
     async def _persistently(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -190,7 +214,7 @@ class Worker:
                         body.cancel()
                         return
 
-        renewer = asyncio.create_task(renew(), name=f"renew {lease.plan_id}")
+        renewer = asyncio.create_task(renew(), name=f"renew {lease.kind} {lease.key}")
         try:
             yield
         except asyncio.CancelledError:
@@ -198,3 +222,7 @@ class Worker:
                 raise
         finally:
             await end(renewer)
+
+
+class _LostError(Exception):
+    """The lease was lost: the transaction rolls back."""

@@ -15,6 +15,7 @@ from planner_api.planning.judge.checker import IllegalSchedule, check
 from planner_api.planning.judge.simulator import Move, Schedule, simulate
 from planner_api.planning.methods import Bound, Solution, UnknownMethod, register_solver
 from planner_api.planning.optimise import Outcome, optimise
+from planner_api.planning.periods import check_periods, unrolled
 from planner_api.planning.problem import Job, Machine, Objective, PlanningError, Problem
 from planner_api.planning.problem.build import build_problem
 
@@ -47,7 +48,7 @@ def plan(
     processors: Sequence[str] | None = None,
     method: str = "auto",
     jobs: Sequence[Job] | None = None,
-    objective: Objective = "latency",
+    objective: Objective = "makespan",
     budget_s: float = 5.0,
     seed: int = 0,
     rounds: int | None = None,
@@ -59,8 +60,9 @@ def plan(
         profile: the figures of one SoC at one frequency.
         processors: ids of the candidate processors; None takes all that the profile knows.
         method: a name of ``methods.METHODS``, ``auto`` for the best that the budget buys, or ``package.module:solve``.
-        jobs: release, deadline and weight of each model; None: all at once, nothing due.
-        objective: ``latency`` (when the last is done) or ``lateness`` (of the one that is latest).
+        jobs: release, period, deadline and weight of each model; None: all at once, nothing due.
+        objective: ``makespan`` (when the last is done), ``lateness`` (of the one that is latest) or ``throughput``
+            (when the last is done, of as many runs as the periods have, where none waits for its release).
         budget_s: seconds that methods which do not answer at once may take; 0 answers with the first plan.
         seed: of the search.
         rounds: count work instead of time; the body is then the same, byte for byte, for the same inputs.
@@ -70,5 +72,10 @@ def plan(
     """
     budget = Budget(budget_s, rounds, seed)
     networks = (graphs,) if isinstance(graphs, ModelGraph) else tuple(graphs)
-    problem = build_problem(networks, profile, processors, jobs, objective, cut=method in CUTTING)
+    if jobs is not None and len(jobs) != len(networks):
+        raise PlanningError(f"{len(networks)} networks for {len(jobs)} jobs")
+    runs = unrolled(jobs or (Job(),) * len(networks), objective)
+    networks = tuple(networks[network] for network, _ in runs)
+    problem = build_problem(networks, profile, processors, [job for _, job in runs], objective, cut=method in CUTTING)
+    check_periods(problem)
     return assemble(networks, profile, problem, optimise(problem, method, budget))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hope_schema import HOST, Alternative, Cut, ModelGraph, Plan, PlannedJob, Profile, Step, Transfer, merge
+from hope_schema import Alternative, Cut, ModelGraph, Plan, PlannedJob, Profile, Step, Transfer, merge
 from hope_schema.graph import DType
 from planner_api.planning.judge.causes import causes, next_best
 from planner_api.planning.judge.simulator import Schedule
@@ -33,7 +33,9 @@ def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, o
         PlannedJob(
             model_hash=graph.model_hash,
             cuts=cuts,
+            run=job.run,
             release_us=job.release_us,
+            period_us=job.period_us,
             deadline_us=job.deadline_us,
             weight=job.weight,
             finish_us=max(
@@ -143,7 +145,7 @@ def _transfers(
     """The moves between places, each with the resource that carries it or the step that pays for it."""
     machine = problem.machine
     placed = {processor.id: processor.place for processor in profile.processors}
-    labels = {machine.host: HOST} | {
+    labels = dict(enumerate(machine.places)) | {
         int(place): placed[name] for place, name in zip(machine.place, problem.processors, strict=True)
     }
     moves = []

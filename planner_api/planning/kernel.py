@@ -69,10 +69,3 @@ def _forget_older(compiled: Any) -> None:
         with suppress(OSError):  # another process has just dropped it
             if index.stat().st_mtime < _newest:
                 index.unlink()
-
-
-@inner_kernel
-def copy_into(target: Any, source: Any) -> None:
-    """Copy a one-dimensional array over another of its length."""
-    for index in range(len(source)):
-        target[index] = source[index]

@@ -23,7 +23,7 @@ from planner_api.planning.problem import PlanningError, Problem
 
 Feature = Literal["shares", "queues", "neighbours", "jobs"]
 """What a problem may have beyond HOPE's: ops that leave room beside them, channels with queues, ops that slow each
-other, jobs that are released or due. That its ops may be cut binds nobody: only ``auto`` and ``codl`` cut."""
+other, jobs that are released or due. That its ops may be cut binds nobody: who does not cut leaves them whole."""
 EVERYTHING: frozenset[Feature] = frozenset({"shares", "queues", "neighbours", "jobs"})
 
 
@@ -63,7 +63,7 @@ class UnknownMethod(PlanningError):
 
 @dataclass(frozen=True)
 class Method:
-    """A method: where it stands, whether it answers at once, and what it can serve.
+    """A method: where it stands, whether it answers at once, what it can serve, whether it cuts ops, or brings a bound.
 
     Methods that plan for a simpler machine serve what they may ignore: the simulator charges it.
     """
@@ -71,6 +71,8 @@ class Method:
     entry: str
     at_once: bool = True
     serves: frozenset[Feature] = EVERYTHING
+    cuts: bool = False
+    proves: bool = False
 
 
 _HERE = "planner_api.planning"
@@ -82,15 +84,17 @@ METHODS: dict[str, Method] = {
     "dmdar": Method(f"{_HERE}.construct.dmdar:solve"),
     "greedy": Method(f"{_HERE}.construct.greedy:solve"),
     "mosaic": Method(f"{_HERE}.construct.mosaic:solve", serves=frozenset({"neighbours"})),
-    "codl": Method(f"{_HERE}.split.codl:solve", serves=frozenset({"neighbours"})),
+    "codl": Method(f"{_HERE}.construct.codl:solve", serves=frozenset({"neighbours"}), cuts=True),
     "partitiontuner": Method(f"{_HERE}.construct.partitiontuner:solve", serves=frozenset({"neighbours"})),
     "ilp": Method(f"{_HERE}.ilp:solve", at_once=False, serves=frozenset({"queues", "neighbours"})),
-    "auto": Method(f"{_HERE}.optimise:auto", at_once=False),
+    "auto": Method(f"{_HERE}.auto:solve", at_once=False, cuts=True, proves=True),
 }
 """Every method by name; imported on first use."""
 
 
-def register_solver(name: str, entry: str, *, at_once: bool = False, serves: frozenset[Feature] = EVERYTHING) -> None:
+def register_solver(
+    name: str, entry: str, *, at_once: bool = False, serves: frozenset[Feature] = EVERYTHING, cuts: bool = False
+) -> None:
     """Add a method to the table, or replace one.
 
     Args:
@@ -98,8 +102,9 @@ def register_solver(name: str, entry: str, *, at_once: bool = False, serves: fro
         entry: ``package.module:function`` of a ``solve(problem, budget) -> Solution``.
         at_once: it needs no budget, and gets the bound that costs nothing.
         serves: what of a problem it can do, or may ignore.
+        cuts: it makes plans with ops in parts; else it is given problems whose ops stay whole.
     """
-    METHODS[name] = Method(entry, at_once, serves)
+    METHODS[name] = Method(entry, at_once, serves, cuts)
 
 
 def method(name: str) -> Method:
@@ -125,7 +130,7 @@ def features(problem: Problem) -> frozenset[Feature]:
         found.append("queues")
     if (machine.slowdown > 1.0).any():
         found.append("neighbours")
-    if len(problem.jobs) > 1 or problem.objective != "latency" or problem.jobs[0].release_us > 0:
+    if len(problem.jobs) > 1 or problem.objective == "lateness" or problem.jobs[0].release_us > 0:
         found.append("jobs")
     return frozenset(found)
 

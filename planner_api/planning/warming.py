@@ -7,16 +7,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from hope_schema.cutting import Node
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.single import singles
 from planner_api.planning.problem import Machine, Problem
-from planner_api.planning.problem.cutter import Cutter
 
 QUIET_S = 2.0
 """Loading what is compiled takes less; compiling is said."""
@@ -30,8 +27,8 @@ def warm() -> None:
         load(stage)
 
 
-def after_loading(budget: Budget, stage: str) -> Budget:
-    """The budget once a stage's kernels are loaded, or compiled: the first use in a process is not charged for it."""
+def loading_s(stage: str) -> float:
+    """Load a stage's kernels, or compile them, and say how long that took: the first use in a process is no search."""
     began = time.monotonic()
     said = threading.Timer(QUIET_S, _log.warning, ("compiling the planner's search, once on this machine",))
     said.daemon = True
@@ -40,7 +37,7 @@ def after_loading(budget: Budget, stage: str) -> Budget:
         load(stage)
     finally:
         said.cancel()
-    return budget.postponed(time.monotonic() - began)
+    return time.monotonic() - began
 
 
 @functools.cache
@@ -75,21 +72,5 @@ def _search(tiny: Problem) -> None:
     Search(tiny, singles(tiny)[0], seed=0).round(moves=1)
 
 
-def _cuts(tiny: Problem) -> None:
-    from planner_api.planning.split.choices import Choices
-    from planner_api.planning.split.search import CutSearch
-    from planner_api.planning.split.ways import ways
-
-    nodes = [
-        Node(op, tuple(tiny.tensors[t] for t in reads), (op,), lambda axis: 1, lambda part: {})
-        for op, reads in zip(tiny.ops, tiny.reads, strict=True)
-    ]
-    shapes = dict.fromkeys(tiny.tensors, (2, 2))
-    zeros = np.zeros((3, 3))
-    cutter = Cutter(tuple(nodes), shapes, lambda op, part: zeros[0, :2], lambda *_: zeros[0], lambda *_: zeros)
-    cuttable = replace(tiny, cutter=cutter)
-    CutSearch(cuttable, ways(cuttable, Choices(cuttable)), singles(tiny)[0], seed=0).round(moves=1)
-
-
-STAGES: Final[Mapping[str, Callable[[Problem], None]]] = {"pieces": _pieces, "search": _search, "cuts": _cuts}
+STAGES: Final[Mapping[str, Callable[[Problem], None]]] = {"pieces": _pieces, "search": _search}
 """What comes with kernels of its own, and what uses them; each is imported where it is wanted."""

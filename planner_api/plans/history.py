@@ -8,7 +8,7 @@ from typing import Any
 
 from hope_schema import PlanDiff, PlanHistory, PlanVersion, Results
 from planner_api.db.engine import Database, ReadSession
-from planner_api.db.messages import message_of
+from planner_api.db.messages import message_of, messages_of
 from planner_api.errors import NotFoundError, plan_unknown
 from planner_api.plans import repository
 from planner_api.plans.diff import moves
@@ -75,7 +75,7 @@ async def _versions(session: ReadSession, plan_id: str) -> list[PlanVersion]:
     rows = await repository.versions(session, plan_id)
     if not rows:
         raise plan_unknown(plan_id)
-    return [_version(row) for row in rows]
+    return list(messages_of(rows, _version))
 
 
 def _among(versions: list[PlanVersion], plan_id: str, wanted: int) -> PlanVersion:

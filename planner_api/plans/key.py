@@ -2,18 +2,63 @@
 
 from __future__ import annotations
 
-from hope_schema import PlanRequest
+import math
+
+from hope_schema import Job, Link, PlanRequest
 from hope_schema.hashing import digest
+
+STEP = 1.25
+"""Ratio of neighbouring figures of links: what moves by less than about half of that, up or down, is the same plan."""
+LEAST_US = 1e-6
+"""Below this many microseconds, per move or per byte, a link costs nothing."""
 
 
 def normalised(request: PlanRequest) -> PlanRequest:
-    """Return the request with its processors sorted and without repetition: their order changes no plan."""
-    if request.processors is None:
-        return request
-    return request.model_copy(update={"processors": tuple(sorted(set(request.processors)))})
+    """Return the request that stands for all that ask for the same plan.
+
+    The order of jobs, processors, hosts and links changes no plan. Figures of links are rounded to steps of ``STEP``:
+    devices with about equal links share a plan, and one whose link changes comes back to the plan of before.
+    """
+    return request.model_copy(
+        update={
+            "jobs": tuple(sorted(request.jobs, key=_by_fields)),
+            "processors": _names(request.processors),
+            "hosts": tuple(
+                host.model_copy(update={"processors": _names(host.processors)})
+                for host in sorted(request.hosts, key=lambda host: host.name)
+            ),
+            "links": tuple(
+                link.model_copy(update={"fixed_us": _rounded(link.fixed_us), "us_per_byte": _rounded(link.us_per_byte)})
+                for link in sorted(request.links, key=_by_ends)
+            ),
+        }
+    )
+
+
+def keyed(request: PlanRequest) -> tuple[PlanRequest, str]:
+    """Return the request as ``normalised`` makes it, and the id of the plan that all of these ask for."""
+    request = normalised(request)
+    return request, f"p-{digest(request.model_dump(mode='json'))[:40]}"
 
 
 def plan_id(request: PlanRequest) -> str:
     """Return the id of the plan under the request's key; the same for every device that asks, on every replica."""
-    key = normalised(request).model_dump(mode="json")
-    return f"p-{digest(key)[:40]}"
+    return keyed(request)[1]
+
+
+def _names(processors: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    return None if processors is None else tuple(sorted(set(processors)))
+
+
+def _by_fields(job: Job) -> tuple[object, ...]:
+    due = math.inf if job.deadline_us is None else job.deadline_us
+    return job.model_hash, job.release_us, job.period_us or 0.0, due, job.weight
+
+
+def _by_ends(link: Link) -> tuple[str, str]:
+    return link.source, link.target
+
+
+def _rounded(us: float) -> float:
+    """The nearest step, with few digits, so that its text is the same everywhere."""
+    return 0.0 if us < LEAST_US else float(f"{STEP ** round(math.log(us, STEP)):.6g}")

@@ -1,17 +1,21 @@
-"""Every query on plans but those of the solve queue."""
+"""Every query on plans."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, case, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
-from hope_schema import Job, PlanRequest
+from hope_schema import PlanRequest
+from planner_api.db.chunks import chunks
 from planner_api.db.engine import WriteSession
-from planner_api.db.tables import ModelRow, PlanJobRow, PlanRestsOnRow, PlanRow, PlanVersionRow, ProfileRow, SocRow
+from planner_api.db.tables import JobRow, ModelRow, PlanJobRow, PlanRestsOnRow, PlanRow, PlanVersionRow
 from planner_api.db.upsert import add_all, insert_or_ignore
 from planner_api.plans.stored import StoredPlan
 
@@ -22,6 +26,18 @@ SERVED = (PlanVersionRow.plan_id == PlanRow.id) & (
 _HISTORY = [column for name, column in PlanVersionRow.__table__.columns.items() if name not in ("etag", "body_zstd")]
 KEPT_VERSIONS = 20
 """Versions kept of a plan, the newest ones; one that is served or replaced by a release is kept beside them."""
+
+
+_named = (
+    select(ModelRow.name)
+    .join(PlanJobRow, PlanJobRow.model_hash == ModelRow.hash)
+    .where(PlanJobRow.plan_id == PlanRow.id)
+    .order_by(PlanJobRow.position)
+    .correlate(PlanRow)
+    .subquery()
+)
+NAME = select(func.aggregate_strings(_named.c.name, " + ")).scalar_subquery()
+"""What the networks of a plan call themselves, in the order of its jobs: ``classifier + detector``."""
 
 
 def serves(model_hash: str) -> ColumnElement[bool]:
@@ -62,34 +78,78 @@ async def versions(session: AsyncSession, plan_id: str) -> Sequence[Any]:
     return (await session.execute(query)).all()
 
 
-async def standing(session: AsyncSession, plan_id: str) -> tuple[str | None, str | None]:
-    """Return a plan's status and why it failed; nothing of one that nobody asked for."""
-    row = (await session.execute(select(PlanRow.status, PlanRow.error).where(PlanRow.id == plan_id))).first()
-    return (None, None) if row is None else (row.status, row.error)
+_job = aliased(JobRow)  # beside the one that a query with a status may look at itself
+STATUS = case(
+    (exists().where(_job.key == PlanRow.id, _job.lease_owner.is_not(None)), "solving"),
+    (exists().where(_job.key == PlanRow.id), "queued"),
+    (PlanRow.error.is_not(None), "failed"),
+    else_="done",
+)
+"""``hope_schema.PlanStatus`` of a plan: it waits to be solved, is being solved, was solved or failed."""
 
 
-async def basis(session: AsyncSession, plan_id: str) -> int | None:
-    """Return the profile version that a plan rests on; None when it has no version."""
-    return await session.scalar(select(PlanRestsOnRow.profile_version).where(PlanRestsOnRow.plan_id == plan_id))
+@dataclass(frozen=True)
+class Standing:
+    """How a plan stands: its newest version (0: none), why it failed, and whether anybody is to make it.
+
+    ``checked`` says by SoC and frequency up to which version of the profile it was compared.
+    """
+
+    version: int
+    error: str | None
+    status: str
+    checked: Mapping[tuple[str, str], int | None]
 
 
-async def rest_on(session: WriteSession, plan_id: str, **versions: int) -> None:
-    """Say on which ``profile_version`` a plan rests, and up to which ``checked_version`` it was compared."""
-    await session.execute(update(PlanRestsOnRow).where(PlanRestsOnRow.plan_id == plan_id).values(**versions))
+async def standing(session: AsyncSession, plan_id: str) -> Standing | None:
+    """Return how a plan stands; None: nobody asked for it."""
+    rests = PlanRestsOnRow
+    query = select(PlanRow.version, PlanRow.error, STATUS, rests.soc, rests.frequency, rests.checked_version)
+    query = query.outerjoin(rests, rests.plan_id == PlanRow.id).where(PlanRow.id == plan_id)
+    rows = (await session.execute(query)).all()
+    if not rows:
+        return None
+    version, error, status = rows[0][:3]
+    return Standing(version, error, status, {(row.soc, row.frequency): row.checked_version for row in rows})
+
+
+async def count_by_status(session: AsyncSession) -> dict[str, int]:
+    """Plans per status; one that waits and is being solved, as the other kind of job, is being solved."""
+    running = func.max(case((JobRow.lease_owner.is_not(None), 1), else_=0))
+    jobs = select(running.label("running")).join(PlanRow, PlanRow.id == JobRow.key).group_by(JobRow.key).subquery()
+    query = select(func.count(), func.coalesce(func.sum(jobs.c.running), 0)).select_from(jobs)
+    on_their_way, solving = (await session.execute(query)).one()
+    idle = ~exists().where(JobRow.key == PlanRow.id)
+    failed = await session.scalar(select(func.count()).where(PlanRow.error.is_not(None), idle)) or 0
+    total = await session.scalar(select(func.count()).select_from(PlanRow)) or 0
+    counts = {"queued": on_their_way - solving, "solving": solving, "failed": failed}
+    return {**counts, "done": total - sum(counts.values())}
+
+
+async def newest_version(session: AsyncSession, plan_id: str) -> int:
+    """Return the number of a plan's newest version; 0: it has none."""
+    return await session.scalar(select(PlanRow.version).where(PlanRow.id == plan_id)) or 0
+
+
+async def rest_on(session: WriteSession, plan_id: str, pair: tuple[str, str], **versions: int) -> None:
+    """Say on which ``profile_version`` of a profile a plan rests, and up to which ``checked_version`` it was compared.
+
+    ``pair`` is the profile's SoC and frequency.
+    """
+    this = PlanRestsOnRow.plan_id == plan_id, PlanRestsOnRow.soc == pair[0], PlanRestsOnRow.frequency == pair[1]
+    await session.execute(update(PlanRestsOnRow).where(*this).values(**versions))
 
 
 async def request_of(session: AsyncSession, plan_id: str) -> PlanRequest | None:
     """Return the key of a plan as the request that asks for it."""
     columns = (
-        PlanRow.jobs, PlanRow.soc, PlanRow.frequency, PlanRow.processors, PlanRow.method, PlanRow.objective,
+        PlanRow.jobs, PlanRow.soc, PlanRow.frequency, PlanRow.processors, PlanRow.hosts, PlanRow.links,
+        PlanRow.method, PlanRow.objective,
     )  # fmt: skip
     row = (await session.execute(select(*columns).where(PlanRow.id == plan_id))).first()
     if row is None:
         return None
-    values = dict(row._mapping)
-    values["jobs"] = tuple(Job.model_validate(job) for job in row.jobs)
-    values["processors"] = None if row.processors is None else tuple(row.processors)
-    return PlanRequest(**values)
+    return PlanRequest.model_validate(dict(row._mapping))
 
 
 async def insert(
@@ -98,12 +158,12 @@ async def insert(
     request: PlanRequest,
     now: datetime,
     *,
-    profile_version: int | None = None,
-    asked_by: str | None = None,
+    profile_versions: Sequence[int] = (),
 ) -> bool:
-    """Claim a plan's row; False when somebody was faster. Who inserts it also enqueues its solve.
+    """Claim a plan's row; False when somebody was faster. Who inserts it also queues its first job.
 
-    Of ``profile_version`` it need not be queued again, should it fail before it has a body.
+    Of ``profile_versions``, one for each of the request's profiles, it need not be queued again, should it fail before
+    it has a body.
     """
     values = {
         "id": plan_id,
@@ -112,10 +172,11 @@ async def insert(
         "soc": request.soc,
         "frequency": request.frequency,
         "processors": None if request.processors is None else list(request.processors),
+        "hosts": [host.model_dump(mode="json") for host in request.hosts],
+        "links": [link.model_dump(mode="json") for link in request.links],
         "method": request.method,
         "objective": request.objective,
         "created_at": now,
-        "asked_by": asked_by,
     }
     if not await insert_or_ignore(session, PlanRow, values, ["id"]):
         return False
@@ -123,17 +184,12 @@ async def insert(
         PlanJobRow(plan_id=plan_id, position=position, model_hash=job.model_hash)
         for position, job in enumerate(request.jobs)
     )
-    session.add(
-        PlanRestsOnRow(plan_id=plan_id, soc=request.soc, frequency=request.frequency, checked_version=profile_version)
+    session.add_all(
+        PlanRestsOnRow(plan_id=plan_id, soc=soc, frequency=frequency, checked_version=version)
+        for (soc, frequency), version in zip_longest(request.profiles, profile_versions)
     )
     await session.flush()
     return True
-
-
-async def count_queued(session: AsyncSession, asked_by: str) -> int:
-    """Plans one caller asked for that wait to be solved, or are being solved."""
-    waiting = PlanRow.status.in_(("queued", "solving")), PlanRow.queued_at.is_not(None), PlanRow.asked_by == asked_by
-    return (await session.scalar(select(func.count()).where(*waiting))) or 0
 
 
 async def next_version(session: WriteSession, plan_id: str) -> int | None:
@@ -148,11 +204,12 @@ async def store(session: WriteSession, plan_id: str, values: Mapping[str, Any]) 
 
 
 async def hold_back(session: WriteSession, plan_id: str) -> None:
-    """Let devices keep the version they get, if it is a finished one and the model's next ones wait for a release.
+    """Let devices keep the version they get, if it is a finished one and the next ones of a model wait for a release.
 
     Called before a better version is stored.
     """
-    waits = exists().where(ModelRow.hash == PlanRow.model_hash, ModelRow.rollout != "at_once")
+    served = PlanJobRow.plan_id == PlanRow.id, PlanJobRow.model_hash == ModelRow.hash
+    waits = exists().where(*served, ModelRow.rollout != "at_once")
     finished = PlanRow.version > 0, PlanRow.provisional.is_(False), PlanRow.served_version.is_(None)
     held = update(PlanRow).where(PlanRow.id == plan_id, *finished, waits)
     await session.execute(held.values(served_version=PlanRow.version))
@@ -174,27 +231,40 @@ async def keep_version(session: WriteSession, row: PlanVersionRow) -> None:
     )
 
 
-async def outdated(session: AsyncSession, after: str, limit: int) -> Sequence[tuple[str, int]]:
-    """Return (plan id, profile's version) of solved plans whose profile has a version nobody compared them with.
+async def outdated(session: AsyncSession, soc: str, frequency: str, version: int, limit: int) -> Sequence[Any]:
+    """Return plans of a profile that nobody compared with this version of it, those on one older version together.
 
-    In the order of their ids, from the one that follows ``after``.
+    Plans that are made for the first time just now are not among them: they compare themselves when they are stored.
     """
     rests = PlanRestsOnRow
     query = (
-        select(PlanRow.id, ProfileRow.version)
+        select(PlanRow.id, PlanRow.jobs, PlanRow.soc, PlanRow.frequency, PlanRow.processors, PlanRow.hosts)
+        .add_columns(rests.profile_version)
         .join(rests, rests.plan_id == PlanRow.id)
-        .join(SocRow, SocRow.name == rests.soc)
-        .join(ProfileRow, (ProfileRow.soc_id == SocRow.id) & (ProfileRow.frequency == rests.frequency))
         .where(
-            PlanRow.id > after,
-            PlanRow.status.in_(("done", "failed")),
-            or_(rests.checked_version.is_(None), rests.checked_version < ProfileRow.version),
-            or_(rests.profile_version.is_(None), rests.profile_version < ProfileRow.version),
+            rests.soc == soc,
+            rests.frequency == frequency,
+            or_(PlanRow.version > 0, PlanRow.error.is_not(None)),
+            or_(rests.checked_version.is_(None), rests.checked_version < version),
+            or_(rests.profile_version.is_(None), rests.profile_version < version),
         )
-        .order_by(PlanRow.id)
+        .order_by(rests.profile_version, PlanRow.id)
         .limit(limit)
     )
-    return [(plan_id, version) for plan_id, version in await session.execute(query)]
+    return (await session.execute(query)).all()
+
+
+async def compared(session: WriteSession, plan_ids: Sequence[str], soc: str, frequency: str, version: int) -> None:
+    """Note that plans were compared with a version of a profile that they rest on."""
+    rests = PlanRestsOnRow
+    for some in chunks(plan_ids):
+        these = rests.plan_id.in_(some), rests.soc == soc, rests.frequency == frequency
+        await session.execute(update(rests).where(*these).values(checked_version=version))
+
+
+async def count_solve(session: WriteSession, plan_id: str) -> None:
+    """Count a plan that is not provisional."""
+    await session.execute(update(PlanRow).where(PlanRow.id == plan_id).values(solves=PlanRow.solves + 1))
 
 
 async def add_hits(session: WriteSession, hits: Mapping[str, int], misses: Mapping[str, int]) -> None:

@@ -50,7 +50,7 @@ async def request_plan(request: Request) -> Response:
     planner = request.app.state.planner
     message = await read_message(request, PlanRequest)
     wait_s = min(preferred_wait(request.headers.get("prefer", "")), planner.settings.max_wait_s)
-    served = await planner.plans.plan(message, principal_of(request.scope), device_of(request.scope))
+    served = await planner.plans.plan(message, principal_of(request.scope), device_of(request.scope), wait_s)
     stored = await planner.plans.waits.better(served.stored, wait_s, request.receive)
     response = _respond(request, stored, hit=served.hit)
     if wait_s:
@@ -93,13 +93,13 @@ async def read_plan(
     "/plans/{plan_id}/versions",
     openapi_extra=describe(replies={200: ("The versions, newest first.", PlanHistory)}, errors=[404]),
 )
-async def read_versions(request: Request, plan_id: PlanId) -> Response:
+async def list_plan_versions(request: Request, plan_id: PlanId) -> Response:
     """List the versions of a plan that are kept, with what was measured of each."""
     return reply(await history.history(request.app.state.planner.database, plan_id))
 
 
 @router.get("/plans/{plan_id}/diff", openapi_extra=describe(replies={200: ("What changed.", PlanDiff)}, errors=[404]))
-async def read_diff(
+async def compare_plans(
     request: Request,
     plan_id: PlanId,
     before: Annotated[int | None, Query(ge=1, le=MAX_VERSION, description="A version of this plan")] = None,

@@ -1,34 +1,42 @@
-"""The rules for plans: answered from what is stored, first found at once, then improved behind the device's back."""
+"""The rules for plans: answered from what is stored; what is missing is queued, and waited for."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pydantic import ValidationError
-
-from hope_schema import ModelGraph, Plan, PlanRequest, Profile
+from hope_schema import PlanRequest
+from hope_schema.base import MAX_OPS
+from hope_schema.periods import runs
 from planner_api.db.engine import Database, WriteSession
-from planner_api.db.tables import PlanVersionRow
-from planner_api.errors import InvalidError, UnavailableError, plan_unknown
-from planner_api.jobs.events import Events
+from planner_api.devices import repository as devices
+from planner_api.devices.quota import Quotas
+from planner_api.errors import InvalidError, UnavailableError, model_unknown, plan_unknown, profile_unknown
+from planner_api.jobs import repository as jobs
+from planner_api.jobs.queue import URGENT, Queue, put
+from planner_api.jobs.repository import Wanted
+from planner_api.models import repository as models
 from planner_api.plans import repository
 from planner_api.plans.cache import PlanCache
-from planner_api.plans.key import normalised, plan_id
-from planner_api.plans.loading import MOST_PRICES, TooLargeError, load_problem
-from planner_api.plans.making import Making
-from planner_api.plans.stored import StoredPlan, serialise
+from planner_api.plans.jobs import BETTER, FIRST
+from planner_api.plans.key import keyed
+from planner_api.plans.stored import StoredPlan
 from planner_api.plans.waits import Waits
-from planner_api.profiles.service import Profiles
+from planner_api.profiles import repository as profiles
+from planner_api.profiles.jobs import FOLD, OUTDATED, key_of
+from planner_api.settings import Settings
 from planner_api.shared import SharedCalls
 from planner_api.web.principal import ANONYMOUS, Principal
 
-MADE_S = 5.0
+DEVICE_WAITS, EACH_WAITING = 7200, 60
+"""Priority of what a device asks for, in seconds, and how much less it has for each plan of the device's that waits:
+so a device's hundredth key waits behind every other's first. Planning ahead has 0."""
+MADE_S = 2.0
 """After this one may ask again for what a worker makes; short enough for an agent to wait for within a call."""
+EMBEDDED_WAIT_S = 600.0
+"""Longest wait for an embedded planner, whose one caller wants the plan and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -53,110 +61,145 @@ class Plans:
     def __init__(
         self,
         database: Database,
-        profiles: Profiles,
+        settings: Settings,
         cache: PlanCache,
-        events: Events,
-        making: Making,
+        queue: Queue,
+        quotas: Quotas,
         choose: Choose = same_for_all,
     ) -> None:
         self._database = database
-        self._profiles = profiles
+        self._settings = settings
         self._cache = cache
-        self._events = events
-        self._making = making
+        self._queue = queue
+        self._quotas = quotas
         self.choose = choose
-        self.waits = Waits(events, self._newest)
-        self._made: SharedCalls[Served] = SharedCalls()
+        self.waits = Waits(queue.news, self._newest, self._pending)
+        self._asked: SharedCalls[None] = SharedCalls()
         self._read: SharedCalls[StoredPlan | None] = SharedCalls()
         self.hits: Counter[str] = Counter()
         self.misses: Counter[str] = Counter()
 
     async def get(self, wanted: str, device_id: str | None = None) -> StoredPlan:
         """Return the version of a plan that a device gets. Raises NotFoundError when nobody asked for it yet."""
+        if self._settings.embedded:
+            await self._settle(wanted)
         stored = await self._served(wanted, device_id)
         if stored is None:
             raise plan_unknown(wanted)
-        if not await self._making.holds(wanted):
-            async with self._database.read() as session:
-                request = await repository.request_of(session, wanted)
-            assert request is not None
-            return (await self.plan(request)).stored
         self.hits[wanted] += 1
         return stored
 
-    async def plan(self, request: PlanRequest, caller: Principal = ANONYMOUS, device_id: str | None = None) -> Served:
-        """Return the plan under the request's key, finding a first one when there is none.
+    async def plan(
+        self, request: PlanRequest, caller: Principal = ANONYMOUS, device_id: str | None = None, wait_s: float = 0.0
+    ) -> Served:
+        """Return the plan under the request's key; have a first one made when there is none, and wait for it.
 
-        ``device_id`` is the device that it is for, where it says so.
+        Args:
+            request: the key.
+            caller: who asks.
+            device_id: the device that it is for, where it says so.
+            wait_s: longest wait, if that is longer than the settings'.
 
         Raises:
             NotFoundError: an unknown model or SoC.
             InvalidError: no plan exists.
             TooOftenError: a device beyond a quota.
+            UnavailableError: it takes longer than the wait; it is made all the same.
         """
-        request = normalised(request)
-        wanted = plan_id(request)
+        request, wanted = keyed(request)
+        if self._settings.embedded:
+            await self._settle(wanted)
         stored = await self._served(wanted, device_id)
-        if stored is None or not await self._making.holds(wanted):
-            return await self._made.get((wanted, caller.name), lambda: self._make(request, wanted, caller))
-        self.hits[wanted] += 1
-        return Served(stored, hit=True)
-
-    async def _make(self, request: PlanRequest, wanted: str, caller: Principal) -> Served:
-        """Make the plan, unless another request did so meanwhile."""
-        async with self._making.turn(caller):
-            before = await self._newest(wanted)
-            if before is not None and await self._making.holds(wanted):
-                return Served(before, hit=True)
-            self.misses[wanted] += 1
-            await self._profiles.fold(request.soc, request.frequency)
-            method, budget_s = self._making.first(request)
-            first = request.model_copy(update={"method": method})
-            most = self._making.prices_at_once
-            try:
-                graphs, profile = await load_problem(self._database, self._profiles.predictions, first, most)
-            except TooLargeError as error:
-                if error.prices > MOST_PRICES:
-                    raise
-                await self._leave_to_the_queue(request, wanted, caller)
-                detail = "a plan of this size is made by a worker, not in the call; ask for it again"
-                raise UnavailableError(detail, retry_after_s=MADE_S) from None
-            await self._making.charge(caller)
-            found, solve_us = await asyncio.to_thread(_solve, graphs, profile, first, budget_s)
-        version = 1 if before is None else before.version + 1
-        provisional = method != request.method
-        # Made before the transaction, which must not wait for a thread that other plans keep busy.
-        stored = await asyncio.to_thread(
-            serialise, found, plan_id=wanted, version=version, provisional=provisional, solve_us=solve_us
-        )
-        async with self._database.write() as session:
-            waiting = await self._making.waiting(session, caller)
-            fresh = await repository.insert(session, wanted, request, datetime.now(UTC), asked_by=caller.name)
-            if await repository.next_version(session, wanted) != version:
-                newest = await repository.find(session, wanted)  # another replica was faster, and saw to the rest
-                assert newest is not None
-                return Served(newest, hit=True)
-            # A row that planning ahead put there is the queue's: a worker may hold its lease at this very moment.
-            status = None if not fresh else "queued" if provisional else "done"
-            await store_version(session, stored, found, solve_us, status=status)
-            if provisional:
-                await self._making.improve(session, wanted, waiting, fresh=fresh)
-            await self._events.publish(session, wanted, version)
-        self._cache.forget(wanted, version)
+        if stored is not None:
+            self.hits[wanted] += 1
+            return Served(stored, hit=True)
+        self.misses[wanted] += 1
+        await self._asked.get((wanted, caller.name), lambda: self._ask(request, wanted, caller))
+        most_s = EMBEDDED_WAIT_S if self._settings.embedded else max(self._settings.first_wait_s, wait_s)
+        stored = await self.waits.first(wanted, most_s)
+        if stored is None:
+            await self._explain(request, wanted)
+            raise UnavailableError("this plan is still being made; ask for it again", retry_after_s=MADE_S)
         return Served(stored, hit=False)
 
-    async def _leave_to_the_queue(self, request: PlanRequest, wanted: str, caller: Principal) -> None:
-        """Have a plan made by a worker alone. Raises InvalidError where one found that there is none."""
+    async def _ask(self, request: PlanRequest, wanted: str, caller: Principal) -> None:
+        """Queue the first plan of a key, after what waits to be folded into its profile."""
+        hashes = [job.model_hash for job in request.jobs]
+        often = runs([job.period_us for job in request.jobs])
         async with self._database.read() as session:
-            status, error = await repository.standing(session, wanted)
-        if status == "failed":
-            raise InvalidError("unplannable", f"no plan exists: {error}"[:2000])
-        if status is None:
-            await self._making.charge(caller)
+            ops = await models.super_ops(session, hashes)
+            heads = [await profiles.head(session, *pair) for pair in request.profiles]
+            uploads = [pair for pair in request.profiles if await profiles.pending(session, *pair, limit=1)]
+            before = await repository.standing(session, wanted)
+        for model_hash in hashes:
+            if model_hash not in ops:
+                raise model_unknown(model_hash)
+        if (total := sum(ops[model_hash] * count for model_hash, count in zip(hashes, often, strict=True))) > MAX_OPS:
+            raise InvalidError("unplannable", f"a plan holds {MAX_OPS} ops, these networks have {total}")
+        versions = {pair: head.version if head else 0 for pair, head in zip(request.profiles, heads, strict=True)}
+        for pair, version in versions.items():
+            if not version and pair not in uploads:
+                raise profile_unknown(*pair)
+        if before is not None and before.status == "failed" and not uploads and before.checked == versions:
+            return  # nothing has changed since it failed
         async with self._database.write() as session:
-            waiting = await self._making.waiting(session, caller)
-            fresh = await repository.insert(session, wanted, request, datetime.now(UTC), asked_by=caller.name)
-            await self._making.improve(session, wanted, waiting, fresh=fresh)
+            waiting = await self._waiting(session, caller)
+            known = tuple(versions.values())
+            if await repository.insert(session, wanted, request, datetime.now(UTC), profile_versions=known):
+                await self._charge(session, caller, waiting)
+            last: int | None = None
+            for pair in uploads:
+                fold = Wanted(FOLD, key_of(*pair), priority=URGENT, after=last)
+                last = (await put(session, fold))[fold.kind, fold.key]
+            first = Wanted(
+                FIRST,
+                wanted,
+                priority=max(1, DEVICE_WAITS - EACH_WAITING * waiting),
+                after=last,
+                asked_by=caller.name if caller.device_id is not None else None,
+            )
+            await put(session, first)
+
+    async def _waiting(self, session: WriteSession, caller: Principal) -> int:
+        """How many plans of a device's wait, counted on one replica at a time; more wait until the transaction ends."""
+        if caller.device_id is None:
+            return 0
+        await devices.lock(session, caller.device_id)
+        return await jobs.count_asked_by(session, caller.name)
+
+    async def _charge(self, session: WriteSession, caller: Principal, waiting: int) -> None:
+        """Count a new key. Raises TooOftenError for a device with too many today, or too many that wait."""
+        if caller.device_id is None:
+            return
+        if waiting >= (most := self._settings.queued_solves):
+            raise self._quotas.exceeded("queued_solves", f"{most} that wait", retry_after_s=30)
+        await self._quotas.spend(session, caller, plan_keys=1)
+
+    async def _explain(self, request: PlanRequest, wanted: str) -> None:
+        """Raise why there is no plan, if it failed."""
+        async with self._database.read() as session:
+            standing = await repository.standing(session, wanted)
+            known = {pair: await profiles.head(session, *pair) for pair in request.profiles}
+        if standing is None or standing.status != "failed":
+            return
+        for pair, head in known.items():
+            if head is None or not head.version:
+                raise profile_unknown(*pair)
+        raise InvalidError("unplannable", f"no plan exists: {standing.error}"[:2000])
+
+    async def _settle(self, wanted: str) -> None:
+        """Wait until nothing is under way that a plan rests on: its one caller wants it by the newest figures."""
+        async with self._database.read() as session:
+            request = await repository.request_of(session, wanted)
+        if request is None:
+            return
+        resting = [(kind, key_of(*pair)) for pair in request.profiles for kind in (FOLD, OUTDATED)]
+        await self._queue.ended(*resting, (FIRST, wanted), (BETTER, wanted), timeout_s=EMBEDDED_WAIT_S)
+
+    async def _pending(self, wanted: str) -> bool:
+        async with self._database.read() as session:
+            standing = await repository.standing(session, wanted)
+        return standing is not None and standing.status in ("queued", "solving")
 
     async def flush_counts(self) -> None:
         """Add hits and misses since the last call to the plans' rows; they count on when that fails."""
@@ -196,50 +239,3 @@ class Plans:
         if stored is not None:
             self._cache.put(stored, generation, version)
         return stored
-
-
-async def store_version(
-    session: WriteSession, stored: StoredPlan, found: Plan, solve_us: float, *, status: str | None = None
-) -> None:
-    """Write a version of a plan into its row, which the caller holds locked, and beside those before it."""
-    now = datetime.now(UTC)
-    newest = {"version": stored.version, "provisional": stored.provisional, "solved_at": now}
-    with_status = {} if status is None else {"status": status}
-    await repository.hold_back(session, stored.plan_id)
-    await repository.store(session, stored.plan_id, {**newest, **with_status})
-    version = found.profile_version
-    await repository.rest_on(session, stored.plan_id, profile_version=version, checked_version=version)
-    await repository.keep_version(
-        session,
-        PlanVersionRow(
-            plan_id=stored.plan_id,
-            version=stored.version,
-            provisional=stored.provisional,
-            etag=stored.etag,
-            body_zstd=stored.body_zstd,
-            profile_version=version,
-            makespan_us=found.makespan_us,
-            lower_bound_us=found.lower_bound_us,
-            gap=found.gap,
-            found_by=found.method,
-            solve_us=solve_us,
-            created_at=now,
-        ),
-    )
-
-
-def _solve(
-    graphs: tuple[ModelGraph, ...], profile: Profile, request: PlanRequest, budget_s: float
-) -> tuple[Plan, float]:
-    """Plan in this process (in a thread); return the plan and the microseconds it took."""
-    # NOTE: imported here, because planning loads numba and HiGHS, which a process that only serves plans never needs.
-    from planner_api.jobs.solver import solve
-    from planner_api.planning import PlanningError
-
-    started = time.perf_counter()
-    try:
-        found = solve(graphs, profile, request, budget_s)
-    except (PlanningError, ValidationError, ArithmeticError) as error:
-        # Figures may add up to what no plan can say, whoever said them; that is no fault of the planner's.
-        raise InvalidError("unplannable", f"no plan exists: {error}"[:2000]) from error
-    return found, (time.perf_counter() - started) * 1e6

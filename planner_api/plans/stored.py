@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from hope_schema import Plan, PlanReply
+from hope_schema import PlanReply
 from planner_api.compression import unzstd, zstd
 
 _ZERO = re.compile(r"\s*q\s*=\s*0(\.0{0,3})?\s*", re.IGNORECASE)
@@ -34,11 +34,11 @@ class StoredPlan:
         return PlanReply.model_validate_json(self.body)
 
 
-def serialise(plan: Plan, *, plan_id: str, version: int, provisional: bool, solve_us: float) -> StoredPlan:
-    """Make the bytes of a ``PlanReply`` that is created now."""
+def serialise(plan: bytes, *, plan_id: str, version: int, provisional: bool, solve_us: float) -> StoredPlan:
+    """Make the bytes of a ``PlanReply``, of a plan as JSON, that is created now."""
     head = f'{{"plan_id":"{plan_id}","version":{version},"provisional":{str(provisional).lower()},'
     head += f'"created_at":"{datetime.now(UTC).isoformat()}","solve_us":{float(solve_us)!r},"plan":'
-    body = head.encode() + plan.model_dump_json().encode() + b"}"
+    body = head.encode() + plan + b"}"
     etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
     return StoredPlan(plan_id, version, provisional, etag, zstd(body))
 

@@ -1,16 +1,20 @@
-"""Requests that wait for a better plan: each for as long as it asked, all of them with one look-out and one read."""
+"""Requests that wait for a plan: each for as long as it asked, all of them with one look-out and one read."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from planner_api.jobs.events import Events
+from planner_api.jobs.news import News
+from planner_api.plans.jobs import PLAN
 from planner_api.plans.stored import StoredPlan
 from planner_api.shared import SharedCalls
 
+LOOK_S = 2.0
+"""A look-out that hears nothing looks by itself this often."""
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])")
 
 Receive = Callable[[], Awaitable[Any]]
@@ -23,15 +27,34 @@ def preferred_wait(prefer: str) -> float:
 
 
 class Waits:
-    """The requests of this process that wait for better plans; ``newest`` looks into memory first."""
+    """The requests of this process that wait for plans.
 
-    def __init__(self, events: Events, newest: Callable[[str], Awaitable[StoredPlan | None]]) -> None:
-        self._events = events
+    Args:
+        news: of plans.
+        newest: the version that is served, from memory first; None: there is none yet.
+        pending: whether anybody is to make a plan, or makes it.
+    """
+
+    def __init__(
+        self,
+        news: News,
+        newest: Callable[[str], Awaitable[StoredPlan | None]],
+        pending: Callable[[str], Awaitable[bool]],
+    ) -> None:
+        self._news = news
         self._newest = newest
+        self._pending = pending
         self._lookouts: SharedCalls[StoredPlan | None] = SharedCalls()
 
     def __len__(self) -> int:
         return len(self._lookouts)
+
+    async def first(self, plan_id: str, wait_s: float) -> StoredPlan | None:
+        """Wait for a plan that is being made; None: it failed, or takes longer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                return await self._lookouts.get((plan_id, 0), lambda: self._look_out(plan_id, 0))
+        return None
 
     async def better(self, stored: StoredPlan, wait_s: float, receive: Receive) -> StoredPlan:
         """Wait for the version after ``stored`` if that is provisional; return the newest there is then.
@@ -52,9 +75,17 @@ class Waits:
         return found or stored
 
     async def _look_out(self, plan_id: str, version: int) -> StoredPlan | None:
-        """Wait until the plan has a version above ``version`` or will get none, and read what there is then."""
-        await self._events.wait(plan_id, version)
-        return await self._newest(plan_id)
+        """Wait until the plan has a version above ``version`` or will get none; return what there is then."""
+        with self._news.watching(PLAN, plan_id) as changed:
+            while True:
+                changed.clear()
+                found = await self._newest(plan_id)
+                if (found is not None and found.version > version) or self._news.stopping.is_set():
+                    return found
+                if not await self._pending(plan_id):
+                    return await self._newest(plan_id)  # it may have come between the two looks
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), LOOK_S)
 
 
 async def _hung_up(receive: Receive) -> None:

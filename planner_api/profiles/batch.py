@@ -1,94 +1,90 @@
-"""One batch of uploads on its way into a profile: folded, doubted, published where it matters. Runs in threads."""
+"""One batch of uploads on its way into a profile: folded, doubted, published where it matters. Runs in a child."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from pydantic_core import from_json
 
 from planner_api.compression import zstd
 from planner_api.errors import PlannerError
+from planner_api.profiles.facts import Facts
+from planner_api.profiles.fold import Folded, Order, Outcome, Stored
 from planner_api.profiles.folding import Estimates, Folder, estimates
 from planner_api.profiles.plausibility import held_of
+from planner_api.profiles.predictions import Predictions
 from planner_api.profiles.repository import ProfileHead
 from planner_api.profiles.snapshot import materially_changed, publish
 from planner_api.profiles.statistics import Statistics, device_hash
 from planner_api.web.body import Body, inflate
 
-BATCH_UPLOADS = 256
-BATCH_ROWS = 200_000
-"""A batch holds at most this many uploads, and rows unless one upload alone has more: it is folded in memory."""
-
-Sent = tuple[int, str, Body]
-"""Row of the inbox, device id, and the upload as it came."""
+REMEMBERED_FOLDERS = 8
+"""Profiles whose statistics stay in memory between two batches."""
 
 
-@dataclass(frozen=True)
-class Folded:
-    """What became of the uploads of a batch, by their rows in the inbox.
+class _Kept:
+    """Statistics that stay in memory between two batches, and what rests on them."""
 
-    Attributes:
-        devices: whose they were.
-        refused: votes that were outliers.
-        errors: those that could not be read, and why.
-        unused: those that were used in part only, and why.
-    """
+    def __init__(self) -> None:
+        self.folders: OrderedDict[int, tuple[str, Folder]] = OrderedDict()
+        self.predictions = Predictions()
 
-    devices: dict[int, str]
-    refused: int
-    errors: dict[int, str]
-    unused: dict[int, str]
+    def take(self, order: Order, facts: Facts) -> Folder:
+        """Return a profile's folder; it has to be put back when the batch is folded."""
+        name, folder = self.folders.pop(order.profile_id, ("", None))
+        if folder is not None and order.basis == name:
+            return folder
+        return Folder(Statistics.load(facts.statistics(order.profile_id)), order.share)
 
-
-@dataclass(frozen=True)
-class Stored:
-    """What is stored of a profile after a batch: its columns, and the body of its new version (None: it has none)."""
-
-    values: dict[str, Any]
-    snapshot: bytes | None
+    def put(self, order: Order, folder: Folder) -> None:
+        self.folders[order.profile_id] = order.name, folder
+        while len(self.folders) > REMEMBERED_FOLDERS:
+            self.folders.popitem(last=False)
 
 
-def first_rows(waiting: Iterable[tuple[int, int]]) -> list[int]:
-    """Return the ids of the first uploads that together stay within a batch's rows, at least one."""
-    ids: list[int] = []
-    total = 0
-    for row_id, rows in waiting:
-        total += rows
-        if ids and total > BATCH_ROWS:
-            break
-        ids.append(row_id)
-    return ids
+_kept = _Kept()
 
 
-def load(dumped: bytes | None, share: int | None) -> Folder:
-    """Return a folder of statistics as they were stored."""
-    return Folder(Statistics.load(dumped), share)
+def fold(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
+    """Fold a batch (``Order``) into the statistics of its profile; return the ``Outcome``."""
+    order, facts = msgspec.msgpack.decode(payload, type=Order), Facts(ask)
+    folder = _kept.take(order, facts)
+    folded, found = _fold(folder, order)
+    known = folder.statistics
+    if order.doubts:
+        _kept.predictions.doubt(order.profile_id, known, found, facts)
+        _say_what_is_held(known, folded)
+    head = ProfileHead(order.profile_id, order.version, order.folded)
+    stored = finish(known, found, order.soc, order.frequency, head, len(order.uploads))
+    _kept.put(order, folder)
+    return msgspec.msgpack.encode(Outcome(stored, folded))
 
 
-def fold(folder: Folder, batch: Sequence[Sent], revoked: Collection[str], limit: int) -> tuple[Folded, Estimates]:
-    """Fold a batch into the folder's statistics, and estimate; ``limit`` bounds the inflated bytes of an upload."""
+def _fold(folder: Folder, order: Order) -> tuple[Folded, Estimates]:
     uploads: list[tuple[str, dict[str, Any]]] = []
     ids: list[int] = []
     errors: dict[int, str] = {}
-    for row_id, device, body in batch:
-        if device in revoked:
-            errors[row_id] = "not used: the device was revoked"
+    for sent in order.uploads:
+        if sent.revoked:
+            errors[sent.row_id] = "not used: the device was revoked"
             continue
         try:
-            uploads.append((device, from_json(bytes(inflate(body, limit=limit)))))
-            ids.append(row_id)
+            body = inflate(Body(sent.body, sent.encoding), limit=order.most_bytes)
+            uploads.append((sent.device_id, from_json(bytes(body))))
+            ids.append(sent.row_id)
         except (PlannerError, ValueError) as error:
-            errors[row_id] = str(error)
+            errors[sent.row_id] = str(error)
     folded = folder.fold(uploads)
     errors.update({ids[position]: error for position, error in folded.failed.items()})
     unused = {ids[position]: reason for position, reason in folded.unused.items()}
-    found = Folded({row_id: device for row_id, device, _ in batch}, folded.refused, errors, unused)
+    found = Folded({sent.row_id: sent.device_id for sent in order.uploads}, folded.refused, errors, unused)
     return found, estimates(folder.statistics)
 
 
-def say_what_is_held(statistics: Statistics, folded: Folded) -> None:
+def _say_what_is_held(statistics: Statistics, folded: Folded) -> None:
     """Note with each upload what is held back of what its device says."""
     for row_id, device in folded.devices.items():
         if row_id not in folded.errors and (held := held_of(statistics, device_hash(device))) is not None:

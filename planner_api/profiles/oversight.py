@@ -10,15 +10,18 @@ from itertools import islice
 import numpy as np
 
 from hope_schema import Contribution, ContributionPage, Vote, VotePage
-from planner_api.db.engine import Database
-from planner_api.db.messages import message_of
+from planner_api.db.engine import Database, WriteSession
+from planner_api.db.messages import message_of, messages_of
 from planner_api.db.paging import Page
+from planner_api.db.tables import ContributionRow
 from planner_api.devices.audit.service import Actor, record
-from planner_api.errors import ConflictError, profile_unknown
+from planner_api.errors import ConflictError, NotFoundError, profile_unknown
 from planner_api.models.figures import Latency
 from planner_api.profiles import repository
 from planner_api.profiles.batch import finish
+from planner_api.profiles.facts import asking
 from planner_api.profiles.folding import Estimates, estimates, refused
+from planner_api.profiles.jobs import key_of, store
 from planner_api.profiles.predictions import Predictions
 from planner_api.profiles.repository import ProfileHead
 from planner_api.profiles.statistics import Key, Statistics, device_hash
@@ -32,11 +35,13 @@ async def contributions(database: Database, soc: str, frequency: str, *, after: 
     said = await asyncio.to_thread(statistics.said_by)
     async with database.read() as session:
         rows = await repository.contributions(session, head.id, after=after, limit=limit)
-    page = []
-    for row in rows:
+
+    def contribution(row: ContributionRow) -> Contribution:
         figures, alone = said.get(device_hash(row.device_id), (0, 0))
-        page.append(message_of(Contribution, row, figures=figures, alone=alone))
-    return ContributionPage(contributions=tuple(page), next=rows.next(lambda row: row.device_id))
+        return message_of(Contribution, row, figures=figures, alone=alone)
+
+    page = messages_of(rows, contribution)
+    return ContributionPage(contributions=page, next=rows.next(lambda row: row.device_id))
 
 
 async def votes(
@@ -98,10 +103,10 @@ async def forget(
         head, statistics = await _load(database, soc, frequency)
         found = await asyncio.to_thread(_without, statistics, devices)
         if statistics.doubted:  # what two said may be one device's word now
-            await Predictions(database).doubt(head.id, statistics, found)
+            await asyncio.to_thread(Predictions().doubt, head.id, statistics, found, asking(database))
         work = await asyncio.to_thread(finish, statistics, found, soc, frequency, head)
         async with database.write() as session:
-            if not await repository.store(session, head, work.values, work.snapshot, datetime.now(UTC)):
+            if not await store(session, head, key_of(soc, frequency), work.values, work.snapshot, datetime.now(UTC)):
                 continue
             await repository.drop_contributions(session, head.id, devices)
             if actor is not None:
@@ -133,10 +138,19 @@ async def rebuild(database: Database, soc: str, frequency: str, actor: Actor) ->
 
 
 async def establish(database: Database, soc: str, actor: Actor) -> None:
-    """Vouch for a SoC, so that planning ahead counts it."""
+    """Vouch for a SoC, so that planning ahead counts it. Raises NotFoundError where nobody ever uploaded for it."""
     async with database.write() as session:
-        await repository.establish(session, soc, datetime.now(UTC))
+        if not await vouch(session, soc, actor):
+            cure = "`hope-planner profiles list` lists those that there are"
+            raise NotFoundError("soc-unknown", f"nothing is known of SoC '{soc}': {cure}")
+
+
+async def vouch(session: WriteSession, soc: str, actor: Actor) -> bool:
+    """Let planning ahead count a SoC, and write down who had it so; False where nobody ever uploaded for it."""
+    changed = await repository.establish(session, soc, datetime.now(UTC))
+    if changed:
         await record(session, actor, "soc.establish", soc)
+    return changed is not None
 
 
 async def _load(database: Database, soc: str, frequency: str) -> tuple[ProfileHead, Statistics]:

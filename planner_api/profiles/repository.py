@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, Select, delete, distinct, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, delete, distinct, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import aliased
 
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import Page, page
@@ -37,6 +36,7 @@ class ProfileHead:
     id: int
     version: int
     uploads: int
+    updated_at: datetime | None = None
 
 
 def insert_uploads(connection: Connection, uploads: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
@@ -44,40 +44,6 @@ def insert_uploads(connection: Connection, uploads: Sequence[Mapping[str, Any]])
     insert_into = ignoring(connection.dialect, InboxRow, ["device_id", "upload_id"])
     fresh = insert_into.returning(InboxRow.device_id, InboxRow.upload_id)
     return {(device_id, upload_id) for device_id, upload_id in connection.execute(fresh, list(map(dict, uploads)))}
-
-
-async def pending_pairs(
-    session: AsyncSession, limit: int, *, quiet_since: datetime, waiting_since: datetime
-) -> Sequence[tuple[str, str]]:
-    """Return (SoC, frequency) of the oldest uploads that wait to be folded.
-
-    Args:
-        session: where to look.
-        limit: most pairs returned.
-        quiet_since: leave out pairs whose newest upload came later than this (more are likely on their way) ...
-        waiting_since: ... unless their oldest has waited since before this.
-    """
-    ends = (
-        select(
-            InboxRow.soc,
-            InboxRow.frequency,
-            func.min(InboxRow.id).label("oldest"),
-            func.max(InboxRow.id).label("newest"),
-        )
-        .where(InboxRow.folded_at.is_(None))
-        .group_by(InboxRow.soc, InboxRow.frequency)
-        .subquery()
-    )
-    oldest, newest = aliased(InboxRow), aliased(InboxRow)
-    query = (
-        select(ends.c.soc, ends.c.frequency)
-        .join(oldest, oldest.id == ends.c.oldest)
-        .join(newest, newest.id == ends.c.newest)
-        .where(or_(newest.received_at <= quiet_since, oldest.received_at <= waiting_since))
-        .order_by(ends.c.oldest)
-        .limit(limit)
-    )
-    return [(soc, frequency) for soc, frequency in await session.execute(query)]
 
 
 async def pending(session: AsyncSession, soc: str, frequency: str, limit: int) -> Sequence[tuple[int, int]]:
@@ -178,15 +144,16 @@ async def count_contributed(session: AsyncSession, device_id: str) -> int:
     return (await session.scalar(query)) or 0
 
 
-async def has_contributed(session: AsyncSession, soc: str, frequency: str, device_id: str) -> bool:
-    """Whether a device has to do with a profile."""
+async def contribution(session: AsyncSession, soc: str, frequency: str, device_id: str) -> tuple[str | None] | None:
+    """What of a device's newest upload to a profile was not used; None: it has nothing to do with the profile."""
     query = (
-        select(ContributionRow.device_id)
+        select(ContributionRow.unused)
         .join(ProfileRow, ProfileRow.id == ContributionRow.profile_id)
         .join(SocRow, SocRow.id == ProfileRow.soc_id)
         .where(SocRow.name == soc, ProfileRow.frequency == frequency, ContributionRow.device_id == device_id)
     )
-    return await session.scalar(query) is not None
+    row = (await session.execute(query)).first()
+    return None if row is None else (row.unused,)
 
 
 async def contributions(session: AsyncSession, profile_id: int, *, after: str, limit: int) -> Page[ContributionRow]:
@@ -232,12 +199,17 @@ async def drop_contributions(session: WriteSession, profile_id: int, device_ids:
     await session.execute(gone if device_ids is None else gone.where(ContributionRow.device_id.in_(device_ids)))
 
 
-async def establish(session: WriteSession, soc: str, now: datetime) -> None:
-    """Let the fleet count a SoC, whether anybody uploaded for it or not."""
+async def name_soc(session: WriteSession, soc: str, now: datetime) -> None:
+    """Keep a SoC's name, if it is new."""
     await insert_or_ignore(session, SocRow, {"name": soc, "created_at": now}, ["name"])
-    await session.execute(
-        update(SocRow).where(SocRow.name == soc, SocRow.established_at.is_(None)).values(established_at=now)
-    )
+
+
+async def establish(session: WriteSession, soc: str, now: datetime) -> bool | None:
+    """Let the fleet count a SoC; False where it does already, None where nobody ever uploaded for it."""
+    vouched = update(SocRow).where(SocRow.name == soc, SocRow.established_at.is_(None)).values(established_at=now)
+    if await session.touches(vouched.returning(SocRow.id)):
+        return True
+    return None if await session.scalar(select(SocRow.id).where(SocRow.name == soc)) is None else False
 
 
 async def establish_agreed(session: WriteSession, soc: str, devices: int, now: datetime) -> None:
@@ -259,7 +231,7 @@ async def establish_agreed(session: WriteSession, soc: str, devices: int, now: d
 async def head(session: AsyncSession, soc: str, frequency: str) -> ProfileHead | None:
     """Return the profile of a SoC at a frequency without its statistics."""
     query = (
-        select(ProfileRow.id, ProfileRow.version, ProfileRow.uploads)
+        select(ProfileRow.id, ProfileRow.version, ProfileRow.uploads, ProfileRow.updated_at)
         .join(SocRow, SocRow.id == ProfileRow.soc_id)
         .where(SocRow.name == soc, ProfileRow.frequency == frequency)
     )
@@ -277,7 +249,7 @@ async def ensure(session: WriteSession, soc: str, frequency: str, now: datetime)
     found = await head(session, soc, frequency)
     if found is not None:
         return found
-    await insert_or_ignore(session, SocRow, {"name": soc, "created_at": now}, ["name"])
+    await name_soc(session, soc, now)
     soc_id = await session.scalar(select(SocRow.id).where(SocRow.name == soc))
     values = {"soc_id": soc_id, "frequency": frequency, "created_at": now, "updated_at": now}
     await insert_or_ignore(session, ProfileRow, values, ["soc_id", "frequency"])
@@ -350,13 +322,6 @@ async def current(session: AsyncSession, soc: str, frequency: str) -> tuple[Prof
     return None if row is None else (ProfileHead(row.id, row.version, row.uploads), row.body_zstd)
 
 
-async def find(session: AsyncSession, name: str) -> bytes | None:
-    """Return the newest version of the profile of ``<SoC>/<frequency>``, compressed; either may hold a slash itself."""
-    return await session.scalar(
-        _of_newest(select(ProfileVersionRow.body_zstd)).where(SocRow.name + "/" + ProfileRow.frequency == name)
-    )
-
-
 async def richest(session: AsyncSession, besides: str) -> bytes | None:
     """Return the newest version of the profile with the most latencies among those of other SoCs that count."""
     query = (
@@ -398,3 +363,20 @@ async def release(session: WriteSession, profile_id: int, device_ids: Collection
             AssignmentRow.device_id.in_(device_ids) | (AssignmentRow.expires_at <= now),
         )
     )
+
+
+def pairs_query(*columns: Any) -> Select[*tuple[Any, ...]]:
+    """A query on the pairs of SoC and frequency that the fleet knows figures of, of the SoCs it counts."""
+    known = ProfileRow.version > 0, SocRow.established_at.is_not(None)
+    return select(*columns).select_from(ProfileRow).join(SocRow, SocRow.id == ProfileRow.soc_id).where(*known)
+
+
+async def pairs(session: AsyncSession) -> list[tuple[str, str]]:
+    """Every (SoC, frequency) that the fleet counts."""
+    query = pairs_query(SocRow.name, ProfileRow.frequency).order_by(SocRow.name, ProfileRow.frequency)
+    return [(row[0], row[1]) for row in await session.execute(query)]
+
+
+async def count_pairs(session: AsyncSession) -> int:
+    """How many those are."""
+    return (await session.scalar(pairs_query(func.count()))) or 0

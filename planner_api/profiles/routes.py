@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 
 from hope_schema import Missing, MissingRequest, Observations, Profile, UploadReceipt
-from hope_schema.base import LABEL
+from hope_schema.base import FREQUENCY, LABEL
 from planner_api.compression import unzstd
 from planner_api.profiles.reading import read_upload
 from planner_api.web.body import read_large, read_message
@@ -16,7 +16,7 @@ from planner_api.web.principal import principal_of, require_own
 from planner_api.web.route import StrictRoute, reply
 
 Soc = Annotated[str, Path(max_length=257, pattern=LABEL, description="The SoC")]
-Frequency = Annotated[str, Path(max_length=128, pattern=LABEL, description="The operating point")]
+Frequency = Annotated[str, Path(max_length=128, pattern=FREQUENCY, description="The operating point")]
 router = APIRouter(tags=["profiles"], route_class=StrictRoute)
 
 INLINE_BYTES = 96 * 1024
@@ -45,7 +45,7 @@ async def upload_observations(request: Request) -> Response:
         request=MissingRequest, replies={200: ("What this device should measure.", Missing)}, errors=[404]
     ),
 )
-async def missing_figures(request: Request) -> Response:
+async def list_missing_figures(request: Request) -> Response:
     """Say what nobody has measured yet of a model on a SoC, and ask this device for its part of it."""
     message = await read_message(request, MissingRequest)
     require_own(request.scope, message.device_id)
@@ -57,6 +57,9 @@ async def missing_figures(request: Request) -> Response:
     openapi_extra=describe(replies={200: ("The newest version of the profile.", Profile)}, errors=[404]),
 )
 async def read_profile(request: Request, soc: Soc, frequency: Frequency) -> Response:
-    """Return what is known of a SoC at a frequency; `hope-planner profiles import` takes it in elsewhere."""
-    body = await request.app.state.planner.profiles.read(soc, frequency)
+    """Return what is known of a SoC at a frequency, to a device of its own SoC.
+
+    `hope-planner profiles import` takes it in elsewhere.
+    """
+    body = await request.app.state.planner.profiles.read(soc, frequency, principal_of(request.scope))
     return Response(unzstd(body), media_type="application/json")

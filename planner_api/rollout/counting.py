@@ -13,9 +13,10 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from planner_api.db.chunks import chunks
-from planner_api.db.tables import DriftRow, PlanRow, ReleaseDeviceRow, ReleasePartRow, ReleaseRow
+from planner_api.db.tables import DriftRow, PlanJobRow, PlanRow, ReleaseDeviceRow, ReleasePartRow, ReleaseRow
 from planner_api.db.upsert import add_all, ignoring
 from planner_api.devices.reports import Said
+from planner_api.plans.repository import serves
 from planner_api.rollout.repository import ACTIVE
 
 COUNTS = ("reported", "slower", "faster", "failing", "mended", "wrong", "righted")
@@ -39,6 +40,8 @@ class Counting:
         self._before: dict[tuple[str, str], Said] = {}
         """By release and device: what it said of the version before."""
         self._plans: dict[str, Any] = {}
+        self._served: set[tuple[str, str]] = set()
+        """Plans, each with a model that it serves."""
         self._news: dict[str, dict[str, tuple[Any, Said]]] = {}
         if self._releases and said:
             self._look_up()
@@ -49,10 +52,11 @@ class Counting:
         plans = self._plans = {
             row.id: row
             for some in chunks(plan_ids)
-            for row in self._connection.execute(
-                select(PlanRow.id, PlanRow.model_hash, PlanRow.soc).where(PlanRow.id.in_(some))
-            )
+            for row in self._connection.execute(select(PlanRow.id, PlanRow.soc).where(PlanRow.id.in_(some)))
         }
+        for some in chunks(plan_ids):
+            served = select(PlanJobRow.plan_id, PlanJobRow.model_hash).where(PlanJobRow.plan_id.in_(some))
+            self._served |= {(row.plan_id, row.model_hash) for row in self._connection.execute(served)}
         for release in self._releases.values():
             keys = plan_ids if release.alias is None else sorted({row.soc for row in plans.values()})
             for some in chunks(keys):
@@ -77,7 +81,8 @@ class Counting:
         if release.alias is None:
             part = self._parts.get((release.id, said.plan_id))
             return part if part is not None and part.after == said.version else None
-        return self._parts.get((release.id, plan.soc)) if plan.model_hash == release.model_hash else None
+        served = (said.plan_id, release.model_hash) in self._served
+        return self._parts.get((release.id, plan.soc)) if served else None
 
     def _find_baselines(self, release: Any, plan_ids: Sequence[str], news: Mapping[str, tuple[Any, Said]]) -> None:
         """Find what these devices said of the version before."""
@@ -85,7 +90,7 @@ class Counting:
         if release.alias is None:
             query = query.where(DriftRow.plan_id.in_(plan_ids))
         else:
-            query = query.join(PlanRow, PlanRow.id == DriftRow.plan_id).where(PlanRow.model_hash == release.before_hash)
+            query = query.join(PlanRow, PlanRow.id == DriftRow.plan_id).where(serves(release.before_hash))
         for some in chunks(sorted(news)):
             for row in self._connection.execute(query.where(DriftRow.device_id.in_(some))):
                 (part, _), old = news[row.device_id], Said(*row)

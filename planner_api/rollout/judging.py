@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
+from hope_schema.wording import plural
 from planner_api.db.tables import ReleasePartRow, ReleaseRow
 from planner_api.rollout.decision import Pairs, does_harm, evidence, joint, stratum_evidence
 
@@ -72,7 +73,7 @@ def wanted(row: ReleaseRow) -> int:
 def waits_for(row: ReleaseRow, reported: int) -> str:
     """Say in a clause what a release that waits is waiting for."""
     if reported < wanted(row):
-        return f"{reported} of the {wanted(row)} devices that are wanted reported, and an admin decides"
+        return f"{reported} of {plural(wanted(row), 'device')} wanted reported, and an admin decides"
     return "the next stage waits for an admin's approval"
 
 
@@ -81,8 +82,9 @@ def harm(parts: Sequence[ReleasePartRow], found: Judgement) -> str:
     kind = max(found.evidence, key=found.evidence.__getitem__)
     total = sum((pairs(part, kind) for part in parts), Pairs())
     most = max(parts, key=lambda part: stratum_evidence(pairs(part, kind)))
-    there = f"{pairs(most, kind).worse} of {most.reported} devices that reported on {most.soc}"
+    there = f"{pairs(most, kind).worse} of {plural(most.reported, 'device')} with a report on {most.soc}"
+    are = "is" if total.worse == 1 else "are"
     return (
-        f"{total.worse} devices are {KINDS[kind][0]} than before and {total.better} the other way round; "
+        f"{plural(total.worse, 'device')} {are} {KINDS[kind][0]} than before and {total.better} the other way round; "
         f"most of all {there}"
     )

@@ -14,14 +14,17 @@ from planner_api.db.engine import WriteSession
 from planner_api.db.paging import Page, page
 from planner_api.db.tables import (
     DeviceRow,
+    JobRow,
     ModelAliasRow,
     ModelRow,
+    PlanJobRow,
     PlanRow,
     PlanVersionRow,
     ReleaseDeviceRow,
     ReleasePartRow,
     ReleaseRow,
 )
+from planner_api.plans.repository import serves
 
 ACTIVE = ("running", "waiting", "paused")
 
@@ -56,7 +59,7 @@ async def claim_plans(
     session: WriteSession, release_id: str, model_hash: str, *, socs: Sequence[str], again: bool
 ) -> Sequence[Any]:
     """Take a model's held plans into a release; return ``(id, soc, before, after)`` of each."""
-    wanted = [PlanRow.model_hash == model_hash, PlanRow.release_id.is_(None), _held(again=again)]
+    wanted = [serves(model_hash), PlanRow.release_id.is_(None), _held(again=again)]
     if socs:
         wanted.append(PlanRow.soc.in_(socs))
     columns = PlanRow.id, PlanRow.soc, PlanRow.served_version.label("before"), PlanRow.version.label("after")
@@ -72,8 +75,15 @@ async def plan_counts(session: AsyncSession, model_hash: str) -> Any:
         count.filter(PlanRow.release_id.is_not(None)).label("released"),
         count.filter(_held(again=False)).label("held"),
         count.filter(_held(again=True)).label("refused"),
-    ).where(PlanRow.model_hash == model_hash)
+    ).where(serves(model_hash))
     return (await session.execute(query)).one()
+
+
+async def was_taken_back(session: AsyncSession, name: str, alias: str, version: int) -> bool:
+    """Whether the newest release of a version behind an alias was rolled back."""
+    of_it = ReleaseRow.name == name, ReleaseRow.alias == alias, ReleaseRow.after == version
+    newest = select(ReleaseRow.state).where(*of_it).order_by(ReleaseRow.created_at.desc(), ReleaseRow.id.desc())
+    return await session.scalar(newest.limit(1)) == "rolled_back"
 
 
 async def claim_alias(session: WriteSession, release_id: str, name: str, alias: str) -> int | None:
@@ -85,7 +95,7 @@ async def claim_alias(session: WriteSession, release_id: str, name: str, alias: 
 
 async def socs_of(session: AsyncSession, model_hash: str, socs: Sequence[str]) -> Sequence[str]:
     """The SoCs for which there are plans of a model; of those named, where any are."""
-    query = select(PlanRow.soc).where(PlanRow.model_hash == model_hash, PlanRow.version > 0).distinct()
+    query = select(PlanRow.soc).where(serves(model_hash), PlanRow.version > 0).distinct()
     if socs:
         query = query.where(PlanRow.soc.in_(socs))
     return (await session.scalars(query.order_by(PlanRow.soc))).all()
@@ -212,15 +222,11 @@ async def soc(session: AsyncSession, device_id: str) -> str | None:
 
 async def ready_by_themselves(session: AsyncSession) -> Sequence[str]:
     """Models whose plans are released by the planner, have held versions, and none that is still being solved."""
-    other = PlanRow.__table__.alias("other")
-    busy = exists().where(
-        other.c.model_hash == PlanRow.model_hash,
-        or_(other.c.release_id.is_not(None), other.c.status.in_(("queued", "solving"))),
-    )
-    query = (
-        select(PlanRow.model_hash)
-        .join(ModelRow, ModelRow.hash == PlanRow.model_hash)
-        .where(ModelRow.rollout == "staged", _held(again=False), ~busy)
-        .distinct()
-    )
+    busy = or_(PlanRow.release_id.is_not(None), exists().where(JobRow.key == PlanRow.id))
+    query = select(ModelRow.hash).where(ModelRow.rollout == "staged", _with_plan(_held(again=False)), ~_with_plan(busy))
     return (await session.scalars(query)).all()
+
+
+def _with_plan(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Whether a plan that serves the model fulfils a condition."""
+    return exists().where(PlanJobRow.model_hash == ModelRow.hash, PlanRow.id == PlanJobRow.plan_id, condition)

@@ -46,7 +46,7 @@ async def list_releases(request: Request, before: Before = None, limit: FewRows 
     "/releases",
     openapi_extra=describe(request=ReleaseRequest, replies={201: ("It is under way.", Release)}, errors=[404, 409]),
 )
-async def begin(request: Request) -> Response:
+async def begin_release(request: Request) -> Response:
     """Begin a release: what is new of a model goes out in stages."""
     message = await read_message(request, ReleaseRequest)
     return reply(await _releases(request).begin(message, actor_of(request.scope)), 201)
@@ -61,7 +61,9 @@ async def read_release(request: Request, release_id: ReleaseId) -> Response:
 @router.get(
     "/releases/{release_id}/parts", openapi_extra=describe(replies={200: ("One page.", ReleasePartPage)}, errors=[404])
 )
-async def read_parts(request: Request, release_id: ReleaseId, after: After = None, limit: Limit = 100) -> Response:
+async def list_release_parts(
+    request: Request, release_id: ReleaseId, after: After = None, limit: Limit = 100
+) -> Response:
     """List the parts of a release, with what devices reported of each."""
     return reply(await _releases(request).parts(release_id, after=after or "", limit=limit))
 
@@ -70,24 +72,24 @@ _ACTED = describe(replies={200: ("The release as it is now.", Release)}, errors=
 
 
 @router.post("/releases/{release_id}/pause", openapi_extra=_ACTED)
-async def pause(request: Request, release_id: ReleaseId) -> Response:
+async def pause_release(request: Request, release_id: ReleaseId) -> Response:
     """Stay at this stage; harm still takes the release back."""
     return reply(await _releases(request).act(release_id, "pause", actor_of(request.scope)))
 
 
 @router.post("/releases/{release_id}/resume", openapi_extra=_ACTED)
-async def resume(request: Request, release_id: ReleaseId) -> Response:
+async def resume_release(request: Request, release_id: ReleaseId) -> Response:
     """Go on with a release that was paused."""
     return reply(await _releases(request).act(release_id, "resume", actor_of(request.scope)))
 
 
 @router.post("/releases/{release_id}/approve", openapi_extra=_ACTED)
-async def approve(request: Request, release_id: ReleaseId) -> Response:
+async def approve_release(request: Request, release_id: ReleaseId) -> Response:
     """Go to the next stage now; from the last one, end the release."""
     return reply(await _releases(request).act(release_id, "approve", actor_of(request.scope)))
 
 
 @router.post("/releases/{release_id}/rollback", openapi_extra=_ACTED)
-async def roll_back(request: Request, release_id: ReleaseId) -> Response:
+async def roll_back_release(request: Request, release_id: ReleaseId) -> Response:
     """Return to the version before, also after the release has ended."""
     return reply(await _releases(request).act(release_id, "rollback", actor_of(request.scope)))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from hope_schema import GroupSelector, Release, ReleasePage, ReleasePartPage, ReleaseRequest
 from hope_schema.releases import Rollout
+from hope_schema.wording import plural
 from planner_api.db.engine import Database, ReadSession, WriteSession
+from planner_api.db.messages import messages_of
 from planner_api.db.paging import Page
 from planner_api.db.tables import ReleaseRow
 from planner_api.devices.audit.service import PLANNER, Actor, record
@@ -101,7 +104,9 @@ class Releases:
             elif version is None:
                 raise InvalidError("alias-of-nothing", "an alias belongs to a name: say the model as 'name:version'")
             else:
-                values |= await self._claim_alias(session, release_id, version.name, request.alias, version.version)
+                values |= await self._claim_alias(
+                    session, release_id, version.name, request.alias, version.version, again=request.again
+                )
                 parts = await self._socs(session, selector, values)
             seen = await repository.devices_by_soc(session, groups.chosen(selector), now - SEEN)
             chosen = sum(seen.get(soc, 0) for soc in {part["soc"] for part in parts})
@@ -151,7 +156,9 @@ class Releases:
             ready = await repository.ready_by_themselves(session)
         changed = [await self._steer(release_id) for release_id in ids]
         for model_hash in ready:
-            await self.begin(ReleaseRequest(model=model_hash), PLANNER)
+            # Another process looks at the same moment: of two that begin one release the second finds nothing to do.
+            with suppress(ConflictError):
+                await self.begin(ReleaseRequest(model=model_hash), PLANNER)
         if any(changed):
             await self._splits.look()
 
@@ -166,15 +173,16 @@ class Releases:
         async with self._database.read() as session:
             last = None if before is None else await _found(session, before)
             rows = await repository.releases(session, before=last, limit=limit)
-            found = [release_view(row, await repository.parts(session, [row.id])) for row in rows]
-        return ReleasePage(releases=tuple(found), next=rows.next(lambda row: row.id))
+            parts = {row.id: await repository.parts(session, [row.id]) for row in rows}
+        found = messages_of(rows, lambda row: release_view(row, parts[row.id]))
+        return ReleasePage(releases=found, next=rows.next(lambda row: row.id))
 
     async def parts(self, release_id: str, *, after: str, limit: int) -> ReleasePartPage:
         """The parts of a release. Raises NotFoundError when there is no such release."""
         async with self._database.read() as session:
             await _found(session, release_id)
             rows = Page(await repository.parts(session, [release_id], after=after, limit=limit + 1), limit)
-        return ReleasePartPage(parts=tuple(map(part_view, rows)), next=rows.next(lambda row: row.part))
+        return ReleasePartPage(parts=messages_of(rows, part_view), next=rows.next(lambda row: row.part))
 
     async def _claim_plans(
         self, session: WriteSession, release_id: str, model_hash: str, selector: GroupSelector, *, again: bool
@@ -189,7 +197,7 @@ class Releases:
         ]
 
     async def _claim_alias(
-        self, session: WriteSession, release_id: str, name: str, alias: str, after: int
+        self, session: WriteSession, release_id: str, name: str, alias: str, after: int, *, again: bool
     ) -> dict[str, Any]:
         known = await alias_rows.alias(session, name, alias)
         if known is None:
@@ -197,6 +205,9 @@ class Releases:
             raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}': {cure}")
         if known == after:
             raise ConflictError("nothing-to-release", f"{name}@{alias} stands for version {after} already")
+        if not again and await repository.was_taken_back(session, name, alias, after):
+            cure = f"`hope-planner releases begin {name}:{after} --alias {alias} --again` releases it all the same"
+            raise ConflictError("nothing-to-release", f"version {after} was taken back from {name}@{alias}; {cure}")
         before = await repository.claim_alias(session, release_id, name, alias)
         if before is None:
             raise ConflictError("release-under-way", f"another release of {name}@{alias} is under way")
@@ -241,7 +252,7 @@ class Releases:
                 share, reason = locked.stages[locked.stage], waits_for(locked, found.reported)
                 await record(session, PLANNER, "release.wait", release_id, share=share, reason=reason)
             elif step == "advance":
-                await self._advance(session, locked, f"{found.reported} devices reported", PLANNER)
+                await self._advance(session, locked, f"{plural(found.reported, 'device')} reported", PLANNER)
         return True
 
     async def _advance(self, session: WriteSession, row: ReleaseRow, reason: str, actor: Actor) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import case, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from planner_api.db.tables import DriftRow, ModelRow, PlanRow, PlanVersionRow
-from planner_api.devices.repository import DRIFT, MEASURED
-from planner_api.plans.repository import SERVED
+from planner_api.db.tables import PlanRow, PlanVersionRow
+from planner_api.devices.repository import DRIFT, newest_of_served
+from planner_api.plans.repository import NAME, SERVED
 
 _LOGARITHM = PlanVersionRow.log_sum / PlanVersionRow.timed - func.ln(PlanVersionRow.makespan_us)
 """Of measured / predicted: the mean over all reports on a version, from the sums that are kept with it."""
@@ -50,13 +50,7 @@ async def median(session: AsyncSession) -> float | None:
 async def histogram(session: AsyncSession, bounds: Sequence[float]) -> list[int]:
     """Devices' newest reports by their drift: below the first bound, ..., above the last."""
     step = case(*((bound > DRIFT, number) for number, bound in enumerate(bounds)), else_=len(bounds)).label("step")
-    query = (
-        select(step, func.count())
-        .select_from(DriftRow)
-        .join(PlanRow, PlanRow.id == DriftRow.plan_id)
-        .where(*MEASURED, DriftRow.plan_version == func.coalesce(PlanRow.served_version, PlanRow.version))
-        .group_by(step)
-    )
+    query = newest_of_served(step, func.count()).group_by(step)
     found = [0] * (len(bounds) + 1)
     for number, reports in await session.execute(query):
         found[number] = reports
@@ -70,12 +64,11 @@ async def furthest(session: AsyncSession, limit: int) -> Sequence[Any]:
             PlanRow.id.label("plan_id"),
             (func.exp(_LOGARITHM) - 1.0).label("drift"),
             PlanVersionRow.timed.label("reports"),
-            ModelRow.name,
+            NAME.label("name"),
             PlanRow.soc,
             PlanRow.frequency,
         )
         .join(PlanVersionRow, SERVED)
-        .join(ModelRow, ModelRow.hash == PlanRow.model_hash)
         .where(*_REPORTED)
         .order_by(func.abs(_LOGARITHM).desc(), PlanRow.id)
         .limit(limit)

@@ -1,20 +1,17 @@
-"""Every query behind the fleet view and behind planning ahead."""
+"""Every query behind the fleet view."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, Subquery, distinct, func, select
+from sqlalchemy import Subquery, distinct, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from planner_api.db.engine import WriteSession
 from planner_api.db.paging import Page, page_of_rows
 from planner_api.db.tables import (
     DeviceRow,
-    FanoutPlanRow,
-    FanoutRow,
     ModelRow,
     PlanJobRow,
     PlanRow,
@@ -22,7 +19,8 @@ from planner_api.db.tables import (
     ProfileRow,
     SocRow,
 )
-from planner_api.plans.repository import SERVED, serves
+from planner_api.plans.repository import NAME, SERVED, STATUS, serves
+from planner_api.profiles import repository as profile_rows
 
 
 async def count(session: AsyncSession, table: type[ProfileRow | ModelRow]) -> int:
@@ -67,25 +65,17 @@ async def profiles(session: AsyncSession, *, offset: int, limit: int) -> Page[An
     return await page_of_rows(session, query, limit)
 
 
-def _pairs(*columns: Any) -> Select[*tuple[Any, ...]]:
-    """A query on the pairs of SoC and frequency that the fleet knows figures of, of the SoCs it counts."""
-    known = ProfileRow.version > 0, SocRow.established_at.is_not(None)
-    return select(*columns).select_from(ProfileRow).join(SocRow, SocRow.id == ProfileRow.soc_id).where(*known)
-
-
-async def pairs(session: AsyncSession) -> list[tuple[str, str]]:
-    """Every (SoC, frequency) that the fleet counts."""
-    query = _pairs(SocRow.name, ProfileRow.frequency).order_by(SocRow.name, ProfileRow.frequency)
-    return [(row[0], row[1]) for row in await session.execute(query)]
-
-
-async def count_pairs(session: AsyncSession) -> int:
-    """How many those are."""
-    return (await session.scalar(_pairs(func.count()))) or 0
-
-
 def plan_sums() -> Subquery:
-    """What the plans that serve each model add up to; ``covered``: pairs of SoC and frequency with a finished one."""
+    """What the plans that serve each model add up to.
+
+    ``covered``: of the pairs of SoC and frequency that the fleet counts, those for which a finished plan serves the
+    model alone.
+    """
+    counted = profile_rows.pairs_query(ProfileRow.id).where(
+        SocRow.name == PlanRow.soc, ProfileRow.frequency == PlanRow.frequency
+    )
+    joint = exists().where(PlanJobRow.plan_id == PlanRow.id, PlanJobRow.position > 0)
+    finished = PlanVersionRow.provisional.is_(False), counted.correlate(PlanRow).exists(), ~joint
     pair = PlanRow.soc + "\n" + PlanRow.frequency
     # A plan may run one model several times; it counts once.
     serving = select(PlanJobRow.plan_id, PlanJobRow.model_hash).distinct().subquery()
@@ -93,8 +83,8 @@ def plan_sums() -> Subquery:
         select(
             serving.c.model_hash,
             func.count().label("plans"),
-            func.count(distinct(pair)).filter(PlanRow.status == "done").label("covered"),
-            func.count().filter(PlanRow.status == "failed").label("failed"),
+            func.count(distinct(pair)).filter(*finished).label("covered"),
+            func.count().filter(STATUS == "failed").label("failed"),
             func.max(PlanVersionRow.gap).label("worst_gap"),
             func.sum(PlanRow.hits).label("hits"),
             func.sum(PlanRow.misses).label("misses"),
@@ -118,8 +108,10 @@ async def models(session: AsyncSession, *, offset: int, limit: int) -> Page[Any]
 
 
 _PLAN_COLUMNS = (
-    PlanRow.id, PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, PlanRow.status, PlanRow.version,
-    PlanRow.provisional, PlanRow.solved_at, PlanRow.hits, PlanRow.misses, PlanRow.error,
+    PlanRow.id, PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, STATUS.label("status"),
+    func.coalesce(PlanVersionRow.version, 0).label("version"), PlanRow.version.label("newest"),
+    func.coalesce(PlanVersionRow.provisional, PlanRow.provisional).label("provisional"), PlanVersionRow.created_at,
+    NAME.label("name"), PlanRow.hits, PlanRow.misses, PlanRow.error,
     PlanVersionRow.makespan_us, PlanVersionRow.gap, PlanVersionRow.found_by, PlanVersionRow.profile_version,
     PlanVersionRow.timed, PlanVersionRow.log_sum,
 )  # fmt: skip
@@ -133,30 +125,8 @@ async def plans(session: AsyncSession, *, where: Mapping[str, str], after: str =
     query = select(*_PLAN_COLUMNS).outerjoin(PlanVersionRow, SERVED)
     query = query.where(PlanRow.id > after).order_by(PlanRow.id)
     for name, value in where.items():
-        query = query.where(serves(value) if name == "model_hash" else getattr(PlanRow, name) == value)
+        if name == "model_hash":
+            query = query.where(serves(value))
+        else:
+            query = query.where((STATUS if name == "status" else getattr(PlanRow, name)) == value)
     return await page_of_rows(session, query, limit)
-
-
-async def add_fanout(
-    session: WriteSession, fanout_id: str, model_hash: str, request: Mapping[str, Any], now: datetime
-) -> None:
-    """Store a planning ahead."""
-    session.add(FanoutRow(id=fanout_id, model_hash=model_hash, request=dict(request), created_at=now))
-    await session.flush()
-
-
-async def add_fanout_plans(session: WriteSession, fanout_id: str, plan_ids: Sequence[str]) -> None:
-    """Store which plans a planning ahead waits for."""
-    session.add_all(FanoutPlanRow(fanout_id=fanout_id, plan_id=plan_id) for plan_id in plan_ids)
-    await session.flush()
-
-
-async def progress(session: AsyncSession, fanout_id: str) -> dict[str, int]:
-    """Plans of a planning ahead per status."""
-    query = (
-        select(PlanRow.status, func.count())
-        .join(FanoutPlanRow, FanoutPlanRow.plan_id == PlanRow.id)
-        .where(FanoutPlanRow.fanout_id == fanout_id)
-        .group_by(PlanRow.status)
-    )
-    return {row[0]: row[1] for row in await session.execute(query)}

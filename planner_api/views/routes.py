@@ -1,4 +1,4 @@
-"""Planning ahead and the fleet view over HTTP."""
+"""The fleet view over HTTP."""
 
 from __future__ import annotations
 
@@ -8,81 +8,44 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from hope_schema import (
     ContributionPage,
-    Fanout,
-    FanoutRequest,
     FleetModelPage,
     FleetPlanPage,
     FleetProfilePage,
     FleetSummary,
     VotePage,
 )
-from hope_schema.base import LABEL, Digest
+from hope_schema.base import FREQUENCY, LABEL, Digest
 from hope_schema.fleet import PlanStatus
 from planner_api.devices.audit.service import actor_of
 from planner_api.profiles import oversight
 from planner_api.views import service
-from planner_api.web.body import read_message
 from planner_api.web.contract import describe
-from planner_api.web.parameters import After, Limit, ModelHash, Offset
+from planner_api.web.parameters import After, Limit, Offset
 from planner_api.web.route import StrictRoute, reply
 
 router = APIRouter(tags=["fleet"], route_class=StrictRoute)
 
-POLL_S = 2
-"""What ``Retry-After`` suggests between two looks at its progress."""
-
-LOCATION = {"Location": "Where its progress stands.", "Retry-After": "Seconds until another look is worth it."}
-
-
-@router.post(
-    "/models/{model_hash}/plans",
-    openapi_extra=describe(
-        request=FanoutRequest,
-        optional_body=True,
-        replies={202: ("Queued; see `Location` for the progress.", Fanout)},
-        errors=[404],
-        headers={202: LOCATION},
-    ),
-)
-async def plan_ahead(request: Request, model_hash: ModelHash) -> Response:
-    """Plan one model for every SoC and frequency the fleet knows, so that its release starts with a warm cache."""
-    planner = request.app.state.planner
-    message = await read_message(request, FanoutRequest, empty=b"{}")
-    found = await service.plan_ahead(planner.database, planner.queue, model_hash, message, actor_of(request.scope))
-    headers = {"Location": f"/fanouts/{found.fanout_id}", "Retry-After": str(POLL_S)}
-    return reply(found, 202, headers)
-
-
-@router.get("/fanouts/{fanout_id}", openapi_extra=describe(replies={200: ("Its progress.", Fanout)}, errors=[404]))
-async def read_progress(
-    request: Request, fanout_id: Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9\-]*$")]
-) -> Response:
-    """Return how far a planning ahead is."""
-    found = await service.progress(request.app.state.planner.database, fanout_id)
-    headers = {} if found.finished else {"Retry-After": str(POLL_S)}
-    return reply(found, headers=headers)
-
 
 @router.get("/fleet", openapi_extra=describe(replies={200: ("The fleet in numbers.", FleetSummary)}))
-async def fleet(request: Request) -> Response:
+async def read_fleet(request: Request) -> Response:
     """Return the fleet in numbers."""
     return reply(await service.summary(request.app.state.planner.database))
 
 
 @router.get("/fleet/profiles", openapi_extra=describe(replies={200: ("One page.", FleetProfilePage)}))
-async def profiles(request: Request, offset: Offset = 0, limit: Limit = 100) -> Response:
+async def list_fleet_profiles(request: Request, offset: Offset = 0, limit: Limit = 100) -> Response:
     """List what is known of each SoC at each frequency."""
     return reply(await service.profiles(request.app.state.planner.database, offset=offset, limit=limit))
 
 
 @router.get("/fleet/models", openapi_extra=describe(replies={200: ("One page.", FleetModelPage)}))
-async def models(request: Request, offset: Offset = 0, limit: Limit = 100) -> Response:
+async def list_fleet_models(request: Request, offset: Offset = 0, limit: Limit = 100) -> Response:
     """List the models with the coverage, gaps and hit rate of their plans."""
     return reply(await service.models(request.app.state.planner.database, offset=offset, limit=limit))
 
 
 @router.get("/fleet/plans", openapi_extra=describe(replies={200: ("One page.", FleetPlanPage)}))
-async def plans(
+async def list_fleet_plans(
     request: Request,
     model_hash: Annotated[Digest | None, Query()] = None,
     soc: Annotated[str | None, Query(max_length=128, pattern=LABEL)] = None,
@@ -98,7 +61,7 @@ async def plans(
 
 
 Soc = Annotated[str, Query(max_length=128, pattern=LABEL, description="The SoC")]
-Frequency = Annotated[str, Query(max_length=128, pattern=LABEL, description="The operating point")]
+Frequency = Annotated[str, Query(max_length=128, pattern=FREQUENCY, description="The operating point")]
 DeviceName = Annotated[str | None, Query(max_length=128, pattern=LABEL, description="Of this device alone")]
 
 
@@ -106,7 +69,7 @@ DeviceName = Annotated[str | None, Query(max_length=128, pattern=LABEL, descript
     "/fleet/profiles/contributions",
     openapi_extra=describe(replies={200: ("One page.", ContributionPage)}, errors=[404]),
 )
-async def contributions(
+async def list_contributions(
     request: Request, soc: Soc, frequency: Frequency, after: After = None, limit: Limit = 100
 ) -> Response:
     """List who had a part in a profile, and how much of it nobody else says."""
@@ -115,7 +78,7 @@ async def contributions(
 
 
 @router.get("/fleet/profiles/votes", openapi_extra=describe(replies={200: ("One page.", VotePage)}, errors=[404]))
-async def votes(
+async def list_votes(
     request: Request,
     soc: Soc,
     frequency: Frequency,
@@ -131,7 +94,9 @@ async def votes(
 @router.delete(
     "/fleet/profiles/contributions", openapi_extra=describe(replies={204: ("Forgotten.", None)}, errors=[404, 409])
 )
-async def forget(request: Request, soc: Soc, frequency: Frequency, device_id: DeviceName = None) -> Response:
+async def forget_contributions(
+    request: Request, soc: Soc, frequency: Frequency, device_id: DeviceName = None
+) -> Response:
     """Take back what a device, or everybody, said in a profile; plans that rest on it are solved again."""
     devices = None if device_id is None else [device_id]
     database, actor = request.app.state.planner.database, actor_of(request.scope)
@@ -140,7 +105,7 @@ async def forget(request: Request, soc: Soc, frequency: Frequency, device_id: De
 
 
 @router.post("/fleet/profiles/rebuild", openapi_extra=describe(replies={204: ("Made anew.", None)}, errors=[404, 409]))
-async def rebuild(request: Request, soc: Soc, frequency: Frequency) -> Response:
+async def rebuild_profile(request: Request, soc: Soc, frequency: Frequency) -> Response:
     """Make a profile anew of the votes that are kept, without those of revoked devices."""
     await oversight.rebuild(request.app.state.planner.database, soc, frequency, actor_of(request.scope))
     return Response(status_code=204)
@@ -149,7 +114,7 @@ async def rebuild(request: Request, soc: Soc, frequency: Frequency) -> Response:
 @router.put(
     "/fleet/socs/{soc:path}", openapi_extra=describe(replies={204: ("It counts from now on.", None)}, errors=[404])
 )
-async def establish(
+async def establish_soc(
     request: Request, soc: Annotated[str, Path(max_length=128, pattern=LABEL, description="The SoC")]
 ) -> Response:
     """Vouch for a SoC, so that planning ahead counts it however few devices uploaded."""

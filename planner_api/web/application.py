@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
 from fastapi import APIRouter, FastAPI
-from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
+from starlette.responses import JSONResponse, Response
 
 from hope_schema.version import VERSION
 from planner_api.web.asgi import Asgi, Scope
 from planner_api.web.document import build
+from planner_api.web.route import StrictRoute
 
 
 class Runs(Protocol):
@@ -62,15 +63,19 @@ def build_api(planner: Runs | None, routers: Iterable[APIRouter]) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # ours is around all layers (web/traces.py)
     )
     api.state.planner = planner
     # As they are: including a router makes each of its routes anew, at the first request of every application.
     api.router.routes.extend(route for router in routers for route in router.routes)
     # Errors leave the routes as they were raised: the layers see them, and the outermost answers them, like its own.
-    api.middleware_stack = AsyncExitStackMiddleware(api.router)
+    api.middleware_stack = api.router
 
-    @api.get("/openapi.json", include_in_schema=False)
-    async def contract() -> dict[str, Any]:
-        return build(api)
+    async def contract() -> Response:
+        return JSONResponse(build(api))
+
+    api.router.add_api_route(
+        "/openapi.json", contract, include_in_schema=False, route_class_override=StrictRoute, response_model=None
+    )
 
     return api

@@ -64,14 +64,17 @@ async def read_body(request: Request, *, limit: int, before_large: Callable[[], 
     Raises:
         HttpError: 413 above ``limit`` bytes, 415 for an unknown content type or encoding.
     """
-    for name in ("content-type", "content-encoding"):
-        if len(request.headers.getlist(name)) > 1:
-            raise HttpError(400, "repeated-header", f"the request has several {name} headers; send one")
-    encoding = _encoding(request.headers.get("content-encoding", ""))
-    kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
+    given: dict[bytes, str] = {}
+    for name, value in request.scope["headers"]:
+        if name in (b"content-type", b"content-encoding", b"content-length"):
+            if name in given:
+                raise HttpError(400, "repeated-header", f"the request has several {name.decode()} headers; send one")
+            given[name] = value.decode("latin-1")
+    encoding = _encoding(given.get(b"content-encoding", ""))
+    kind = given.get(b"content-type", "application/json").split(";")[0].strip().lower()
     if kind != "application/json":
         raise HttpError(415, "unsupported-media-type", "send the body as application/json")
-    if (declared := request.headers.get("content-length", "")).isdigit() and int(declared) > limit:
+    if (declared := given.get(b"content-length", "")).isdigit() and int(declared) > limit:
         raise TooLargeError("", limit)
     raw = bytearray()
     try:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 import hope_schema
 from planner_api.web.contract import REF
 
+WORDS = Path(__file__).parent / "properties.toml"
+"""What each property of the contract means, with an example."""
 DESCRIPTION = """Plans how a neural network runs across all processors of a device, for a whole fleet of devices.
 
 Request bodies are JSON, optionally compressed (`Content-Encoding: zstd` or `gzip`). Errors are
@@ -37,6 +42,8 @@ def build(app: FastAPI) -> dict[str, Any]:
                     "content": {"application/problem+json": {"schema": {"$ref": REF.format(model="ProblemDetails")}}},
                 }
         _keep_used(document)
+        _name_operations(app, document)
+        _explain(document["components"]["schemas"])
         app.openapi_schema = document
     return app.openapi_schema
 
@@ -80,6 +87,44 @@ def _schemas() -> dict[str, Any]:
     models = [word for word in words if isinstance(word, type) and issubclass(word, BaseModel)]
     _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     return dict(sorted(definitions["$defs"].items()))
+
+
+def _name_operations(app: FastAPI, document: dict[str, Any]) -> None:
+    """Call each operation what its function is called: ``list_devices``."""
+    for route in app.routes:
+        if isinstance(route, APIRoute) and route.include_in_schema:
+            for method in route.methods or ():
+                document["paths"][route.path_format][method.lower()]["operationId"] = route.name
+
+
+def _explain(schemas: dict[str, Any]) -> None:
+    """Say of every property what it means, and give an example; see ``properties.toml``."""
+    words = tomllib.loads(WORDS.read_text("utf-8"))
+    said = {
+        (name, field): words.get(f"{name}.{field}", words.get(field, []))
+        for name, schema in schemas.items()
+        for field in schema.get("properties", ())
+    }
+
+    def example(name: str, field: str, schema: Any) -> Any:
+        given = said[name, field]
+        return given[1] if len(given) > 1 else built(schema)
+
+    def built(node: Any) -> Any:
+        if "anyOf" in node:
+            return built(node["anyOf"][0])
+        if "$ref" in node:
+            name = node["$ref"].rpartition("/")[2]
+            found = schemas[name]
+            if "enum" in found:
+                return found["enum"][0]
+            return {field: example(name, field, found["properties"][field]) for field in found.get("required", ())}
+        return [built(node["items"])] if "items" in node else node.get("const", node.get("enum", [None])[0])
+
+    for (name, field), given in said.items():
+        schema = schemas[name]["properties"][field]
+        if given:
+            schema |= {"description": given[0], "examples": [example(name, field, schema)]}
 
 
 def _keep_used(document: dict[str, Any]) -> None:

@@ -12,13 +12,13 @@ router = APIRouter(tags=["operations"], route_class=StrictRoute)
 
 
 @router.get("/healthz", openapi_extra=describe(replies={200: ("This process lives.", None)}))
-async def healthz() -> Response:
+async def check_health() -> Response:
     """Liveness: this process answers. Says nothing of the database: restarting us would not bring that back."""
     return Response(status_code=200)
 
 
 @router.get("/readyz", openapi_extra=describe(replies={200: ("Requests can be served.", None)}))
-async def readyz(request: Request) -> Response:
+async def check_readiness(request: Request) -> Response:
     """Readiness: the database answers and its schema is the newest."""
     await request.app.state.planner.probes.check_ready()
     return Response(status_code=200)

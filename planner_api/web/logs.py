@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import threading
 from collections.abc import Mapping, MutableMapping
 from contextvars import ContextVar
+from types import TracebackType
 from typing import Any
 
 import structlog
@@ -45,7 +47,7 @@ def _add_request_id(_logger: Any, _method: str, event: Event) -> Event:
 
 
 def configure(settings: Settings) -> None:
-    """Send our logs and those of the libraries through one chain to stderr."""
+    """Send our logs, those of the libraries, warnings and what nobody caught through one chain to stderr."""
     level = getattr(logging, settings.log_level.upper())
     shared: list[Any] = [
         _add_request_id,
@@ -75,7 +77,15 @@ def configure(settings: Settings) -> None:
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
+    logging.captureWarnings(True)
+    sys.excepthook = _log_uncaught
+    threading.excepthook = lambda found: _log_uncaught(found.exc_type, found.exc_value, found.exc_traceback)
     logging.getLogger("uvicorn.access").disabled = True  # ours knows request ids and leaves out what is routine
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    if error is not None and not issubclass(kind, KeyboardInterrupt):
+        structlog.get_logger(__name__).critical("uncaught", exc_info=(kind, error, trace))
 
 
 def stay_quiet() -> None:

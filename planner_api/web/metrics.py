@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from sqlalchemy.ext.asyncio import AsyncSession
 
 REQUEST_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-SOLVE_BUCKETS_S = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+JOB_BUCKETS_S = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Metrics:
             buckets=REQUEST_BUCKETS_S,
             registry=self._registry,
         )
-        self._solves = Histogram(
-            "hope_solve_seconds",
-            "Ended solves by outcome.",
-            ["outcome"],
-            buckets=SOLVE_BUCKETS_S,
+        self._jobs = Histogram(
+            "hope_job_seconds",
+            "Ended jobs by kind and outcome.",
+            ["kind", "outcome"],
+            buckets=JOB_BUCKETS_S,
             registry=self._registry,
         )
         self.refused: Mapping[str, int] = {}
@@ -53,9 +53,9 @@ class Metrics:
         """Count one answered request; ``route`` is one of a few, whatever clients ask for."""
         self._requests.labels(method, route, str(status)).observe(seconds)
 
-    def solved(self, outcome: str, seconds: float) -> None:
-        """Count one ended solve."""
-        self._solves.labels(outcome).observe(seconds)
+    def job(self, kind: str, outcome: str, seconds: float) -> None:
+        """Count one ended job."""
+        self._jobs.labels(kind, outcome).observe(seconds)
 
     def collect(self) -> Iterable[Metric]:
         """What the registry cannot know by itself: refusals and gauges."""

@@ -12,7 +12,7 @@ from planner_api.errors import ForbiddenError
 Role = Literal["admin", "viewer", "device", "anonymous"]
 
 _DEVICE_POSTS = frozenset({"/models", "/profiles", "/profiles/missing", "/plans"})
-_DEVICE_GETS = ("/models/", "/plans/", "/references/")
+_DEVICE_GETS = ("/models/", "/plans/", "/profiles/", "/references/")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Principal:
         """Whether this caller may send ``method`` to ``path``.
 
         A device registers graphs, uploads and reads what plans need, reports about itself and sees what became of
-        that; a viewer reads everything; an admin does the rest.
+        that (of profiles its own SoC's, which its route looks at); a viewer reads everything; an admin does the rest.
         """
         if self.role == "viewer":
             return method in ("GET", "HEAD")

@@ -17,7 +17,7 @@ from typing import TypeVar, get_type_hints
 import msgspec
 
 from planner_api.errors import UnavailableError
-from planner_api.jobs.child import Child, serve
+from planner_api.jobs.child import Ask, Child, serve
 from planner_api.locks import Turns
 from planner_api.web.body import Body, Encoding, Reading, inflate
 from planner_api.web.error import HttpError
@@ -60,10 +60,11 @@ class Reader(Child):
             a thread of this process, for who trusts its only sender.
         memory_bytes: address space that a body may add.
         refused: counts refusals, by the quota's name.
+        modules: where the readings stand; the child loads them before its memory is limited.
     """
 
-    def __init__(self, *, limit: int, timeout_s: float, memory_bytes: int, refused: Counter[str]) -> None:
-        super().__init__("planner_api.web.reader", memory_bytes=memory_bytes, start_s=START_S, arenas=1)
+    def __init__(self, *modules: str, limit: int, timeout_s: float, memory_bytes: int, refused: Counter[str]) -> None:
+        super().__init__("planner_api.web.reader", *modules, memory_bytes=memory_bytes, start_s=START_S, arenas=1)
         self._limit = limit
         self._timeout_s = timeout_s
         self.turns = Turns("bodies_to_read", slots=1, each=1, waiting=WAITING, refused=refused)
@@ -120,9 +121,9 @@ def answer_to(task: Task) -> bytes:
     return b"\x00" + msgspec.msgpack.encode(refusal)
 
 
-def _load() -> Callable[[bytes], bytes]:
+def _load(_ask: Ask) -> Callable[[bytes], bytes]:
     # NOTE: imported before the limit: what is loaded is not counted against a body.
-    for module in ("planner_api.models.reading", "planner_api.profiles.reading"):
+    for module in sys.argv[3:]:
         importlib.import_module(module)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, in the middle of whatever it computes
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from agent_sdk import Agent
-from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device
 from agent_sdk.runtimes.base import Processor
+from agent_sdk.runtimes.offered import discover
 from tests.agent.haste import measure_hastily
 from tests.agent.once import made_once
+from tests.planner.in_thread import InThread, forget_all
 
 __all__ = ["made_once"]
 
@@ -20,7 +21,14 @@ __all__ = ["made_once"]
 @pytest.fixture(autouse=True)
 def probing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No children, which take each a second: ``test_children.py`` has them."""
-    monkeypatch.setattr("agent_sdk.children.possible", lambda: False)
+    monkeypatch.setattr("agent_sdk.first.children.possible", lambda: False)
+
+
+@pytest.fixture(autouse=True)
+def planning_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded planner computes in a thread: its child takes a second to start (``test_embedded.py`` has it)."""
+    forget_all()
+    monkeypatch.setattr("planner_api.runtime.JobProcess", InThread)
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from agent_sdk.measure import neighbours, profiler, timing
-from agent_sdk.measure.witness import Witness
-from agent_sdk.selection import trial
+from agent_sdk.journey import trial
+from agent_sdk.machine import timing
+from agent_sdk.machine.witness import Witness
+from agent_sdk.measure import neighbours, profiler
 
 
 def measure_hastily(monkeypatch: pytest.MonkeyPatch) -> None:

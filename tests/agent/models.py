@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from agent_sdk.feeds import draw
+from agent_sdk.journey.reference import Reference
 from agent_sdk.model import Content, Model, extract, read_model
-from agent_sdk.reference import Reference
+from agent_sdk.model.feeds import draw
 
 
 def branching_model(channels: int = 8, size: int = 16) -> onnx.ModelProto:

@@ -21,8 +21,8 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk import Agent
-from agent_sdk.hard import FAR, TIES, choices
-from agent_sdk.verify import all_finite
+from agent_sdk.journey.verify import all_finite
+from agent_sdk.model.hard import FAR, TIES, choices
 
 FLOATS = ("float32", "float64", "float16")
 WHOLE = ("int64", "int32", "uint8", "int8", "int16", "uint16", "uint32", "uint64")

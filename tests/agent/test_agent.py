@@ -17,11 +17,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import agent_sdk
 from agent_sdk import Agent, errors
+from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import read_model
 from agent_sdk.model.weights import PREFIX
 from agent_sdk.planner.embedded import embedded_client
 from agent_sdk.planner.identity import device_id, store_token, stored_token
-from agent_sdk.verify import relative_error
 from hope_schema import Job, MissingRequest, PlanRequest
 from tests.agent.haste import measure_hastily
 from tests.agent.models import BRANCHING, branching_model, expected

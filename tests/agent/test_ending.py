@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent_sdk import Agent
-from agent_sdk.engine import DeviceClosedError
+from agent_sdk.errors import DeviceClosedError
 from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.planner.supplier import PlanSupplier

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from agent_sdk import Agent
-from agent_sdk import children
+from agent_sdk.first import children
 from tests.agent.haste import measure_hastily
 from tests.agent.models import BRANCHING, expected
 
@@ -75,7 +75,7 @@ held, over = threading.Event(), threading.Event()
 
 
 def hold():  # as whoever reads or plans behind holds them now and then
-    locks = [session.plans._lock, session.plans._reading, session.plans._worker._lock]
+    locks = [session.plans._lock, session.plans._reading, session.plans._worker._lock, session.plans._whole._lock]
     locks += [prepared.serving._lock for prepared in session.plans.ready()]
     locks += [agent._lights._lock]
     for lock in locks:

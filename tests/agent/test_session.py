@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import gc
 import os
 import threading
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,19 +19,26 @@ import pytest
 
 from agent_sdk import Agent, Session
 from agent_sdk.cli.examine import examine
-from agent_sdk.device.soc import read_soc
-from agent_sdk.engine import DeviceClosedError, Executor, RunTimeoutError, SegmentFailedError
-from agent_sdk.errors import ExecutionError
-from agent_sdk.measure.witness import Witness
+from agent_sdk.engine import Executor
+from agent_sdk.engine.single import single_processor_plan
+from agent_sdk.errors import (
+    DeviceClosedError,
+    ExecutionError,
+    InputError,
+    OutOfMemory,
+    RunTimeoutError,
+    SegmentFailedError,
+)
+from agent_sdk.journey.opening import _Opening
+from agent_sdk.journey.planning import Obtainer
+from agent_sdk.journey.rivals import compiled_singles, likeliest
+from agent_sdk.journey.serving import Serving
+from agent_sdk.journey.trial import PLAN, Trial, hold_trial
+from agent_sdk.journey.verify import Verdict, relative_error
+from agent_sdk.machine.soc import read_soc
+from agent_sdk.machine.witness import Witness
 from agent_sdk.planner.client import ServedPlan
 from agent_sdk.planner.supplier import Obtained
-from agent_sdk.runtimes.base import OutOfMemory
-from agent_sdk.selection.opening import _Opening
-from agent_sdk.selection.rivals import compiled_singles, likeliest
-from agent_sdk.selection.serving import Serving
-from agent_sdk.selection.single import single_processor_plan
-from agent_sdk.selection.trial import PLAN, Trial, hold_trial
-from agent_sdk.verify import Verdict, relative_error
 from hope_schema import PlanReply
 from tests.agent.cores import GONE
 from tests.agent.haste import measure_hastily
@@ -46,7 +56,7 @@ def test_a_new_start_neither_measures_nor_tries_again(tmp_path: Path, monkeypatc
     def never(*args: object, **kwargs: object) -> None:
         pytest.fail("the second start measured again")
 
-    monkeypatch.setattr("agent_sdk.selection.opening.hold_trial", never)
+    monkeypatch.setattr("agent_sdk.journey.opening.hold_trial", never)
     with Agent(processors="ort", cache=tmp_path) as agent, agent.load(BRANCHING, background=False) as second:
         assert (second.plan, second.latest.serving.current) == (plan, chosen)
         assert second.latest.obtained.profiled_signatures == 0
@@ -93,9 +103,9 @@ def test_of_the_plans_tried_the_best_stays(better: int, agent: Agent, monkeypatc
         place = int(contenders[PLAN].program.plan == second.plan)
         return replace(found, us=dict.fromkeys(found.us, 100.0) | {PLAN: 50.0 if place == better else 70.0})
 
-    monkeypatch.setattr(agent, "obtain", lambda model, **_: first)
+    monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: first)
     monkeypatch.setattr(_Opening, "_asked_again", lambda self, trial: next(replies, None))
-    monkeypatch.setattr("agent_sdk.selection.opening.hold_trial", trial_of)
+    monkeypatch.setattr("agent_sdk.journey.opening.hold_trial", trial_of)
     with agent.load(BRANCHING, background=False) as session:
         assert session.latest.obtained.plan == (first, second)[better].plan
         assert session.latest.plan_executor.program.plan == session.latest.obtained.plan
@@ -106,7 +116,7 @@ def test_a_plan_does_not_compete_with_its_copy(agent: Agent, monkeypatch: pytest
     """A plan on one processor is compiled once, and is what ``--compare`` reports for that processor."""
     with agent.load(BRANCHING, background=False) as session:
         newer = newer_plan(agent, session, "ort@0")
-    monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+    monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
     with agent.load(BRANCHING, all_rivals=True, background=False) as session:
         rivals = session.latest.serving.contenders.keys() - {PLAN}
         assert PLAN in session.latest.serving.contenders
@@ -126,7 +136,7 @@ def test_a_plan_that_fails_while_it_is_timed_is_not_reported_as_executed(
 
     with agent.load(BRANCHING, all_rivals=True, background=False) as session:
         monkeypatch.setattr(session.latest.plan_executor, "run", fail)
-        monkeypatch.setattr("agent_sdk.prepared.verdict", lambda *given: Verdict(0.0, 1e-3, "nothing"))
+        monkeypatch.setattr("agent_sdk.journey.prepared.verdict", lambda *given: Verdict(0.0, 1e-3, "nothing"))
         report, _ = examine(agent, session, session.draw(), runs=3, compare=False)
         assert report.executed != PLAN
     assert any(note.startswith("the plan failed") for note in report.notes)
@@ -138,8 +148,8 @@ def test_few_rivals_stay_after_the_first_trial(agent: Agent, monkeypatch: pytest
         newer = newer_plan(agent, session, "ort@0")
         assert "onnxruntime" in session.latest.serving.contenders
         everyone = session.latest.serving.contenders
-    monkeypatch.setattr("agent_sdk.selection.opening.RIVALS", 1)
-    monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+    monkeypatch.setattr("agent_sdk.journey.opening.RIVALS", 1)
+    monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
     with agent.load(BRANCHING, background=False) as session:
         assert len(session.latest.serving.contenders) <= min(3, len(everyone))
 
@@ -147,15 +157,100 @@ def test_few_rivals_stay_after_the_first_trial(agent: Agent, monkeypatch: pytest
 def test_rivals_are_chosen_within_the_memory_there_is(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one model fits beside the plan, one rival is compiled: the likeliest."""
     compiled = []
-    monkeypatch.setattr("agent_sdk.selection.opening.copies_at_once", lambda model: 2)
+    monkeypatch.setattr("agent_sdk.journey.opening.copies_at_once", lambda model: 2)
 
     def noted(names: list[str], *rest: Any) -> Any:
         compiled.append(names)
         return compiled_singles(names, *rest)
 
-    monkeypatch.setattr("agent_sdk.selection.opening.compiled_singles", noted)
+    monkeypatch.setattr("agent_sdk.journey.opening.compiled_singles", noted)
     agent.load(BRANCHING, background=False).close()
     assert [len(names) for names in compiled] == [1]
+
+
+def test_a_whole_network_holds_the_cores(agent: Agent) -> None:
+    """It runs when nobody else computes on them, and meanwhile nobody else does."""
+    inputs, right = expected(BRANCHING, seed=1)
+    device = agent.device
+    with agent.load(BRANCHING) as session, ThreadPoolExecutor(1) as pool:
+        session.run(inputs)
+        whole = session.plans.whole
+        with device.held(device.processors["ort@0"]):
+            waiting = pool.submit(whole.run, inputs)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.5)
+        assert relative_error(waiting.result(60.0), right) < 1e-4
+        busy: list[tuple[str, ...]] = []
+        own = whole.session
+        whole._session = SimpleNamespace(run=lambda *given: busy.append(device.arbiter.busy) or own.run(*given))
+        whole.run(inputs)
+    assert set(busy[0]) >= set(device.processors["ort@0"].spec.resources)
+
+
+def test_several_runs_of_a_session_are_under_way_at_once(agent: Agent) -> None:
+    """As many as are asked for, by everybody who may answer; no number is one that cannot be had."""
+    for wrong in (0, 1000):
+        with pytest.raises(InputError, match=f"in_flight is {wrong}; from 1 to"):
+            agent.load(BRANCHING, in_flight=wrong)
+    inputs, right = expected(BRANCHING, seed=1)
+    with agent.load(BRANCHING, background=False, in_flight=3) as session, ThreadPoolExecutor(6) as pool:
+        assert {each.in_flight for each in session.latest.serving.contenders.values()} == {3}
+        for found in pool.map(lambda _: session.run(inputs), range(60)):
+            assert relative_error(found, right) < 1e-4
+
+
+@pytest.mark.parametrize("calm", [True, False])
+def test_a_disturbed_trial_asks_for_nothing(agent: Agent, monkeypatch: pytest.MonkeyPatch, calm: bool) -> None:
+    """However far a plan was off: what a disturbed machine shows is not fed back, and no other plan is asked for."""
+    sent: list[Any] = []
+    monkeypatch.setattr("agent_sdk.journey.opening.is_outdated", lambda *_: True)
+    monkeypatch.setattr("agent_sdk.journey.opening.hold_trial", lambda *given: replace(hold_trial(*given), calm=calm))
+    monkeypatch.setattr(agent._supplier.plans, "settled", lambda *_: None)
+    monkeypatch.setattr(agent._supplier, "upload", lambda measured: sent.append(measured) or "not now")
+    agent.load(BRANCHING, background=False).close()
+    assert bool(sent) is calm
+
+
+def test_a_session_answers_in_both_forms_without_blocking(agent: Agent) -> None:
+    """``arun(feed)`` by name, ``arun(None, feed)`` as a list, as ``run`` does."""
+    inputs, right = expected(BRANCHING, seed=1)
+    with agent.load(BRANCHING) as session:
+        named = asyncio.run(session.arun(inputs))
+        listed = asyncio.run(session.arun(None, inputs))
+    assert relative_error(named, right) < 1e-4
+    assert relative_error(dict(zip(named, listed, strict=True)), right) < 1e-4
+
+
+def test_a_rival_that_lacks_memory_costs_no_plan(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan answers without it."""
+    lacking = []
+
+    def refuse(model: Any, processor: Any, *_: Any) -> Any:
+        lacking.append(processor.id)
+        raise MemoryError
+
+    monkeypatch.setattr("agent_sdk.journey.rivals.whole_run", refuse)
+    with agent.load(BRANCHING, background=False) as session:
+        assert lacking
+        assert list(session.latest.serving.contenders) == [PLAN]
+        assert session.run(session.draw())
+
+
+def test_a_load_that_fails_frees_what_was_compiled(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the failure comes while rivals are compiled, beside a plan that is ready."""
+    opened = []
+
+    def fail(*_: Any) -> Any:
+        opened.extend(one for one in gc.get_objects() if isinstance(one, Executor))
+        raise RuntimeError("in the middle")
+
+    monkeypatch.setattr("agent_sdk.journey.opening.compiled_singles", fail)
+    before = {id(one) for one in gc.get_objects() if isinstance(one, Executor)}
+    with pytest.raises(RuntimeError, match="in the middle"):
+        agent.load(BRANCHING, background=False)
+    ours = [one for one in opened if id(one) not in before]
+    assert ours
+    assert all(executor._closed for executor in ours)
 
 
 def test_one_of_few_rivals_leaves_a_core_to_others(agent: Agent) -> None:
@@ -179,7 +274,7 @@ def test_a_refresh_takes_up_a_newer_plan_while_runs_go_on(agent: Agent, monkeypa
     with agent.load(BRANCHING, background=False) as session:
         assert agent.refresh(session) is False
         newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+        monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
         stop = threading.Event()
         worst: list[float] = []
 
@@ -230,7 +325,7 @@ def test_a_plan_that_cannot_run_falls_back(
         return fail() if self.program.plan.profile_version else real(self, *args, **kwargs)
 
     if step == "compile":
-        monkeypatch.setattr("agent_sdk.selection.opening.Executor", fail)
+        monkeypatch.setattr("agent_sdk.journey.opening.Executor", fail)
     else:
         monkeypatch.setattr(Executor, "run", run)
     inputs, right = expected(BRANCHING, seed=4)
@@ -289,7 +384,7 @@ def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: py
     both = reply.plan.model_copy(update={"steps": tuple(steps), "processors": ("ort@0", "ort@1")})
     reply = reply.model_copy(update={"plan": both})  # bound to its cores: on a single one it may move away
     newer = replace(newer, served=ServedPlan(reply, '"2"', "hit"))
-    monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+    monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
     bind = os.sched_setaffinity
 
     def refuse(thread: int, cores: Iterable[int]) -> None:
@@ -334,7 +429,7 @@ def test_a_failed_refresh_changes_nothing_and_is_repeated(agent: Agent, monkeypa
     with agent.load(BRANCHING, background=False) as session:
         before = (session.latest.obtained, session.plan, session.latest.serving, list(session.notes))
         newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+        monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
         compiled = _Opening._compile
         monkeypatch.setattr(_Opening, "_compile", lambda *given: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -356,9 +451,9 @@ def test_a_newer_plan_that_cannot_run_leaves_the_old_one(agent: Agent, monkeypat
     with agent.load(BRANCHING, background=False) as session:
         before = (session.latest.obtained, session.plan, session.latest.serving)
         newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+        monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
         with monkeypatch.context() as patch:
-            patch.setattr("agent_sdk.selection.opening.Executor", fail)
+            patch.setattr("agent_sdk.journey.opening.Executor", fail)
             assert agent.refresh(session) is False
         assert (session.latest.obtained, session.plan, session.latest.serving) == before
         assert any("no room" in note for note in session.notes)
@@ -371,7 +466,7 @@ def test_a_closed_session_takes_up_no_plan(agent: Agent, monkeypatch: pytest.Mon
     """A refresh after the end is refused and opens nothing that nobody would close."""
     session = agent.load(BRANCHING, background=False)
     newer = newer_plan(agent, session, "ort@0")
-    monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+    monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
     session.close()
     with pytest.raises(ExecutionError, match="closed"):
         agent.refresh(session)
@@ -384,7 +479,7 @@ def test_an_old_plan_that_hangs_keeps_no_new_one_away(agent: Agent, monkeypatch:
     inputs, right = expected(BRANCHING, seed=4)
     with agent.load(BRANCHING, background=False) as session:
         newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+        monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
         old = session.latest.serving
         close = old.close
 

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk.cli import commands as cli
+from agent_sdk.journey.planning import Obtainer
 from agent_sdk.model import Model
-from agent_sdk.obtaining import Obtainer
 from agent_sdk.planner.client import ServedPlan
 from agent_sdk.planner.supplier import Obtained
 from hope_schema import Cut, PlanReply, merge

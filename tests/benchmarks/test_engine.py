@@ -7,7 +7,7 @@ from itertools import repeat
 
 import pytest
 
-from agent_sdk.measure.witness import SLOW, Witness, calm
+from agent_sdk.machine.witness import SLOW, Witness, calm
 from benchmarks.engine import measuring
 from benchmarks.engine.measuring import measure
 

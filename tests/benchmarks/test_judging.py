@@ -35,7 +35,7 @@ def one_network(name: str, cores: int, ours_us: float, openvino_us: float, answe
     return {"rows": rows, "models": [facts], "machine": {"cores": cores}, "circumstances": circumstances}
 
 
-def verdicts(cores: int) -> dict[str, tuple[float, bool]]:
+def verdicts(cores: int) -> dict[str, tuple[float, bool | None]]:
     """What is said of two networks, on so many cores."""
     found = [one_network("a", cores, 64.0, 200.0, "plan"), one_network("b", cores, 100.0, 80.0, "onnxruntime")]
     measures, table = judge(

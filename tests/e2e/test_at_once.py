@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from agent_sdk import Agent
+from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import read_model
-from agent_sdk.verify import relative_error
 from hope_schema import merge
 from tests.agent.models import chain_model, expected
 from tests.e2e.test_remote_planner import served
@@ -30,7 +30,7 @@ def test_the_first_plan_rests_on_predictions(cache: Path, tmp_path: Path) -> Non
             assert first.profiled_signatures == 0
             assert first.plan is not None
             assert all(step.predicted_spread for step in first.plan.steps)
-            question = agent._opener.obtainer._question(model)
+            question = agent._services.obtainer._question(model)
             assert {row.signature for row in agent._supplier.missing(question).latencies} == {
                 op.signature for op in merge(model.graph)
             }

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from agent_sdk.cli import commands as cli
-from agent_sdk.reference import Reference
-from agent_sdk.selection.trial import WORTH
+from agent_sdk.journey.reference import Reference
+from agent_sdk.journey.trial import WORTH
 
 PROMISED = {
     "model", "model_hash", "soc", "frequency", "processors", "plan_id", "plan_cached", "method", "planned_us",

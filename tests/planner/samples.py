@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal
 
-import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
@@ -31,15 +31,25 @@ from hope_schema import (
 )
 from planner_api import app as fleets
 from planner_api import embedded
-from planner_api.cli import main as cli
 from planner_api.compression import unzstd
+from planner_api.db.engine import Database
 from planner_api.db.tables import PlanRow
 from planner_api.devices import repository as devices
+from planner_api.devices import service
+from planner_api.devices.audit.service import local_actor
+from planner_api.jobs.worker import Worker
+from planner_api.plans.jobs import BETTER, FIRST
+from planner_api.profiles.jobs import FOLD, OUTDATED
+from planner_api.runtime import build_kinds
 from planner_api.settings import Settings
 from planner_api.web.application import App
 from planner_api.web.tokens import Kind, hash_token, new_token
+from tests.planner.in_thread import InThread, forget_all
 
 SOC, FREQUENCY = "soc-1", "max"
+QUICK = (FOLD, OUTDATED, FIRST)
+"""What somebody waits for; better plans are made when a test says so."""
+EVERY = (*QUICK, BETTER)
 JSON = {"content-type": "application/json"}
 PROCESSORS = tuple(
     Processor(
@@ -109,13 +119,19 @@ def measure(
 
 
 @contextmanager
-def serving(database_url: str, **settings: Any) -> Iterator[Api]:
-    """Run the application on a database; nothing folds or solves in the background unless asked to."""
+def serving(database_url: str, *, works: Sequence[str] = QUICK, **settings: Any) -> Iterator[Api]:
+    """Run the application on a database, with a worker in its process that does what somebody waits for, alone.
+
+    ``works``: the kinds of jobs that it does. Nothing is folded in the background unless asked for.
+    """
     values = {"database_url": database_url, "fold_interval_s": 3600.0, "worker_in_process": False, **settings}
     chosen = Settings(**values)
     app = (embedded if chosen.embedded else fleets).create_app(chosen)
+    forget_all()
     with TestClient(app, raise_server_exceptions=False) as client:
-        yield Api(app, client)
+        api = Api(app, client)
+        with api.working(works) if works and not app.planner.settings.embedded else nullcontext():
+            yield api
 
 
 class Api:
@@ -139,6 +155,21 @@ class Api:
         assert self.client.portal is not None
         return self.client.portal.call(call, *arguments)
 
+    @contextmanager
+    def working(self, kinds: Sequence[str]) -> Iterator[None]:
+        """Have a worker do jobs of these kinds, in the application's own event loop."""
+        planner, stop = self.app.planner, asyncio.Event()
+        every = build_kinds(planner.database, planner.settings)
+        metrics = getattr(planner, "metrics", None)
+        worker = Worker(planner.queue, every, [tuple(kinds)], InThread, metrics=metrics, grace_s=5.0)
+        assert self.client.portal is not None
+        running = self.client.portal.start_task_soon(worker.run, stop)
+        try:
+            yield
+        finally:
+            self.client.portal.call(stop.set)
+            running.result(20)
+
     def learn(self, graph: ModelGraph, device_id: str = "device-1", **more: Any) -> Observations:
         """Send a graph, measure all that is missing and upload it; return the upload."""
         assert self.post("/models", graph).status_code in (200, 201)
@@ -159,7 +190,7 @@ class Api:
         """Upload, and have it folded; the answer."""
         answer = self.post("/profiles", upload, **header)
         if answer.status_code == 202:
-            self.await_(self.app.planner.profiles.fold, upload.soc, upload.frequency)
+            self.await_(self.app.planner.profiles.folded, upload.soc, upload.frequency)
         return answer
 
     def profile(self) -> Profile:
@@ -240,11 +271,17 @@ def enrolled(api: Api, name: str) -> dict[str, str]:
     return bearer(token)
 
 
-def tokens(capsys: pytest.CaptureFixture[str], url: str, *arguments: str) -> str:
-    """Run ``hope-planner tokens`` and return what it printed."""
-    capsys.readouterr()
-    assert cli.main(["tokens", *arguments, "--database", url]) == 0
-    return capsys.readouterr().out.strip()
+def issue(url: str, kind: Literal["admin", "viewer", "claim"], **more: Any) -> str:
+    """Make a token, or a claim, on a database; return its secret."""
+
+    async def make() -> str:
+        database = Database(url)
+        try:
+            return (await service.issue(database, kind, local_actor(), **more)).token
+        finally:
+            await database.close()
+
+    return asyncio.run(make())
 
 
 def eventually(check: Callable[[], bool], seconds: float = 10.0) -> bool:

@@ -9,20 +9,22 @@ import numpy as np
 import pytest
 
 from hope_schema import LatencyColumns, Observations, Profile
-from planner_api.cli import main as cli
 from planner_api.profiles import oversight
 from planner_api.profiles import statistics as statistics_module
 from planner_api.profiles.folding import Folder, estimate, estimates, wanted
 from planner_api.profiles.snapshot import publish
 from planner_api.profiles.statistics import Statistics, device_hash
+from tests.planner.commanding import commanding
 from tests.planner.samples import (
     FREQUENCY,
     SOC,
     Api,
+    admin_token,
     chain,
     enrolled,
     measure,
     plan_request,
+    problem,
 )
 from tests.planner.test_folding import BIG, upload
 
@@ -78,7 +80,7 @@ def test_revoking_a_device_takes_its_figures_back(api: Api, admin: dict[str, str
 
 
 def test_profiles_are_corrected_at_the_command_line(
-    api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
+    api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What a device said is forgotten by name and by revoking it; what a revoked one left behind, by making it anew."""
     headers = {name: enrolled(api, name) for name in ("one", "two", "three", "four")}
@@ -90,20 +92,24 @@ def test_profiles_are_corrected_at_the_command_line(
             assert api.upload(sent, header).status_code == 202
     shared = set(api.profile().latencies.signature) - headers.keys()
 
-    def after(*arguments: str) -> set[str]:
-        """Whose junk a command leaves."""
-        assert cli.main([*arguments, "--database", database_url]) == 0
-        return headers.keys() & set(api.profile().latencies.signature)
+    with commanding(api, capsys, admin_token(api)) as say:
 
-    assert after("profiles", "forget", SOC, FREQUENCY, "--device", "one") == {"two", "three", "four"}
-    assert after("tokens", "revoke", "--device", "two") == {"three", "four"}
-    with monkeypatch.context() as killed_halfway:
-        killed_halfway.setattr(oversight, "forget_device", AsyncMock(return_value=0))
-        assert after("tokens", "revoke", "--device", "three") == {"three", "four"}
-    assert after("profiles", "rebuild", SOC, FREQUENCY) == {"four"}
-    assert shared <= set(api.profile().latencies.signature), "what others said stays"
-    assert after("profiles", "forget", SOC, FREQUENCY) == set()
-    assert api.profile().latencies.us == ()
+        def after(*arguments: str) -> set[str]:
+            """Whose junk a command leaves."""
+            assert say(*arguments) == "done\n"
+            return headers.keys() & set(api.profile().latencies.signature)
+
+        assert after("profiles", "forget", SOC, FREQUENCY, "--device", "one") == {"two", "three", "four"}
+        assert after("devices", "revoke", "two") == {"three", "four"}
+        with monkeypatch.context() as killed_halfway:
+            killed_halfway.setattr(oversight, "forget_device", AsyncMock(return_value=0))
+            assert after("devices", "revoke", "three") == {"three", "four"}
+        assert after("profiles", "rebuild", SOC, FREQUENCY) == {"four"}
+        assert shared <= set(api.profile().latencies.signature), "what others said stays"
+        assert say("profiles", "who", SOC, FREQUENCY).splitlines()[1].split()[:1] == ["four"]
+        assert after("profiles", "forget", SOC, FREQUENCY) == set()
+        assert api.profile().latencies.us == ()
+        assert "nothing is known of SoC 'nobody'" in say("profiles", "who", "nobody", "max", status=1)
 
 
 def test_socs_count_by_agreement(api: Api, admin: dict[str, str]) -> None:
@@ -119,7 +125,16 @@ def test_socs_count_by_agreement(api: Api, admin: dict[str, str]) -> None:
         header = enrolled(api, name)
         api.upload(measure(api.missing(GRAPH, name, header), name), header)
     assert total() == 1
-    assert api.client.put("/fleet/socs/made-up", headers=admin).status_code == 204
+    problem(api.client.put("/fleet/socs/made-up", headers=admin), 404, "soc-unknown")
+
+
+def test_who_vouches_for_a_soc_is_written_down(api: Api, admin: dict[str, str]) -> None:
+    """An admin's upload makes a SoC count as well as an admin's word does: either is an entry, once, under a name."""
+    api.post("/models", GRAPH, **admin)
+    assert api.post("/profiles", measure(api.missing(GRAPH, "one", admin), "one"), **admin).status_code == 202
+    assert api.client.put(f"/fleet/socs/{SOC}", headers=admin).status_code == 204
+    (entry,) = api.client.get("/audit", params={"action": "soc.establish"}, headers=admin).json()["entries"]
+    assert (entry["actor"], entry["subject"]) == ("admin:1", SOC)
 
 
 @pytest.mark.parametrize("factor", [3.0, 100.0, 0.01])

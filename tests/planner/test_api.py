@@ -198,7 +198,7 @@ def test_networks_are_planned_together(api: Api) -> None:
 def test_figures_that_do_not_add_up_are_no_fault(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever was stored: a plan whose sums cannot be told is refused as one, and not answered with a 500."""
     api.learn(GRAPH)
-    monkeypatch.setattr("planner_api.jobs.solver.solve", Mock(side_effect=OverflowError("too large")))
+    monkeypatch.setattr("planner_api.plans.make.plan", Mock(side_effect=OverflowError("too large")))
     answer = api.post("/plans", plan_request(GRAPH))
     assert (answer.status_code, answer.json()["type"]) == (422, "urn:hope:unplannable")
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from planner_api.cli import main as cli
+from planner_api.cli import commands as cli
 from planner_api.db.backup import read, write
 from planner_api.db.engine import sync_engine
+from planner_api.db.migrate import upgrade
 from planner_api.db.tables import Base
 from planner_api.errors import UsageError
-from tests.planner.samples import chain, plan_request, serving, tokens
+from tests.planner.samples import chain, issue, plan_request, serving
 
 
 def content(url: str) -> dict[str, list[Any]]:
@@ -32,9 +33,9 @@ def content(url: str) -> dict[str, list[Any]]:
 
 
 @pytest.fixture
-def lived_in(database_url: str, capsys: pytest.CaptureFixture[str]) -> str:
+def lived_in(database_url: str) -> str:
     """A planner with a model, a profile, a plan, tokens and what follows from them."""
-    tokens(capsys, database_url, "create", "--label", "me")
+    issue(database_url, "admin", label="me")
     with serving(database_url) as api:
         api.learn(chain())
         assert api.post("/plans", plan_request(chain())).status_code in (200, 202)
@@ -77,6 +78,7 @@ def test_a_damaged_file_restores_nothing(damage: str, tmp_path: Path, sqlite_url
         case "more":
             file.write_bytes(gzip.compress(whole + lines[-2]))
     url = f"sqlite:///{tmp_path}/restored.sqlite"
+    upgrade(url)
     with pytest.raises(UsageError, match=r"copy\.gz"):
         read(url, file)
     assert not any(content(url).values())
@@ -86,7 +88,7 @@ def test_the_commands_refuse_what_would_overwrite(
     sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An existing file and a database with rows are left as they are, said in one line each."""
-    tokens(capsys, sqlite_url, "create")
+    issue(sqlite_url, "admin")
     file = str(tmp_path / "copy.gz")
     assert cli.main(["backup", file, "--database", sqlite_url]) == 0
     assert f"rows of {sqlite_url} written to {file}" in capsys.readouterr().out

@@ -14,9 +14,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from planner_api.cli import main as cli
 from planner_api.settings import Settings
 from planner_api.web.metrics import Metrics
+from tests.planner.commanding import parsed
 from tests.planner.helm import find_helm
 
 CHART = Path(__file__).parents[2] / "charts" / "hope-planner"
@@ -77,8 +77,8 @@ def test_helm_finds_nothing_to_say(helm: Callable[..., str]) -> None:
     """Its own check passes, and what it tells after an installation names commands that exist."""
     assert "0 chart(s) failed" in helm({"monitoring": {"enabled": True}}, "lint", "--strict")
     notes = (CHART / "templates" / "NOTES.txt").read_text()
-    for arguments in re.findall(r"hope-planner (tokens .+)", notes):
-        cli._parser().parse_args(arguments.split())
+    for arguments in re.findall(r"hope-planner (\S.+)", notes):
+        parsed(arguments.split())
 
 
 def test_everything_the_chart_promises_is_there(render: Render) -> None:
@@ -135,7 +135,7 @@ def test_containers_run_commands_and_settings_that_exist(render: Render) -> None
     known = {f"HOPE_{name.upper()}" for name in Settings.model_fields}
     for item in (of(objects, "Deployment", "api"), of(objects, "Deployment", "worker"), of(objects, "Job")):
         main = container(item)
-        cli._parser().parse_args(main["args"])
+        parsed(main["args"])
         variables = {entry["name"] for entry in main["env"]}
         assert {name for name in variables if name.startswith("HOPE_")} <= known
         assert {"HOPE_DATABASE_URL", "HOPE_SOLVE_BUDGET_S"} <= variables
@@ -273,10 +273,11 @@ def test_every_query_asks_for_metrics_and_labels_that_exist(render: Render) -> N
     """Alert rules and dashboard name no metric, and match no label, that the planner does not give."""
     metrics = Metrics()
     metrics.request("GET", "/plans/{plan_id}", 200, 0.004)
-    metrics.solved("done", 1.5)
+    metrics.job("better", "done", 1.5)
     metrics.refused = {"models_per_day": 1}
     metrics.gauges |= {"plans": ("status", {"queued": 3.0}), "inbox": ("state", {"waiting": 0.0})}
-    metrics.gauges["releases"] = ("state", {"waiting": 0.0})
+    metrics.gauges["releases"] = metrics.gauges["jobs"] = ("state", {"waiting": 0.0})
+    metrics.gauges["workers"] = ("state", {"looking": 1.0})
     metrics.gauges["database"] = ("state", {"up": 1.0})
     labels: dict[str, set[str]] = defaultdict(set)
     for family in text_string_to_metric_families(metrics.render().decode()):

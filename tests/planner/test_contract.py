@@ -7,11 +7,13 @@ import json
 import re
 import threading
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema_rs
 import pytest
 import schemathesis
 import uvicorn
@@ -24,7 +26,9 @@ from planner_api import openapi
 from planner_api.app import create_app, openapi_document
 from planner_api.settings import Settings
 from planner_api.web.asgi import GIVEN_ID, MAX_REQUEST_ID
+from planner_api.web.document import WORDS
 from tests import CAMPAIGN
+from tests.planner.in_thread import InThread, forget_all
 from tests.planner.samples import FREQUENCY, JSON, PROCESSORS, SOC, chain, measure, missing_request, plan_request
 
 EXPORTED = Path(__file__).parents[2] / "openapi" / "openapi.json"
@@ -90,6 +94,34 @@ def test_every_route_documents_its_problems() -> None:
                 assert "application/problem+json" in operation["responses"][status]["content"]
 
 
+def test_every_property_says_what_it_means() -> None:
+    """Each has a description and an example that its schema takes, and no line of the table is about none."""
+    schemas = DOCUMENT["components"]["schemas"]
+    words = tomllib.loads(WORDS.read_text())
+    for name, schema in schemas.items():
+        for field, about in schema.get("properties", {}).items():
+            assert about.get("description"), f"{name}.{field}: say in web/properties.toml what it means"
+            (example,) = about["examples"]
+            takes = jsonschema_rs.validator_for({**about, "components": {"schemas": schemas}})
+            assert takes.is_valid(example), f"{name}.{field} does not take {example}"
+    known = {name for schema in schemas.values() for name in schema.get("properties", ())}
+    known |= {f"{name}.{field}" for name, schema in schemas.items() for field in schema.get("properties", ())}
+    assert set(words) <= known
+
+
+VERBS = (
+    "add|approve|begin|check|compare|create|describe|drop|enrol|establish|forget|label|list|pause|plan|point|prove|"
+    "read|rebuild|request|resolve|resume|revoke|roll|set|store|submit|upload"
+)
+
+
+def test_operations_are_called_by_what_they_do() -> None:
+    """Ids are a verb and what it is done to, and no two are the same: generated clients name their functions so."""
+    ids = [operation["operationId"] for methods in DOCUMENT["paths"].values() for operation in methods.values()]
+    assert len(set(ids)) == len(ids)
+    assert [name for name in ids if not re.fullmatch(f"({VERBS})(_[a-z]+)+", name)] == []
+
+
 def test_patterns_of_names_stand_in_the_contract() -> None:
     """What a map of versions and a request's id may hold is said there, and is what the planner takes."""
     maps = [
@@ -116,22 +148,30 @@ def address(shared_url: str) -> Iterator[str]:
     """A planner that serves on loopback, on a database of each kind, with something of everything in it."""
     app = create_app(
         Settings(
-            database_url=shared_url, worker_in_process=False, rate_per_token=0, rate_per_address=0, log_level="error"
+            database_url=shared_url,
+            worker_in_process=True,
+            solve_budget_s=0.05,
+            rate_per_token=0,
+            rate_per_address=0,
+            log_level="error",
         )
     )
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on", http="httptools"))
     thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.01)
-        base = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        fill(base)
-        yield base
-    finally:
-        server.should_exit = True
-        thread.join()
+    forget_all()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("planner_api.runtime.JobProcess", InThread)
+        thread.start()
+        try:
+            while not server.started:
+                assert thread.is_alive()
+                time.sleep(0.01)
+            base = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+            fill(base)
+            yield base
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 def fill(base: str) -> None:
@@ -156,7 +196,7 @@ def fill(base: str) -> None:
             assert client.request(method, path, json=body).is_success, path
         release = client.post("/releases", json={"model": "net:2", "alias": "live", "stages": [0.5, 1.0]})
         fanout = client.post(f"/models/{GRAPH.model_hash}/plans", json={})
-        PLACES.update(release_id=release.json()["release_id"], fanout_id=fanout.json()["fanout_id"])
+        PLACES.update(release_id=release.json()["release_id"], fanout_id=fanout.json()["fanout_id"], number=1)
 
 
 KNOWN: dict[str, Any] = {

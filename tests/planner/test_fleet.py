@@ -21,17 +21,24 @@ from hope_schema import (
     FleetPlanPage,
     FleetProfilePage,
     FleetSummary,
+    LatencyColumns,
     MeasuredRun,
+    merge,
 )
 from planner_api.db.migrate import upgrade
-from planner_api.db.tables import PlanRow
+from planner_api.db.tables import JobRow, PlanVersionRow
 from planner_api.jobs import repository
-from planner_api.plans.making import DEVICE_WAITS
-from planner_api.plans.store import RowPlanStore
-from planner_api.views.service import FANOUT_PRIORITY
+from planner_api.jobs.queue import put
+from planner_api.jobs.repository import Wanted
+from planner_api.plans.ahead import FANOUT_PRIORITY
+from planner_api.plans.jobs import BETTER
+from planner_api.plans.service import DEVICE_WAITS
+from planner_api.plans.solve import BetterPlan
+from planner_api.profiles.jobs import OUTDATED, key_of
 from tests import CAMPAIGN
+from tests.planner.jobs_help import solve_one
 from tests.planner.postgres import Postgres
-from tests.planner.samples import PROCESSORS, SOC, Api, chain, measure, plan_request, serving
+from tests.planner.samples import FREQUENCY, PROCESSORS, SOC, Api, chain, eventually, measure, plan_request, serving
 
 GRAPH = chain()
 SOCS = ("soc-1", "soc-2", "soc-3")
@@ -51,10 +58,8 @@ def know(api: Api, *socs: str) -> None:
         upload = measure(Missing.model_validate_json(missing.content), f"device-{number}", soc=soc)
         assert api.post("/profiles", upload).status_code == 202
 
-    async def fold() -> None:
-        await api.app.planner.profiles.fold_pending()
-
-    api.await_(fold)
+    for soc in (SOC, *socs):
+        api.await_(api.app.planner.profiles.folded, soc, FREQUENCY)
 
 
 def _missing() -> dict[str, Any]:
@@ -73,29 +78,6 @@ def ask(api: Api, soc: str = SOC) -> Any:
     """Ask for the plan as an agent does: for all processors of its device, in the device's order."""
     names = tuple(processor.id for processor in reversed(PROCESSORS))
     return api.post("/plans", plan_request(GRAPH, soc=soc, processors=names))
-
-
-def solve_one(api: Api) -> str:
-    """Do what a worker does, without a child: lease, plan, store; return the plan's id."""
-
-    async def work() -> str:
-        from planner_api.jobs.process import Solved
-        from planner_api.planning import plan
-
-        planner = api.app.planner
-        store = RowPlanStore(planner.database)
-        async with planner.database.write() as session:
-            lease = await repository.take(session, "test", 60.0)
-        assert lease is not None
-        task = await store.load(lease.plan_id)
-        found = plan(task.graphs, task.profile, method="greedy", budget_s=0.1)
-        async with planner.database.write() as session:
-            assert await planner.queue.finish(session, lease)
-            version = await store.store(session, lease.plan_id, Solved(found, 1000.0))
-            await planner.events.publish(session, lease.plan_id, version)
-        return lease.plan_id
-
-    return str(api.await_(work))
 
 
 def test_a_release_plans_a_model_for_the_whole_fleet(api: Api) -> None:
@@ -153,7 +135,7 @@ def test_a_device_that_asks_while_a_worker_solves_does_not_break_its_lease(api: 
 
     async def lease() -> Any:
         async with api.app.planner.database.write() as session:
-            return await repository.take(session, "worker", 60.0)
+            return await repository.take(session, [BETTER], "worker", 60.0)
 
     held = api.await_(lease)
     assert ask(api).json()["version"] == 1
@@ -165,31 +147,63 @@ def test_a_device_that_asks_while_a_worker_solves_does_not_break_its_lease(api: 
 
 
 def priorities(api: Api) -> list[int]:
-    """The priorities of all plans."""
+    """The priorities of all jobs."""
 
     async def read() -> list[int]:
         async with api.app.planner.database.read() as session:
-            return list(await session.scalars(select(PlanRow.priority)))
+            return list(await session.scalars(select(JobRow.priority)))
 
     return list(api.await_(read))
 
 
+def fail(api: Api, error: str) -> str:
+    """Let the first better plan in the queue fail for good; return its id."""
+
+    async def work() -> str:
+        planner = api.app.planner
+        kind = BetterPlan(planner.database, planner.settings)
+        async with planner.database.write() as session:
+            lease = await repository.take(session, [BETTER], "test", 60.0)
+        assert lease is not None
+        task = await kind.load(lease)
+        assert await planner.queue.fail(kind, lease, error, permanent=True, task=task) is False
+        return lease.key
+
+    return str(api.await_(work))
+
+
 def test_a_released_plan_that_failed_is_left_alone_until_its_figures_move(api: Api) -> None:
-    """The sweep queues nothing that failed on the very profile there is."""
+    """A plan that failed on the very profile there is is not queued again, and is once a figure of it moved."""
     know(api, SOC)
     release(api)
+    failed = fail(api, "no processor supports it")
 
-    async def fail_and_sweep() -> int:
+    async def compare() -> None:
         planner = api.app.planner
         async with planner.database.write() as session:
-            lease = await repository.take(session, "test", 60.0)
-        assert lease is not None
-        assert await planner.queue.fail(lease, "no processor supports it", permanent=True) is False
-        return int(await planner.making.resolve_outdated())
+            await put(session, Wanted(OUTDATED, key_of(SOC, FREQUENCY)))
+        await planner.queue.ended((OUTDATED, key_of(SOC, FREQUENCY)), timeout_s=20.0)
 
-    assert api.await_(fail_and_sweep) == 0
+    api.await_(compare)
     plans = FleetPlanPage.model_validate_json(api.client.get("/fleet/plans").content).plans
     assert [plan.status for plan in plans] == ["failed"]
+    moved = measure(api.missing(GRAPH, "device-9"), "device-9")
+    signatures = [op.signature for op in merge(GRAPH)]
+    moved = moved.model_copy(
+        update={
+            "latencies": LatencyColumns(
+                signature=tuple(signatures),
+                kind=(PROCESSORS[0].kind,) * len(signatures),
+                us=(500.0,) * len(signatures),
+                spread_us=(0.0,) * len(signatures),
+                count=(5,) * len(signatures),
+            )
+        }
+    )
+    assert api.post("/profiles", moved).status_code == 202
+    api.await_(api.app.planner.profiles.folded, SOC, FREQUENCY)
+    api.await_(compare)
+    assert solve_one(api) == failed
 
 
 def test_an_unknown_model_or_release_is_not_found(api: Api) -> None:
@@ -204,15 +218,8 @@ def test_the_fleet_view_adds_up(api: Api) -> None:
     release(api)
     first = solve_one(api)
     plans = FleetPlanPage.model_validate_json(api.client.get("/fleet/plans").content).plans
-    solved, broken, _ = sorted(plans, key=lambda plan: plan.plan_id != first)
-
-    async def fail() -> None:
-        async with api.app.planner.database.write() as session:
-            await session.execute(
-                update(PlanRow).where(PlanRow.id == broken.plan_id).values(status="failed", error="out of memory")
-            )
-
-    api.await_(fail)
+    broken = fail(api, "out of memory")
+    (solved,) = (plan for plan in plans if plan.plan_id == first)
     for _ in range(4):
         ask(api, solved.soc)
 
@@ -230,7 +237,7 @@ def test_the_fleet_view_adds_up(api: Api) -> None:
     rest = FleetProfilePage.model_validate_json(api.client.get(f"/fleet/profiles?offset={profiles.next}").content)
     assert ([item.soc for item in rest.profiles], rest.next) == (["soc-3"], None)
     failed = FleetPlanPage.model_validate_json(api.client.get("/fleet/plans?status=failed").content).plans
-    assert [(plan.plan_id, plan.error) for plan in failed] == [(broken.plan_id, "out of memory")]
+    assert [(plan.plan_id, plan.error) for plan in failed] == [(broken, "out of memory")]
     done = FleetPlanPage.model_validate_json(api.client.get("/fleet/plans?status=done").content).plans
     assert done[0].age_s is not None
     assert 0 <= done[0].age_s < 120
@@ -341,3 +348,40 @@ def test_drift_is_worked_out_of_the_sums(database_url: str) -> None:
         assert {plan.plan_id: plan.drift for plan in found} == {name: pytest.approx(m) for name, m in means.items()}
         middle = means[solved[1].plan_id]
         assert api.client.get("/fleet").json()["median_drift"] == pytest.approx(middle), "the sixth of twelve reports"
+
+
+def test_a_plan_is_listed_whatever_found_it(api: Api) -> None:
+    """A way from one method to another is an ordinary name; a row that cannot be read does not blank the list."""
+    api.learn(GRAPH)
+    plan_id, other = api.plan(GRAPH).plan_id, api.plan(GRAPH, method="greedy").plan_id
+
+    def change(**values: Any) -> None:
+        async def store() -> None:
+            async with api.app.planner.database.write() as session:
+                await session.execute(update(PlanVersionRow).where(PlanVersionRow.plan_id == plan_id).values(**values))
+
+        api.await_(store)
+
+    def listed() -> dict[str, str | None]:
+        page = api.client.get("/fleet/plans")
+        assert page.status_code == 200, page.text
+        for path in ("/console/plans", f"/console/models/{GRAPH.model_hash}"):
+            assert api.client.get(path).status_code == 200
+        return {plan["plan_id"]: plan["found_by"] for plan in page.json()["plans"]}
+
+    for found_by in ("greedy->single", "ilp→greedy"):
+        change(found_by=found_by)
+        assert listed()[plan_id] == found_by
+    change(makespan_us=-1.0)
+    assert listed().keys() == {other}
+
+
+def test_a_slash_makes_no_two_profiles_one(api: Api) -> None:
+    """A SoC may hold one, a frequency may not, so that a profile's address is nobody else's."""
+    assert api.post("/models", GRAPH).status_code == 201
+    missing = api.missing(GRAPH)
+    assert api.post("/profiles", measure(missing, soc="a/b", frequency="c")).status_code == 202
+    body = measure(missing).model_dump_json().replace(f'"{FREQUENCY}"', '"b/c"')
+    assert api.post("/profiles", body.encode()).status_code == 422
+    assert eventually(lambda: api.client.get("/profiles/a/b/c").status_code == 200)
+    assert api.client.get("/profiles/a/b/c").json()["soc"] == "a/b"

@@ -13,8 +13,8 @@ from hope_schema import Cause, Plan, PlanDiff, PlanHistory, PlannedJob, PlanRepl
 from planner_api.db.tables import PlanRow, PlanVersionRow
 from planner_api.plans.diff import moves
 from planner_api.plans.repository import KEPT_VERSIONS
+from tests.planner.jobs_help import improve
 from tests.planner.samples import Api, chain
-from tests.planner.solving_help import improve
 
 GRAPH = chain()
 

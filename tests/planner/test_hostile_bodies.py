@@ -49,10 +49,10 @@ from tests.planner.samples import (
     Api,
     chain,
     enrolled,
+    issue,
     measure,
     missing_request,
     plan_request,
-    tokens,
 )
 from tests.schema.graphs import graphs
 
@@ -213,9 +213,9 @@ ATTACKS: dict[str, tuple[str, str, bytes, int]] = {
 pytestmark = pytest.mark.planner(tokens_required=True, rate_per_token=0, rate_per_address=0)
 
 
-def test_named_attacks(api: Api, database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_named_attacks(api: Api, database_url: str) -> None:
     """Bodies of a few KB that took seconds and gigabytes: with a token a quarter of a second and 256 MiB at most."""
-    claim = tokens(capsys, database_url, "create", "--claim")
+    claim = issue(database_url, "claim")
     device = api.post("/devices", Enrolment(device_id="device-1"), authorization=f"Bearer {claim}").json()["token"]
     for name, (method, path, body, status) in ATTACKS.items():
         assert len(body) < 300_000

@@ -9,8 +9,8 @@ from pathlib import Path
 import yaml
 from compose_spec import PyOptions
 
-from planner_api.cli import main as cli
 from planner_api.settings import Settings
+from tests.planner.commanding import parsed
 
 CHARTS = Path(__file__).parents[2] / "charts"
 ROOT = CHARTS.parent
@@ -25,7 +25,7 @@ def test_the_image_runs_the_planner_as_nobody() -> None:
     assert last["COPY"].startswith("--from=")
     assert int(last["USER"].split(":")[0]) > 0
     assert json.loads(last["ENTRYPOINT"]) == ["hope-planner"]
-    cli._parser().parse_args(json.loads(last["CMD"]))
+    parsed(json.loads(last["CMD"]))
 
 
 def test_the_image_is_built_of_what_the_checkout_sends() -> None:
@@ -51,7 +51,7 @@ def test_every_service_runs_a_command_and_settings_that_exist() -> None:
     """The composition's commands parse, its HOPE_ variables are settings, and none of ours writes its file system."""
     known = {f"HOPE_{name.upper()}" for name in Settings.model_fields}
     for service in OURS.values():
-        cli._parser().parse_args(service["command"])
+        parsed(service["command"])
         assert {name for name in service["environment"] if name.startswith("HOPE_")} <= known
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
         assert (CHARTS / service["build"]["context"]).resolve() == ROOT

@@ -8,22 +8,34 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from hope_schema import Missing, Observations, UploadReceipt
 from planner_api.db.engine import Database
 from planner_api.db.tables import InboxRow, ProfileRow, ProfileVersionRow
 from planner_api.errors import DatabaseAwayError
+from planner_api.jobs import repository as jobs
+from planner_api.jobs.kind import JobError
+from planner_api.jobs.news import build_news
+from planner_api.jobs.queue import Queue
+from planner_api.jobs.worker import Worker
 from planner_api.models.reading import describe
 from planner_api.models.service import submit
-from planner_api.profiles import repository
+from planner_api.profiles import fold, oversight, repository
+from planner_api.profiles.fold import Fold
+from planner_api.profiles.jobs import FOLD, key_of
+from planner_api.profiles.lacking import REMEMBERED
 from planner_api.profiles.reading import head_of
 from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings
 from planner_api.web.body import Body
+from planner_api.web.principal import Principal
 from tests import CAMPAIGN
+from tests.planner.in_thread import InThread
+from tests.planner.jobs_help import Running
 from tests.planner.samples import FREQUENCY, SOC, chain, measure, missing_request
 
 GRAPH = chain(12)
@@ -33,10 +45,33 @@ UPLOADS = 160 if CAMPAIGN else 64
 class Ingest:
     """A database that knows the graph, one replica on it, and what that says is missing."""
 
-    def __init__(self, database: Database, profiles: Profiles, missing: Missing) -> None:
+    def __init__(self, database: Database, queue: Queue, profiles: Profiles, missing: Missing) -> None:
         self.database = database
+        self.queue = queue
         self.profiles = profiles
         self.missing = missing
+        self.kind = Fold(database, profiles._settings)
+
+    def worker(self) -> Worker:
+        """A worker that folds, as each of any number of replicas has one."""
+        kind = Fold(self.database, self.profiles._settings)
+        return Worker(self.queue, [kind], [(FOLD,)], InThread, metrics=None, grace_s=10.0)
+
+    async def fold(self, soc: str = SOC) -> bool:
+        """Have one batch of a profile folded as a worker does; whether there was any."""
+        async with self.database.write() as session:
+            await jobs.hasten(session, [(FOLD, key_of(soc, FREQUENCY))], 10**6)
+        lease, _ = await self.queue.next([FOLD])
+        if lease is None:
+            return False
+        task, prepared = await self.kind.load(lease), None
+        if task is not None:
+            answer = await InThread().run(self.kind.function, task.payload, self.kind.tell, 60.0)
+            prepared = await self.kind.prepare(lease, task, answer)
+        async with self.database.write() as session:
+            again = task is not None and await self.kind.store(session, lease, task, prepared)
+            assert await self.queue.finish(session, lease, again=again)
+        return task is not None
 
     async def accept(self, *uploads: Observations) -> list[UploadReceipt]:
         """Send uploads one after the other."""
@@ -60,8 +95,9 @@ def on(url: str, scenario: Callable[[Ingest], Awaitable[None]]) -> None:
         database = Database(url)
         try:
             await submit(database, describe(GRAPH))
-            profiles = Profiles(database, Settings(database_url=url))
-            await scenario(Ingest(database, profiles, await profiles.missing(missing_request(GRAPH))))
+            queue = Queue(database, build_news(database), ttl_s=6.0)
+            profiles = Profiles(database, Settings(database_url=url, fold_interval_s=0.0), queue)
+            await scenario(Ingest(database, queue, profiles, await profiles.missing(missing_request(GRAPH))))
         finally:
             await database.close()
 
@@ -77,26 +113,19 @@ def test_many_writers_and_two_folders(database_url: str) -> None:
     """Eight writers on the same rows and two folders at once: no deadlock, nothing lost, nothing counted twice."""
 
     async def scenario(ingest: Ingest) -> None:
-        replicas = ingest.profiles, Profiles(ingest.database, Settings(database_url=database_url))
+        settings = Settings(database_url=database_url, fold_interval_s=0.0)
+        replicas = ingest.profiles, Profiles(ingest.database, settings, ingest.queue)
         uploads = [measure(ingest.missing, f"device-{n % 16}", upload_id=f"u-{n // 2}") for n in range(UPLOADS)]
         random.Random(1).shuffle(uploads)
-        done = asyncio.Event()
 
         async def write(part: list[Observations], profiles: Profiles) -> int:
             receipts = [await profiles.accept(head_of(upload), body_of(upload)) for upload in part]
             return sum(not receipt.duplicate for receipt in receipts)
 
-        async def fold(profiles: Profiles) -> None:
-            while not done.is_set():
-                await profiles.fold_pending()
-                await asyncio.sleep(0)
-
-        folders = [asyncio.create_task(fold(profiles)) for profiles in replicas]
-        fresh = await asyncio.gather(*(write(uploads[n::8], replicas[n % 2]) for n in range(8)))
-        await ingest.accept(*uploads)
-        done.set()
-        await asyncio.gather(*folders)
-        await ingest.profiles.fold_pending()
+        async with Running(ingest.worker()), Running(ingest.worker()):
+            fresh = await asyncio.gather(*(write(uploads[n::8], replicas[n % 2]) for n in range(8)))
+            await ingest.accept(*uploads)
+            assert await ingest.queue.ended((FOLD, key_of(SOC, FREQUENCY)), timeout_s=60.0)
         distinct = {(upload.device_id, upload.upload_id) for upload in uploads}
         assert sum(fresh) == len(distinct)
         assert await ingest.scalars(select(ProfileRow.uploads)) == [len(distinct)]
@@ -113,8 +142,8 @@ def test_a_damaged_row_does_not_stop_the_others(database_url: str) -> None:
     async def scenario(ingest: Ingest) -> None:
         await ingest.accept(*(measure(ingest.missing, name) for name in ("a", "b", "c")))
         await ingest.change(update(InboxRow).where(InboxRow.device_id == "b").values(body=b"rotten"))
-        assert await ingest.profiles.fold(SOC, FREQUENCY)
-        assert not await ingest.profiles.fold(SOC, FREQUENCY)
+        assert await ingest.fold()
+        assert not await ingest.fold()
         found = {row.device_id: row for row in await ingest.scalars(select(InboxRow))}
         for name in ("a", "c"):
             assert (found[name].error, found[name].body) == (None, None)
@@ -147,7 +176,7 @@ def test_old_upload_ids_are_forgotten(database_url: str, monkeypatch: pytest.Mon
 
     async def scenario(ingest: Ingest) -> None:
         await ingest.accept(*(measure(ingest.missing, name) for name in (*(f"old-{n}" for n in range(5)), "young")))
-        await ingest.profiles.fold(SOC, FREQUENCY)
+        await ingest.fold()
         await ingest.accept(measure(ingest.missing, "waiting"))
         past = datetime.now(UTC) - timedelta(days=31)
         await ingest.change(update(InboxRow).where(InboxRow.device_id.like("old-%")).values(folded_at=past))
@@ -157,87 +186,124 @@ def test_old_upload_ids_are_forgotten(database_url: str, monkeypatch: pytest.Mon
     on(database_url, scenario)
 
 
-def test_a_burst_is_folded_when_it_is_over_or_has_lasted(database_url: str) -> None:
-    """Housekeeping leaves a pair alone while uploads keep coming, but never an upload that has waited for long."""
+def test_one_upload_after_the_other_holds_up_nobody(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many come meanwhile, a job folds one batch and then stands behind what others have waited for."""
+    monkeypatch.setattr(fold, "BATCH_UPLOADS", 2)
 
     async def scenario(ingest: Ingest) -> None:
-        fold_pending = ingest.profiles.fold_pending
-        await ingest.accept(*(measure(ingest.missing, "device", upload_id=f"u-{number}") for number in range(2)))
-        assert await fold_pending(quiet_s=60.0, latest_s=60.0) == []
-        hour_ago = datetime.now(UTC) - timedelta(hours=1)
-        await ingest.change(update(InboxRow).where(InboxRow.upload_id == "u-0").values(received_at=hour_ago))
-        assert await fold_pending(quiet_s=60.0, latest_s=60.0) == [(SOC, FREQUENCY)]
-        await ingest.accept(measure(ingest.missing, "device", upload_id="u-2"))
-        await ingest.change(update(InboxRow).values(received_at=datetime.now(UTC) - timedelta(seconds=2)))
-        await fold_pending(quiet_s=1.0, latest_s=60.0)
-        assert await ingest.scalars(select(InboxRow.id).where(InboxRow.folded_at.is_(None))) == []
+        await ingest.accept(*(measure(ingest.missing, f"device-{number}") for number in range(5)))
+        await ingest.accept(measure(ingest.missing, soc="other"))
+        waiting = select(func.count()).where(InboxRow.folded_at.is_(None))
+        lease, _ = await ingest.queue.next([FOLD])
+        assert lease is not None
+        await ingest.queue.hand_back(lease)
+        assert lease.key == key_of(SOC, FREQUENCY)
+        assert await ingest.fold()
+        assert await ingest.scalars(waiting) == [4], "one batch"
+        lease, _ = await ingest.queue.next([FOLD])
+        assert lease is not None
+        assert lease.key == key_of("other", FREQUENCY), "the rest of the first waits behind it"
 
     on(database_url, scenario)
 
 
-def test_statistics_dropped_from_memory_in_the_middle_of_a_fold(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A fold whose remembered statistics other folds push out while its reading ends goes on and leaves no lock."""
+def test_an_upload_that_comes_while_its_profile_is_folded_is_folded_after(database_url: str) -> None:
+    """What a running job has not read is not forgotten when it ends."""
 
     async def scenario(ingest: Ingest) -> None:
-        profiles, bodies = ingest.profiles, repository.bodies
+        await ingest.accept(measure(ingest.missing, "first"))
+        load = ingest.kind.load
 
-        async def crowded(*arguments: Any) -> Any:
-            found = await bodies(*arguments)
-            asyncio.get_running_loop().call_soon(profiles._folders.clear)
+        async def late(lease: Any) -> Any:
+            found = await load(lease)
+            await ingest.accept(measure(ingest.missing, "late"))
             return found
 
-        for number in range(3):
-            await ingest.accept(measure(ingest.missing, f"device-{number}"))
-            assert await profiles.fold(SOC, FREQUENCY) == (number == 0)
-            if number == 1:
-                assert len(profiles._folders) == 1
-                monkeypatch.setattr(repository, "bodies", crowded)
+        ingest.kind.load = late  # type: ignore[method-assign]
+        assert await ingest.fold()
+        ingest.kind.load = load  # type: ignore[method-assign]
+        assert await ingest.scalars(select(InboxRow.device_id).where(InboxRow.folded_at.is_(None))) == ["late"]
+        assert await ingest.fold()
+        assert await ingest.scalars(select(ProfileRow.uploads)) == [2]
+
+    on(database_url, scenario)
+
+
+def test_an_operator_who_changes_the_profile_meanwhile_loses_nothing(database_url: str) -> None:
+    """A fold whose profile was changed while it computed is thrown away and done anew."""
+
+    async def scenario(ingest: Ingest) -> None:
+        await ingest.accept(measure(ingest.missing, "kept"))
+        assert await ingest.fold()
+        await ingest.accept(measure(ingest.missing, "late"))
+        prepare = ingest.kind.prepare
+
+        async def overtaken(*arguments: Any) -> Any:
+            await oversight.forget(ingest.database, SOC, FREQUENCY, ["kept"])
+            return await prepare(*arguments)
+
+        ingest.kind.prepare = overtaken  # type: ignore[method-assign]
+        assert await ingest.fold()
+        ingest.kind.prepare = prepare  # type: ignore[method-assign]
+        assert await ingest.fold()
+        votes = await oversight.votes(ingest.database, SOC, FREQUENCY, device_id=None, offset=0, limit=1000)
+        assert {vote.device_id for vote in votes.votes} == {"late"}
+
+    on(database_url, scenario)
+
+
+def test_an_upload_that_kills_children_is_left_out(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches shrink until one upload alone is to blame; it keeps its cause, and all others are folded."""
+    monkeypatch.setattr(jobs, "RETRY_S", 0.0)
+    run = InThread.run
+
+    async def deadly(self: InThread, function: str, payload: bytes, *more: Any) -> bytes:
+        order = msgspec.msgpack.decode(payload, type=fold.Order)
+        if any(upload.device_id == "deadly" for upload in order.uploads):
+            raise JobError("the child process died", permanent=False)
+        return await run(self, function, payload, *more)
+
+    monkeypatch.setattr(InThread, "run", deadly)
+
+    async def scenario(ingest: Ingest) -> None:
+        await ingest.accept(*(measure(ingest.missing, name) for name in ("a", "deadly", "b", "c")))
+        async with Running(ingest.worker()):
+            assert await ingest.queue.ended((FOLD, key_of(SOC, FREQUENCY)), timeout_s=60.0)
+        found = {row.device_id: row for row in await ingest.scalars(select(InboxRow))}
+        assert {name for name, row in found.items() if row.error} == {"deadly"}
+        assert "died" in found["deadly"].error
+        assert all(row.folded_at for row in found.values())
         assert await ingest.scalars(select(ProfileRow.uploads)) == [3]
-        assert len(profiles._folds) == 0
 
     on(sqlite_url, scenario)
 
 
-def test_uploads_that_another_process_folds_meanwhile(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fold whose uploads are folded and emptied by a replica while it reads them just finds none."""
+def test_what_devices_of_one_soc_ask_is_read_once(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifty devices that ask at once load the statistics once, and no more than a few profiles stay in memory."""
+    reads = []
+    statistics = repository.statistics
+
+    async def counted(session: Any, profile_id: int) -> bytes | None:
+        reads.append(profile_id)
+        return await statistics(session, profile_id)
 
     async def scenario(ingest: Ingest) -> None:
-        replica = Profiles(ingest.database, Settings(database_url=database_url))
-        await ingest.accept(*(measure(ingest.missing, f"device-{number}") for number in range(3)))
-        bodies = repository.bodies
+        socs = [f"soc-{number}" for number in range(REMEMBERED + 4)]
+        for soc in socs:
+            await ingest.accept(measure(ingest.missing, soc=soc))
+            await ingest.fold(soc)
+        monkeypatch.setattr(repository, "statistics", counted)
 
-        async def overtaken(*arguments: Any) -> Any:
-            monkeypatch.setattr(repository, "bodies", bodies)
-            assert await replica.fold(SOC, FREQUENCY)
-            return await bodies(*arguments)
+        async def ask(soc: str, number: int) -> None:
+            caller = Principal("device", f"device:d{number}", f"d{number}")
+            asked = missing_request(GRAPH, f"d{number}").model_copy(update={"soc": soc})
+            await ingest.profiles.missing(asked, caller)
 
-        monkeypatch.setattr(repository, "bodies", overtaken)
-        assert not await ingest.profiles.fold(SOC, FREQUENCY)
-        assert await ingest.scalars(select(ProfileRow.uploads)) == [3]
-        assert await ingest.scalars(select(InboxRow.id).where(InboxRow.folded_at.is_(None))) == []
-        assert await ingest.scalars(select(InboxRow.error).where(InboxRow.error.is_not(None))) == []
-
-    on(database_url, scenario)
-
-
-def test_a_fold_that_fails_holds_up_no_other(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault with one profile is logged; the others are folded, and its own lock is free again."""
-
-    async def scenario(ingest: Ingest) -> None:
-        profiles = ingest.profiles
-        await ingest.accept(*(measure(ingest.missing, soc=soc) for soc in ("cursed", "sound")))
-        fold_batch = profiles._fold_batch
-
-        async def faulty(soc: str, frequency: str) -> bool | None:
-            if soc == "cursed":
-                raise ZeroDivisionError
-            return await fold_batch(soc, frequency)
-
-        monkeypatch.setattr(profiles, "_fold_batch", faulty)
-        assert await profiles.fold_pending() == [("sound", FREQUENCY)]
-        assert len(profiles._folds) == 0
+        await asyncio.gather(*(ask(socs[0], number) for number in range(50)))
+        assert len(reads) == 1
+        for soc in socs:
+            await ask(soc, 0)
+        assert len(ingest.profiles._lacking._statistics) == REMEMBERED
 
     on(sqlite_url, scenario)
 
@@ -250,7 +316,7 @@ def test_a_version_that_a_solve_may_be_using_stays(sqlite_url: str) -> None:
 
         async def move(scale: float) -> list[int]:
             await ingest.accept(measure(ingest.missing, cost=lambda _signature, _kind: scale))
-            await ingest.profiles.fold(SOC, FREQUENCY)
+            await ingest.fold()
             return await ingest.scalars(select(version).order_by(version))
 
         assert [await move(scale) for scale in (1.0, 2.0, 3.0)][-1] == [1, 2, 3]

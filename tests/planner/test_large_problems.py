@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import select
 
 from hope_schema import HOST, Job, TensorType
-from planner_api.db.tables import PlanRow
-from planner_api.jobs.repository import take
 from planner_api.models.figures import Figures
-from planner_api.plans import loading
-from planner_api.plans.making import Queued
-from planner_api.plans.store import RowPlanStore
+from planner_api.plans import make, service
 from planner_api.prediction import predictor
 from planner_api.prediction.complete import MOST_KINDS, train
 from planner_api.prediction.predictor import Predictor, Sample
-from tests.planner.samples import PROCESSORS, Api, chain, enrolled, missing_request, plan_request, serving
-from tests.planner.test_fleet import solve_one
+from tests.planner.samples import PROCESSORS, QUICK, Api, chain, enrolled, missing_request, plan_request, serving
 from tests.prediction.test_prediction import drawn, true_us
 
 GRAPH = chain()
@@ -62,66 +56,50 @@ def test_a_question_about_too_many_figures_is_refused(api: Api) -> None:
     assert api.client.get("/profiles/made-up/max", headers=device).status_code in (403, 404)
 
 
-def test_a_plan_that_is_too_large_for_a_call_is_a_workers(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its device is told to return, for which it pays once, and finds the better plan at once."""
-    monkeypatch.setattr(Queued, "prices_at_once", 5 * 3**2 - 1)
+def test_a_plan_that_nobody_makes_in_time_is_made_all_the_same(database_url: str) -> None:
+    """Its device is told to return, for which it pays once, and finds the plan when a worker came."""
+    with serving(database_url) as api:
+        api.learn(GRAPH)
+    limits = {"tokens_required": True, "plan_keys_per_day": 1, "first_wait_s": 0.1}
+    with serving(database_url, works=(), **limits) as api:
+        device = enrolled(api, "device-1")
+        for _ in range(2):
+            answer = api.post("/plans", plan_request(GRAPH), **device)
+            assert (answer.status_code, answer.json()["type"]) == (503, "urn:hope:unavailable")
+            assert int(answer.headers["retry-after"]) == 2
+        with api.working(QUICK):
+            answer = api.post("/plans", plan_request(GRAPH), prefer="wait=20", **device)
+        assert (answer.status_code, answer.json()["version"], answer.json()["provisional"]) == (200, 1, True)
+        assert api.post("/plans", plan_request(GRAPH, method="greedy"), **device).status_code == 429
+
+
+def test_a_plan_that_is_too_large_is_told_so(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its device learns why there is none, and so does who asks again, which makes nothing anew."""
+    monkeypatch.setattr(make, "MOST_PRICES", 5 * 3**2 - 1)
+    plan = Mock(side_effect=AssertionError("a problem was made before it was known how large it is"))
+    monkeypatch.setattr(make, "plan", plan)
     device = enrolled(api, "device-1")
     for _ in range(2):
         answer = api.post("/plans", plan_request(GRAPH), **device)
-        assert (answer.status_code, answer.json()["type"]) == (503, "urn:hope:unavailable")
-        assert int(answer.headers["retry-after"]) == 5
-    solve_one(api)
-    answer = api.post("/plans", plan_request(GRAPH), **device)
-    assert (answer.status_code, answer.json()["version"], answer.json()["provisional"]) == (200, 1, False)
-    monkeypatch.setattr(Queued, "prices_at_once", 5 * 3**2)
-    assert api.post("/plans", plan_request(GRAPH, method="greedy"), **device).status_code == 429
+        assert (answer.status_code, answer.json()["type"]) == (422, "urn:hope:unplannable")
+        assert "45 prices of moves" in answer.json()["detail"]
+    monkeypatch.undo()
+    assert api.post("/plans", plan_request(GRAPH), **device).status_code == 422, "nothing of its figures has moved"
     other = enrolled(api, "device-2")
+    monkeypatch.setattr(make, "MOST_PRICES", 5 * 3**2)
     assert api.post("/plans", plan_request(GRAPH, method="greedy"), **other).status_code == 200, "as large as may be"
 
 
-def test_a_large_plan_that_failed_is_told_so(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who returns for it learns why there is none."""
-    monkeypatch.setattr(Queued, "prices_at_once", 1)
-    device = enrolled(api, "device-1")
-    assert api.post("/plans", plan_request(GRAPH), **device).status_code == 503
-
-    async def fail() -> None:
-        planner = api.app.planner
-        async with planner.database.write() as session:
-            lease = await take(session, "a worker", 60.0)
-        assert lease is not None
-        await planner.queue.fail(lease, "ran out of memory", permanent=True)
-
-    api.await_(fail)
-    answer = api.post("/plans", plan_request(GRAPH), **device)
-    assert (answer.status_code, answer.json()["type"]) == (422, "urn:hope:unplannable")
-    assert "ran out of memory" in answer.json()["detail"]
-
-
 def test_jobs_that_are_too_many_together_are_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Networks of more ops than a plan may hold are not even read, by nobody."""
-    monkeypatch.setattr(loading, "MAX_OPS", 3 * len(GRAPH.ops))
-    monkeypatch.setattr(loading, "_parse", _never)
+    """Networks of more ops than a plan may hold are not even queued."""
+    monkeypatch.setattr(service, "MAX_OPS", 3 * len(GRAPH.ops))
     device = enrolled(api, "device-1")
     jobs = (Job(model_hash=GRAPH.model_hash),) * 4
     answer = api.post("/plans", plan_request(GRAPH, jobs=jobs), **device)
     assert (answer.status_code, answer.json()["type"]) == (422, "urn:hope:unplannable")
+    assert "have 16" in answer.json()["detail"]
     monkeypatch.undo()
     assert api.post("/plans", plan_request(GRAPH, jobs=jobs), **device).status_code == 200
-
-    async def load() -> str:
-        async with api.app.planner.database.read() as session:
-            (plan_id,) = await session.scalars(select(PlanRow.id))
-        monkeypatch.setattr(loading, "MAX_OPS", 3)
-        with pytest.raises(LookupError, match="a plan holds 3 ops") as refused:
-            await RowPlanStore(api.app.planner.database).load(plan_id)
-        return str(refused.value)
-
-    assert "have 16" in api.await_(load)
-
-
-def _never(*_: Any) -> Any:
-    raise AssertionError("a graph was read before it was known how much there is")
 
 
 def test_predictions_take_a_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from pytest_alembic.tests import (
 )
 from sqlalchemy import Engine, inspect, text
 
-from planner_api.cli.main import main
+from planner_api.cli.commands import main
 from planner_api.db.engine import sync_engine
 from planner_api.db.migrate import HEAD, current_revision, upgrade
 from planner_api.db.migrate import alembic_config as configuration

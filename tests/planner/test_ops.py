@@ -52,7 +52,7 @@ def test_the_metrics_page_reads_as_prometheus_wants_it() -> None:
 
     metrics = Metrics()
     metrics.request("GET", "/plans/{plan_id}", 200, 0.004)
-    metrics.solved("done", 1.5)
+    metrics.job("better", "done", 1.5)
     metrics.gauges["plans"] = ("status", {"queued": 3.0})
     families = {family.name: family for family in text_string_to_metric_families(metrics.render().decode())}
     samples = {
@@ -62,7 +62,7 @@ def test_the_metrics_page_reads_as_prometheus_wants_it() -> None:
     }
     route = (("method", "GET"), ("route", "/plans/{plan_id}"), ("status", "200"))
     assert samples["hope_http_request_seconds_count", route] == 1
-    assert samples["hope_solve_seconds_count", (("outcome", "done"),)] == 1
+    assert samples["hope_job_seconds_count", (("kind", "better"), ("outcome", "done"))] == 1
     assert samples["hope_plans", (("status", "queued"),)] == 3
     assert any(name.startswith("process_") for name in families)
 
@@ -230,3 +230,32 @@ def test_readiness_says_when_the_disk_is_full(sqlite_url: str) -> None:
     assert len(lines) == 3, done.stderr[-2000:]
     assert lines[0].startswith("503 nothing can be written to the database"), lines
     assert lines[1:] == ["503", "200"]
+
+
+def test_every_line_of_the_log_is_json() -> None:
+    """Tracebacks of threads, of tasks and of the process itself, warnings and breaks in texts are one line each."""
+    program = """
+import asyncio, logging, threading, warnings
+from planner_api.settings import Settings
+from planner_api.web.logs import configure
+configure(Settings(log_format="json"))
+warnings.warn("a\\nb")
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start()
+thread.join()
+async def main():
+    task = asyncio.create_task(asyncio.sleep(0, result=None))
+    await task
+    asyncio.get_running_loop().call_exception_handler({"message": "lost", "exception": ValueError("x")})
+asyncio.run(main())
+try:
+    1 / 0
+except ZeroDivisionError:
+    logging.getLogger("uvicorn.error").exception("theirs")
+raise RuntimeError("c\\nd")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert done.returncode == 1
+    assert len(lines) == 5
+    assert [line["event"] for line in lines if "Traceback" in line.get("exception", "")].count("uncaught") == 2

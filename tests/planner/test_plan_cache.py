@@ -10,18 +10,25 @@ from unittest.mock import AsyncMock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import func, select
+from sqlalchemy import delete, select
 
 from hope_schema import Missing, MissingLatency, merge
-from planner_api.db.tables import PlanRow
+from planner_api.db.tables import JobRow, PlanRow
 from planner_api.errors import DatabaseAwayError
-from planner_api.jobs.repository import Lease, take
+from planner_api.jobs.queue import put
+from planner_api.jobs.repository import Lease, Wanted, take
+from planner_api.plans import outdated
 from planner_api.plans import repository as plans
 from planner_api.plans.cache import OVERHEAD_BYTES, PlanCache
+from planner_api.plans.jobs import BETTER
 from planner_api.plans.key import normalised, plan_id
 from planner_api.plans.stored import StoredPlan, matches, reads_zstd
+from planner_api.profiles.jobs import FOLD, OUTDATED, key_of
+from tests.planner.jobs_help import improve
 from tests.planner.samples import (
+    FREQUENCY,
     PROCESSORS,
+    SOC,
     Api,
     admin_token,
     chain,
@@ -30,7 +37,6 @@ from tests.planner.samples import (
     plan_request,
     serving,
 )
-from tests.planner.solving_help import improve
 
 GRAPH = chain()
 
@@ -181,10 +187,10 @@ def test_many_identical_requests_make_one_plan(database_url: str) -> None:
 
         async def rows() -> list[tuple[Any, ...]]:
             async with one.app.planner.database.read() as session:
-                found = await session.execute(select(PlanRow.status, PlanRow.version, PlanRow.attempt))
+                found = await session.execute(select(plans.STATUS, PlanRow.version, JobRow.kind, JobRow.attempt))
                 return [tuple(row) for row in found]
 
-        assert one.await_(rows) == [("queued", 1, 0)]
+        assert one.await_(rows) == [("queued", 1, BETTER, 0)]
 
 
 def test_a_device_that_asks_while_a_release_is_solved(database_url: str) -> None:
@@ -197,9 +203,9 @@ def test_a_device_that_asks_while_a_release_is_solved(database_url: str) -> None
         async def lease() -> Lease | None:
             async with planner.database.write() as session:
                 await plans.insert(session, plan_id(request), request, datetime.now(UTC))
-                assert await planner.queue.enqueue(session, plan_id(request))
+                await put(session, Wanted(BETTER, plan_id(request)))
             async with planner.database.write() as session:
-                return await take(session, "worker", 60.0)
+                return await take(session, [BETTER], "worker", 60.0)
 
         leased = api.await_(lease)
         first = api.plan(GRAPH)
@@ -215,36 +221,28 @@ def test_a_device_that_asks_while_a_release_is_solved(database_url: str) -> None
 
 def test_a_plan_is_solved_again_when_its_figures_moved(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small movements leave solved plans alone; one beyond the threshold queues each of them, once."""
-    monkeypatch.setattr("planner_api.plans.making.CHECKED_AT_ONCE", 2)
+    monkeypatch.setattr(outdated, "COMPARED_AT_ONCE", 2)
     with serving(database_url) as api:
         api.learn(GRAPH)
         for method in ("auto", "ilp", "greedy"):
             api.plan(GRAPH, method=method)
-        planner = api.app.planner
-
-        async def settle() -> None:
-            async with planner.database.write() as session:
-                await session.execute(PlanRow.__table__.update().values(status="done"))
+        planner, profile = api.app.planner, key_of(SOC, FREQUENCY)
 
         async def queued() -> int:
-            async with planner.database.read() as session:
-                query = select(func.count()).where(PlanRow.status == "queued")
-                return await session.scalar(query) or 0
+            assert await planner.queue.ended((FOLD, profile), (OUTDATED, profile), timeout_s=60.0)
+            async with planner.database.write() as session:
+                return len((await session.execute(delete(JobRow).returning(JobRow.id))).all())
 
-        api.await_(settle)
+        assert api.await_(queued) == 2, "better ones of the first"
         everything = api.missing(GRAPH, "nobody", max_items=0)
         assert everything.latencies == ()
         again = measure_all(api, scale=1.05)
         assert again == 8
-        api.await_(planner.profiles.fold_pending)
-        api.await_(planner.making.resolve_outdated)
         assert api.await_(queued) == 0
         measure_all(api, scale=1.5)
-        api.await_(planner.profiles.fold_pending)
-        api.await_(planner.making.resolve_outdated)
         assert api.await_(queued) == 3
-        api.await_(planner.making.resolve_outdated)
-        assert api.await_(queued) == 3
+        measure_all(api, scale=1.51)
+        assert api.await_(queued) == 0
 
 
 def measure_all(api: Api, scale: float) -> int:

@@ -134,7 +134,7 @@ class Fleet:
         )
         sent = measure(Missing(profile_version=0), name, latencies=columns)
         assert self.api.post("/profiles", sent, **self.headers[name]).status_code == 202
-        self.api.await_(self.api.app.planner.profiles.fold, SOC, FREQUENCY)
+        self.api.await_(self.api.app.planner.profiles.folded, SOC, FREQUENCY)
         return sent
 
     def figures(self) -> dict[str, float | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -11,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from hope_schema import Missing, ModelGraph, Op, PlanReply, Profile, Tensor, TensorType, merge
-from planner_api import service
-from planner_api.db.engine import Database
 from planner_api.prediction.features import Features, features
+from planner_api.profiles import predictions as module
+from planner_api.profiles.facts import Facts
 from planner_api.profiles.predictions import REMEMBERED, REMEMBERED_BYTES, Predictions
-from tests.planner.samples import PROCESSORS, SOC, Api, chain, measure, missing_request, plan_request, serving
+from tests.planner.samples import EVERY, PROCESSORS, SOC, Api, chain, measure, missing_request, plan_request, serving
 
 
 def convolutions(*filters: int, size: int = 14, name: str = "convolutions") -> ModelGraph:
@@ -64,25 +63,20 @@ def api(api: Api) -> Api:
 
 @pytest.mark.parametrize(("each", "trained_again"), [(REMEMBERED_BYTES // 100, 0), (REMEMBERED_BYTES, 40)])
 def test_predictors_of_many_socs_are_kept_while_they_are_small(
-    each: int, trained_again: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    each: int, trained_again: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A release comes by every SoC once per model: small predictors are trained once, large ones do not pile up."""
     trained = []
 
-    async def train(_self: Predictions, profile: Profile) -> dict[str, SimpleNamespace]:
+    def train(profile: Profile, _facts: Facts) -> dict[str, SimpleNamespace]:
         trained.append(profile.soc)
         return {"big": SimpleNamespace(bytes=each)}
 
-    async def twice() -> Predictions:
-        database = Database(f"sqlite:///{tmp_path}/empty.sqlite")
-        predictions = Predictions(database)
-        for soc in [f"soc-{number}" for number in range(40)] * 2:
-            await predictions._of(Profile(soc=soc, frequency="max", processors=PROCESSORS, version=1))
-        await database.close()
-        return predictions
-
-    monkeypatch.setattr(Predictions, "_train", train)
-    kept = asyncio.run(twice())._trained
+    monkeypatch.setattr(module, "_train", train)
+    predictions, nothing = Predictions(), Facts(lambda _question: b"")
+    for soc in [f"soc-{number}" for number in range(40)] * 2:
+        predictions._of(Profile(soc=soc, frequency="max", processors=PROCESSORS, version=1), nothing)
+    kept = predictions._trained
     assert len(trained) == 40 + trained_again
     assert len(kept) == (REMEMBERED if trained_again else 40)
 
@@ -104,11 +98,10 @@ def test_an_unseen_network_is_planned_in_the_first_reply(api: Api):
     assert better.single_processor_us["ort@0"] == pytest.approx(true, rel=1e-3)
 
 
-def test_its_plan_gets_better_without_anybody_asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_its_plan_gets_better_without_anybody_asking(tmp_path: Path):
     """Planned from predictions in the first reply, then solved, then made anew of what a device measured: one POST."""
-    monkeypatch.setattr(service, "SWEEP_S", 0.2)
     url = f"sqlite:///{tmp_path / 'planner.sqlite'}"
-    with serving(url, fold_interval_s=0.2, worker_in_process=True, solve_budget_s=0.2) as planner:
+    with serving(url, works=EVERY, fold_interval_s=0.2, solve_budget_s=0.2) as planner:
         planner.learn(KNOWN, cost=cost)
         end = time.monotonic() + LATEST_S
         while planner.missing(KNOWN).latencies and time.monotonic() < end:

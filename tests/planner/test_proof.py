@@ -31,7 +31,7 @@ from hope_schema import DeviceReport, Proof, ProofRequest
 from hope_schema.proof import Address, address_of, hash_token, prove
 from planner_api.cli.serve import build_config
 from planner_api.settings import Settings
-from tests.planner.samples import FREQUENCY, SOC, Api, admin_token, bearer, enrolled, serving, tokens
+from tests.planner.samples import FREQUENCY, SOC, Api, admin_token, bearer, enrolled, issue, serving
 from tests.planner.wire import listening
 
 HOME = "https://planner.example"
@@ -208,13 +208,11 @@ class Home(NamedTuple):
 
 
 @pytest.fixture
-def home(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Home]:
+def home(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     """A planner on two ports, both of which are its addresses, where a device enrolled by the command line."""
     monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path / "state"))
     monkeypatch.delenv("HOPE_TOKEN", raising=False)
-    claim = tokens(capsys, database_url, "create", "--claim", "--uses", "1")
+    claim = issue(database_url, "claim", uses=1)
     with serving(database_url, tokens_required=True) as api, ExitStack() as open_:
         ports = [open_.enter_context(listening(api, build_config(api.app, "127.0.0.1", 0))) for _ in range(2)]
         first, second = (f"http://127.0.0.1:{port}" for port in ports)
@@ -239,7 +237,7 @@ def test_a_planner_that_moved_is_recognised(home: Home, capsys: pytest.CaptureFi
 def test_who_is_enrolled_already_is_told_so(home: Home, database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Where the planner cannot prove itself, the token kept for its address says it; without one that is a refusal."""
     home.api.app.planner.settings.addresses = frozenset()
-    enrol = ["enrol", "--planner", home.first, "--claim", tokens(capsys, database_url, "create", "--claim")]
+    enrol = ["enrol", "--planner", home.first, "--claim", issue(database_url, "claim")]
     assert agent_cli.main(enrol) == agent_cli.OK
     assert "is enrolled there already" in capsys.readouterr().out
     shutil.rmtree(home.state / "tokens")
@@ -247,11 +245,24 @@ def test_who_is_enrolled_already_is_told_so(home: Home, database_url: str, capsy
     assert "an admin can revoke it" in capsys.readouterr().err
 
 
-def test_an_agent_recognises_its_planner(home: Home) -> None:
-    """Nothing but the URL changes: ``Agent`` says at the new address what takes its token."""
+def test_an_agent_recognises_its_planner(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but the URL changes, whatever token the shell holds: ``Agent`` speaks as the device that it is."""
+    monkeypatch.setenv("HOPE_TOKEN", admin_token(home.api))
     with Agent(home.second, processors="ort@0", cache=home.state) as agent:
         assert agent._supplier.report(agent.device_id, REPORT) == ""
     assert stored_token(home.state, home.second) == stored_token(home.state, home.first)
+
+
+def test_an_application_enrols_without_the_command_line(home: Home, database_url: str, tmp_path: Path) -> None:
+    """``Agent.enrol`` keeps the token where agents of that cache find it; an admin's in its place is told of."""
+    state = tmp_path / "application"
+    name = Agent.enrol(home.first, issue(database_url, "claim"), cache=state)
+    assert Agent.enrol(home.first, "", cache=state) == name
+    with Agent(home.first, processors="ort@0", cache=state) as agent:
+        assert (agent.device_id, agent._services.obtainer.notes) == (name, ())
+    with Agent(home.first, token=admin_token(home.api), processors="ort@0", cache=state) as agent:
+        (note,) = agent._services.obtainer.notes
+        assert "as an admin, not as this device" in note
 
 
 def test_a_relay_gets_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +275,7 @@ def test_a_relay_gets_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> No
     token = stored_token(home.state, home.first)
     for change in (bytes, as_if_at_home):
         with relaying(home.first, change) as relay:
-            with pytest.raises(AuthenticationError):
+            with pytest.raises(AuthenticationError, match=f"enrolled at {home.first}: ask there, or name .*HOPE_ADDR"):
                 home.report(relay.url)
             assert stored_token(home.state, relay.url) is None
             with monkeypatch.context() as changed:
@@ -272,7 +283,7 @@ def test_a_relay_gets_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> No
                 assert agent_cli.main(["enrol", "--planner", relay.url]) == agent_cli.BAD_INPUT
         assert [path for path, _ in relay.heard].count("/devices/proof") == 2
         assert not [headers for _, headers in relay.heard if "authorization" in headers]
-    assert kept_tokens(home.state) == {token}
+    assert set(kept_tokens(home.state)) == {token}
 
 
 def test_a_device_that_was_revoked_is_told_what_to_do(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
@@ -284,7 +295,7 @@ def test_a_device_that_was_revoked_is_told_what_to_do(home: Home, capsys: pytest
         home.report(home.second)
     assert agent_cli.main(["enrol", "--planner", home.second]) == agent_cli.BAD_INPUT
     assert "an enrolment needs a claim" in capsys.readouterr().err
-    claim = tokens(capsys, home.api.app.planner.settings.database_url, "create", "--claim")
+    claim = issue(home.api.app.planner.settings.database_url, "claim")
     assert agent_cli.main(["enrol", "--planner", home.second, "--claim", claim]) == agent_cli.OK
     home.report(home.second)
 

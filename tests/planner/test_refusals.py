@@ -207,7 +207,7 @@ def test_agents_of_the_first_schema_are_told_what_to_upgrade(idle: Api) -> None:
     }  # fmt: skip
     for path, body in (
         ("/plans", key),
-        ("/plans", {**key, "objective": "latency", "processors": ["p"]}),
+        ("/plans", {**key, "objective": "makespan", "processors": ["p"]}),
         ("/profiles", upload),
     ):
         answer = idle.post(path, json.dumps(body).encode())

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text
 
 from hope_schema import (
     AliasTarget,
@@ -17,6 +17,7 @@ from hope_schema import (
     DeviceDescription,
     DeviceReport,
     GroupSelector,
+    Job,
     MeasuredRun,
     NewModelVersion,
     PlanReply,
@@ -26,13 +27,12 @@ from hope_schema import (
     RolloutPolicy,
 )
 from planner_api.console.overview import count
-from planner_api.db.tables import PlanRow
 from planner_api.devices.groups.choice import position
 from planner_api.devices.reports import Said
-from planner_api.rollout import judging
+from planner_api.rollout import judging, repository
 from planner_api.rollout.counting import compare
+from tests.planner.jobs_help import improve
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
-from tests.planner.solving_help import improve
 
 GRAPH, OTHER = chain(4), chain(5, "other")
 DEVICES = [f"device-{number}" for number in range(30)]
@@ -292,7 +292,10 @@ def test_an_alias_moves_device_by_device(api: Api) -> None:
     assert eventually(lambda: look(api, release).state == "rolled_back")
     assert (look(api, release).before, look(api, release).after) == (1, 2)
     assert {means(device) for device in DEVICES} == {1}
-    again = begin(api, "net:2", alias="live", stages=(1.0,))
+    refused = api.post("/releases", ReleaseRequest(model="net:2", alias="live"))
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:hope:nothing-to-release")
+    assert "`hope-planner releases begin net:2 --alias live --again`" in refused.json()["detail"]
+    again = begin(api, "net:2", alias="live", stages=(1.0,), again=True)
     act(api, again, "approve")
     assert {means(device) for device in DEVICES} == {2}
     act(api, again, "rollback")
@@ -329,7 +332,29 @@ def test_drift_is_that_of_the_version_that_devices_get(api: Api) -> None:
     assert sum(overview.drift) == len(DEVICES), "the newest report of each device"
     assert [(each.drift, each.reports) for each in overview.drifting] == [(off, len(DEVICES))]
     assert overview.numbers.median_drift == off
-    assert [each["drift"] for each in api.client.get("/fleet/plans").json()["plans"]] == [off]
+    (listed,) = api.client.get("/fleet/plans").json()["plans"]
+    assert (listed["drift"], listed["version"], listed["newest"]) == (off, 2, 3)
+    assert "(3 is held)" in api.client.get("/console/plans").text
+    device = f"/devices/{DEVICES[0]}"
+    assert api.client.get(device).json()["drift"] == off
+    report(api, DEVICES[0], plan_of(api), 3, us=900.0)
+    assert api.client.get(device).json()["drift"] is None, "what it says of a version that devices do not get yet"
+
+
+def test_a_joint_plan_waits_for_a_release_of_any_of_its_networks(api: Api) -> None:
+    """A plan of two networks is held where one of them is, goes out with a release of that one, and comes back."""
+    api.learn(OTHER)
+    jobs = tuple(Job(model_hash=graph.model_hash) for graph in (OTHER, GRAPH))
+    plan_id = api.plan(OTHER, jobs=jobs).plan_id
+    improve(api, plan_id)
+    improve(api, plan_id)
+    assert api.client.get(f"/plans/{plan_id}").json()["version"] == 2, "the second network is held"
+    release = begin(api, stages=(1.0,))
+    assert release.plans == 2
+    assert act(api, release, "approve").json()["state"] == "done"
+    assert api.client.get(f"/plans/{plan_id}").json()["version"] == 3
+    act(api, release, "rollback")
+    assert api.client.get(f"/plans/{plan_id}").json()["version"] == 2
 
 
 def test_every_process_follows(api: Api, database_url: str) -> None:
@@ -359,12 +384,33 @@ def test_a_staged_model_releases_itself(api: Api) -> None:
     assert eventually(lambda: len(api.client.get("/releases").json()["releases"]) == 2)
 
 
+def test_two_replicas_begin_one_staged_release(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes second leaves the release to the first, and begins those of other models all the same."""
+    api.learn(OTHER)
+    other = api.plan(OTHER).plan_id
+    improve(api, other)
+    for graph in (GRAPH, OTHER):
+        hold(api, graph.model_hash)
+    improve(api, other)
+    settle(api)
+    begin(api)
+    both = [GRAPH.model_hash, OTHER.model_hash]
+
+    async def ready(_session: Any) -> list[str]:
+        return both
+
+    monkeypatch.setattr(repository, "ready_by_themselves", ready)  # as it was before the first one began
+    api.await_(api.app.planner.releases.steer)
+    begun = [release["model_hash"] for release in api.client.get("/releases").json()["releases"]]
+    assert sorted(begun) == sorted(both)
+
+
 def settle(api: Api) -> None:
     """Say that no plan waits to be solved."""
 
     async def work() -> None:
         async with api.app.planner.database.write() as session:
-            await session.execute(update(PlanRow).values(status="done"))
+            await session.execute(text("DELETE FROM jobs"))
 
     api.await_(work)
 

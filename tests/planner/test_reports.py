@@ -119,6 +119,26 @@ def test_a_device_that_reports_twice_at_once_costs_the_others_nothing(database_u
     engine.dispose()
 
 
+def test_two_reports_of_one_device_in_a_group_both_count(sqlite_url: str) -> None:
+    """The later one stands beside the device's name, and the sums of the plan's version are of both."""
+    with serving(sqlite_url) as api:
+        api.learn(GRAPH)
+        plan = api.plan(GRAPH)
+        runs = [
+            MeasuredRun(plan_id=plan.plan_id, plan_version=1, measured_us=us, runs=runs)
+            for us, runs in ((5.0, 3), (7.0, 4))
+        ]
+        group = [Sent("twice", DeviceReport(soc=SOC, frequency=FREQUENCY, measured=(run,)), MOMENT) for run in runs]
+        engine = sync_engine(sqlite_url)
+        with engine.begin() as connection:
+            store(connection, group, listen)
+        with engine.connect() as connection:
+            sums = connection.execute(select(PlanVersionRow.reports, PlanVersionRow.timed, PlanVersionRow.runs)).one()
+            stands = connection.execute(select(DriftRow.measured_us)).scalars().all()
+        engine.dispose()
+    assert (tuple(sums), stands) == ((2, 2, 7), [7.0])
+
+
 def _devices(connection: Connection) -> dict[str, Any]:
     columns = DeviceRow.id, DeviceRow.soc, DeviceRow.enrolled_at, DeviceRow.versions
     return {row.id: (row.soc, row.enrolled_at, row.versions) for row in connection.execute(select(*columns))}

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 
-from hope_schema import DeviceReport, EnrolmentReceipt
+from hope_schema import DeviceReport, EnrolmentReceipt, NewClaim, NewToken
 from planner_api.db.tables import ClaimRow, TokenRow
 from planner_api.devices import repository as devices
+from planner_api.jobs.news import publish
 from planner_api.web.principal import Principal
 from planner_api.web.tokens import hash_token, new_token
 from tests.planner.samples import (
@@ -25,11 +26,12 @@ from tests.planner.samples import (
     chain,
     enrol,
     eventually,
+    issue,
     measure,
     missing_request,
     plan_request,
+    problem,
     serving,
-    tokens,
 )
 
 GRAPH = chain()
@@ -38,9 +40,9 @@ pytestmark = pytest.mark.planner(tokens_required=True)
 
 
 @pytest.fixture
-def claim(api: Api, database_url: str, capsys: pytest.CaptureFixture[str]) -> str:
+def claim(api: Api, database_url: str) -> str:
     """A claim for two devices."""
-    return tokens(capsys, database_url, "create", "--claim", "--uses", "2", "--expires", "1h")
+    return issue(database_url, "claim", uses=2, lifetime_s=3600.0)
 
 
 @pytest.fixture
@@ -137,11 +139,11 @@ def test_revocation_acts_at_once(api: Api, admin: dict[str, str], device: dict[s
     assert api.client.delete("/devices/nobody", headers=admin).status_code == 404
 
 
-def test_expired_tokens_are_refused_and_skewed_clocks_tolerated(api: Api, database_url: str, capsys: Any) -> None:
+def test_expired_tokens_are_refused_and_skewed_clocks_tolerated(api: Api, database_url: str) -> None:
     """A token is good for half a minute more than it says, because replicas' clocks differ, and then no more."""
 
     def with_expiry(seconds: float) -> int:
-        token = tokens(capsys, database_url, "create", "--expires", "1h")
+        token = issue(database_url, "admin", lifetime_s=3600.0)
 
         async def expire() -> None:
             async with api.app.planner.database.write() as session:
@@ -157,14 +159,41 @@ def test_expired_tokens_are_refused_and_skewed_clocks_tolerated(api: Api, databa
     assert [with_expiry(seconds) for seconds in (60, -5, -60)] == [200, 200, 401]
 
 
-def test_an_expired_or_revoked_claim_enrols_nobody(api: Api, database_url: str, capsys: Any) -> None:
-    """Claims end too."""
-    claim = tokens(capsys, database_url, "create", "--claim")
-    listed = tokens(capsys, database_url, "list")
-    number = next(line.split()[0] for line in listed.splitlines() if " claim " in line)
-    assert claim not in listed
-    assert tokens(capsys, database_url, "revoke", "--claim", number) == "revoked"
+def test_a_revoked_claim_enrols_nobody(api: Api, claim: str, admin: dict[str, str]) -> None:
+    """Claims end too; the list says so, and never the secret."""
+    (listed,) = api.client.get("/claims", headers=admin).json()["claims"]
+    assert (listed["state"], listed["uses_left"]) == ("valid", 2)
+    assert api.client.delete(f"/claims/{listed['id']}", headers=admin).status_code == 204
     assert enrol(api, claim, "device-9").status_code == 401
+    after = api.client.get("/claims", headers=admin)
+    assert after.json()["claims"][0]["state"] == "revoked"
+    assert claim not in after.text
+    problem(api.client.delete(f"/claims/{listed['id']}", headers=admin), 404, "claim-unknown")
+
+
+def test_tokens_are_made_listed_and_revoked_over_http(api: Api, admin: dict[str, str], device: dict[str, str]) -> None:
+    """Shown once, admins' apart from the crowd of devices', by pages; only an admin makes one; the log says who did."""
+    made = [
+        api.post("/tokens", NewToken(read_only=read_only, label="x", lifetime_s=60.0), **admin)
+        for read_only in (False, True)
+    ]
+    assert [(one.status_code, one.headers["cache-control"]) for one in made] == [(201, "no-store")] * 2
+    look = bearer(made[1].json()["token"])
+    newest = api.client.get("/tokens", params={"limit": 1}, headers=look).json()
+    rest = api.client.get("/tokens", params={"before": newest["next"]}, headers=look).json()
+    listed = newest["tokens"] + rest["tokens"]
+    assert [(token["scope"], token["state"]) for token in listed] == [("viewer", "valid")] + [("admin", "valid")] * 2
+    assert rest["next"] is None
+    (own,) = api.client.get("/tokens", params={"scope": "device"}, headers=look).json()["tokens"]
+    assert own["device_id"] == "device-1"
+    for refused in (look, device):
+        problem(api.post("/tokens", NewToken(), **refused), 403, "scope-missing")
+        problem(api.post("/claims", NewClaim(), **refused), 403, "scope-missing")
+    assert api.client.delete(f"/tokens/{made[1].json()['id']}", headers=admin).status_code == 204
+    assert api.client.get("/fleet", headers=look).status_code == 401
+    problem(api.client.delete("/tokens/999", headers=admin), 404, "token-unknown")
+    entry = api.client.get("/audit", headers=admin).json()["entries"][0]
+    assert (entry["action"], entry["subject"]) == ("token.revoke", f"token:{made[1].json()['id']}")
 
 
 def test_a_token_revoked_while_it_is_looked_up_is_not_remembered(
@@ -183,7 +212,7 @@ def test_a_token_revoked_while_it_is_looked_up_is_not_remembered(
                 found = await find(session, wanted)
                 async with planner.database.write() as writing:
                     (revoked,) = await devices.revoke(writing, token_id=token_id)
-                    await planner.events.revoke(writing, revoked)
+                    await publish(writing, devices.REVOKED, revoked)
                 await asyncio.sleep(0)
                 return found
 
@@ -203,4 +232,16 @@ def test_a_device_may_do_nothing_unforeseen(path: str, method: str) -> None:
         assert (method, "/" + path) in {
             ("POST", "/models"), ("POST", "/profiles"), ("POST", "/profiles/missing"), ("POST", "/plans"),
             ("PUT", "/devices/d/report"), ("GET", "/openapi.json"), ("HEAD", "/openapi.json"),
-        } or (method in ("GET", "HEAD") and path.startswith(("models/", "plans/")))  # fmt: skip
+        } or (
+            method in ("GET", "HEAD") and path.startswith(("models/", "plans/", "profiles/", "references/"))
+        )  # fmt: skip
+
+
+def test_a_device_reads_the_profile_of_its_own_soc_alone(api: Api, device: dict[str, str]) -> None:
+    """Policies on a device need latencies: its SoC's are read with its token, another's are not."""
+    api.post("/models", GRAPH, **device)
+    upload = measure(api.missing(GRAPH, header=device))
+    assert api.upload(upload, device).status_code == 202
+    own = api.client.get(f"/profiles/{SOC}/{FREQUENCY}", headers=device)
+    assert own.status_code == 200, own.text
+    problem(api.client.get(f"/profiles/other/{FREQUENCY}", headers=device), 403, "foreign-profile")

@@ -15,20 +15,21 @@ from pathlib import Path
 import httpx
 import pytest
 
-from planner_api.cli.main import main
+from planner_api.cli.commands import main
 
 SERVE = [sys.executable, "-m", "planner_api", "serve", "--port"]
 
 
 @contextmanager
 def served(folder: Path, *arguments: str) -> Iterator[tuple[str, str]]:
-    """The address that a server names, and its second line."""
+    """The address that a server names, and its last line."""
     database = ["--database", f"sqlite:///{folder}/hope.sqlite"]
     process = subprocess.Popen([*SERVE, "0", *database, *arguments], stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
         address = re.fullmatch(r"hope-planner listens on (\S+)\n", process.stderr.readline())
         assert address
+        assert process.stderr.readline() == f"hope-planner shows the fleet at {address[1]}/console\n"
         yield address[1], process.stderr.readline()
     finally:
         process.send_signal(signal.SIGTERM)
@@ -56,11 +57,12 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_says_where_it_listens_on_which_database_and_who_may_call(tmp_path: Path) -> None:
-    """Two lines on stderr: the address that answers, then the database and whether tokens are needed."""
+    """On stderr: the address that answers, the console's, to which ``/`` leads, the database, and who may call."""
     with served(tmp_path) as (address, line):
         assert address.startswith("http://127.0.0.1:")
         assert line == f"hope-planner works on sqlite:///{tmp_path}/hope.sqlite; open to this machine, no tokens\n"
         assert httpx.get(f"{address}/readyz", timeout=10).status_code == 200
+        assert httpx.get(address, timeout=10, follow_redirects=True).url == f"{address}/console"
 
 
 def test_https_with_a_certificate(tmp_path: Path, pem: Path) -> None:
@@ -118,6 +120,6 @@ def test_a_database_that_cannot_be_opened_is_named_in_one_sentence(
     assert main([*command, "--database", url]) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert url.replace("secret", "***") in said
-    assert "unable to open" in said or "refused" in said
+    assert re.search("unable to open|refused|there is no database", said)
     assert "sqlalche" not in said
     assert "secret" not in said

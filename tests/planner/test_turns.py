@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import select as ready
 import socket
-import threading
 from collections import Counter
 from contextlib import ExitStack
-from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,14 +14,16 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 from planner_api.cli.serve import build_config
-from planner_api.db.tables import PlanRow
+from planner_api.db.tables import JobRow
 from planner_api.errors import TooOftenError
-from planner_api.jobs.repository import take
+from planner_api.jobs.queue import put
+from planner_api.jobs.repository import Lease, Wanted, take
 from planner_api.locks import Turns
-from planner_api.plans import repository, service
+from planner_api.plans.jobs import BETTER, FIRST
 from planner_api.web.body import SMALL_BYTES
 from planner_api.web.principal import Principal
 from tests.planner.samples import (
+    QUICK,
     Api,
     chain,
     enrolled,
@@ -69,81 +68,56 @@ def test_a_hundred_keys_wait_behind_anothers_first(api: Api) -> None:
     greedy, modest = enrolled(api, "greedy"), enrolled(api, "modest")
     api.post("/models", GRAPH, **greedy)
     api.upload(measure(api.missing(GRAPH, "greedy", greedy), "greedy"), greedy)
-    planner = api.app.planner
-
-    async def begin() -> None:
-        async with planner.database.write() as session:
-            assert await take(session, "a worker", 60.0) is not None
-
     for processors in (("ort@0",), ("ort@1",), ("ort@0", "ort@1")):
         assert api.post("/plans", plan_request(GRAPH, processors=processors), **greedy).status_code == 200
         if processors == ("ort@0",):
-            api.await_(begin)
+            assert api.await_(take_better, api) is not None
     assert api.post("/plans", plan_request(GRAPH), **modest).status_code == 200
 
     async def queue() -> list[str | None]:
         async with api.app.planner.database.read() as session:
-            query = select(PlanRow.asked_by).order_by(PlanRow.priority.desc(), PlanRow.queued_at)
-            return list(await session.scalars(query))
+            return list(await session.scalars(select(JobRow.asked_by).order_by(JobRow.rank)))
 
     order = api.await_(queue)
     assert order == ["device:greedy", "device:modest", "device:greedy", "device:greedy"]
 
 
-def test_first_plans_are_made_in_turns(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one device's first plan is being made its others wait, and another device's is made beside it."""
-    greedy = enrolled(api, "greedy")
-    api.post("/models", GRAPH, **greedy)
-    api.upload(measure(api.missing(GRAPH, "greedy", greedy), "greedy"), greedy)
-    begun: list[tuple[str, ...] | None] = []
-    over = threading.Event()
-    solve = service._solve
+async def take_better(api: Api) -> Lease | None:
+    """Begin to solve what is first in the queue."""
+    async with api.app.planner.database.write() as session:
+        return await take(session, [BETTER], "a worker", 60.0)
 
-    def slowly(graphs: Any, profile: Any, request: Any, budget_s: float) -> Any:
-        begun.append(request.processors)
-        assert over.wait(20)
-        return solve(graphs, profile, request, budget_s)
 
-    monkeypatch.setattr(service, "_solve", slowly)
+def test_first_plans_of_many_keys_let_anothers_through(database_url: str) -> None:
+    """A device that asks for many plans at once delays another's first by what is at work, and by no more."""
+    with serving(database_url, works=(), tokens_required=True, first_wait_s=0.0) as api:
+        greedy, modest = enrolled(api, "greedy"), enrolled(api, "modest")
+        api.post("/models", GRAPH, **greedy)
+        with api.working(QUICK):
+            api.upload(measure(api.missing(GRAPH, "greedy", greedy), "greedy"), greedy)
+        for processors in (("ort@0",), ("ort@1",), ("ort@0", "ort@1")):
+            assert api.post("/plans", plan_request(GRAPH, processors=processors), **greedy).status_code == 503
+        assert api.post("/plans", plan_request(GRAPH), **modest).status_code == 503
 
-    async def begun_are(count: int) -> None:
-        async with asyncio.timeout(20):
-            while len(begun) < count:
-                await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)  # for whoever should wait and does not
-        assert len(begun) == count
+        async def order() -> list[str | None]:
+            async with api.app.planner.database.write() as session:
+                leases = [await take(session, [FIRST], "a worker", 60.0) for _ in range(4)]
+            return [lease.asked_by for lease in leases if lease is not None]
 
-    async def ask_for(name: str, processors: tuple[str, ...] | None) -> None:
-        request, caller = plan_request(GRAPH, processors=processors), Principal("device", f"device:{name}", name)
-        await api.app.planner.plans.plan(request, caller)
-
-    async def main() -> None:
-        async with asyncio.TaskGroup() as asking:
-            for processors in (("ort@0",), ("ort@1",), ("ort@0", "ort@1")):
-                asking.create_task(ask_for("greedy", processors))
-            await begun_are(1)
-            asking.create_task(ask_for("modest", None))
-            await begun_are(2)
-            over.set()
-
-    api.await_(main)
-    assert (len(begun), begun[1]) == (4, None)
+        assert api.await_(order) == ["device:greedy", "device:modest", "device:greedy", "device:greedy"]
 
 
 def test_replicas_count_a_devices_keys_together(api: Api) -> None:
     """Of two keys that a device asks two replicas for at the same moment, one has less priority."""
     greedy = enrolled(api, "greedy")
     assert api.post("/models", GRAPH, **greedy).status_code == 201
-    planner = api.app.planner
-    making = planner.making
+    planner, caller = api.app.planner, Principal("device", "device:greedy", "greedy")
 
     async def ask(plan_id: str) -> int:
         async with planner.database.write() as session:
-            waiting = await making.waiting(session, Principal("device", "device:greedy", "greedy"))
+            waiting = await planner.plans._waiting(session, caller)
             await asyncio.sleep(0.05)
-            asked_at = datetime.now(UTC)
-            await repository.insert(session, plan_id, plan_request(GRAPH), asked_at, asked_by="device:greedy")
-            await making.improve(session, plan_id, waiting, fresh=True)
+            await put(session, Wanted(BETTER, plan_id, asked_by=caller.name))
         return int(waiting)
 
     async def both() -> list[int]:

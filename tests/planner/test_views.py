@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from sqlalchemy import update
+
 from hope_schema import Job
-from tests.planner.samples import Api, chain, plan_request
+from planner_api.db.tables import SocRow
+from tests.planner.jobs_help import improve
+from tests.planner.samples import Api, chain, eventually, plan_request
 
 ONE, TWO = chain(3, "one"), chain(4, "two")
 
@@ -22,3 +26,47 @@ def test_a_joint_plan_is_found_under_each_of_its_networks(api: Api) -> None:
         assert all(f"/console/plans/{plan_id}" in page for plan_id in plans)
     counted = {each["model_hash"]: each["plans"] for each in api.client.get("/fleet/models").json()["models"]}
     assert counted == {ONE.model_hash: 1, TWO.model_hash: 2}
+
+
+def test_a_joint_plan_is_shown_as_all_of_its_networks(api: Api) -> None:
+    """Lists and pages name every network of a plan; its ops stand by network; beside it only plans of the same ones."""
+    for graph in (ONE, TWO):
+        api.learn(graph)
+    jobs = tuple(Job(model_hash=graph.model_hash) for graph in (ONE, TWO))
+    joint = api.post("/plans", plan_request(ONE, jobs=jobs)).json()["plan_id"]
+    api.post("/plans", plan_request(ONE))
+    listed = {plan["plan_id"]: plan["name"] for plan in api.client.get("/fleet/plans").json()["plans"]}
+    assert sorted(listed.values()) == ["one", "one + two"]
+    assert listed[joint] == "one + two"
+    page = api.client.get(f"/console/plans/{joint}").text
+    assert all(f"/console/models/{graph.model_hash}" in page for graph in (ONE, TWO))
+    assert page.count("<td><bdi>two</bdi></td>") == 4, "a row per op of the second network"
+    assert "There is no other plan" in page
+    for path in ("/console/plans", f"/console/models/{TWO.model_hash}"):
+        assert "one + two" in api.client.get(path).text
+    compared = api.client.get(f"/console/compare?left={joint}@1&right={joint}@1").text
+    assert compared.count('<span class="faint"><bdi>two</bdi></span>') == 4
+
+
+def test_coverage_counts_pairs_that_the_fleet_counts(api: Api) -> None:
+    """A model is covered where a finished plan serves it alone, on a SoC that is established, and nowhere else."""
+    for graph in (ONE, TWO):
+        api.learn(graph)
+    jobs = tuple(Job(model_hash=graph.model_hash) for graph in (ONE, TWO))
+    for first in (api.plan(ONE).plan_id, api.plan(ONE, jobs=jobs).plan_id):
+        improve(api, first)
+
+    def coverage() -> list[float]:
+        found = api.client.get("/fleet/models").json()["models"]
+        return [each["coverage"] for each in sorted(found, key=lambda each: str(each["name"]))]
+
+    assert eventually(lambda: coverage() == [1.0, 0.0])
+    assert "of 1 pair of SoC" in api.client.get(f"/console/models/{ONE.model_hash}").text
+
+    async def doubt() -> None:
+        async with api.app.planner.database.write() as session:
+            await session.execute(update(SocRow).values(established_at=None))
+
+    api.await_(doubt)
+    api.learn(ONE, soc="soc-2")
+    assert coverage() == [0.0, 0.0], "a plan for a SoC that does not count covers none that does"

@@ -15,11 +15,12 @@ from sqlalchemy.exc import OperationalError
 from hope_schema import PlanReply
 from planner_api.cli.serve import Server, build_config
 from planner_api.devices import repository as devices
+from planner_api.jobs.news import publish
 from planner_api.plans import repository
 from planner_api.plans.stored import StoredPlan
 from planner_api.web.tokens import hash_token
+from tests.planner.jobs_help import improve
 from tests.planner.samples import Api, admin_token, chain, eventually, plan_request, serving
-from tests.planner.solving_help import improve
 from tests.planner.wire import listening, raw
 
 GRAPH = chain()
@@ -131,7 +132,7 @@ def test_only_who_is_known_may_wait(waiting: Waiting) -> None:
             found = await devices.find_token(session, hash_token(waiting.token))
             assert found is not None
             for revoked in await devices.revoke(session, token_id=found.id):
-                await waiting.planner.events.revoke(session, revoked)
+                await publish(session, devices.REVOKED, revoked)
 
     waiting.api.await_(revoke)
     assert eventually(lambda: waiting.planner.tokens.known(hash_token(waiting.token)) is None)
@@ -152,7 +153,7 @@ def test_a_client_that_hangs_up_leaves_nothing_behind(waiting: Waiting, body: by
         improve(waiting.api, waiting.plan_id)
         assert stays.result(20).json()["version"] == 2
     assert waiting.planner.plans.waits._lookouts._calls == {}
-    assert eventually(lambda: waiting.planner.events._waiting == {})
+    assert eventually(lambda: ("plan", waiting.plan_id) not in waiting.planner.news._watchers)
 
 
 def test_the_last_to_hang_up_ends_the_look_out(waiting: Waiting) -> None:
@@ -164,7 +165,7 @@ def test_the_last_to_hang_up_ends_the_look_out(waiting: Waiting) -> None:
         connection.sendall(raw("POST", "/plans", KEY, authorization=f"Bearer {waiting.token}", prefer="wait=20"))
         assert eventually(lambda: len(waiting.planner.plans.waits) == 1)
         connection.close()
-        assert eventually(lambda: waiting.planner.events._waiting == {})
+        assert eventually(lambda: ("plan", waiting.plan_id) not in waiting.planner.news._watchers)
         assert waiting.planner.plans.waits._lookouts._calls == {}
         answer = waiting.ask()
         improve(waiting.api, waiting.plan_id)
@@ -176,7 +177,7 @@ def test_a_process_that_stops_answers_at_once(waiting: Waiting) -> None:
     answers = [waiting.ask(), waiting.ask(NEW_KEY)]
 
     async def stop() -> None:
-        waiting.planner.events.end_waits()
+        waiting.planner.news.end_waits()
 
     waiting.api.await_(stop)
     answers += [waiting.ask(), waiting.ask(NEW_KEY)]

@@ -13,114 +13,165 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 from sqlalchemy import update
 
+from planner_api.db.engine import Database
 from planner_api.db.migrate import upgrade
-from planner_api.db.tables import PlanRow
+from planner_api.db.tables import JobRow
+from planner_api.jobs import worker
+from planner_api.jobs.queue import put
+from planner_api.jobs.repository import Wanted
+from tests.planner.jobs_help import KIND, Running, Setup, on
 from tests.planner.postgres import Postgres
-from tests.planner.solving_help import Running, Setup, on, row
 
 
-def test_a_queued_plan_becomes_a_version_and_its_waiter_hears_of_it(database_url: str) -> None:
-    """Solve, store and wake up, all the way through a child process."""
+def test_a_queued_job_is_done_once(database_url: str) -> None:
+    """Queue, compute and store, all the way through a child process that asks its parent."""
 
     async def scenario(setup: Setup) -> None:
-        await setup.enqueue("p")
-        waiter = asyncio.create_task(setup.newer("p", 1))
-        async with Running(setup.worker()):
-            assert await waiter == 2
-        found = await row(setup.database, "p")
-        assert (found.status, found.version, found.solves) == ("done", 2, 1)
-        assert setup.outcomes.seen == ["done"]
+        await setup.put("p", "nothing", "twice")
+        async with Running(setup.worker("curious")):
+            await setup.until_done("p")
+            await setup.until(lambda: _is(setup, "twice", 2))
+        assert [await setup.count(key) for key in ("p", "nothing", "twice")] == [1, 0, 2]
+        assert setup.outcomes.seen == ["done"] * 4
+        assert [await setup.row(key) for key in ("p", "nothing", "twice")] == [None] * 3
 
     on(database_url, scenario)
 
 
-def test_two_workers_share_the_queue_without_solving_anything_twice(database_url: str) -> None:
-    """Twelve plans, two workers: every plan is leased once."""
+async def _is(setup: Setup, key: str, count: int) -> bool:
+    return await setup.count(key) == count
+
+
+def test_two_workers_share_the_queue_without_doing_anything_twice(database_url: str) -> None:
+    """Twelve jobs, two workers: every job is done once."""
 
     async def scenario(setup: Setup) -> None:
-        plans = [f"p{i}" for i in range(12)]
-        await setup.enqueue(*plans)
+        keys = [f"p{i}" for i in range(12)]
+        await setup.put(*keys)
         async with Running(setup.worker()), Running(setup.worker(slots=2)):
-            for plan in plans:
-                found = await setup.until(plan, "done")
-                assert (found.attempt, found.solves, found.version) == (1, 1, 2)
+            await setup.until_done(*keys)
+        assert [await setup.count(key) for key in keys] == [1] * 12
+        assert setup.outcomes.seen == ["done"] * 12
 
     on(database_url, scenario)
 
 
-def test_an_endless_solve_ends_as_failed_and_frees_its_waiters(sqlite_url: str) -> None:
-    """Killed at its limit each time, it fails for good with the cause; waiters are not left hanging."""
+def test_work_of_another_process_is_heard_of(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle worker that never looks by itself begins what another process queues."""
+    monkeypatch.setattr(worker, "IDLE_S", 600.0)
 
     async def scenario(setup: Setup) -> None:
-        await setup.enqueue("p")
-        waiter = asyncio.create_task(setup.newer("p", 1, 90.0))
-        async with Running(setup.worker("endless", timeout_s=0.3)):
-            found = await setup.until("p", "failed")
-            assert found.error is not None
-            assert "time limit" in found.error
-            assert await asyncio.wait_for(waiter, 10) is not None
+        elsewhere = Database(database_url)
+        async with Running(setup.worker()):
+            await setup.put("warm")
+            await setup.until_done("warm")
+            await asyncio.sleep(0.3)  # it is idle now
+            async with elsewhere.write() as session:
+                await put(session, Wanted(KIND, "heard"))
+            await setup.until_done("heard", timeout_s=30.0)
+        await elsewhere.close()
+
+    on(database_url, scenario)
+
+
+def test_an_endless_job_ends_as_failed(sqlite_url: str) -> None:
+    """Killed at its limit each time, it fails for good with the cause."""
+
+    async def scenario(setup: Setup) -> None:
+        await setup.put("p")
+        endless = setup.worker("endless", timeout_s=0.3)
+        async with Running(endless):
+            await setup.until(lambda: _is_failed(setup, "p"))
+        (kind,) = endless._kinds.values()
+        assert "time limit" in kind.failures[0]
         assert setup.outcomes.seen == ["retried", "retried", "failed"]
 
     on(sqlite_url, scenario)
 
 
-def test_a_stopping_worker_hands_its_solve_to_the_next(postgres_url: str) -> None:
-    """Graceful shutdown: what does not finish in time is queued again at once and solved by another worker."""
+async def _is_failed(setup: Setup, key: str) -> bool:
+    return await setup.count(key, "failed") == 1
+
+
+def test_a_job_without_its_subject_fails(sqlite_url: str) -> None:
+    """What it takes is gone: it is not tried again."""
 
     async def scenario(setup: Setup) -> None:
-        await setup.enqueue("p")
+        await setup.put("gone")
+        async with Running(setup.worker()):
+            await setup.until(lambda: _is_failed(setup, "gone"))
+        assert setup.outcomes.seen == ["failed"]
+
+    on(sqlite_url, scenario)
+
+
+def test_a_stopping_worker_finishes_what_ends_in_time(database_url: str) -> None:
+    """Within the grace period a job that runs may end by itself."""
+
+    async def scenario(setup: Setup) -> None:
+        await setup.put("p")
+        async with Running(setup.worker("slow")) as running:
+            await setup.until_running("p")
+            running.stop.set()
+        assert (await setup.count("p"), setup.outcomes.seen) == (1, ["done"])
+
+    on(database_url, scenario)
+
+
+def test_a_stopping_worker_hands_its_job_to_the_next(postgres_url: str) -> None:
+    """Graceful shutdown: what does not finish in time waits again at once and is done by another worker."""
+
+    async def scenario(setup: Setup) -> None:
+        await setup.put("p")
         async with Running(setup.worker("endless")) as first:
-            await setup.until("p", "solving")
+            await setup.until_running("p")
             await asyncio.sleep(0.3)
             first.stop.set()
-            found = await setup.until("p", "queued", timeout_s=5.0)
-            assert found.failures == 0
+        row = await setup.row("p")
+        assert row is not None
+        assert (row.lease_owner, row.failures) == (None, 0)
         async with Running(setup.worker()):
-            await setup.until("p", "done")
+            await setup.until_done("p")
         assert setup.outcomes.seen == ["handed_back", "done"]
 
     on(postgres_url, scenario, grace_s=0.1)
 
 
 def test_a_worker_that_lost_its_lease_stores_nothing(postgres_url: str) -> None:
-    """A paused worker that wakes up after another took over notices at its next renewal and drops the solve."""
+    """A paused worker that wakes up after another took over notices at its next renewal and drops the job."""
 
     async def scenario(setup: Setup) -> None:
-        await setup.enqueue("p")
+        await setup.put("p")
         async with Running(setup.worker("slow")):
-            await setup.until("p", "solving")
+            await setup.until_running("p")
             async with setup.database.write() as session:
-                await session.execute(
-                    update(PlanRow).where(PlanRow.id == "p").values(attempt=PlanRow.attempt + 1, version=7)
-                )
-            deadline = time.monotonic() + 15
-            while not setup.outcomes.seen:
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.05)
-        found = await row(setup.database, "p")
-        assert (setup.outcomes.seen, found.version, found.solves) == (["lost"], 7, 0)
+                await session.execute(update(JobRow).where(JobRow.key == "p").values(attempt=JobRow.attempt + 1))
+
+            async def over() -> bool:
+                return bool(setup.outcomes.seen)
+
+            await setup.until(over, 15.0)
+        assert (setup.outcomes.seen, await setup.count("p")) == (["lost"], 0)
 
     on(postgres_url, scenario, ttl_s=0.6)
 
 
 def test_a_database_that_goes_away_and_returns_loses_nothing() -> None:
-    """PostgreSQL stops while solves run and wait; after it returns everything is solved once and waiters hear of it."""
+    """PostgreSQL stops while jobs run and wait; after it returns everything is done once."""
 
     async def scenario(setup: Setup) -> None:
-        plans = [f"p{i}" for i in range(4)]
-        await setup.enqueue(*plans)
-        waiter = asyncio.create_task(setup.newer("p3", 1, 90.0))
+        keys = [f"p{i}" for i in range(4)]
+        await setup.put(*keys)
         async with Running(setup.worker("slow")):
-            await setup.until("p0", "solving")
+            await setup.until_running("p0")
             await asyncio.to_thread(server.stop)
             await asyncio.sleep(3.0)
             await asyncio.to_thread(server.start)
-            for plan in plans:
-                found = await setup.until(plan, "done", timeout_s=60.0)
-                assert (found.solves, found.version) == (1, 2)
-            assert await waiter == 2
+            await setup.until_done(*keys, timeout_s=60.0)
+        assert [await setup.count(key) for key in keys] == [1] * 4
 
     with tempfile.TemporaryDirectory(prefix="hope-pg-", ignore_cleanup_errors=True) as directory:
         server = Postgres(Path(directory) / "data", durable=False)
@@ -140,7 +191,7 @@ def test_the_worker_command_waits_for_its_schema_and_stops_on_sigterm(postgres: 
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "planner_api", "worker", "--database", url, "--probe-port", str(port)]
-    worker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
     def ready() -> int:
         try:
@@ -151,7 +202,7 @@ def test_the_worker_command_waits_for_its_schema_and_stops_on_sigterm(postgres: 
     def until(status: int) -> None:
         deadline = time.monotonic() + 60
         while ready() != status:
-            assert worker.poll() is None
+            assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.1)
 
@@ -160,11 +211,11 @@ def test_the_worker_command_waits_for_its_schema_and_stops_on_sigterm(postgres: 
         upgrade(url)
         until(200)
         assert b"hope_database" in httpx.get(f"http://127.0.0.1:{port}/metrics").content
-        worker.send_signal(signal.SIGTERM)
-        _, said = worker.communicate(timeout=60)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
     finally:
-        worker.kill()
+        process.kill()
         postgres.drop("hope_unmigrated")
-    assert worker.returncode == 0, said
+    assert process.returncode == 0, said
     assert "hope-planner migrate" in said or "never migrated" in said
     assert all(json.loads(line)["event"] for line in said.splitlines() if line.startswith("{"))

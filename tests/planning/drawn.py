@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.problem import Job, Machine, Problem
+from planner_api.planning.problem.routes import routes
 from tests.planning.machines import apart
 
 
@@ -21,6 +23,7 @@ def draw(
     plain: bool = False,
     hope: bool = False,
     rich: bool = False,
+    hosts: bool = False,
 ) -> Problem:
     """A problem with everything that can occur: several tensors an op, constants, zero and infinite costs, gangs.
 
@@ -31,13 +34,14 @@ def draw(
         plain: every processor supports every op, every move exists, and the machine is HOPE's but for gangs.
         hope: the machine is HOPE's but for gangs; else it may have shares, queues, places, launches, neighbours, jobs.
         rich: the machine has most of those, and there are at least half as many ops: what few draws should find.
+        hosts: it is two or three of those, with links between them, some of which are queues.
     """
     random = np.random.default_rng(seed)
     fewest = most_ops // 2 if rich else 1
     n, p = int(random.integers(fewest, most_ops + 1)), int(random.integers(1 + rich, most_processors + 1))
     hope = hope or plain
     often = 0.8 if rich else 0.3
-    rich = rich or (random.random() < 0.6 and not hope)
+    rich = rich or hosts or (random.random() < 0.6 and not hope)
     inputs = int(random.integers(0, 3))
     producer = [-1] * inputs + [op for op in range(n) for _ in range(1 + (random.random() < 0.2))]
     t = len(producer)
@@ -58,6 +62,8 @@ def draw(
     scale = random.choice([1.0, 100.0, 5000.0])
     latency = np.round(random.uniform(0, scale, (n, p)), 3) * random.choice([0.0, 1.0], (n, p), p=[0.1, 0.9])
     machine = _rich(random, p, scale, often) if rich else _hope(random, p, hope)
+    if hosts:
+        machine = _linked(random, machine)
     places = len(machine.places)
     transfer = np.round(
         random.uniform(
@@ -72,6 +78,7 @@ def draw(
         if random.random() < 0.2:
             transfer[random.random(transfer.shape) < 0.1] = np.inf
     transfer[:, np.arange(places), np.arange(places)] = 0.0
+    transfer = machine.along(transfer)
     read = {tensor for row in reads for tensor in row}
     is_output = np.array(
         [source >= 0 and (k not in read or random.random() < 0.1) for k, source in enumerate(producer)]
@@ -93,7 +100,7 @@ def draw(
             Job(float(us), float(us + scale) if random.random() < 0.6 else None, float(random.choice([1.0, 2.5])))
             for us in release
         ),
-        objective="lateness" if jobs > 1 and random.random() < 0.6 else "latency",
+        objective="lateness" if jobs > 1 and random.random() < 0.6 else "makespan",
     )
 
 
@@ -133,6 +140,36 @@ def _rich(random: np.random.Generator, p: int, scale: float, often: float) -> Ma
         slowdown=1.0 + figures(1.0),
         memory=random.integers(0, 2, p),
         handover_us=float(np.round(random.uniform(0, scale / 10), 3)) if random.random() < 0.5 else 0.0,
+    )
+
+
+def _linked(random: np.random.Generator, machine: Machine) -> Machine:
+    """The same processors on two or three hosts: each with a plain memory, joined by links that are queues or not."""
+    hosts, known = int(random.integers(2, 4)), len(machine.places)
+    owner = np.array([0, *random.integers(0, hosts, known - 1), *range(1, hosts)])
+    plain = [0, *range(known, known + hosts - 1)]
+    n = known + hosts - 1
+    links, random_queue = len(machine.queues), len(machine.queues) + 2
+    busy = np.full((n, n), -1, dtype=np.int64)
+    busy[:known, :known] = machine.busy
+    direct = np.where(owner[:, None] == owner, random.uniform(1, 2, (n, n)), np.inf)
+    for one in range(hosts):
+        for other in range(hosts):
+            joined = abs(one - other) == 1 or random.random() < 0.5
+            if one != other and joined:
+                direct[plain[one], plain[other]] = random.uniform(1, 5)
+                busy[plain[one], plain[other]] = int(random.integers(links - 1, random_queue)) if links else -1
+    np.fill_diagonal(direct, 0.0)
+    busy[~np.isfinite(direct)] = -1
+    memory = machine.memory + 2 * owner[machine.place]
+    return replace(
+        machine,
+        places=(*machine.places, *(f"h{host}:host" for host in range(1, hosts))),
+        busy=busy,
+        queues=(*machine.queues, "l0", "l1") if links else (),
+        memory=memory,
+        hop=routes(direct, np.isfinite(direct) & (owner[:, None] == owner)),
+        owner=owner,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from planner_api.planning import Problem
 
@@ -33,6 +34,28 @@ def timing(problem: Problem, assignment: Sequence[int], sequence: Sequence[int])
         producer = int(problem.producer[tensor])
         return machine.host if producer < 0 else int(machine.place[assignment[producer]])
 
+    def carried(hops: Sequence[tuple[int, int]]) -> int:
+        """How many of the first channels of a way there are up to its last queue."""
+        return max((index + 1 for index, (a, b) in enumerate(hops) if machine.busy[a, b] >= 0), default=0)
+
+    def way(tensor: int, start: int, end: int, standing: float) -> tuple[list[tuple[int, int]], float]:
+        """The channels from the last place on the way at which the tensor stands, and since when it does."""
+        places = [end]
+        while places[0] != start:
+            places.insert(0, start if machine.hop is None else int(machine.hop[start, places[0]]))
+        last = max(index for index, place in enumerate(places) if index == 0 or (tensor, place) in arrival)
+        return list(pairwise(places[last:])), arrival[tensor, places[last]] if last else standing
+
+    def send(tensor: int, hops: Sequence[tuple[int, int]], since: float) -> float:
+        """Move a tensor over channels, each when its queue is free; when it arrives."""
+        for a, b in hops:
+            queue = int(machine.busy[a, b])
+            since = max(since, queue_free(queue) if queue >= 0 else 0.0) + float(problem.transfer_us[tensor, a, b])
+            arrival[tensor, b] = since
+            if queue >= 0:
+                sent.append((queue, since))
+        return since
+
     def queue_free(queue: int) -> float:
         return max((end for other, end in sent if other == queue), default=0.0)
 
@@ -55,24 +78,19 @@ def timing(problem: Problem, assignment: Sequence[int], sequence: Sequence[int])
         for tensor in others:
             if origin(tensor) == place:
                 continue
-            queue = int(machine.busy[origin(tensor), place])
-            cost = float(problem.transfer_us[tensor, origin(tensor), place])
-            if (tensor, place) not in arrival and queue < 0:
-                fetch.append((tensor, cost))
-                continue
-            if (tensor, place) not in arrival:
-                arrival[tensor, place] = max(exists(tensor, op), queue_free(queue)) + cost
-                sent.append((queue, arrival[tensor, place]))
-            ready = max(ready, arrival[tensor, place])
+            hops, since = way(tensor, origin(tensor), place, exists(tensor, op))
+            many = carried(hops)
+            ready = max(ready, send(tensor, hops[:many], since))
+            fetch += [(tensor, b, float(problem.transfer_us[tensor, a, b])) for a, b in hops[many:]]
         share = float(problem.shares[op, here])
         uses = [r for r in range(machine.uses.shape[1]) if machine.uses[here, r]]
         instants = sorted({ready, *(finish[other] for other in earlier if finish[other] > ready)})
         begin = next(t for t in instants if all(taken(r, t, earlier) + share <= 1 + ROOM for r in uses))
-        length = sum(cost for _, cost in fetch)
+        length = sum(cost for _, _, cost in fetch)
         passed = begin
-        for tensor, cost in fetch:
+        for tensor, there, cost in fetch:
             passed += cost
-            arrival[tensor, place] = passed
+            arrival[tensor, there] = passed
         if any(not any(assignment[other] == here and tensor in problem.reads[other] for other in earlier)
                for tensor in others):  # fmt: skip
             length += float(machine.launch_us[here])
@@ -91,11 +109,11 @@ def timing(problem: Problem, assignment: Sequence[int], sequence: Sequence[int])
         done[op] = finish[op]
         for tensor in range(len(problem.tensors)):
             if problem.producer[tensor] == op and problem.is_output[tensor] and place != machine.host:
-                queue = int(machine.busy[place, machine.host])
-                cost = float(problem.transfer_us[tensor, place, machine.host])
-                leaves = finish[op] if queue < 0 else max(finish[op], queue_free(queue))
-                if queue >= 0:
-                    sent.append((queue, leaves + cost))
-                    arrival[tensor, machine.host] = leaves + cost
-                done[op] = max(done[op], leaves + cost)
+                hops, _ = way(tensor, place, machine.host, finish[op])
+                if carried(hops):
+                    done[op] = max(done[op], send(tensor, hops, finish[op]))
+                else:
+                    done[op] = max(
+                        done[op], finish[op] + sum(float(problem.transfer_us[tensor, a, b]) for a, b in hops)
+                    )
     return finish, max(float(problem.weight[op]) * (done[op] - float(problem.due_us[op])) for op in sequence)

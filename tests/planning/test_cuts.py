@@ -17,15 +17,14 @@ from hope_schema import Cut
 from hope_schema.cutting import regions
 from planner_api.planning import Budget, PlanningError, Problem, check, optimise, simulate
 from planner_api.planning.bound.fluid import fluid
+from planner_api.planning.construct import codl
 from planner_api.planning.construct.rounds import overlapped
+from planner_api.planning.judge.cut_plan import homes_of, realised
+from planner_api.planning.judge.ways import HIGH, LOW, PARTS
 from planner_api.planning.methods import solve
 from planner_api.planning.problem.cuts import cut_problem
+from planner_api.planning.search.cuts import found_by, search_cuts
 from planner_api.planning.search.search import Search
-from planner_api.planning.split import codl
-from planner_api.planning.split.choices import Choices
-from planner_api.planning.split.plan import homes_of, realised
-from planner_api.planning.split.search import CutSearch, found_by, search_cuts
-from planner_api.planning.split.ways import ways
 from tests.planning import machines
 from tests.planning.cuttable import ELEMENT_US, FIXED, MOVE_US, cuttable
 
@@ -62,7 +61,8 @@ def test_plans_with_cuts_are_legal_and_no_better_than_the_bound(data: DataObject
 
 def brute(problem: Problem) -> float:
     """The best of all cuts in two along the rows on the grid, and all placements, in the order of the graph."""
-    choices = Choices(problem)
+    choices = problem.choices
+    assert choices is not None
     names = list(problem.ops)
     every: list[list[Cut | None]] = [
         [
@@ -106,18 +106,19 @@ def test_the_search_for_cuts_sees_what_the_simulator_sees(data: DataObject):
     """Whole ops take what the simulator says, a window believes what is so, and parts compute what cutting demands."""
     problem = drawn(data, 7)
     begun = solve(problem, "heft", Budget(0.0)).schedule
-    choices = Choices(problem)
-    search = CutSearch(problem, ways(problem, choices), begun, data.draw(st.integers(0, 99)))
+    choices = problem.choices
+    assert choices is not None
+    search = Search(problem, begun, data.draw(st.integers(0, 99)))
     assert search.value_us == pytest.approx(begun.makespan_us, rel=1e-12)
-    believed = search.round(moves=data.draw(st.integers(1, 400)))
+    (believed,) = search.round(moves=data.draw(st.integers(1, 400)))
     assert search.value_us == pytest.approx(min(believed, begun.makespan_us), rel=1e-12)
-    found = found_by(search, choices)
+    found = found_by(search)
     check(found.problem, found.schedule)
     parts = regions(choices.cutter.nodes, list(found.cuts.values()), choices.cutter.shapes)
     for name, own in parts.items():
         op = choices.index[name]
         assert [(part.start, part.stop) for part in own] == [
-            (int(search.modes.start[op, k]), int(search.modes.stop[op, k])) for k in range(len(own))
+            tuple(search.state.modes[op, k, LOW : HIGH + 1].tolist()) for k in range(len(own))
         ]
 
 
@@ -127,11 +128,12 @@ def test_a_plan_with_cuts_takes_as_long_in_the_order_of_its_turns():
     latency = random.uniform(50, 300, size=(14, 2)).tolist()
     problem = cuttable(latency, [[], *([int(random.integers(0, op))] for op in range(1, 14))])
     begun = solve(problem, "heft", Budget(0.0)).schedule
-    search = CutSearch(problem, ways(problem, Choices(problem)), begun, 0)
+    search = Search(problem, begun, 0)
     for _ in range(40):
         search.round(moves=300)
-        assert search.round(moves=0) == pytest.approx(search.value_us, rel=1e-12)
-    assert (search.modes.parts > 1).any()
+        search._by_start()
+        assert search._evaluate() == pytest.approx(search.value_us, rel=1e-12)
+    assert (search.state.modes[:, 0, PARTS] > 1).any()
 
 
 def test_a_slice_of_what_stands_on_a_processor_is_made_there():
@@ -152,7 +154,7 @@ def test_where_cuts_gain_too_little_whole_ops_are_searched_on(monkeypatch: pytes
     searched: list[float] = []
     real = Search.run
     monkeypatch.setattr(Search, "run", lambda self, *turn: searched.append(self.value_us) or real(self, *turn))
-    monkeypatch.setattr("planner_api.planning.split.search.search_cuts", lambda *_: None)
+    monkeypatch.setattr("planner_api.planning.search.cuts.search_cuts", lambda *_: None)
     found = optimise(problem, "auto", Budget(rounds=2)).solution
     assert searched
     assert not found.cuts
@@ -175,15 +177,14 @@ def interpreted(**options):
 numba.njit = interpreted
 from planner_api.planning import Budget
 from planner_api.planning.methods import solve
-from planner_api.planning.split.search import CutSearch, choices_of
-from planner_api.planning.split.ways import ways
+from planner_api.planning.search.search import Search
 from tests.planning.cuttable import cuttable
 
 # A convolution with a short cut round it: who reads both ties two makers together, one of which reads the other.
 problem = cuttable([[100.0, 120.0]] * 4, [[], [0], [1], [2, 1]], rows=2)
 begun = solve(problem, "heft", Budget(0.0)).schedule
 for seed in range(4):
-    CutSearch(problem, ways(problem, choices_of(problem)), begun, seed).round(moves=250)
+    Search(problem, begun, seed).round(moves=250)
 """
 
 
@@ -257,22 +258,22 @@ def test_nothing_is_annealed_once_the_budget_has_ended(monkeypatch: pytest.Monke
     """What cuts start from is as good as it came: a budget is what others wait for."""
     problem = cuttable([[100.0, 120.0], [80.0, 200.0]], [[], [0]])
     whole = solve(problem, "single", Budget(0.0)).schedule
-    rounds: list[type] = []
-    for searched in (CutSearch, Search):
-        real = searched.round
-        monkeypatch.setattr(
-            searched, "round", lambda self, *turn, real=real: rounds.append(type(self)) or real(self, *turn)
-        )
+    rounds: list[bool] = []
+    real = Search.round
+    monkeypatch.setattr(
+        Search, "round", lambda self, *turn: rounds.append(self.problem.cutter is not None) or real(self, *turn)
+    )
     search_cuts(problem, whole, Budget(0.0), 0.0)
     assert not rounds
     search_cuts(problem, whole, Budget(rounds=1), 0.0)
-    assert set(rounds) == {CutSearch, Search}
+    assert set(rounds) == {True, False}
 
 
 def test_more_than_two_processors_share_an_op():
     """Three equal processors: an op is cut in three where moving costs little."""
     problem = cuttable([[3000.0, 3000.0, 3000.0]], [[]])
-    assert Choices(problem).teams["t0"] == [(0, 1), (0, 1, 2)]
+    assert problem.choices is not None
+    assert problem.choices.teams["t0"] == [(0, 1), (0, 1, 2)]
     found = optimise(problem, "auto", Budget(rounds=60))
     assert len(found.solution.cuts[0].at) == 2
     assert found.solution.schedule.makespan_us < 0.5 * 3000.0

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner_api.planning.auto import solve as auto
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.single import singles
 from planner_api.planning.judge.checker import check
 from planner_api.planning.judge.simulator import Schedule, simulate
-from planner_api.planning.optimise import auto
 from planner_api.planning.problem import Machine, Problem
 from tests.planning.drawn import draw
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
 import types
+import weakref
 
 import pytest
 
@@ -13,6 +15,7 @@ from planner_api.planning import Budget, PlanningError, methods, optimise, plan
 from planner_api.planning.highs import SolverFailed
 from planner_api.planning.judge.causes import next_best
 from planner_api.planning.optimise import FIRST_AID
+from tests.planning.cuttable import cuttable
 from tests.planning.drawn import draw
 from tests.planning.models import BOTH_WAYS, DIAMOND, FIGURES, network, profile
 
@@ -143,3 +146,32 @@ def test_a_method_that_fails_falls_back_and_says_so(monkeypatch: pytest.MonkeyPa
     best = min(optimise(problem, name, Budget(0.0)).solution.schedule.makespan_us for name in FIRST_AID)
     assert outcome.solution.schedule.makespan_us <= best
     assert str(failure) in outcome.solution.notes[-1]
+
+
+@pytest.mark.parametrize("method", ["ilp", "auto", "heft"])
+def test_a_solver_that_refuses_the_bounds_model_costs_the_bound_alone(monkeypatch: pytest.MonkeyPatch, method: str):
+    """The plan that was found comes back, with the bound that needs no solver."""
+
+    def refuse(*_: object) -> None:
+        raise SolverFailed("HiGHS refused the model")
+
+    monkeypatch.setattr("planner_api.planning.bound.interval.interval_load", refuse)
+    problem = draw(11, 20, plain=True)
+    outcome = optimise(problem, method, Budget(rounds=1))
+    assert outcome.solution.method.split("→")[0] in (method, "annealing", "articulation", "heft", "single", "greedy")
+    assert not any("refused" in note for note in outcome.solution.notes)
+    assert outcome.bound.us <= outcome.solution.schedule.value_us
+
+
+def test_a_solved_problem_is_forgotten():
+    """Nothing keeps a problem, nor what was worked out on it, once its plan is made: large ones follow each other."""
+    gc.collect()
+    gc.disable()  # what only a collection finds is still there when the next large one comes
+    try:
+        problem = cuttable([[100.0, 120.0]] * 3, [[], [0], [1]])
+        optimise(problem, "codl", Budget(0.0))
+        kept = weakref.ref(problem), weakref.ref(problem.choices)
+        del problem
+        assert [one() for one in kept] == [None, None]
+    finally:
+        gc.enable()

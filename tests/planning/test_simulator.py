@@ -108,11 +108,11 @@ def test_processors_that_share_a_resource_take_turns():
     assert (free.makespan_us, shared.makespan_us) == (12.0, 15.0)
 
 
-@given(seed=st.integers(0, 10**6))
-@settings(max_examples=1000 if CAMPAIGN else 40)
-def test_the_simulator_agrees_with_another_reading_of_its_rules(seed: int):
+@given(seed=st.integers(0, 10**6), hosts=st.booleans())
+@settings(max_examples=2000 if CAMPAIGN else 80)
+def test_the_simulator_agrees_with_another_reading_of_its_rules(seed: int, hosts: bool):
     """Every finish time is the smallest that obeys the rules, found without lines or queues, on any machine."""
-    problem = draw(seed, 10, rich=True)
+    problem = draw(seed, 10, rich=True, hosts=hosts)
     placement, order = shuffled(problem, seed)
     schedule = simulate(problem, placement, order)
     finish, value = timing(problem, placement, order)
@@ -190,11 +190,11 @@ def test_no_op_of_a_semi_active_schedule_can_start_earlier(seed: int, shift: flo
                 check(problem, earlier)
 
 
-@given(seed=st.integers(0, 10**6), part=st.floats(0.05, 0.95))
-@settings(max_examples=500 if CAMPAIGN else 30)
-def test_no_schedule_of_any_machine_can_be_told_shorter(seed: int, part: float):
+@given(seed=st.integers(0, 10**6), part=st.floats(0.05, 0.95), hosts=st.booleans())
+@settings(max_examples=1000 if CAMPAIGN else 60)
+def test_no_schedule_of_any_machine_can_be_told_shorter(seed: int, part: float, hosts: bool):
     """An op, a move or the whole that claims to take less than it does is found, whatever the machine."""
-    problem = draw(seed, 10, rich=True)
+    problem = draw(seed, 10, rich=True, hosts=hosts)
     schedule = simulate(problem, *shuffled(problem, seed))
     if not math.isfinite(schedule.makespan_us) or schedule.makespan_us < 1.0:
         return

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from hope_schema import Plan, PlanRequest
+from hope_schema.periods import runs
 
 
 def plan() -> dict[str, Any]:
@@ -65,7 +66,7 @@ def test_a_plan_survives_the_wire() -> None:
         (("makespan_us",), -1.0, "greater than or equal to 0"),
         (("gap",), -0.1, "greater than or equal to 0"),
         (("jobs", 0, "model_hash"), "0" * 64 + "\n", "pattern"),
-        (("schema_version",), 1, "Input should be 2"),
+        (("schema_version",), 2, "Input should be 3"),
         (("objective",), "energy", "Input should be"),
         (("transfer_mode",), "overlap", "Extra inputs"),
         (("solved_at",), "2026", "Extra inputs"),
@@ -102,9 +103,11 @@ def test_a_request_names_the_networks_that_run_together() -> None:
     for change in (
         {"jobs": []},
         {"jobs": [job] * 65},
+        {"jobs": [job | {"period_us": 0.0}]},
         {"jobs": [job | {"release_us": 5.0, "deadline_us": 4.0}]},
         {"objective": "lateness"},
         {"objective": "energy"},
+        {"objective": "latency"},
         {"method": "magic"},
         {"processors": []},
     ):
@@ -118,3 +121,44 @@ def test_a_request_of_an_older_agent_is_told_what_to_upgrade() -> None:
     with pytest.raises(ValidationError, match="upgrade hope-agent") as caught:
         PlanRequest.model_validate_json(json.dumps(body))
     assert len(caught.value.errors()) == 1
+
+
+HOSTS: dict[str, Any] = {
+    "hosts": [{"name": "edge", "soc": "e", "frequency": "f"}, {"name": "cloud", "soc": "c", "frequency": "f"}],
+    "links": [
+        {"source": source, "target": target, "fixed_us": 100.0, "us_per_byte": 0.1, "busy": "radio"}
+        for source, target in (("host", "edge"), ("edge", "cloud"), ("cloud", "edge"), ("edge", "host"))
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hosts": [HOSTS["hosts"][0]] * 2}, "host 'edge' is named twice"),
+        ({"hosts": [{**HOSTS["hosts"][0], "name": "host"}]}, "'host' is the device itself"),
+        ({"hosts": HOSTS["hosts"][:1]}, "there is no host 'cloud'"),
+        ({"links": HOSTS["links"][:1]}, "no link leads to host 'cloud'"),
+        ({"links": HOSTS["links"][:3]}, "no link leads from host 'cloud'"),
+        ({"links": HOSTS["links"] + HOSTS["links"][:1]}, "two links lead from one host"),
+        ({"links": [{**HOSTS["links"][0], "target": "host"}]}, "a link from 'host' to itself"),
+        (
+            {"jobs": [{"model_hash": "0" * 64, "period_us": us} for us in (1000.0, 999.0)]},
+            "1999 runs, a plan",
+        ),
+    ],
+)
+def test_hosts_and_periods_that_make_no_plan_are_refused(change: dict[str, Any], words: str) -> None:
+    """One sentence each says what is wrong: names, links, ways, the hyperperiod."""
+    body = {"jobs": [{"model_hash": "0" * 64}], "soc": "s", "frequency": "f", **HOSTS}
+    assert PlanRequest.model_validate(body).profiles == (("s", "f"), ("e", "f"), ("c", "f"))
+    with pytest.raises(ValidationError) as caught:
+        PlanRequest.model_validate(body | change)
+    assert [words in error["msg"] for error in caught.value.errors()] == [True]
+
+
+def test_runs_fill_the_hyperperiod() -> None:
+    """Periods of 20 and 30 ms begin together again after 60 ms: three runs and two; one without a period runs once."""
+    assert runs([20_000.0, 30_000.0, None]) == [3, 2, 1]
+    assert runs([0.5, 0.75]) == [3, 2]
+    assert runs([None, None]) == [1, 1]

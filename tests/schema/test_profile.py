@@ -110,13 +110,28 @@ def test_figures_that_are_no_numbers_are_refused(number: str) -> None:
 
 
 def test_a_kind_tells_apart_what_is_measured_apart() -> None:
-    """Runtime, version, threads, core class and precision enter the kind; id, host and which core it is do not."""
+    """Runtime, version, threads, core class, precision and host enter the kind; id and which core it is do not."""
     base = Processor.model_validate_json(json.dumps(CORE))
-    same = [CORE | {"id": "other"}, CORE | {"resources": ["cpu7"]}, CORE | {"host": "box2"}]
+    same = [CORE | {"id": "other"}, CORE | {"resources": ["cpu7"]}]
     other = [CORE | {"runtime": "ncnn"}, CORE | {"version": "2"}, CORE | {"threads": 2}, CORE | {"core_class": "big"}]
     other.append(CORE | {"precision": "float16"})
+    other.append(CORE | {"host": "box2", "id": "box2:a", "place": "box2:host", "resources": ["box2:cpu0"]})
     assert {Processor.model_validate_json(json.dumps(p)).kind for p in same} == {base.kind}
-    assert len({base.kind, *(Processor.model_validate_json(json.dumps(p)).kind for p in other)}) == 6
+    assert len({base.kind, *(Processor.model_validate_json(json.dumps(p)).kind for p in other)}) == 7
+
+
+def test_what_belongs_to_another_host_carries_its_name() -> None:
+    """A processor of another host whose place reads like the device's own would make moves between them free."""
+    with pytest.raises(ValidationError, match="belongs to host 'box2', so it reads 'box2:host'"):
+        Processor.model_validate(
+            {
+                **json.loads(json.dumps(CORE)),
+                "host": "box2",
+                "id": "box2:a",
+                "resources": ("box2:cpu0",),
+                "place": "host",
+            }
+        )
 
 
 def test_a_profile_needs_a_version() -> None:

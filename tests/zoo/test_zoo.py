@@ -16,8 +16,8 @@ import pytest
 
 import hope_zoo as zoo
 from agent_sdk.errors import ModelError, UnknownNameError
+from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import Model, pre_softmax_outputs, read_model
-from agent_sdk.verify import relative_error
 from hope_schema import merge
 from hope_zoo import shipped
 from tests import CAMPAIGN

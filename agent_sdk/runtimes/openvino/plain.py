@@ -6,9 +6,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from agent_sdk.device.soc import Soc
+from agent_sdk.errors import CompilationFailed
+from agent_sdk.machine.soc import Soc
 from agent_sdk.model.weights import LightModels
-from agent_sdk.runtimes.base import CompilationFailed
 from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.runtimes.openvino.processor import CPU, FAILURES, AnyCore, OpenVinoProcessor, runtime, translated
 

@@ -13,28 +13,22 @@ import openvino as ov
 from openvino import opset13 as opset
 from typing_extensions import override
 
-from agent_sdk.device.cores import bound_to
-from agent_sdk.device.soc import Soc
-from agent_sdk.errors import ProcessorError
-from agent_sdk.measure.alone import bound
-from agent_sdk.measure.attribution import share_out
-from agent_sdk.measure.timing import LONG_US, Timing, measure
-from agent_sdk.model import Model, extract
-from agent_sdk.model.weights import LightModels
-from agent_sdk.runtimes.base import (
-    BoundCall,
+from agent_sdk.errors import (
     CompilationFailed,
-    Compiler,
-    Executable,
-    NativeCall,
+    ProcessorError,
     ProcessorLost,
-    Segment,
     SilentFallback,
     UnsupportedOp,
     WrongOutput,
-    machines_fault,
-    whole_network,
 )
+from agent_sdk.machine.cores import bound_to
+from agent_sdk.machine.soc import Soc
+from agent_sdk.machine.timing import LONG_US, Timing, measure
+from agent_sdk.model import Model, extract
+from agent_sdk.model.weights import LightModels
+from agent_sdk.runtimes.alone import bound
+from agent_sdk.runtimes.attribution import share_out
+from agent_sdk.runtimes.base import BoundCall, Compiler, Executable, NativeCall, Segment, machines_fault, whole_network
 from agent_sdk.runtimes.host import HostProcessor, OutputMark
 from agent_sdk.runtimes.openvino.capi import NativeCore, NativeModel, NativeRequest, native_core
 from agent_sdk.runtimes.openvino.trusted import OPENVINO
@@ -161,9 +155,9 @@ class OpenVinoExecutable(Executable):
             try:
                 shape = output_shape(compiled, index)
             except FAILURES as error:
-                raise translated(error, processor.id, WrongOutput, f"gives '{name}' no fixed shape") from error
+                raise translated(error, processor.id, UnsupportedOp, f"gives '{name}' no fixed shape") from error
             if shape != kind.shape:
-                raise WrongOutput(f"{processor.id}: '{name}' would be {shape} instead of {kind}")
+                raise UnsupportedOp(f"{processor.id}: '{name}' would be {shape} instead of {kind}")
 
     @override
     def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> BoundRequest:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from agent_sdk.runtimes.trust import Row, Trust
+from agent_sdk.runtimes.trust import Row, Trust, asked, on_axes
 from hope_schema import ModelGraph, Op
 
 FLOATS: Final = "f32 f16"
@@ -50,11 +50,12 @@ def _stretched(op: Op, graph: ModelGraph) -> str:
 
 OPENVINO: Final = Trust(
     Row(
-        "Concat DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND Identity Reshape Slice SpaceToDepth "
+        "Concat DepthToSpace Expand Flatten Gather GatherElements GatherND Identity Reshape Slice SpaceToDepth "
         "Split Squeeze Tile Transpose Unsqueeze Where",
         NUMBERS,
     ),
-    Row("Pad", "f32 f16 bool i8 u8 i32"),
+    Row("Dropout", NUMBERS, unless=asked, but="a constant ratio"),
+    Row("Pad", "f32 f16 bool i8 u8 i32", unless=on_axes, but="constant pads, of all axes"),
     Row("Scatter ScatterElements ScatterND", "f32 f16 i8 u8 i16 u16 i32", unless=_accumulating, but="no reduction"),
     Row("Add Sub Mul", "f32 f16 i32"),
     Row(

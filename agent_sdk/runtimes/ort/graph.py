@@ -23,14 +23,15 @@ import onnx
 import onnxruntime as ort
 
 from agent_sdk.cancel import cancelling, check
-from agent_sdk.device.soc import read_soc
+from agent_sdk.errors import OutOfMemory, ProcessorLost
 from agent_sdk.files import one_at_a_time
 from agent_sdk.forking import TemporaryFolder
+from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import Model
 from agent_sdk.model.nodes import reads
 from agent_sdk.model.twins import tensor_classes
 from agent_sdk.model.weights import GRAPH_FILE, INLINE_BYTES, WEIGHTS_FILE, LightModels, WeightsFile
-from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost, lacks_memory, machines_fault
+from agent_sdk.runtimes.base import lacks_memory, machines_fault
 from agent_sdk.runtimes.ort.fusion import SUMS, activation, summand, take_apart
 from hope_schema import ModelGraph, Op
 from hope_schema.hashing import digest

@@ -8,7 +8,7 @@ from functools import partial
 import onnxruntime as ort
 from typing_extensions import override
 
-from agent_sdk.device.soc import Soc
+from agent_sdk.machine.soc import Soc
 from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.processor import SPIN_US, OrtProcessor

@@ -14,25 +14,20 @@ import onnxruntime as ort
 from typing_extensions import override
 
 from agent_sdk.cancel import cancelling, check
-from agent_sdk.device.soc import Soc
-from agent_sdk.errors import ProcessorError
-from agent_sdk.forking import TemporaryFolder
-from agent_sdk.measure.alone import time_executable
-from agent_sdk.measure.timing import LONG_US, Timing
-from agent_sdk.model import Model
-from agent_sdk.runtimes.base import (
-    BoundCall,
+from agent_sdk.errors import (
     CompilationFailed,
-    Compiler,
-    Executable,
+    ProcessorError,
     ProcessorLost,
-    Segment,
     SilentFallback,
     UnsupportedOp,
     WrongOutput,
-    machines_fault,
-    whole_network,
 )
+from agent_sdk.forking import TemporaryFolder
+from agent_sdk.machine.soc import Soc
+from agent_sdk.machine.timing import LONG_US, Timing
+from agent_sdk.model import Model
+from agent_sdk.runtimes.alone import time_executable
+from agent_sdk.runtimes.base import BoundCall, Compiler, Executable, Segment, machines_fault, whole_network
 from agent_sdk.runtimes.host import HostProcessor, aligned_empty
 from agent_sdk.runtimes.ort.capi import QUIET, AnySession, NativeBinding, PythonBinding, bindings, native_session
 from agent_sdk.runtimes.ort.cut import Piece, block_size, cut, from_source, physical, reorder_model

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import onnxruntime as ort
 
-from agent_sdk.measure.attribution import share_out
-from agent_sdk.measure.timing import Timing
+from agent_sdk.errors import OutOfMemory
+from agent_sdk.machine.timing import Timing
 from agent_sdk.model import Model
-from agent_sdk.runtimes.base import OutOfMemory
+from agent_sdk.runtimes.attribution import share_out
 from agent_sdk.runtimes.ort.graph import FrozenGraph
 
 

@@ -1,37 +1,50 @@
-"""A whole network in ONNX Runtime, as its own users run it."""
+"""A whole network in ONNX Runtime, as its own users run it: any shapes, any types, nothing cut."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from functools import partial
 from typing import Any, Final
 
 import onnxruntime as ort
-from typing_extensions import override
 
 from agent_sdk.cancel import cancelling, check
-from agent_sdk.errors import InputError
+from agent_sdk.errors import CompilationFailed, InputError, ProcessorLost
+from agent_sdk.forking import Forks, keep, watch_forks
 from agent_sdk.model.ports import About, ModelMetadata, Port
-from agent_sdk.runtimes.base import CompilationFailed, Package, ProcessorLost, machines_fault
+from agent_sdk.runtimes.base import Package, machines_fault
 from agent_sdk.runtimes.ort.processor import SPIN_US
-from agent_sdk.runtimes.whole import WholeNetwork
 
 REFUSED: Final = ("InvalidArgument", "INVALID_ARGUMENT", "Required inputs", "Missing Input", "Got invalid dimensions")
 """What the runtime says of a feed that does not fit the network."""
 
 
-class WholeOrt(WholeNetwork):
+class WholeOrt(Forks):
     """One session on so many threads. Raises CompilationFailed or OutOfMemory.
 
-    ``about`` is what ONNX Runtime says of the file.
+    ``run`` may be called from any number of threads, and in a forked child.
+
+    Args:
+        source: the network's file.
+        threads: how many compute.
+        held: holds what they compute on, while one run lasts.
+
+    Attributes:
+        about: what ONNX Runtime says of the file.
     """
 
     runtime: Package = "onnxruntime"
 
-    def __init__(self, source: str | os.PathLike[str] | bytes, threads: int) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | bytes,
+        threads: int,
+        held: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._held = held
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 4
@@ -53,6 +66,12 @@ class WholeOrt(WholeNetwork):
         metadata = ModelMetadata(**{field.name: getattr(told, field.name) for field in fields(ModelMetadata)})
         optional = tuple(map(_port, self._session.get_overridable_initializers()))
         self.about = About(self.inputs, self.outputs, metadata, optional)
+        watch_forks(self)
+
+    def in_child(self) -> None:
+        """What is loaded stays, also once this is closed."""
+        keep(dict(vars(self)))
+        self._held = nullcontext  # the cores' arbiter stays with the parent
 
     @property
     def session(self) -> ort.InferenceSession:
@@ -62,7 +81,6 @@ class WholeOrt(WholeNetwork):
             raise ProcessorLost(f"{self.runtime}: the network was closed")
         return session
 
-    @override
     def run(
         self,
         feed: Mapping[str, Any],
@@ -72,6 +90,16 @@ class WholeOrt(WholeNetwork):
         """Compute these outputs, or all; ``options`` are ONNX Runtime's. Raises InputError or ProcessorLost."""
         session = self.session
         names = names or [port.name for port in self.outputs]
+        with self._held():
+            return self._run(session, feed, names, options)
+
+    def _run(
+        self,
+        session: ort.InferenceSession,
+        feed: Mapping[str, Any],
+        names: Sequence[str],
+        options: ort.RunOptions | None,
+    ) -> dict[str, Any]:
         try:
             return dict(zip(names, session.run(names, dict(feed), options), strict=True))
         except (ValueError, TypeError) as error:
@@ -83,8 +111,8 @@ class WholeOrt(WholeNetwork):
             lost = ProcessorLost(f"{self.runtime}: ONNX Runtime failed while running: {text}")
             raise machines_fault(error, self.runtime, text) or lost from error
 
-    @override
     def close(self) -> None:
+        """Free it."""
         self._session = None
 
 

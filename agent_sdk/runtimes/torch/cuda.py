@@ -14,9 +14,9 @@ from typing import Any, Final
 import torch
 from typing_extensions import override
 
-from agent_sdk.errors import ProcessorError
+from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost
 from agent_sdk.native import address
-from agent_sdk.runtimes.base import Bound, NativeCall, OutOfMemory, ProcessorLost, lacks_memory
+from agent_sdk.runtimes.base import Bound, NativeCall, lacks_memory
 
 AGAIN: Final[Mapping[str, int]] = {"cuStreamQuery": 600}
 """What is asked again as long as it says this: that a stream's work is not finished."""
@@ -51,13 +51,23 @@ class Cuda:
     def inside(self, calls: Sequence[Call]) -> list[tuple[str, NativeCall]]:
         """The calls as C calls with their names, on a thread that has another context before and afterwards, or none.
 
+        Where one of them fails, what was begun is waited for, and the context is taken away again.
         NOTE: a lane may be served by the application's own thread, whose current device is not ours to change.
         """
         popped = ctypes.addressof(self._before)
         made: list[Call] = [("cuCtxPushCurrent_v2", self._context), *calls, ("cuCtxPopCurrent_v2", popped)]
+        last = len(made) - 1
         return [
-            (name, NativeCall(address(self._function(name)), tuple(arguments), again=AGAIN.get(name, 0)))
-            for name, *arguments in made
+            (
+                name,
+                NativeCall(
+                    address(self._function(name)),
+                    tuple(arguments),
+                    again=AGAIN.get(name, 0),
+                    after=place if place == last or name in AGAIN else 0,
+                ),
+            )
+            for place, (name, *arguments) in enumerate(made)
         ]
 
     def do(self, name: str, *arguments: Any) -> None:
@@ -109,12 +119,21 @@ class CudaCalls(Bound):
 
     @override
     def __call__(self) -> None:
-        for place, (function, call) in enumerate(self._calls):
+        for failed in range(len(self._calls)):
+            if status := self._made(failed):
+                for place in range(failed + 1, len(self._calls)):
+                    after = self.native[place].after
+                    if after and place - after < failed:
+                        self._made(place)
+                raise self.failure(failed, status)
+
+    def _made(self, place: int) -> int:
+        """Make one of the calls; what it says."""
+        function, call = self._calls[place]
+        status = function(*call.arguments)
+        while call.again and status == call.again:
             status = function(*call.arguments)
-            while call.again and status == call.again:
-                status = function(*call.arguments)
-            if status:
-                raise self.failure(place, status)
+        return int(status)
 
     @override
     def failure(self, place: int, status: int) -> ProcessorError:

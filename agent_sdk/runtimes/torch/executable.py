@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 from typing_extensions import override
 
-from agent_sdk.errors import ProcessorError
-from agent_sdk.runtimes.base import (
-    BoundCall,
-    Buffer,
-    CompilationFailed,
-    Executable,
-    ProcessorLost,
-    Segment,
-    WrongOutput,
-)
+from agent_sdk.errors import CompilationFailed, ProcessorError, ProcessorLost, WrongOutput
+from agent_sdk.runtimes.base import BoundCall, Buffer, Executable, Segment
 from agent_sdk.runtimes.torch.driver import CudaGraphs, Memory, Recording, record
 from agent_sdk.runtimes.torch.kernel import Kernel, in_row, translated
 from agent_sdk.runtimes.torch.listing import listed

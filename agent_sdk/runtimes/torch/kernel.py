@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agent_sdk.errors import ProcessorError
-from agent_sdk.feeds import Feeds, feeds_of_segment
+from agent_sdk.errors import CompilationFailed, OutOfMemory, ProcessorError, UnsupportedOp, WrongOutput
 from agent_sdk.model import Model
-from agent_sdk.runtimes.base import CompilationFailed, OutOfMemory, UnsupportedOp, WrongOutput, lacks_memory, segment_of
+from agent_sdk.model.feeds import Feeds, feeds_of_segment
+from agent_sdk.runtimes.base import lacks_memory, segment_of
 from agent_sdk.runtimes.torch.fold import fold
 from agent_sdk.runtimes.torch.node import Node, node_of
 from agent_sdk.runtimes.torch.precision import Precision

@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 import torch
 
+from agent_sdk.errors import UnsupportedOp
 from agent_sdk.model.dtypes import FOREIGN
-from agent_sdk.runtimes.base import UnsupportedOp
 from hope_schema import TensorType
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from agent_sdk.errors import UnsupportedOp
 from agent_sdk.model import Model
 from agent_sdk.model.nodes import DEFAULT_DOMAINS, domain_of, type_of
-from agent_sdk.runtimes.base import UnsupportedOp
 from hope_schema import TensorType
 
 FLOAT16_MOST: Final = np.float32(65504)

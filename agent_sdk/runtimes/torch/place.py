@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from agent_sdk.runtimes.base import Bound, Place, ProcessorLost
+from agent_sdk.errors import ProcessorLost
+from agent_sdk.runtimes.base import Bound, Place
 from agent_sdk.runtimes.torch.cuda import CudaCalls, cuda_of
 from agent_sdk.runtimes.torch.kernel import translated
 from agent_sdk.runtimes.torch.memory import DeviceTensor, copy_queue, empty, torch_dtype

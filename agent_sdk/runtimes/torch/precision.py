@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from agent_sdk.runtimes.base import UnsupportedOp
+from agent_sdk.errors import UnsupportedOp
 from hope_schema import TensorType
 
 _SWITCHES = threading.RLock()

@@ -15,12 +15,12 @@ from typing import Final, Literal
 import torch
 from typing_extensions import override
 
-from agent_sdk.device.soc import Soc
-from agent_sdk.errors import ProcessorError
-from agent_sdk.measure.alone import bound
-from agent_sdk.measure.timing import Timing
+from agent_sdk.errors import CompilationFailed, OutOfMemory, ProcessorError, ProcessorLost
+from agent_sdk.machine.soc import Soc
+from agent_sdk.machine.timing import Timing
 from agent_sdk.model import Model
-from agent_sdk.runtimes.base import CompilationFailed, OutOfMemory, Processor, ProcessorLost, Segment, whole_network
+from agent_sdk.runtimes.alone import bound
+from agent_sdk.runtimes.base import Processor, Segment, whole_network
 from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.runtimes.torch.choice import Choice
 from agent_sdk.runtimes.torch.clock import rouse

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from agent_sdk.model.bounds import SPRING, WIDE
-from agent_sdk.runtimes.trust import Row, Trust
+from agent_sdk.runtimes.trust import Row, Trust, asked, on_axes
 from hope_schema import ModelGraph, Op
 
 FLOATS: Final = "f32 f16"
@@ -24,11 +24,12 @@ def _to_whole(op: Op, graph: ModelGraph) -> str:
 
 TORCH: Final = Trust(
     Row(
-        "Concat DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND Identity Reshape ScatterElements "
+        "Concat DepthToSpace Expand Flatten Gather GatherElements GatherND Identity Reshape ScatterElements "
         "ScatterND Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze Where",
         NUMBERS,
     ),
-    Row("Pad", "f32 f16 f64 i8 u8 i16 i32"),
+    Row("Dropout", NUMBERS, unless=asked, but="a constant ratio"),
+    Row("Pad", "f32 f16 f64 i8 u8 i16 i32", unless=on_axes, but="constant pads, of all axes"),
     Row("Abs Add Mul Neg Sub", f"{DOUBLES} {WHOLE}"),
     Row("Clip Max Min", f"{DOUBLES} {WHOLE}"),
     Row(

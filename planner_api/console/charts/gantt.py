@@ -61,8 +61,11 @@ class Gantt:
     idle: tuple[str, ...]
 
 
-def draw(plan: Plan, span_us: float = 0.0) -> Gantt:
-    """Return the lanes of a plan, on an axis that reaches its end and at least ``span_us``."""
+def draw(plan: Plan, span_us: float = 0.0, names: Sequence[str] = ()) -> Gantt:
+    """Return the lanes of a plan, on an axis that reaches its end and at least ``span_us``.
+
+    ``names``: of the networks of a joint plan, said with each of their ops.
+    """
     span = max(plan.makespan_us, span_us)
     lanes = []
     for processor in plan.processors_used:
@@ -70,7 +73,7 @@ def draw(plan: Plan, span_us: float = 0.0) -> Gantt:
         ids = {step.id for step in steps}
         moves = [move for move in plan.transfers if move.reader in ids and move.finish_us > move.start_us]
         busy = _covered((step.start_us, step.finish_us) for step in steps)
-        lanes.append(Lane(processor, "processor", _steps(steps, span), _moves(moves, span), _share(busy, plan)))
+        lanes.append(Lane(processor, "processor", _steps(steps, span, names), _moves(moves, span), _share(busy, plan)))
     carriers: dict[str, list[Transfer]] = {}
     for move in plan.transfers:
         if move.over is not None:
@@ -90,12 +93,13 @@ def draw(plan: Plan, span_us: float = 0.0) -> Gantt:
     )
 
 
-def _steps(steps: Sequence[Step], span: float) -> tuple[Bar, ...]:
+def _steps(steps: Sequence[Step], span: float, names: Sequence[str]) -> tuple[Bar, ...]:
     bars: list[Bar] = []
     for step in steps:
         at, end = place(step.start_us, span), place(step.finish_us, span)
         last = bars[-1] if bars else None
-        title = f"{step.ops[-1]}: {duration(step.finish_us - step.start_us)} from {duration(step.start_us)} on. "
+        title = f"{names[step.job]}, " if names else ""
+        title += f"{step.ops[-1]}: {duration(step.finish_us - step.start_us)} from {duration(step.start_us)} on. "
         title += TITLES[step.cause]
         if last is not None and last.kind == step.cause and _joined(last, at, end):
             steps_of = (*last.steps, step.id)

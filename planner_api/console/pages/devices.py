@@ -8,7 +8,6 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from hope_schema.registry import PLAIN
-from planner_api.console import repository
 from planner_api.console.forms import Words, read_form
 from planner_api.console.rendering import render
 from planner_api.devices import service
@@ -17,6 +16,7 @@ from planner_api.devices.finding import Wanted, find
 from planner_api.devices.groups import service as groups
 from planner_api.devices.groups.repository import names as names_of_groups
 from planner_api.devices.repository import drifts
+from planner_api.views import pages
 from planner_api.web.parameters import After, DeviceId
 from planner_api.web.route import StrictRoute
 
@@ -64,8 +64,8 @@ async def show(request: Request, device_id: DeviceId) -> Response:
     database = request.app.state.planner.database
     device = await service.get_device(database, device_id)
     async with database.read() as session:
-        reports = await repository.reports(session, device_id, REPORTS)
-        contributions = await repository.contributions(session, device_id, REPORTS)
+        reports = await pages.reports(session, device_id, REPORTS)
+        contributions = await pages.contributions(session, device_id, REPORTS)
     return render(request, "device.html", device=device, reports=reports, contributions=contributions)
 
 
@@ -75,6 +75,6 @@ async def revoke(request: Request, device_id: DeviceId) -> Response:
     await read_form(request)
     planner = request.app.state.planner
     actor = actor_of(request.scope)
-    if not await service.revoke_device(planner.database, planner.events, device_id, actor, planner.forget_device):
+    if not await service.revoke_device(planner.database, device_id, actor, planner.forget_device):
         raise service.device_unknown(device_id)
     return RedirectResponse(request.url.path, status_code=303)

@@ -6,7 +6,6 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
 from hope_schema import FanoutRequest
-from planner_api.console import repository
 from planner_api.console.charts import bars
 from planner_api.console.forms import read_form
 from planner_api.console.rendering import render
@@ -14,9 +13,11 @@ from planner_api.devices.audit.service import actor_of
 from planner_api.errors import InvalidError, model_unknown
 from planner_api.models.names import service as names
 from planner_api.models.names.routes import Before
+from planner_api.plans.ahead import plan_ahead
+from planner_api.profiles.repository import count_pairs
 from planner_api.rollout import repository as releases
+from planner_api.views import pages
 from planner_api.views import service as fleet
-from planner_api.views.repository import count_pairs
 from planner_api.web.parameters import ModelHash, Offset, PlainName
 from planner_api.web.route import StrictRoute
 
@@ -59,11 +60,12 @@ async def show(request: Request, model_hash: ModelHash) -> Response:
     """Show one model."""
     database = request.app.state.planner.database
     async with database.read() as session:
-        model = await repository.model(session, model_hash)
+        model = await pages.model(session, model_hash)
         if model is None:
             raise model_unknown(model_hash)
         pairs = await count_pairs(session)
-        called = await repository.names_of(session, model_hash, NAMED)
+        covered = await pages.covered_of(session, model_hash)
+        called = await pages.names_of(session, model_hash, NAMED)
         rollout = await releases.rollout(session, model_hash)
     page = await fleet.plans(database, where={"model_hash": model_hash}, after="", limit=PLANS)
     plans = sorted(page.plans, key=lambda plan: (plan.makespan_us is None, plan.makespan_us or 0.0))
@@ -78,7 +80,7 @@ async def show(request: Request, model_hash: ModelHash) -> Response:
         called=called,
         rollout=rollout,
         rollouts=ROLLOUTS,
-        covered=len({(plan.soc, plan.frequency) for plan in plans if plan.status == "done"}),
+        covered=covered,
         chart=bars.draw(drawn[:DRAWN]),
     )
 
@@ -88,7 +90,7 @@ async def plan_everywhere(request: Request, model_hash: ModelHash) -> Response:
     """Queue the planning of a model for every SoC and frequency that the fleet counts."""
     await read_form(request)
     planner = request.app.state.planner
-    await fleet.plan_ahead(planner.database, planner.queue, model_hash, FanoutRequest(), actor_of(request.scope))
+    await plan_ahead(planner.database, model_hash, FanoutRequest(), actor_of(request.scope))
     return RedirectResponse("/console/queue", status_code=303)
 
 

@@ -12,7 +12,6 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from hope_schema import Plan, PlanReply, PlanVersion, Step
 from hope_schema.base import LABEL
-from planner_api.console import repository
 from planner_api.console.charts import bars, gantt
 from planner_api.console.forms import Words
 from planner_api.console.rendering import render
@@ -21,7 +20,7 @@ from planner_api.errors import InvalidError, plan_unknown
 from planner_api.plans import history
 from planner_api.plans.routes import MAX_VERSION
 from planner_api.profiles import repository as profile_rows
-from planner_api.views import drift
+from planner_api.views import drift, pages
 from planner_api.views import service as fleet
 from planner_api.web.parameters import After
 from planner_api.web.route import StrictRoute
@@ -57,9 +56,7 @@ async def listing(
     where = {name: value for name, value in wanted.items() if value}
     database = request.app.state.planner.database
     page = await fleet.plans(database, where=where, after=after or "", limit=ROWS)
-    async with database.read() as session:
-        titles = await repository.titles(session, [plan.model_hash for plan in page.plans])
-    return render(request, "plans.html", page=page, titles=titles, model=model, soc=soc, wanted=status, after=after)
+    return render(request, "plans.html", page=page, model=model, soc=soc, wanted=status, after=after)
 
 
 @router.get("/plans/{plan_id}")
@@ -72,21 +69,22 @@ async def show(
     """Show one plan: the version that devices get, or another."""
     database = request.app.state.planner.database
     async with database.read() as session:
-        row = await repository.plan(session, plan_id)
+        row = await pages.plan(session, plan_id)
         if row is None:
             raise plan_unknown(plan_id)
-        others = await repository.siblings(session, row.model_hash, OTHERS)
+        networks = await pages.networks(session, plan_id)
+        others = await pages.siblings(session, [network.hash for network in networks], OTHERS)
     if not row.version:
         async with database.read() as session:
             figures = await profile_rows.current(session, row.soc, row.frequency)
-        return render(request, "plan.html", row=row, reply=None, figures=figures is not None)
+        return render(request, "plan.html", row=row, networks=networks, reply=None, figures=figures is not None)
     versions = (await history.history(database, plan_id)).versions
     wanted = next((one for one in versions if (one.served if version is None else one.version == version)), None)
     if wanted is None:
         raise history.version_unknown(plan_id, version or row.version)
     reply = await _read(database, plan_id, wanted.version)
     async with database.read() as session:
-        times = await repository.measured(session, plan_id, wanted.version, REPORTS)
+        times = await pages.measured(session, plan_id, wanted.version, REPORTS)
     plan = reply.plan
     first = min(first, len(plan.steps) - 1) // STEPS * STEPS
     chosen = [plan.step[step] for step in plan.order[first : first + STEPS]]
@@ -95,9 +93,10 @@ async def show(
         request,
         "plan.html",
         row=row,
+        networks=networks,
         reply=reply,
         plan=plan,
-        gantt=await asyncio.to_thread(gantt.draw, plan),
+        gantt=await asyncio.to_thread(gantt.draw, plan, names=_names(networks)),
         steps=chosen,
         version=wanted,
         versions=versions,
@@ -153,6 +152,8 @@ class Difference:
     """One op in two plans; None: the other plan does not have it as a step of its own."""
 
     op: str
+    network: str
+    """Empty where the plans have one alone."""
     left: Step | None
     right: Step | None
 
@@ -181,31 +182,36 @@ async def compare(
     if [job.model_hash for job in plans[0].jobs] != [job.model_hash for job in plans[1].jobs]:
         raise InvalidError("other-model", "These are plans of different models; choose two of one.")
     async with database.read() as session:
-        [name] = (await repository.titles(session, [diff.before.model_hash])).values()
+        networks = await pages.networks(session, diff.before.plan_id)
     span_us = max(plan.makespan_us for plan in plans)
-    found = differences(*plans)
+    found = differences(plans[0], plans[1], _names(networks))
     return render(
         request,
         "compare.html",
-        name=name,
+        networks=networks,
         diff=diff,
         versions=(diff.before, diff.after),
         plans=plans,
-        charts=[gantt.draw(plan, span_us) for plan in plans],
+        charts=[gantt.draw(plan, span_us, _names(networks)) for plan in plans],
         differences=found[:COMPARED],
         total=len(found),
         moved=sum(difference.moved for difference in found),
     )
 
 
-def differences(left: Plan, right: Plan) -> list[Difference]:
+def differences(left: Plan, right: Plan, names: Sequence[str] = ()) -> list[Difference]:
     """Return every step of either plan beside its like in the other: moved ones first, then those that changed most."""
     steps: list[dict[tuple[int, str], Any]] = [
         {(step.job, step.ops[-1]): step for step in plan.steps} for plan in (left, right)
     ]
-    names = dict.fromkeys([*steps[0], *steps[1]])
-    found = [Difference(name[1], steps[0].get(name), steps[1].get(name)) for name in names]
+    keys = dict.fromkeys([*steps[0], *steps[1]])
+    found = [Difference(op, names[job] if names else "", *(one.get((job, op)) for one in steps)) for job, op in keys]
     return sorted(found, key=lambda one: (not one.moved, -abs(one.change_us)))
+
+
+def _names(networks: Sequence[Any]) -> Sequence[str]:
+    """The names of a joint plan's networks; none where there is one alone."""
+    return [network.name for network in networks] if len(networks) > 1 else ()
 
 
 async def _read(database: Database, plan_id: str, version: int) -> PlanReply:

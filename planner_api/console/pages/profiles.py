@@ -17,7 +17,7 @@ from planner_api.console.forms import Words
 from planner_api.console.rendering import render
 from planner_api.models.service import load_figures
 from planner_api.profiles import oversight
-from planner_api.profiles.service import ESTABLISHED_BY
+from planner_api.profiles.fold import ESTABLISHED_BY
 from planner_api.views import service as fleet
 from planner_api.web.parameters import Offset
 from planner_api.web.route import StrictRoute

@@ -1,33 +1,49 @@
-"""The solve queue: what is being solved and by whom, what waits, what failed."""
+"""The queue: who works, what is under way and by whom, what waits, what failed."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter, Request, Response
 
-from planner_api.console import repository
 from planner_api.console.rendering import render
-from planner_api.jobs.repository import count_by_status
+from planner_api.jobs.repository import ALIVE_S, workers
+from planner_api.plans.repository import count_by_status
+from planner_api.profiles.jobs import pair_of
+from planner_api.views import pages
 from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
 
 ROWS = 50
-"""Plans shown of each status."""
+"""Jobs shown of each state."""
 
 
 @router.get("/queue")
 async def show(request: Request) -> Response:
     """Show the queue."""
     async with request.app.state.planner.database.read() as session:
-        waiting, since = await repository.inbox(session)
+        waiting, since = await pages.inbox(session)
         return render(
             request,
             "queue.html",
             counts=await count_by_status(session),
-            workers=await repository.workers(session),
-            solving=await repository.plans_by_status(session, "solving", ROWS),
-            queued=await repository.plans_by_status(session, "queued", ROWS),
-            failed=await repository.plans_by_status(session, "failed", ROWS),
+            workers=await workers(session),
+            alive_s=ALIVE_S,
+            running=list(map(_told, await pages.jobs(session, running=True, limit=ROWS))),
+            queued=list(map(_told, await pages.jobs(session, running=False, limit=ROWS))),
+            failed=await pages.failed_plans(session, ROWS),
             inbox=waiting,
             inbox_since=since,
         )
+
+
+WORDS = {"first": "First plan", "better": "Better plan", "fold": "Fold figures", "outdated": "Compare plans"}
+
+
+def _told(row: Any) -> dict[str, Any]:
+    """A job in words, with what it is about."""
+    told = dict(row._mapping) | {"what": WORDS.get(row.kind, row.kind)}
+    if row.plan_id is None and row.key.startswith("["):
+        told["soc"], told["frequency"] = pair_of(row.key)
+    return told

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from starlette.responses import RedirectResponse
 
 from hope_schema import Release, ReleaseRequest
-from planner_api.console import repository
+from hope_schema.wording import plural
 from planner_api.console.forms import read_form
 from planner_api.console.rendering import percent, render
 from planner_api.devices.audit.service import actor_of
@@ -19,6 +19,7 @@ from planner_api.errors import InvalidError
 from planner_api.models.names import service as names
 from planner_api.rollout.routes import Before, ReleaseId
 from planner_api.rollout.service import Action
+from planner_api.views import pages
 from planner_api.web.parameters import After
 from planner_api.web.route import StrictRoute
 
@@ -46,7 +47,7 @@ async def listing(request: Request, before: Before = None) -> Response:
     named = await names.list_names(planner.database, after="", limit=OFFERED)
     async with planner.database.read() as session:
         known = await names_of_groups(session, OFFERED)
-        titles = await repository.titles(session, (release.model_hash for release in page.releases))
+        titles = await pages.titles(session, (release.model_hash for release in page.releases))
     return render(
         request,
         "releases.html",
@@ -70,6 +71,7 @@ async def begin(request: Request) -> Response:
             alias=fields.get("alias", "").strip() or None,
             group=fields.get("group") or None,
             approval="approval" in fields,
+            again="again" in fields,
             hold_s=float(hours) * 3600.0,
         )
     except ValidationError as error:
@@ -88,7 +90,7 @@ async def show(request: Request, release_id: ReleaseId, after: After = None) -> 
     releases = planner.releases
     release: Release = await releases.get(release_id)
     async with planner.database.read() as session:
-        model = await repository.model(session, release.model_hash)
+        model = await pages.model(session, release.model_hash)
     return render(
         request,
         "release.html",
@@ -112,15 +114,17 @@ async def act(request: Request, release_id: ReleaseId, action: Annotated[Action,
 
 def sentence(release: Release) -> str:
     """How a release goes, in a sentence."""
-    reached = f"stage {release.stage + 1} of {len(release.stages)}: {percent(release.share)} of the devices have it"
+    whose = "the devices" if release.group is None else f"the devices of group {release.group}"
+    reached = f"stage {release.stage + 1} of {len(release.stages)}: {percent(release.share)} of {whose} have it"
     match release.state:
         case "running":
-            return f"At {reached}; {release.reported} of the {release.wanted} that are wanted reported."
+            return f"At {reached}; {release.reported} of {plural(release.wanted, 'device')} wanted reported."
         case "waiting":
             return f"At {reached}; {release.reason}."
         case "paused":
             return f"Paused at {reached}."
         case "done":
-            return f"Everybody has it: {release.reason}." if release.reason else "Everybody has it."
+            everybody = "Everybody has it" + (f", not group {release.group} alone" if release.group else "")
+            return f"{everybody}: {release.reason}." if release.reason else f"{everybody}."
         case _:
             return f"Taken back: {release.reason}." if release.reason else "Taken back."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Literal, cast
 
 from fastapi import APIRouter, Path, Request, Response
@@ -20,7 +20,7 @@ from planner_api.web.route import StrictRoute
 router = APIRouter(route_class=StrictRoute)
 
 LISTED = 200
-"""Newest tokens shown of each kind."""
+"""Newest tokens shown, and as many claims."""
 LIFETIMES = {"1": "a day", "30": "30 days", "365": "a year", "": "no end"}
 """Days to how that is called."""
 MAX_LABEL = 128
@@ -49,16 +49,15 @@ async def create(request: Request) -> Response:
     uses = fields.get("uses", "").strip() if kind == "claim" else ""
     if uses and not (uses.isascii() and uses.isdigit() and 1 <= int(uses) <= MAX_USES):
         raise InvalidError("invalid", f"A claim is good for 1 to {MAX_USES} devices; leave it empty for any number.")
-    expires_at = datetime.now(UTC) + timedelta(days=int(days)) if days else None
     made = await service.issue(
         request.app.state.planner.database,
         cast(Literal["admin", "viewer", "claim"], kind),
         actor_of(request.scope),
         label=label,
         uses=int(uses) if uses else None,
-        expires_at=expires_at,
+        lifetime_s=int(days) * 86_400.0 if days else None,
     )
-    return await _page(request, made=made, kind=kind)
+    return await _page(request, made=made.token, kind=kind)
 
 
 @router.post("/tokens/{number}")
@@ -66,7 +65,7 @@ async def revoke(request: Request, number: Number) -> Response:
     """Revoke a token, everywhere at once."""
     await read_form(request)
     planner = request.app.state.planner
-    if not await service.revoke_token(planner.database, planner.events, number, actor_of(request.scope)):
+    if not await service.revoke_token(planner.database, number, actor_of(request.scope)):
         raise NotFoundError("token-unknown", "There is no such token, or it is revoked already.")
     return RedirectResponse("/console/tokens", status_code=303)
 
@@ -94,17 +93,14 @@ async def end_session(request: Request, session_hash: Digest) -> Response:
 
 async def _page(request: Request, *, made: str | None = None, kind: str | None = None) -> Response:
     async with request.app.state.planner.database.read() as session:
-        people = [
-            *await repository.list_tokens(session, "admin", LISTED),
-            *await repository.list_tokens(session, "viewer", LISTED),
-        ]
-        claims = await repository.list_claims(session, LISTED)
+        people = await repository.list_tokens(session, ("admin", "viewer"), limit=LISTED)
+        claims = await repository.list_claims(session, limit=LISTED)
         signed_in = await sessions.people(session, LISTED)
     now = datetime.now(UTC)
     return render(
         request,
         "tokens.html",
-        people=sorted(people, key=lambda token: -token.id),
+        people=people,
         claims=claims,
         signed_in=signed_in,
         now=now,

@@ -70,6 +70,35 @@ function nameColumns(table) {
   }
 }
 
+// A region that is wider than the page fades where it goes on, and a chart says so in words.
+function hintAtMore(region) {
+  const hint = region.closest(".gantt")?.querySelector(".hint");
+  const look = () => {
+    const more = region.scrollWidth - region.clientWidth - region.scrollLeft > 1;
+    region.classList.toggle("more", more);
+    if (hint) hint.hidden = !more;
+  };
+  region.addEventListener("scroll", look, { passive: true });
+  const watcher = new ResizeObserver(look);
+  watcher.observe(region);
+  for (const child of region.children) watcher.observe(child);
+}
+
+// Where the browser gives no clipboard, as to a page without TLS, the text is chosen, to be copied by hand.
+function copyButton(button) {
+  const source = document.getElementById(button.dataset.copy);
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(source.textContent);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(source);
+      button.textContent = "Chosen: copy it now";
+    }
+  });
+  button.hidden = false;
+}
+
 function walkThrough(chart) {
   const scroll = chart.querySelector(".scroll");
   const svg = chart.querySelector("svg");
@@ -136,3 +165,6 @@ const nameAll = (part) => part.querySelectorAll("table.data").forEach(nameColumn
 document.addEventListener("fresh", (event) => nameAll(event.target.parentNode));
 nameAll(document);
 for (const chart of document.querySelectorAll(".gantt")) walkThrough(chart);
+for (const button of document.querySelectorAll("button[data-copy]")) copyButton(button);
+for (const region of document.querySelectorAll(".scroll")) hintAtMore(region);
+document.addEventListener("fresh", (event) => event.target.querySelectorAll(".scroll").forEach(hintAtMore));

@@ -6,11 +6,12 @@ import getpass
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from hope_schema import AuditEntry, AuditPage
 from planner_api.db.engine import Database, WriteSession
-from planner_api.db.messages import message_of
+from planner_api.db.messages import message_of, messages_of
 from planner_api.db.tables import AuditRow
 from planner_api.devices.audit import repository
 from planner_api.web.principal import principal_of
@@ -65,7 +66,7 @@ async def page(database: Database, *, limit: int, before: int | None, **where: s
     """Entries, newest first."""
     async with database.read() as session:
         rows = await repository.page(session, before=before, limit=limit, **where)
-    entries = tuple(message_of(AuditEntry, row) for row in rows)
+    entries = messages_of(rows, partial(message_of, AuditEntry))
     return AuditPage(entries=entries, next=rows.next(lambda row: row.id))
 
 

@@ -60,7 +60,7 @@ async def read_version(request: Request, name: PlainName, version: Number) -> Re
     "/names/{name}/versions/{version}/labels",
     openapi_extra=describe(request=Labelled, replies={200: ("The version.", ModelVersion)}, errors=[404]),
 )
-async def label(request: Request, name: PlainName, version: Number) -> Response:
+async def label_version(request: Request, name: PlainName, version: Number) -> Response:
     """Replace the labels of a version."""
     message = await read_message(request, Labelled)
     database, actor = request.app.state.planner.database, actor_of(request.scope)

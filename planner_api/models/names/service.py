@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import ModelVersion, ModelVersionPage, NamedModel, NamedModelPage, NewModelVersion
 from planner_api.db.engine import Database
-from planner_api.db.messages import message_of
+from planner_api.db.messages import message_of, messages_of
 from planner_api.db.tables import ModelAliasRow, ModelVersionRow, NamedModelRow
 from planner_api.devices.audit.service import Actor, record
 from planner_api.errors import NotFoundError, model_unknown
@@ -48,9 +48,11 @@ async def list_names(database: Database, *, after: str, limit: int) -> NamedMode
     async with database.read() as session:
         rows = await repository.names(session, after=after, limit=limit)
         aliases = await repository.aliases(session, [row.name for row in rows])
-    names = tuple(
-        message_of(NamedModel, row, aliases={each.alias: each.version for each in aliases if each.name == row.name})
-        for row in rows
+    names = messages_of(
+        rows,
+        lambda row: message_of(
+            NamedModel, row, aliases={each.alias: each.version for each in aliases if each.name == row.name}
+        ),
     )
     return NamedModelPage(names=names, next=rows.next(lambda row: row.name))
 
@@ -91,7 +93,9 @@ async def label(database: Database, name: str, version: int, labels: Mapping[str
 
 
 def _versions(rows: Sequence[ModelVersionRow], aliases: Sequence[ModelAliasRow]) -> tuple[ModelVersion, ...]:
-    return tuple(
-        message_of(ModelVersion, row, aliases=tuple(each.alias for each in aliases if each.version == row.version))
-        for row in rows
+    return messages_of(
+        rows,
+        lambda row: message_of(
+            ModelVersion, row, aliases=tuple(each.alias for each in aliases if each.version == row.version)
+        ),
     )

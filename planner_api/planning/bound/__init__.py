@@ -1,18 +1,37 @@
 """Lower bounds that are always valid, whatever the machine."""
 
+from __future__ import annotations
+
+import logging
+
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.budget import Budget
 from planner_api.planning.methods import Bound
-from planner_api.planning.problem import Problem
+from planner_api.planning.problem import PlanningError, Problem
+
+_log = logging.getLogger(__name__)
+
+
+def quick_bound(problem: Problem) -> Bound:
+    """The bound that costs next to nothing; where ops may be cut, the one that holds there."""
+    if problem.cutter is None:
+        return trivial(problem)
+    from planner_api.planning.bound.fluid import fluid  # HiGHS takes a while to import
+
+    return fluid(problem)
 
 
 def lower_bound(problem: Problem, budget: Budget) -> Bound:
-    """The best bound that the budget allows."""
-    bound = trivial(problem)
+    """The best bound that the budget allows. A solver that fails leaves the quick one: nobody loses a plan by it."""
+    bound = quick_bound(problem)
     if budget.left() > 0 and problem.cutter is None:
-        from planner_api.planning.bound.interval import interval_load  # HiGHS takes a while to import
+        from planner_api.planning.bound.interval import interval_load
 
-        better = interval_load(problem, budget)
+        try:
+            better = interval_load(problem, budget)
+        except (PlanningError, RuntimeError, MemoryError) as error:
+            _log.warning("the bound is the %s, because the solver failed: %s", bound.method, error)
+            return bound
         if better is not None and better.us > bound.us:
             bound = better
     return bound

@@ -1,8 +1,8 @@
 """The lower bound that holds where ops may be cut.
 
-It holds for plans that cut what `split.choices` offers, where it offers to. Bounds on whole ops no longer do: an op may
-be spread over processors, and parts of one may follow parts of another without waiting for all of it. Two arguments
-are left:
+It holds for plans that cut what `problem.choices` offers, where it offers to. Bounds on whole ops no longer do: an op
+may be spread over processors, and parts of one may follow parts of another without waiting for all of it. Two
+arguments are left:
 
 - *Load.* Whatever the cuts, the parts of an op cover its output, and a part takes no less of a processor's time than
   its share of the output at the best rate at which the processor computes any part of it. So a plan gives a fractional
@@ -18,19 +18,14 @@ What chains compute twice makes parts larger, never smaller; that a larger part 
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
-from scipy.optimize import linprog
-from scipy.sparse import coo_array
 
 from planner_api.planning.bound.longest import longest
+from planner_api.planning.highs import Program, SolverFailed, run
 from planner_api.planning.methods import Bound
 from planner_api.planning.problem import FloatArray, Problem
-from planner_api.planning.split.choices import choices_of
 
 
-@lru_cache(maxsize=4)
 def fluid(problem: Problem) -> Bound:
     """The better of the two."""
     whole, least = rates(problem)
@@ -56,9 +51,9 @@ def _ways_us(problem: Problem) -> dict[int, float]:
 
 def rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
     """What an op takes at the best rate of any of its parts, and its shortest part: (n, P) microseconds."""
-    assert problem.cutter is not None
+    assert problem.choices is not None
     whole, least = problem.latency_us.copy(), problem.latency_us.copy()
-    choices = choices_of(problem)
+    choices = problem.choices
     for name, axes in choices.axes.items():
         op = choices.index[name]
         for axis in axes:
@@ -71,24 +66,21 @@ def rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
 
 def _load(problem: Problem, whole: FloatArray) -> float:
     """The least time in which the resources can do all work, however it is spread."""
-    work = whole * problem.shares
-    ops, processors = np.nonzero(np.isfinite(work))
-    count, n = len(ops), len(problem.ops)
-    uses = problem.machine.uses
-    rows, columns, values = [], [], []
-    for variable, (op, processor) in enumerate(zip(ops.tolist(), processors.tolist(), strict=True)):
-        for resource in np.flatnonzero(uses[processor]).tolist():
-            rows.append(resource)
-            columns.append(variable)
-            values.append(float(work[op, processor]))
-    resources = uses.shape[1]
-    rows += range(resources)
-    columns += [count] * resources
-    values += [-1.0] * resources
-    limit = coo_array((values, (rows, columns)), shape=(resources, count + 1)).tocsr()
-    each = coo_array((np.ones(count), (ops, np.arange(count))), shape=(n, count + 1)).tocsr()
-    cost = np.zeros(count + 1)
-    cost[-1] = 1.0
-    found = linprog(cost, A_ub=limit, b_ub=np.zeros(resources), A_eq=each, b_eq=np.ones(n), method="highs")
-    # What rounding may have taken in its favour is given back.
-    return float(found.fun) * (1 - 1e-7) if found.success else 0.0
+    work, uses = whole * problem.shares, problem.machine.uses
+    program = Program()
+    time = program.column(0.0, np.inf, cost=1.0)
+    spent: list[list[tuple[int, float]]] = [[] for _ in range(uses.shape[1])]
+    for row in work:
+        columns = []
+        for processor in np.flatnonzero(np.isfinite(row)).tolist():
+            columns.append(program.column(0.0, 1.0))
+            for resource in np.flatnonzero(uses[processor]).tolist():
+                spent[resource].append((columns[-1], -float(row[processor])))
+        program.row([(column, 1.0) for column in columns], 1.0, 1.0)
+    for terms in spent:
+        program.at_least([(time, 1.0), *terms], 0.0)
+    try:
+        # What rounding may have taken in its favour is given back.
+        return run(program).objective * (1 - 1e-7)
+    except SolverFailed:
+        return 0.0

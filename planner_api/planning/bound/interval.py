@@ -28,7 +28,7 @@ from planner_api.planning.bound.longest import longest
 from planner_api.planning.budget import Budget
 from planner_api.planning.highs import Program
 from planner_api.planning.methods import Bound
-from planner_api.planning.problem import BoolArray, FloatArray, IntArray, Problem
+from planner_api.planning.problem import BoolArray, FloatArray, IntArray, Machine, Problem
 from planner_api.planning.problem.symmetry import equal_processors, resource_kinds
 
 MOST_HUBS = 400
@@ -37,6 +37,10 @@ MOST_OPS = 5000
 """Above this many ops the first program alone takes longer than a plan may."""
 MOST_OPS_WITH_MOVES = 3000
 """Above this many ops the program leaves transfers out, to end in time."""
+MOST_OPS_UNSPLIT = 300
+"""Above this many ops nobody proves what plans take that spread no op over hosts."""
+NODES = 500
+"""Of the search tree in which that is proven."""
 MOST_RESOURCES = 256
 """Of one group, above which nobody counts the ways to fill it."""
 ROUNDS = 12
@@ -71,6 +75,8 @@ def interval_load(problem: Problem, budget: Budget) -> Bound | None:
         best = value
         if slow or turn == ROUNDS - 1 or budget.left() <= 0 or not program.add_violated():
             break
+    if best is not None and problem.machine.owner is not None and len(problem.ops) <= MOST_OPS_UNSPLIT:
+        best = max(best, program.unsplit(budget))
     return None if best is None else Bound(best - SAFETY * (abs(best) + program.unit), "interval-load")
 
 
@@ -106,11 +112,15 @@ class _Program:
         self.value = self.program.column(-math.inf if problem.objective == "lateness" else 0.0, math.inf, cost=1.0)
         self.moves: dict[tuple[int, int], tuple[int, float]] = {}
         self.queued: dict[tuple[int, int], tuple[int, float]] = {}
+        self.further: dict[tuple[int, int], tuple[int, float]] = {}
+        self.loads: dict[int, list[tuple[int, float]]] = {}
+        self.relays = _relays(problem.machine)
         self.launches: dict[tuple[int, int], int] = {}
         self._place_rows()
         self._move_rows()
         self._launch_rows()
         self._path_rows()
+        self._link_rows()
         self._load_rows()
         self._hubs()
         self.known: set[tuple[int, int, int]] = set()
@@ -187,33 +197,98 @@ class _Program:
             self.program.row([(self.x(op, k), 1.0) for k in range(self.width)], 1.0, 1.0)
 
     def _move_rows(self) -> None:
-        """y[t, l] >= x[reader, l] - x[producer, l]; what cannot be moved must not be."""
+        """y[t, l] >= x[reader, l] - x[producer, l]; what cannot be moved must not be.
+
+        A tensor comes to a place over one channel at least: others may have brought it as far as there. Its only reader
+        waits for the ``further`` ones as well, unless it is an output, which goes its own way.
+        """
         lists, machine = self.lists, self.problem.machine
+        hops, owner = machine.hops, np.zeros(len(machine.places)) if machine.owner is None else machine.owner
         costly = len(lists.latency) <= MOST_OPS_WITH_MOVES
         for tensor, producer in enumerate(lists.producer):
             readers = lists.readers[tensor]
             for target in self.places if readers else ():
                 sources = self._sources(tensor, target)
-                prices = [float(self.problem.transfer_us[tensor, source, target]) for source in sources]
-                cost = min(prices, default=0.0)
-                if cost == 0.0:
+                prices = self.problem.transfer_us[tensor]
+                last = {int(hops[source, target]) for source in sources}
+                cost = min((float(prices[stop, target]) for stop in last), default=0.0)
+                total = min((float(prices[source, target]) for source in sources), default=0.0)
+                if total == 0.0:
                     continue
-                queues = {int(machine.busy[source, target]) for source in sources}
+                queues = {int(machine.busy[stop, target]) for stop in last}
                 rows = []
                 for reader in readers:
                     terms = self._at(reader, target, -1.0)
                     if producer >= 0:
                         terms |= self._at(producer, target, 1.0)
                     rows.append(terms)
-                if math.isinf(cost):
+                if math.isinf(total):
                     for terms in rows:
                         self._row(terms)
                 elif costly:
                     column = self.program.column(0.0, 1.0)
-                    kind = self.moves if queues == {-1} else self.queued
-                    kind[tensor, target] = column, cost / self.unit
+                    # What lies before a queue on some way is moved on nobody's time.
+                    paid = queues == {-1} and target not in self.relays
+                    (self.moves if paid else self.queued)[tensor, target] = column, cost / self.unit
+                    if total > cost and not self.problem.is_output[tensor]:
+                        self.further[tensor, target] = column, (total - cost) / self.unit
+                    within = all(owner[stop] == owner[target] for stop in last)
+                    if len(queues) == 1 and within and not self.problem.is_output[tensor]:
+                        self.loads.setdefault(min(queues), []).append((column, cost / self.unit))
                     for terms in rows:
                         self._row({column: 1.0, **terms})
+
+    def _link_rows(self) -> None:
+        """What whole hosts exchange: a link carries it, y[t, h] >= x[reader on h] - x[producer on h], and who reads it
+        there waits for all of its way, whoever brought it.
+        """
+        lists, machine = self.lists, self.problem.machine
+        if machine.owner is None or len(lists.latency) > MOST_OPS_WITH_MOVES:
+            return
+        owner: list[int] = machine.owner.tolist()
+        for host in sorted({owner[place] for place in self.places}):
+            inside = [place for place in self.places if owner[place] == host]
+            outside = {place for place in {machine.host, *self.places} if owner[place] != host}
+            links = {
+                source: {
+                    (a, b) for place in inside for a, b in machine.way(source, place) if owner[a] != host == owner[b]
+                }
+                for source in outside
+            }
+            for tensor, producer in enumerate(lists.producer):
+                sources = self._sources(tensor, -1) & outside
+                price = self.problem.transfer_us[tensor] / self.unit
+                way = min((float(price[source, place]) for source in sources for place in inside), default=0.0)
+                if not 0.0 < way < math.inf:
+                    continue
+                moves = [
+                    {
+                        self.x(op, k): sign
+                        for op, sign in ((reader, 1.0), (producer, -1.0))
+                        for k in range(self.width)
+                        if op >= 0 and self.place[k] in inside
+                    }
+                    for reader in lists.readers[tensor]
+                ]
+                for reader, terms in zip(lists.readers[tensor], moves, strict=True):
+                    self._wait_row(reader, producer, {column: -way * sign for column, sign in terms.items()})
+                channels = {channel for source in sources for channel in links[source]}
+                queues = {int(machine.busy[channel]) for channel in channels}
+                cost = min(float(price[channel]) for channel in channels)
+                if len(queues) == 1 and queues != {-1} and cost > 0.0 and not self.problem.is_output[tensor]:
+                    column = self.program.column(0.0, 1.0)
+                    self.loads.setdefault(min(queues), []).append((column, cost))
+                    for terms in moves:
+                        self._row({column: 1.0, **{x: -sign for x, sign in terms.items()}})
+
+    def _wait_row(self, reader: int, producer: int, terms: dict[int, float]) -> None:
+        """A reader ends no sooner than its latency and some time, as columns, after what it reads is there."""
+        row = {self.finish + reader: 1.0, **terms}
+        if producer >= 0:
+            row[self.finish + producer] = -1.0
+        for k in np.flatnonzero(self.latency[reader]).tolist():
+            row[self.x(reader, k)] = row.get(self.x(reader, k), 0.0) - float(self.latency[reader, k])
+        self._row(row, 0.0 if producer >= 0 else float(self.problem.release_us[reader]) / self.unit)
 
     def _launch_rows(self) -> None:
         """z[i, k] >= x[i, k] - x[producer, k] for what only i reads; of several readers one at least must launch."""
@@ -262,8 +337,12 @@ class _Program:
                 self._row({self.finish + op: 1.0, **spent}, float(release[op]) if inputs else 0.0)
             for tensor in lists.reads[op]:
                 fetch = self._fetch(tensor, self.queued)
+                for column, cost in self._fetch(tensor, self.further).items():
+                    fetch[column] = fetch.get(column, 0.0) + cost
                 if fetch:
-                    terms = {self.finish + op: 1.0, **spent, **{column: -cost for column, cost in fetch.items()}}
+                    terms = {self.finish + op: 1.0, **spent}
+                    for column, cost in fetch.items():
+                        terms[column] = terms.get(column, 0.0) - cost
                     producer = lists.producer[tensor]
                     if producer >= 0:
                         terms[self.finish + producer] = -1.0
@@ -320,7 +399,7 @@ class _Program:
         owner = problem.job_of
         reader_job = np.array([owner[readers[0]] if readers else -1 for readers in self.lists.readers], dtype=np.int64)
         for group in range(len(self.parts)):
-            if problem.objective == "latency":
+            if problem.objective != "lateness":
                 terms = self._work(group, np.arange(n), np.arange(len(problem.tensors)))
                 self._row({self.value: 1.0, **{column: -value for column, value in terms.items()}})
             for job, one in enumerate(problem.jobs if len(problem.jobs) > 1 else ()):
@@ -334,13 +413,24 @@ class _Program:
                 least = (one.release_us if waits else 0.0) - due
                 row = {self.value: 1.0 / weight, **{column: -value for column, value in terms.items()}}
                 self._row(row, least / self.unit)
-        for queue in range(len(problem.machine.queues)):
-            terms = {}
-            for (tensor, place), (column, cost) in self.queued.items():
-                if all(problem.machine.busy[source, place] == queue for source in self._sources(tensor, place)):
-                    terms[column] = -cost
-            if terms and problem.objective == "latency":
-                self._row({self.value: 1.0, **terms})
+        self._export_loads()
+        for queue, moved in self.loads.items():
+            if queue >= 0 and problem.objective != "lateness":
+                terms = {self.value: 1.0}
+                for column, cost in moved:
+                    terms[column] = terms.get(column, 0.0) - cost
+                self._row(terms)
+
+    def _export_loads(self) -> None:
+        """What queues carry of outputs on their way to the host: all of it, from wherever they are made."""
+        machine = self.problem.machine
+        for tensor in self.lists.outputs:
+            op = self.lists.producer[tensor]
+            for k in np.flatnonzero(self.supported[op]).tolist() if op >= 0 else ():
+                for channel in machine.way(self.place[k], machine.host):
+                    cost = float(self.problem.transfer_us[tensor][channel]) / self.unit
+                    if machine.busy[channel] >= 0 and 0.0 < cost < math.inf:
+                        self.loads.setdefault(int(machine.busy[channel]), []).append((self.x(op, k), cost))
 
     def _hubs(self) -> None:
         """Where intervals begin (forks) and end (joins), what lies below and above, which tensors stay inside."""
@@ -399,6 +489,21 @@ class _Program:
         if self.solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
         return float(self.solver.getInfo().objective_function_value) * self.unit
+
+    def unsplit(self, budget: Budget) -> float:
+        """What is proven in microseconds where no op is spread over processors.
+
+        Between hosts a fraction of every op on each makes no move: only whole ops must pay for links.
+        """
+        columns = np.flatnonzero(self.supported.ravel()).astype(np.int32)
+        kinds = np.full(len(columns), int(highspy.HighsVarType.kInteger), dtype=np.uint8)
+        self.solver.changeColsIntegrality(len(columns), columns, kinds)
+        self.solver.setOptionValue("mip_max_nodes", NODES)
+        if budget.timed:
+            self.solver.setOptionValue("time_limit", self.solver.getRunTime() + budget.left())
+        self.solver.run()
+        proven = float(self.solver.getInfo().mip_dual_bound)
+        return proven * self.unit if math.isfinite(proven) else -math.inf
 
     def add_violated(self) -> bool:
         """Add the intervals that the solution violates most, by where they end; False when there are none."""
@@ -486,3 +591,14 @@ def _busiest(ops: list[int], neighbours: list[list[int]]) -> list[int]:
     if len(ops) <= MOST_HUBS:
         return ops
     return sorted(sorted(ops, key=lambda op: (-len(neighbours[op]), op))[:MOST_HUBS])
+
+
+def _relays(machine: Machine) -> set[int]:
+    """Places that a tensor reaches on nobody's time, because a queue lies behind them on a way."""
+    if machine.hop is None:
+        return set()
+    places, found = range(len(machine.places)), set()
+    for way in (machine.way(source, target) for source in places for target in places):
+        queued = [index for index, channel in enumerate(way) if machine.busy[channel] >= 0]
+        found |= {b for _, b in way[: max(queued, default=0)]}
+    return found

@@ -25,9 +25,5 @@ def load(problem: Problem) -> Bound:
 
 
 def trivial(problem: Problem) -> Bound:
-    """The better of the two; where ops may be cut, the one that holds there."""
-    if problem.cutter is not None:
-        from planner_api.planning.bound.fluid import fluid  # SciPy's optimiser takes a while to import
-
-        return fluid(problem)
+    """The better of the two, for plans of whole ops."""
     return max(critical_path(problem), load(problem), key=lambda bound: bound.us)

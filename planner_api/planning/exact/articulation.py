@@ -106,14 +106,16 @@ def pieces(problem: Problem) -> list[list[int]]:
 
 
 def serves(problem: Problem) -> bool:
-    """Whether the pieces of a problem add up: one job, nothing shared in part, no queues, not too many processors.
+    """Whether the pieces of a problem add up: one job, nothing shared in part, no queues, not too many
+    processors, and a channel from every place to every other.
 
     What neighbours slow, and waiting for what another processor of the same place fetches, is left out: the bound
     stays valid, and the simulator times the plan.
     """
     machine = problem.machine
-    one = len(problem.jobs) == 1 and problem.objective == "latency" and problem.jobs[0].release_us == 0.0
-    return one and problem.share is None and not machine.queues and problem.host <= MOST_PROCESSORS
+    one = len(problem.jobs) == 1 and problem.objective != "lateness" and problem.jobs[0].release_us == 0.0
+    whole = problem.share is None and not machine.queues and machine.hop is None
+    return one and whole and problem.host <= MOST_PROCESSORS
 
 
 def decompose(problem: Problem, budget: Budget) -> Result | None:

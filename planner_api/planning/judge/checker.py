@@ -104,31 +104,54 @@ class _Proof:
         home = self.schedule.assignment[producer]
         return int(self.machine.place[home]), self.schedule.finish_us[producer] + float(self.machine.lag_us[home])
 
+    def way(self, source: int, target: int) -> list[int]:
+        """The places that a tensor passes from where it was produced to another place, both included."""
+        places = [target]
+        while places[-1] != source:
+            places.append(int(self.machine.hops[source, places[-1]]))
+        return places[::-1]
+
+    def queued(self, places: list[int]) -> list[bool]:
+        """Of each channel between places on a way, whether a queue carries moves over it."""
+        return [bool(self.machine.busy[a, b] >= 0) for a, b in itertools.pairwise(places)]
+
     def check_moves(self) -> None:
-        problem, schedule = self.problem, self.schedule
+        problem, schedule, host = self.problem, self.schedule, self.machine.host
+        forwarded: set[tuple[int, int]] = set()
+        for move in reversed(schedule.transfers):
+            # What is sent on over a queue, at once or later on its way, is nobody's time to pay.
+            if self.machine.busy[move.source, move.target] >= 0 or (move.tensor, move.target) in forwarded:
+                forwarded.add((move.tensor, move.source))
         for move in schedule.transfers:
             name = problem.tensors[move.tensor]
             source, exists = self.source(move.tensor)
             cost = float(problem.transfer_us[move.tensor, move.source, move.target])
-            if move.source != source or move.target == source:
+            out = move.target == host and bool(problem.is_output[move.tensor]) and move.reader < 0
+            at_once = out and move.source == source and not any(self.queued(self.way(source, host)))
+            if move.target == source or not (at_once or self.machine.hops[source, move.target] == move.source):
                 raise IllegalSchedule(f"tensor '{name}' is not moved from where it was produced")
             if (move.tensor, move.target) in self.arrivals:
                 raise IllegalSchedule(f"tensor '{name}' is moved twice to the same place")
-            if move.target == self.machine.host and problem.is_output[move.tensor] and move.reader < 0:
+            leaves = problem.is_output[move.tensor] and move.reader < 0 and move.target in self.way(source, host)
+            if leaves and problem.producer[move.tensor] >= 0:
                 exists = schedule.finish_us[int(problem.producer[move.tensor])]
+            if move.source != source:
+                if (move.tensor, move.source) not in self.arrivals:
+                    raise IllegalSchedule(f"tensor '{name}' is moved on from where it never arrived")
+                exists = self.arrivals[move.tensor, move.source].finish_us
             if move.start_us < exists - self.slack:
                 raise IllegalSchedule(f"tensor '{name}' is moved before it exists")
             if not math.isfinite(cost) or move.finish_us - move.start_us < cost - self.slack:
                 raise IllegalSchedule(f"tensor '{name}' is moved faster than it can be")
             queued = self.machine.busy[move.source, move.target] >= 0
-            way_out = move.target == self.machine.host and bool(problem.is_output[move.tensor])
-            if move.reader < 0 and not queued and not way_out:
+            if move.reader < 0 and not queued and not leaves and (move.tensor, move.target) not in forwarded:
                 raise IllegalSchedule(f"nobody pays for moving tensor '{name}'")
             if move.reader >= 0:
                 op = move.reader
                 if queued or move.tensor not in problem.reads[op]:
                     raise IllegalSchedule(f"op '{problem.ops[op]}' need not pay for moving tensor '{name}'")
-                if self.machine.place[schedule.assignment[op]] != move.target:
+                way = self.way(source, int(self.machine.place[schedule.assignment[op]]))
+                if move.target not in way or any(self.queued(way[way.index(move.target) :])):
                     raise IllegalSchedule(f"tensor '{name}' is moved to where its reader is not")
                 inside = schedule.start_us[op] - self.slack <= move.start_us
                 if not (inside and move.finish_us <= schedule.finish_us[op] + self.slack):
@@ -222,7 +245,8 @@ class _Proof:
                 raise IllegalSchedule(f"output '{problem.tensors[tensor]}' never reaches the host")
             arrival = self.arrivals[tensor, self.machine.host]
             # One that a reader fetches there counts from when it could have been there: its reader ends no sooner.
-            cost = float(problem.transfer_us[tensor, arrival.source, arrival.target])
+            origin = int(self.machine.place[schedule.assignment[producer]])
+            cost = float(problem.transfer_us[tensor, origin, self.machine.host])
             there = arrival.finish_us if arrival.reader < 0 else schedule.finish_us[producer] + cost
             done[producer] = max(done[producer], there)
         for op, (us, said) in enumerate(zip(done, schedule.done_us, strict=True)):

@@ -11,6 +11,9 @@ its processor allow, given what stands before it in the sequence.
    4.3). On a channel with a queue the move begins when the tensor can be taken in and the queue has done what was put
    into it before; moves are put in by their first readers, in sequence order, and an output's by its producer. Who
    reads a tensor that somebody else has fetched to the same place waits for its arrival.
+   Between places that no channel joins it moves over several, one after the other, from the last place on its way where
+   it stands already, and stays at each place between. The reader pays for what comes behind the last queue on the way;
+   a move before that takes its time, and nobody's.
 3. A tensor made on another processor can be taken in ``lag_us`` after its producer's finish. An op that newly takes in
    such a tensor, or a graph input, pays its processor's launch once, on its own time.
 4. An op's latency is multiplied by 1 + (slowdown - 1) * pressure: the part, at its start, of the capacity that its
@@ -113,12 +116,12 @@ def line_length(problem: Problem) -> int:
 
 
 class Times(NamedTuple):
-    """What placing an op next would mean: its interval, what it fetches on its own time, what queues carry for it."""
+    """What placing an op next would mean: its interval, what it fetches on its own time, what is sent to it."""
 
     start: float
     finish: float
     fetched: list[Move]
-    queued: list[Move]
+    sent: list[Move]
     taken: list[int]
 
     @property
@@ -145,7 +148,7 @@ class Decoder:
         machine = problem.machine
         n = len(problem.ops)
         self.problem, self.lists = problem, problem.lists
-        self.host, self.busy = machine.host, machine.busy.tolist()
+        self.host, self.busy, self.hops = machine.host, machine.busy.tolist(), machine.hops.tolist()
         self.at: list[int] = machine.place.tolist()
         self.launch: list[float] = machine.launch_us.tolist()
         self.lag: list[float] = machine.lag_us.tolist()
@@ -183,7 +186,7 @@ class Decoder:
         lists, target = self.lists, self.at[here]
         begin = self.floor
         queues: dict[int, float] = {}
-        fetches: list[tuple[int, int, float]] = []
+        fetches: list[tuple[int, int, int, float]] = []
         queued: list[Move] = []
         taken: list[int] = []
         for tensor in lists.reads[op]:
@@ -201,22 +204,18 @@ class Decoder:
                 taken.append(tensor)
             if source == target:
                 continue
-            arrived = self.there.get((tensor, target))
-            if arrived is None:
-                cost, queue = float(self.problem.transfer_us[tensor, source, target]), self.busy[source][target]
-                if queue < 0:
-                    fetches.append((tensor, source, cost))
-                    continue
-                sent = max(exists, queues.get(queue, self.queues[queue]))
-                arrived = queues[queue] = sent + cost
-                queued.append(Move(tensor, source, target, sent, arrived))
-            begin = max(begin, arrived)
+            way, stands = self._way(tensor, source, target, exists)
+            sent, own = self.split(way)
+            moves = self.carry(tensor, sent, stands, queues)
+            queued += moves
+            begin = max(begin, moves[-1].finish_us if moves else stands)
+            fetches += [(tensor, a, b, float(self.problem.transfer_us[tensor, a, b])) for a, b in own]
         paid = self.launch[here] if taken else 0.0
-        begin = self.opening(op, here, begin, paid + sum([cost for _, _, cost in fetches]))
+        begin = self.opening(op, here, begin, paid + sum([cost for _, _, _, cost in fetches]))
         now = begin
         fetched: list[Move] = []
-        for tensor, source, cost in fetches:
-            fetched.append(Move(tensor, source, target, now, now + cost, op))
+        for tensor, a, b, cost in fetches:
+            fetched.append(Move(tensor, a, b, now, now + cost, op))
             now += cost
         if taken:
             now += self.launch[here]
@@ -225,6 +224,35 @@ class Decoder:
         else:
             now += lists.latency[op][here]
         return Times(begin, now, fetched, queued, taken)
+
+    def _way(self, tensor: int, source: int, target: int, exists: float) -> tuple[list[tuple[int, int]], float]:
+        """The channels that a tensor still has to take from its source to a place, and since when it stands there."""
+        way: list[tuple[int, int]] = []
+        while target != source:
+            if (tensor, target) in self.there:
+                return way[::-1], self.there[tensor, target]
+            way.append((self.hops[source][target], target))
+            target = way[-1][0]
+        return way[::-1], exists
+
+    def split(self, way: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """A way up to the last queue on it, and what lies behind."""
+        last = len(way)
+        while last and self.busy[way[last - 1][0]][way[last - 1][1]] < 0:
+            last -= 1
+        return way[:last], way[last:]
+
+    def carry(self, tensor: int, way: list[tuple[int, int]], stands: float, queues: dict[int, float]) -> list[Move]:
+        """Moves one after the other, each when its queue is free; ``queues``: what else was put into them just now."""
+        moves = []
+        for a, b in way:
+            queue = self.busy[a][b]
+            begin = stands if queue < 0 else max(stands, queues.get(queue, self.queues[queue]))
+            stands = begin + float(self.problem.transfer_us[tensor, a, b])
+            if queue >= 0:
+                queues[queue] = stands
+            moves.append(Move(tensor, a, b, begin, stands))
+        return moves
 
     def place(self, op: int, here: int) -> None:
         """Append an op.
@@ -237,15 +265,12 @@ class Decoder:
                 names = self.problem.ops
                 raise ValueError(f"op '{names[op]}' stands before '{names[earlier]}', which it reads from")
         times = self.times(op, here)
-        arrived = [(move.tensor, move.target) for move in (*times.queued, *times.fetched)]
+        arrived = [(move.tensor, move.target) for move in (*times.sent, *times.fetched)]
         held = [self.lines[resource].counted.copy() for resource in self.uses[here]]
         undo = Placed(self.queues.copy(), held, self.latest, arrived, [(t, here) for t in times.taken], len(self.moves))
         self.log.append(undo)
-        for move in times.queued:
-            self.queues[self.busy[move.source][move.target]] = move.finish_us
-        for move in (*times.queued, *times.fetched):
-            self.there[move.tensor, move.target] = move.finish_us
-            self.moves.append(move)
+        self._issue(times.sent)
+        self._issue(times.fetched)
         self.taken.update(undo.taken)
         self.start[op], self.finish[op], self.done[op], self.home[op] = times.start, times.finish, times.finish, here
         self.sequence.append(op)
@@ -255,13 +280,23 @@ class Decoder:
         source = self.at[here]
         for tensor in self.lists.writes[op]:
             if self.problem.is_output[tensor] and source != self.host:
-                cost, queue = float(self.problem.transfer_us[tensor, source, self.host]), self.busy[source][self.host]
-                sent = times.finish if queue < 0 else max(times.finish, self.queues[queue])
-                self.done[op] = max(self.done[op], sent + cost)
-                if queue >= 0:
-                    self.queues[queue] = self.there[tensor, self.host] = sent + cost
-                    arrived.append((tensor, self.host))
-                    self.moves.append(Move(tensor, source, self.host, sent, sent + cost))
+                way, _ = self._way(tensor, source, self.host, times.finish)
+                there = times.finish + float(self.problem.transfer_us[tensor, source, self.host])
+                if self.split(way)[0]:
+                    moves = self.carry(tensor, way, times.finish, {})
+                    there = moves[-1].finish_us
+                    self._issue(moves)
+                    arrived += [(tensor, move.target) for move in moves]
+                self.done[op] = max(self.done[op], there)
+
+    def _issue(self, moves: Sequence[Move]) -> None:
+        """Note what is moved: where it then stands, and until when it keeps a queue."""
+        for move in moves:
+            self.there[move.tensor, move.target] = move.finish_us
+            self.moves.append(move)
+            queue = self.busy[move.source][move.target]
+            if queue >= 0:
+                self.queues[queue] = move.finish_us
 
     def take_back(self) -> None:
         """Undo the last `place`."""

@@ -1,8 +1,9 @@
 """What is planned: the problem as validated plain data, and how it is built from a model and a profile."""
 
+from hope_schema import Objective
 from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError
 from planner_api.planning.problem.machine import Machine
-from planner_api.planning.problem.problem import Job, Lists, Objective, Problem
+from planner_api.planning.problem.problem import Job, Lists, Problem
 
 __all__ = [
     "BoolArray",

@@ -11,10 +11,12 @@ from statistics import median
 
 import numpy as np
 
-from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, merge
-from planner_api.planning.problem import FloatArray, Job, Machine, Objective, PlanningError, Problem
+from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, TensorType, merge
+from hope_schema.hosts import on_host
+from planner_api.planning.problem import FloatArray, IntArray, Job, Machine, Objective, PlanningError, Problem
 from planner_api.planning.problem.feasible import prune
 from planner_api.planning.problem.parts import FIXED, cutter_of
+from planner_api.planning.problem.routes import routes
 from planner_api.planning.problem.transfers import TransferTable
 
 SHOWN = 5
@@ -26,7 +28,7 @@ def build_problem(
     profile: Profile,
     processors: Sequence[str] | None = None,
     jobs: Sequence[Job] | None = None,
-    objective: Objective = "latency",
+    objective: Objective = "makespan",
     *,
     cut: bool = False,
 ) -> Problem:
@@ -69,10 +71,11 @@ def build_problem(
     for op, (job, super_op) in enumerate(supers):
         for name in super_op.outputs:
             producer[index[job, name]] = op
-    machine, labels = _machine(profile, candidates)
+    table = TransferTable(profile.transfers, profile.channels)
+    types = [networks[job].tensor[name].type for job, name in names]
+    machine, labels = _machine(profile, candidates, table, types)
     latency, share, in_parts, spread = _latencies([op for _, op in supers], candidates, profile, filled)
     several = len(networks) > 1
-    table = TransferTable(profile.transfers, profile.channels)
     cutter = None
     if cut and not several:
         known = _known(profile)
@@ -95,7 +98,7 @@ def build_problem(
         producer=producer,
         reads=tuple(tuple(index[job, name] for name in op.inputs) for job, op in supers),
         is_output=np.array([name in networks[job].outputs for job, name in names], dtype=np.bool_),
-        transfer_us=_transfers(networks, names, machine, labels, table, filled),
+        transfer_us=_transfers(networks, names, types, machine, labels, table, filled),
         tensors=tuple(name for _, name in names),
         share=share,
         job=np.array([job for job, _ in supers], dtype=np.int64) if several else None,
@@ -123,16 +126,24 @@ def _candidates(profile: Profile, wanted: Sequence[str] | None) -> list[Processo
     return [known[name] for name in dict.fromkeys(wanted)]
 
 
-def _machine(profile: Profile, candidates: list[Processor]) -> tuple[Machine, list[str]]:
+def _machine(
+    profile: Profile, candidates: list[Processor], table: TransferTable, types: Sequence[TensorType]
+) -> tuple[Machine, list[str]]:
     """The machine, and the label of each of its places.
 
-    Where handing a tensor on within one place costs something, every processor there is a place of its own.
+    Where handing a tensor on within one place costs something, every processor there is a place of its own. Ways over
+    several channels are those that are cheapest for all tensors of the networks together.
     """
     split = {source for source, target in zip(profile.transfers.source, profile.transfers.target, strict=True)
              if source == target}  # fmt: skip
     keys = [(one.place, one.id if one.place in split else "") for one in candidates]
-    places = list(dict.fromkeys([(HOST, ""), *keys]))
+    hosts = list(dict.fromkeys([HOST, *(one.host for one in profile.processors)]))
+    plain = [(on_host(host, HOST), "") for host in hosts]
+    places = list(dict.fromkeys([*plain, *keys]))
     labels = [label for label, _ in places]
+    host_of = dict(zip(keys, [one.host for one in candidates], strict=True)) | dict(zip(plain, hosts, strict=True))
+    owner = np.array([hosts.index(host_of[place]) for place in places], dtype=np.int64)
+    hop = _hops(table, types, labels, owner)
     held = [{(one.host, resource) for resource in one.resources} for one in candidates]
     resources = sorted(set().union(*held))
     memories = {name: number for number, name in enumerate(dict.fromkeys((one.host, one.memory) for one in candidates))}
@@ -154,7 +165,21 @@ def _machine(profile: Profile, candidates: list[Processor]) -> tuple[Machine, li
         slowdown=np.array([costs.slowdown.get(one.kind, 1.0) for one in candidates]),
         memory=np.array([memories[one.host, one.memory] for one in candidates], dtype=np.int64),
         handover_us=costs.handover_us,
+        hop=hop,
+        owner=owner if len(hosts) > 1 else None,
     ), labels
+
+
+def _hops(table: TransferTable, types: Sequence[TensorType], labels: Sequence[str], owner: IntArray) -> IntArray | None:
+    """`Machine.hop`: of what no channel joins, and between hosts, where one may be dearer than several."""
+    known = {(a, b): table.joins(a, b) for a in labels for b in labels}
+    if all(known.values()) and not owner.any():
+        return None
+    total = {(a, b): table.total(types, a, b) if joined else math.inf for (a, b), joined in known.items()}
+    direct = np.array([[total[a, b] for b in labels] for a in labels])
+    np.fill_diagonal(direct, 0.0)
+    hop = routes(direct, np.isfinite(direct) & (owner[:, None] == owner))
+    return hop if (hop != np.arange(len(labels))[:, None]).any() else None
 
 
 @dataclass(frozen=True)
@@ -307,6 +332,7 @@ def _list(names: list[str]) -> str:
 def _transfers(
     networks: Sequence[ModelGraph],
     names: Sequence[tuple[int, str]],
+    types: Sequence[TensorType],
     machine: Machine,
     labels: Sequence[str],
     table: TransferTable,
@@ -318,7 +344,6 @@ def _transfers(
     graph outputs reach it, and what an op writes for another goes between places. All others stay zero.
     """
     cost = np.zeros((len(names), len(labels), len(labels)))
-    types = [networks[job].tensor[name].type for job, name in names]
     made = [name not in networks[job].inputs for job, name in names]
     read = [name in networks[job].consumers for job, name in names]
     out = [name in networks[job].outputs for job, name in names]
@@ -337,9 +362,13 @@ def _transfers(
             ]
             if not moved or (start == end == HOST and machine.host in (source, target)):
                 continue
-            column, note = table.costs([types[tensor] for tensor in moved], start, end)
-            cost[moved, source, target] = column
-            if note:
-                sentences[f"transfers from '{start}' to '{end}': {note}"] = None
+            for a, b in machine.way(source, target):
+                column, note = table.costs([types[tensor] for tensor in moved], labels[a], labels[b])
+                cost[moved, a, b] = column
+                if note:
+                    sentences[f"transfers from '{labels[a]}' to '{labels[b]}': {note}"] = None
+            if len(machine.way(source, target)) > 1:
+                over = ", ".join(labels[b] for _, b in machine.way(source, target)[:-1])
+                sentences[f"transfers from '{start}' to '{end}': over {over}, where no channel leads there"] = None
     filled.extend(sentences)
-    return cost
+    return machine.along(cost)

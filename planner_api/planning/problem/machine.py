@@ -23,13 +23,16 @@ class Machine:
         uses: (P, R) True where a processor takes its share of a resource.
         places: L names; one of them is ``host``.
         place: (P,) index of the place each processor computes from and to.
-        busy: (L, L) which of the queues carries a move from place to place, -1: the time of the op that reads it.
+        busy: (L, L) which of the queues carries a move over the channel from place to place, -1: none.
         queues: names of what carries moves one after the other (copy engines, links).
         launch_us: (P,) what an op pays on its own time when it newly takes in a tensor made elsewhere.
         end_us: (P,) how much later than the op's finish its tensors can be taken in by others.
         handover_us: the same, for every processor.
         slowdown: (P,) factor >= 1 on latencies while all of the memory's other resources work.
         memory: (P,) number of the memory whose resources slow each other.
+        hop: (L, L) the place before the second one on the way from the first: where no channel joins two places, a
+            tensor goes over several (see `routes`). None: a channel joins every two.
+        owner: (L,) number of the host that each place belongs to; None: there is one.
 
     Raises:
         PlanningError: a figure that makes no sense; the message names it.
@@ -46,6 +49,8 @@ class Machine:
     slowdown: FloatArray
     memory: IntArray
     handover_us: float = 0.0
+    hop: IntArray | None = None
+    owner: IntArray | None = None
 
     def __post_init__(self) -> None:
         p, places = len(self.processors), len(self.places)
@@ -59,9 +64,13 @@ class Machine:
             "end_us": (p,),
             "slowdown": (p,),
             "memory": (p,),
+            "hop": (places, places),
+            "owner": (places,),
         }
         for name, shape in shapes.items():
             array = getattr(self, name)
+            if array is None:
+                continue
             if array.shape != shape:
                 raise PlanningError(f"{name} has shape {array.shape}, expected {shape}")
             array.setflags(write=False)
@@ -102,6 +111,48 @@ class Machine:
     def host(self) -> int:
         """Index of the host among the places."""
         return self.places.index(HOST)
+
+    @cached_property
+    def hops(self) -> IntArray:
+        """``hop`` where there are several channels on a way or not."""
+        n = len(self.places)
+        return np.repeat(np.arange(n)[:, None], n, axis=1) if self.hop is None else self.hop
+
+    def way(self, source: int, target: int) -> list[tuple[int, int]]:
+        """The channels on the way from a place to another, each as its two ends."""
+        found, hops = [], self.hops
+        while target != source:
+            before = int(hops[source, target])
+            found.append((before, target))
+            target = before
+        return found[::-1]
+
+    def along(self, cost_us: FloatArray) -> FloatArray:
+        """(..., L, L) costs of channels as those of ways: what no channel joins costs what its way does."""
+        if self.hop is None:
+            return cost_us
+        total = cost_us.copy()
+        for source, target in np.argwhere(self.hop != np.arange(len(self.places))[:, None]).tolist():
+            if source != target:
+                total[..., source, target] = sum(cost_us[..., a, b] for a, b in self.way(source, target))
+        return total
+
+    @cached_property
+    def carried(self) -> BoolArray:
+        """(L, L) True where a queue is on the way from place to place."""
+        found = self.busy >= 0
+        if self.hop is not None:
+            for source, target in np.argwhere(self.hop != np.arange(len(self.places))[:, None]).tolist():
+                found[source, target] = any(self.busy[a, b] >= 0 for a, b in self.way(source, target))
+        return found
+
+    @cached_property
+    def most_hops(self) -> int:
+        """The most channels on any way."""
+        if self.hop is None:
+            return 1
+        n = range(len(self.places))
+        return max(len(self.way(source, target)) for source in n for target in n)
 
     @cached_property
     def lag_us(self) -> FloatArray:

@@ -103,7 +103,7 @@ def cutter_of(
             for target, end in enumerate(labels):
                 if source != target and not (start == end == HOST and machine.host in (source, target)):
                     cost[source, target] = table.costs([kind], start, end)[0][0]
-        return cost
+        return machine.along(cost)
 
     memories = [labels[place].partition("/")[0] for place in machine.place]
     copied_us = np.array([1.0 / (BYTES_PER_US if memory == HOST else DEVICE_BYTES_PER_US) for memory in memories])

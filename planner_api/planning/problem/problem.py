@@ -7,26 +7,31 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from typing import Literal
 
 import numpy as np
 
+from hope_schema import Objective
 from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError
+from planner_api.planning.problem.choices import Choices
 from planner_api.planning.problem.cutter import Cutter
 from planner_api.planning.problem.machine import Machine
 
-Objective = Literal["latency", "lateness"]
 MOST_AT_ONCE = 64
 """Ops that may share one resource: smaller shares count as 1/64."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One network of a problem: when its inputs are there, when it is due, how much being late counts."""
+    """One run of a network: when its inputs are there, when it is due, how much being late counts.
+
+    Of a network that runs every ``period_us`` it is number ``run``.
+    """
 
     release_us: float = 0.0
     deadline_us: float | None = None
     weight: float = 1.0
+    period_us: float | None = None
+    run: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,13 +82,15 @@ class Problem:
         producer: (T,) op that writes each tensor; -1 for a graph input, which starts on the host.
         reads: for each op the tensors it reads, each once, in input order.
         is_output: (T,) True for tensors that must end on the host.
-        transfer_us: (T, L, L) cost from place to place; ``inf`` where no move exists. The diagonal is 0.
+        transfer_us: (T, L, L) cost from place to place, over all channels on the way (`Machine.hop`); ``inf`` where no
+            move exists. The diagonal is 0.
         tensors: T names.
         share: (n, P) in (0, 1], of each resource of the processor while the op runs; None: all of it.
         job: (n,) job of each op; None: there is one.
         jobs: the jobs.
-        objective: ``latency`` (when the last job is done) or ``lateness`` (the largest weight * (finish - deadline);
-            a job without a deadline counts only where it ends later than all work could, one after the other).
+        objective: ``makespan`` and ``throughput`` (when the last job is done) or ``lateness`` (the largest
+            weight * (finish - deadline); a job without a deadline counts only where it ends later than all work could,
+            one after the other).
         in_parts: (n, P) True where the op's parts run one after the other because that is faster, or all there is.
         predicted_spread: (n, P) standard deviation of latencies that were predicted, relative to them; 0: measured.
         cutter: how ops can be cut into parts; None: they stay whole.
@@ -104,7 +111,7 @@ class Problem:
     share: FloatArray | None = None
     job: IntArray | None = None
     jobs: tuple[Job, ...] = (Job(),)
-    objective: Objective = "latency"
+    objective: Objective = "makespan"
     in_parts: BoolArray | None = None
     predicted_spread: FloatArray | None = None
     cutter: Cutter | None = None
@@ -155,12 +162,18 @@ class Problem:
             )
         if (np.einsum("tpp->tp", self.transfer_us) != 0).any():
             raise PlanningError("a transfer from a place to itself must cost nothing")
+        self._check_ways()
         if self.share is not None and not ((self.share > 0) & (self.share <= 1)).all():
             op, processor = (int(i) for i in np.argwhere(~((self.share > 0) & (self.share <= 1)))[0])
             raise PlanningError(
                 f"share of op '{self.ops[op]}' on '{self.processors[processor]}' is {self.share[op, processor]}: "
                 f"it must lie in (0, 1]"
             )
+
+    def _check_ways(self) -> None:
+        total = self.machine.along(self.transfer_us)
+        if total is not self.transfer_us and not np.allclose(total, self.transfer_us):
+            raise PlanningError("a move over several channels must cost what these cost together")
 
     def _check_jobs(self) -> None:
         if not self.jobs or (self.job is not None and (self.job.min() < 0 or self.job.max() >= len(self.jobs))):
@@ -217,7 +230,7 @@ class Problem:
     @cached_property
     def due_us(self) -> FloatArray:
         """(n,) from when on the finish of each op's job counts."""
-        if self.objective == "latency":
+        if self.objective != "lateness":
             return np.zeros(len(self.ops))
         slowest = np.where(np.isfinite(self.latency_us), self.latency_us, 0.0).max(axis=1).sum()
         never = float(slowest + max(job.release_us for job in self.jobs))
@@ -227,9 +240,15 @@ class Problem:
     @cached_property
     def weight(self) -> FloatArray:
         """(n,) how much each microsecond after that counts."""
-        if self.objective == "latency":
+        if self.objective != "lateness":
             return np.ones(len(self.ops))
         return np.array([job.weight for job in self.jobs], dtype=np.float64)[self.job_of]
+
+    @cached_property
+    def choices(self) -> Choices | None:
+        """What may be cut; None where nothing is known of parts."""
+        known = self.cutter
+        return None if known is None else Choices(known, self.latency_us, self.machine, self.transfer_us)
 
     @cached_property
     def lists(self) -> Lists:

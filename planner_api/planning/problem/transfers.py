@@ -69,8 +69,7 @@ class TransferTable:
     2. the channel's own line, where it says one;
     3. the direction's line over bytes, fitted to what was measured in that direction;
     4. within one memory: free;
-    5. over the one other place that makes it cheapest;
-    6. otherwise no tensor moves that way (``inf``).
+    5. otherwise there is no channel (``inf``), and tensors go over other places (`routes`), or not at all.
     """
 
     def __init__(self, rows: TransferColumns, channels: Sequence[Channel] = ()) -> None:
@@ -87,24 +86,21 @@ class TransferTable:
             if way.fixed_us is not None and way.us_per_byte is not None:
                 self._lines[way.source, way.target] = Line(way.fixed_us, way.us_per_byte)
 
-    def costs(self, types: Sequence[TensorType], source: str, target: str) -> tuple[list[float], str]:
-        """Cost of moving each tensor type from place to place. Also a sentence on what was filled, or ''."""
-        direct = self._direct(types, source, target)
-        if direct is not None:
-            return direct
-        places = sorted({place for way in self._lines for place in way} - {source, target})
-        halves = [(self._direct(types, source, place), self._direct(types, place, target)) for place in places]
-        ways = [[one + two for one, two in zip(up[0], down[0], strict=True)] for up, down in halves if up and down]
-        if ways:
-            return [min(costs) for costs in zip(*ways, strict=True)], "never measured, taken over a third place"
-        return [math.inf] * len(types), "never measured and nothing to fit from, so nothing moves that way"
+    def joins(self, source: str, target: str) -> bool:
+        """Whether there is a channel from place to place."""
+        return (source, target) in self._lines or source.split("/", 1)[0] == target.split("/", 1)[0]
 
-    def _direct(self, types: Sequence[TensorType], source: str, target: str) -> tuple[list[float], str] | None:
+    def costs(self, types: Sequence[TensorType], source: str, target: str) -> tuple[list[float], str]:
+        """Cost of the channel from place to place for each tensor type. Also a sentence on what was filled, or ''."""
         if (source, target) in self._lines:
             return self._measured(types, source, target)
-        if source.split("/", 1)[0] == target.split("/", 1)[0]:
+        if self.joins(source, target):
             return [0.0] * len(types), ""
-        return None
+        return [math.inf] * len(types), "never measured and nothing to fit from, so nothing moves that way"
+
+    def total(self, types: Sequence[TensorType], source: str, target: str) -> float:
+        """What moving one tensor of each type over a channel costs together."""
+        return sum(self.costs(types, source, target)[0])
 
     def _measured(self, types: Sequence[TensorType], source: str, target: str) -> tuple[list[float], str]:
         known, line = self._known[source, target], self._lines[source, target]

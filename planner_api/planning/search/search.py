@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
 
 from planner_api.planning.budget import Budget
-from planner_api.planning.judge.evaluator import State, arrays, evaluate, state, tails
+from planner_api.planning.judge.arrays import State, arrays, state, tails
 from planner_api.planning.judge.simulator import Schedule, simulate
+from planner_api.planning.judge.ways import HOME
 from planner_api.planning.problem import IntArray, Problem
-from planner_api.planning.search.annealing import Survey, anneal
+from planner_api.planning.search.annealing import Survey, anneal, evaluate
 
 WINDOW = (20, 75)
-"""Shortest and longest window, in positions."""
+"""Shortest and longest window, in positions;"""
+CUT_WINDOW = (8, 30)
+"""and where ops may be cut."""
 MOVES = 1250
 """Moves per window: in the same number of moves, more and shorter windows reach more (of 600 to 20 000)."""
 FEWEST_MOVES = 100
@@ -32,7 +36,7 @@ def temperatures(problem: Problem) -> tuple[float, float]:
 
 
 class Search:
-    """An improving schedule.
+    """An improving plan: where ops run, in what order, and, where the problem knows how, in which parts.
 
     Attributes:
         value_us: what is minimised, of the best schedule met: its makespan, or its lateness.
@@ -43,6 +47,7 @@ class Search:
         self.problem = problem
         self.rounds = 0
         self._arrays = arrays(problem)
+        self._widths = CUT_WINDOW if self._arrays.cuttable else WINDOW
         self._survey = Survey(self._arrays)
         self._random = np.random.default_rng(seed)
         self._states = self._random.integers(1, 2**63, size=(2, 1), dtype=np.uint64)
@@ -59,11 +64,17 @@ class Search:
     def movable(self) -> bool:
         """False when no move can change anything: on one processor the order tells only where ops run side by side."""
         alone = len(self.problem.processors) == 1 and self.problem.share is None
-        return len(self.problem.ops) > 1 and self._hot > 0 and not alone
+        several = len(self.problem.ops) > 1 or self._arrays.cuttable
+        return several and self._hot > 0 and not alone
+
+    @property
+    def state(self) -> State:
+        """The best plan, as the kernels see it."""
+        return self._state
 
     def schedule(self) -> Schedule:
-        """The best schedule, timed by the simulator."""
-        return simulate(self.problem, self._state.assignment.tolist(), self._state.sequence.tolist())
+        """The best plan of whole ops, timed by the simulator."""
+        return simulate(self.problem, self._state.modes[:, 0, HOME].tolist(), self._state.sequence.tolist())
 
     def round(self, moves: int = MOVES, pool: Executor | None = None) -> tuple[float, ...]:
         """Anneal a window, or two that do not touch (in a large problem); the schedule never gets worse.
@@ -76,7 +87,7 @@ class Search:
             The best value as each window sees it (the schedule's own is timed anew).
         """
         s = self._state
-        best = self.value_us, s.assignment.copy(), s.sequence.copy()
+        best = self.value_us, s.mode.copy(), s.sequence.copy()
         # Windows are stretches of time: a stable sort by start keeps the order topological and, where ops take their
         # resources whole and no queue carries moves, every time as it is.
         if not self._neighbours:
@@ -85,8 +96,8 @@ class Search:
         if self._shifts:
             self._shift()
         if self.value_us <= best[0]:
-            best = self.value_us, s.assignment.copy(), s.sequence.copy()
-        merged = s.assignment.copy(), s.sequence.copy()
+            best = self.value_us, s.mode.copy(), s.sequence.copy()
+        merged = s.mode.copy(), s.sequence.copy()
         windows = self._windows()
         if len(windows) > 1:
             for mine, other in zip(self._state, self._spare, strict=True):
@@ -96,9 +107,10 @@ class Search:
         found = [self._anneal(*turns[0])]
         found += [other.result() for other in others] or [self._anneal(*turn) for turn in turns[1:]]
         # What two windows gain adds up, unless the longest path goes round one of them.
-        for (low, high), (_, assignment, sequence) in zip(windows, found, strict=True):
+        for (low, high), (_, mode, sequence) in zip(windows, found, strict=True):
             ops = sequence[low:high]
-            merged[0][ops], merged[1][low:high] = assignment[ops], ops
+            merged[0].reshape(len(sequence), -1)[ops] = mode.reshape(len(sequence), -1)[ops]
+            merged[1][low:high] = ops
         single = [result[1:] for result in found] if len(found) > 1 else []
         self._keep_best(best, [merged, *single])
         self.rounds += 1
@@ -106,24 +118,25 @@ class Search:
 
     def _windows(self) -> list[tuple[int, int]]:
         n = len(self.problem.ops)
-        if n < 3 * WINDOW[1]:
+        if n < 3 * WINDOW[1] or self._arrays.cuttable:
             return [self._window(0, n)]
         border = int(self._random.integers(n // 3, 2 * n // 3))
         return [self._window(0, border), self._window(border, n)]
 
     def _window(self, first: int, last: int) -> tuple[int, int]:
-        width = min(last - first, int(self._random.integers(*WINDOW, endpoint=True)))
+        width = min(last - first, int(self._random.integers(*self._widths, endpoint=True)))
         low = int(self._random.integers(first, last - width, endpoint=True))
         return low, low + width
 
     def _anneal(self, s: State, lane: int, low: int, high: int, moves: int) -> tuple[float, IntArray, IntArray]:
-        """One window; the value it believes in, the placement and the order."""
+        """One window; the value it believes in, the modes and the order."""
         view = self._survey.window(s, low, high)
-        believed = anneal(self._arrays, s, view, 2, moves, self._hot, self._cold, self._states[lane])
-        return float(believed), s.assignment.copy(), s.sequence.copy()
+        turn = (view, moves, self._hot, self._cold, self._states[lane])
+        believed = float(anneal(self._arrays, s, *turn)) if moves else math.inf
+        return believed, s.mode.copy(), s.sequence.copy()
 
     def _keep_best(self, known: tuple[float, IntArray, IntArray], candidates: list[tuple[IntArray, IntArray]]) -> None:
-        """Make the best of a timed schedule and some placements with orders the present one; the first of equals."""
+        """Make the best of a timed plan and some modes with orders the present one; the first of equals."""
         best = known
         for candidate in candidates:
             self._set(*candidate)
@@ -132,16 +145,16 @@ class Search:
                 self._by_start()
                 value = self._evaluate()
             if value < best[0]:
-                best = value, self._state.assignment.copy(), self._state.sequence.copy()
+                best = value, self._state.mode.copy(), self._state.sequence.copy()
         self._set(*best[1:])
         self.value_us = self._evaluate()
 
     def run(self, budget: Budget, target_us: float) -> None:
         """Anneal until the budget ends or the value reaches ``target_us``."""
-        rate = 0.0
+        rate, first = 0.0, self.rounds
         with ThreadPoolExecutor(1) as pool:
             while self.movable and self.value_us > target_us:
-                if budget.rounds is not None and self.rounds >= budget.rounds:
+                if budget.rounds is not None and self.rounds - first >= budget.rounds:
                     return
                 if budget.timed and rate == 0:
                     # How long a move takes depends on how far its effects reach: a few tell.
@@ -158,10 +171,10 @@ class Search:
     def _by_start(self) -> None:
         """Put the ops in the order in which they start."""
         s = self._state
-        self._set(s.assignment, s.sequence[np.argsort(s.start[s.sequence], kind="stable")])
+        self._set(s.mode, s.sequence[np.argsort(s.start[s.sequence], kind="stable")])
 
-    def _set(self, assignment: IntArray, sequence: IntArray) -> None:
-        self._state.assignment[:], self._state.sequence[:] = assignment, sequence
+    def _set(self, mode: IntArray, sequence: IntArray) -> None:
+        self._state.mode[:], self._state.sequence[:] = mode, sequence
 
     def _evaluate(self) -> float:
         value = float(evaluate(self._arrays, self._state))

@@ -25,7 +25,7 @@ router = APIRouter(tags=["names"], route_class=StrictRoute)
         request=AliasTarget, replies={200: ("The version that it stands for now.", ModelVersion)}, errors=[404, 409]
     ),
 )
-async def point(request: Request, name: PlainName, alias: PlainName) -> Response:
+async def point_alias(request: Request, name: PlainName, alias: PlainName) -> Response:
     """Let an alias stand for a version, at once and for everybody; a release does it in stages."""
     message = await read_message(request, AliasTarget)
     database, actor = request.app.state.planner.database, actor_of(request.scope)
@@ -45,7 +45,7 @@ async def drop_alias(request: Request, name: PlainName, alias: PlainName) -> Res
     "/references/{reference}",
     openapi_extra=describe(replies={200: ("The version that is meant.", ModelVersion)}, errors=[404]),
 )
-async def resolve(
+async def resolve_reference(
     request: Request,
     reference: Annotated[
         Reference, Path(description="`classifier` (its newest version), `classifier:3`, or `classifier@production`")

@@ -15,12 +15,13 @@ import numpy as np
 import onnx
 import pytest
 
-from agent_sdk import obtaining, paths
+from agent_sdk import paths
 from agent_sdk.cli import commands as cli
 from agent_sdk.cli import main, options
-from agent_sdk.device.discovery import discover
 from agent_sdk.errors import UnknownNameError, status_error
+from agent_sdk.journey import planning
 from agent_sdk.planner.client import PlannerClient
+from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.torch import choice
 from hope_schema.plan import Method
 from hope_schema.version import VERSION
@@ -50,7 +51,7 @@ def test_the_command_lines_own_constants_are_the_agents() -> None:
     """What is kept so that nothing is loaded for it: the contract's methods, torch's precisions, seconds."""
     assert get_args(Method) == options.METHODS
     assert (*choice.PRECISIONS, choice.MIXED) == options.PRECISIONS
-    assert options.A_LITTLE_S == obtaining.A_LITTLE_S
+    assert options.A_LITTLE_S == planning.A_LITTLE_S
 
 
 def broken_models(directory: Path) -> dict[str, tuple[Path, str]]:

@@ -13,7 +13,7 @@ from agent_sdk import Agent
 from agent_sdk.cli.examine import examine
 from agent_sdk.engine import Executor
 from agent_sdk.engine.trace import Trace
-from agent_sdk.selection.trial import PLAN
+from agent_sdk.journey.trial import PLAN
 from tests.agent.models import BRANCHING, one_op_model
 
 Answer = tuple[dict[str, np.ndarray], Trace]

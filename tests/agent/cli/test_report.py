@@ -11,7 +11,7 @@ from rich.console import Console
 
 from agent_sdk.cli.report import RunReport, headline, list_rows, show
 from agent_sdk.explain import Bar
-from agent_sdk.verify import Verdict, relative_error
+from agent_sdk.journey.verify import Verdict, relative_error
 
 
 def report(**changes) -> RunReport:

@@ -11,10 +11,10 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device
 from agent_sdk.model import Model
 from agent_sdk.native import LANES_VARIABLE
+from agent_sdk.runtimes.offered import discover
 from tests.agent.engine.generate import random_model
 from tests.agent.engine.scene import Scene
 

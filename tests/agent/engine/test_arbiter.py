@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from agent_sdk import native
-from agent_sdk.engine import Device, DeviceClosedError, Executor, RunTimeoutError, build_program
+from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.arbiter import Arbiter
-from agent_sdk.errors import InputError
+from agent_sdk.errors import DeviceClosedError, InputError, RunTimeoutError
 from agent_sdk.runtimes.base import Segment
 from tests import CAMPAIGN
 from tests.agent.engine.conftest import Reference

@@ -26,14 +26,23 @@ import pytest
 from onnx import TensorProto, helper
 
 from agent_sdk import Agent
-from agent_sdk.device.discovery import discover
-from agent_sdk.device.soc import Soc, read_soc
-from agent_sdk.engine import Device, Executor, SegmentFailedError, build_program
-from agent_sdk.errors import HopeError, PlanMismatchError, ProcessorError
+from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.errors import (
+    HopeError,
+    OutOfMemory,
+    PlanMismatchError,
+    ProcessorError,
+    ProcessorLost,
+    SegmentFailedError,
+    UnsupportedOp,
+    WrongOutput,
+)
+from agent_sdk.machine.soc import Soc, read_soc
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.weights import LightModels
 from agent_sdk.paths import CACHE_VARIABLE
-from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost, UnsupportedOp, WrongOutput, whole_network
+from agent_sdk.runtimes.base import whole_network
+from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.openvino.processor import OpenVinoProcessor
 from agent_sdk.runtimes.ort import processor as ort
 from hope_schema import ModelGraph, Plan, merge

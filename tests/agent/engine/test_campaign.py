@@ -20,11 +20,11 @@ import numpy as np
 import psutil
 import pytest
 
-from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, build_program
-from agent_sdk.measure.alone import bound
 from agent_sdk.model import Model, read_model
+from agent_sdk.runtimes.alone import bound
 from agent_sdk.runtimes.base import Buffer, Processor, segment_of
+from agent_sdk.runtimes.offered import discover
 from hope_schema import HOST, merge
 from tests import CAMPAIGN
 from tests.agent.engine.conftest import Reference

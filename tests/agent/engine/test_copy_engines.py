@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent_sdk.device.discovery import discover
-from agent_sdk.engine import Device, Executor, SegmentFailedError, build_program
-from agent_sdk.errors import ProcessorError
+from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.errors import ProcessorError, ProcessorLost, SegmentFailedError
 from agent_sdk.measure.moves import channels
 from agent_sdk.model import Model
 from agent_sdk.native import address
-from agent_sdk.runtimes.base import Bound, NativeCall, ProcessorLost
+from agent_sdk.runtimes.base import Bound, NativeCall
+from agent_sdk.runtimes.offered import discover
 from hope_schema import HOST, Channel, Plan, TensorType, Transfer
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_model

@@ -13,12 +13,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from agent_sdk.device.discovery import discover
-from agent_sdk.engine import Device, Executor, FeedError, build_program
+from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.trace import Trace
+from agent_sdk.errors import FeedError
 from agent_sdk.explain import to_perfetto
 from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.base import Segment
+from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 from benchmarks.traces import allocated_bytes, peak_bytes
 from hope_schema import Plan

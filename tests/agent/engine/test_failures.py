@@ -10,18 +10,20 @@ import weakref
 import numpy as np
 import pytest
 
-from agent_sdk.engine import (
+from agent_sdk.engine import Executor, build_program
+from agent_sdk.errors import (
     DeviceClosedError,
-    Executor,
+    ExecutionError,
+    OutOfMemory,
+    ProcessorLost,
     RunTimeoutError,
     SegmentFailedError,
-    build_program,
+    WrongOutput,
 )
-from agent_sdk.errors import ExecutionError
+from agent_sdk.journey.serving import Serving
+from agent_sdk.journey.trial import PLAN, warm
 from agent_sdk.model import Model
-from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost, Segment, WrongOutput
-from agent_sdk.selection.serving import Serving
-from agent_sdk.selection.trial import PLAN, warm
+from agent_sdk.runtimes.base import Segment
 from hope_schema import TensorType
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, whole_plan
@@ -316,7 +318,7 @@ def test_a_rival_that_hangs_does_not_keep_a_session_from_opening(
     scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is told when its first run takes too long, and the others serve."""
-    monkeypatch.setattr("agent_sdk.selection.trial.FIRST_RUN_S", 1.0)
+    monkeypatch.setattr("agent_sdk.journey.trial.FIRST_RUN_S", 1.0)
     monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.1)
     monkeypatch.setattr("agent_sdk.engine.executor.JOIN_S", 0.05)
     release = threading.Event()

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent_sdk.engine import Device, DeviceClosedError, Executor, RunTimeoutError, build_program
+from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.flight import Flight
+from agent_sdk.errors import DeviceClosedError, RunTimeoutError
 from agent_sdk.runtimes.base import Segment
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, whole_plan

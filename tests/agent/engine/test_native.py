@@ -18,12 +18,12 @@ import pytest
 from onnx import TensorProto, helper
 
 from agent_sdk import native
-from agent_sdk.device.discovery import discover
-from agent_sdk.engine import Device, Executor, SegmentFailedError, build_program
+from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.lanes import SequentialLoop
+from agent_sdk.errors import ProcessorLost, SegmentFailedError
 from agent_sdk.model import Model, read_model
 from agent_sdk.native import building
-from agent_sdk.runtimes.base import ProcessorLost
+from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.ort import capi as ort_capi
 from tests import CAMPAIGN
 from tests.agent.engine.conftest import Reference
@@ -178,7 +178,7 @@ def test_sessions_opened_and_closed_leave_nothing(frozen: Path) -> None:
 
 FORKING = """
 import gc, os, signal, threading
-from agent_sdk.device.discovery import discover
+from agent_sdk.runtimes.offered import discover
 from agent_sdk.engine import Device, DeviceClosedError, Executor, build_program
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_model
 import random

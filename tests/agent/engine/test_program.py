@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_sdk.engine import Device, IllegalPlanError, Program, build_program
+from agent_sdk.engine import Device, Program, build_program
 from agent_sdk.engine.memory import plan_memory
 from agent_sdk.engine.program import Event
-from agent_sdk.errors import PlanMismatchError
+from agent_sdk.errors import IllegalPlanError, PlanMismatchError
 from agent_sdk.model import Model
 from hope_schema import Cut, Plan, merge
 from tests.agent.engine.generate import dealt_plan, plan_of, random_legal_plan, random_model, random_order, whole_plan

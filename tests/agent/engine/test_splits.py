@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.memory import plan_memory
 from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.base import Processor
+from agent_sdk.runtimes.offered import discover
 from benchmarks.traces import allocated_bytes, peak_bytes
 from hope_schema import Cut, Plan, SuperOp, merge
 from hope_schema.cutgraph import cut_graph

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from agent_sdk.engine import Device, Executor, IllegalPlanError, SegmentFailedError, build_program
+from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.errors import IllegalPlanError, SegmentFailedError
 from agent_sdk.explain import to_perfetto
 from agent_sdk.model import Model, read_model
 from hope_schema import HOST, Plan, Transfer, merge

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent_sdk.engine import Device, DeviceClosedError, Executor, RunTimeoutError, SegmentFailedError, build_program
+from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.turns import Turns
-from agent_sdk.errors import ExecutionError, InputError
+from agent_sdk.errors import DeviceClosedError, ExecutionError, InputError, RunTimeoutError, SegmentFailedError
 from agent_sdk.runtimes.base import Segment
 from tests.agent.cores import SEVERAL
 from tests.agent.engine.conftest import Reference

@@ -10,13 +10,13 @@ import pytest
 from agent_sdk import Agent
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.explain import Explanation, explain
-from agent_sdk.feeds import Drawn, draw, feeds_of
+from agent_sdk.journey.prepared import Opened, Prepared
+from agent_sdk.journey.reference import Reference
+from agent_sdk.journey.serving import Serving
+from agent_sdk.journey.trial import PLAN
 from agent_sdk.model import Content, read_model
+from agent_sdk.model.feeds import Drawn, draw, feeds_of
 from agent_sdk.planner.supplier import Obtained
-from agent_sdk.prepared import Opened, Prepared
-from agent_sdk.reference import Reference
-from agent_sdk.selection.serving import Serving
-from agent_sdk.selection.trial import PLAN
 from agent_sdk.session import Session
 from hope_schema import Cut, merge
 from hope_schema.cutgraph import cut_graph

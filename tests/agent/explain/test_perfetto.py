@@ -9,10 +9,10 @@ import pytest
 
 from agent_sdk import Agent
 from agent_sdk.engine import Executor, build_program
+from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.explain import to_perfetto
 from agent_sdk.explain.perfetto import MEASURED, PLANNED
-from agent_sdk.feeds import draw
-from agent_sdk.selection.single import single_processor_plan
+from agent_sdk.model.feeds import draw
 from tests.agent.models import BRANCHING
 
 Event = dict[str, Any]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from agent_sdk.device.soc import Soc
+from agent_sdk.machine.soc import Soc
+from agent_sdk.machine.timing import Timing, Turn, Turns
 from agent_sdk.measure import neighbours as module
 from agent_sdk.measure.neighbours import end_us, kept_busy, neighbours, segment_of_all, slowdown, stretch
-from agent_sdk.measure.timing import Timing, Turn, Turns
 from agent_sdk.runtimes.base import Processor
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 from tests.agent.runtimes.networks import random_model

@@ -15,17 +15,19 @@ from types import SimpleNamespace
 import pytest
 from onnx import TensorProto, helper
 
-from agent_sdk.device.soc import Soc
 from agent_sdk.engine import Executor
-from agent_sdk.measure import handover, profiler, timing
+from agent_sdk.errors import OutOfMemory, ProcessorLost
+from agent_sdk.machine import timing
+from agent_sdk.machine.soc import Soc
+from agent_sdk.machine.timing import Turn, Turns
+from agent_sdk.machine.witness import SLOW
+from agent_sdk.measure import handover, profiler
 from agent_sdk.measure.handover import handover_us
 from agent_sdk.measure.profiler import profile
-from agent_sdk.measure.timing import Turn, Turns
-from agent_sdk.measure.witness import SLOW
 from agent_sdk.model import Model, read_model, weights
 from agent_sdk.model.cutting import cut_model
 from agent_sdk.model.weights import UNKNOWN_BYTES, available_bytes, copies_at_once
-from agent_sdk.runtimes.base import OutOfMemory, Processor, ProcessorLost, Segment
+from agent_sdk.runtimes.base import Processor, Segment
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 from hope_schema import HOST, Cut, Missing, MissingLatency, MissingTransfer, Observations, TensorType, merge
 from hope_schema.cutgraph import part_super_op

@@ -16,19 +16,18 @@ import numpy as np
 import onnx
 import pytest
 
-from agent_sdk.device.discovery import discover
-from agent_sdk.engine import Device, Executor, SegmentFailedError, build_program
-from agent_sdk.errors import HopeError, UnplannableError
-from agent_sdk.feeds import feeds_of
-from agent_sdk.hard import hard_values
+from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.engine.single import single_processor_plan
+from agent_sdk.errors import HopeError, SegmentFailedError, UnplannableError, UnsupportedOp
+from agent_sdk.journey.reference import Reference
+from agent_sdk.journey.rounding import FLOAT32, rounding
+from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import Content, Model, read_model
 from agent_sdk.model.bounds import ordinary
-from agent_sdk.reference import Reference
-from agent_sdk.rounding import FLOAT32, rounding
-from agent_sdk.runtimes.base import UnsupportedOp
+from agent_sdk.model.feeds import feeds_of
+from agent_sdk.model.hard import hard_values
+from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.ort.whole import WholeOrt
-from agent_sdk.selection.single import single_processor_plan
-from agent_sdk.verify import relative_error
 from tests import CAMPAIGN
 from tests.agent.onnx_cases import FLAG, Case, cases, over_constants
 

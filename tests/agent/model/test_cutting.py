@@ -12,9 +12,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from agent_sdk.feeds import draw
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.cutting import cut_model
+from agent_sdk.model.feeds import draw
 from agent_sdk.model.weights import LightModels
 from hope_schema import Cut, merge
 from hope_schema.cutgraph import cut_graph, node_of, part_super_op

@@ -17,10 +17,10 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from agent_sdk import Agent
-from agent_sdk.feeds import draw
+from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import read_model
+from agent_sdk.model.feeds import draw
 from agent_sdk.model.opaque import OPAQUE
-from agent_sdk.verify import relative_error
 from hope_schema import merge
 from tests import CAMPAIGN
 from tests.agent.models import branching_model

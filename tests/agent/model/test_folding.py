@@ -15,11 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk import Agent
 from agent_sdk.errors import ModelError
+from agent_sdk.journey.reference import Reference
+from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import Content, fold, read_model
 from agent_sdk.model.budget import MAX_FOLDED_OPERATIONS, operations
 from agent_sdk.model.lone import computed as computed_alone
-from agent_sdk.reference import Reference
-from agent_sdk.verify import relative_error
 from tests.agent.models import computed
 from tests.agent.onnx_cases import FLAG, over_constants
 

@@ -12,12 +12,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk.engine import Device, Executor, build_program
-from agent_sdk.errors import UnplannableError
-from agent_sdk.feeds import draw
+from agent_sdk.errors import UnplannableError, UnsupportedOp
+from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import Model, extract, read_model
+from agent_sdk.model.feeds import draw
 from agent_sdk.model.opaque import OPAQUE
-from agent_sdk.runtimes.base import Processor, UnsupportedOp, segment_of
-from agent_sdk.verify import relative_error
+from agent_sdk.runtimes.base import Processor, segment_of
 from hope_schema import SuperOp, merge
 from tests import CAMPAIGN
 from tests.agent.engine.generate import plan_of, random_order

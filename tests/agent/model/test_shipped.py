@@ -11,13 +11,13 @@ import pytest
 
 from agent_sdk.cli import commands as cli
 from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.errors import UnplannableError
-from agent_sdk.feeds import draw
+from agent_sdk.journey.rounding import rounding
+from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import Shapes, read_model
-from agent_sdk.rounding import rounding
+from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.ort.whole import WholeOrt
-from agent_sdk.selection.single import single_processor_plan
-from agent_sdk.verify import relative_error
 from tests import CAMPAIGN
 from tests.agent.haste import measure_hastily
 

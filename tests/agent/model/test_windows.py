@@ -15,9 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk import Agent
 from agent_sdk.errors import HopeError, UnplannableError
+from agent_sdk.journey.reference import Reference
+from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import Content, read_model
-from agent_sdk.reference import Reference
-from agent_sdk.verify import relative_error
 from tests import CAMPAIGN
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]

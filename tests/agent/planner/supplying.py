@@ -87,10 +87,10 @@ def obtain(
     with ExitStack() as patched:
         patched.enter_context(patch("agent_sdk.agent.PlannerClient", scripted))
         patched.enter_context(
-            patch("agent_sdk.measure.apart.profile", lambda model, processors, missing, **_: measure(missing))
+            patch("agent_sdk.first.measuring.profile", lambda model, processors, missing, **_: measure(missing))
         )
         if check is not None:
-            patched.enter_context(patch("agent_sdk.obtaining.build_program", lambda plan, *_: check(plan)))
+            patched.enter_context(patch("agent_sdk.journey.planning.build_program", lambda plan, *_: check(plan)))
         agent = patched.enter_context(
             Agent("http://planner", processors="ort@0", soc="soc", frequency="any", wait_s=wait_s, cache=directory)
         )

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from agent_sdk.agent import Agent
+from agent_sdk.errors import WrongOutput
+from agent_sdk.journey.serving import Serving
+from agent_sdk.journey.trial import PLAN
 from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.planner.field import SAMPLE, Field, Sample
-from agent_sdk.runtimes.base import WrongOutput
-from agent_sdk.selection.serving import Serving
-from agent_sdk.selection.trial import PLAN
 from hope_schema import Job, MeasuredRun, PlanReply, PlanRequest
+from tests.agent.journey.scripted import Scripted
 from tests.agent.planner.planner_double import ScriptedTransport, plan_answer, small_graph, small_plan
-from tests.agent.selection.scripted import Scripted
 
 
 def reply(version: int = 3) -> PlanReply:
@@ -146,7 +146,7 @@ def test_runs_that_timed_out_count_as_failures() -> None:
 def test_without_a_planner_there_is_nobody_to_tell(tmp_path: Any) -> None:
     """An agent with the planner inside follows nothing."""
     with Agent(cache=tmp_path, processors="ort@0") as agent:
-        assert agent._field is None
+        assert agent._services.field is None
 
 
 def test_requests_say_which_device_asks() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent_sdk.engine import IllegalPlanError
+from agent_sdk.errors import IllegalPlanError
 from agent_sdk.planner import cache as plan_cache
 from agent_sdk.planner.cache import PlanCache
 from hope_schema import Plan, Processor

@@ -11,7 +11,7 @@ import pytest
 from agent_sdk.errors import PlannerError, PlannerProtocolError, RateLimitedError, ServerError
 from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import PlannerClient
-from agent_sdk.planner.identity import store_token, stored_token
+from agent_sdk.planner.identity import kept_tokens, store_token, stored_token
 from agent_sdk.planner.recognise import recognising
 from hope_schema import ProofRequest
 from hope_schema.proof import hash_token, prove
@@ -100,3 +100,11 @@ def test_who_cannot_answer_now_is_asked_again(tmp_path: Path, answer: Scripted, 
     with pytest.raises(error):
         connect(tmp_path, answer)
     assert connect(tmp_path, knowing("token"))[1] == ["", "token"]
+
+
+def test_a_token_is_never_taken_for_an_address(tmp_path: Path) -> None:
+    """A file that holds a token alone, as older ones do, says of no address: addresses are printed."""
+    kept = store_token(tmp_path, "https://planner.example", "token-1")
+    assert kept_tokens(tmp_path) == {"token-1": "https://planner.example"}
+    kept.write_text("token-1\n")
+    assert kept_tokens(tmp_path) == {"token-1": ""}

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from agent_sdk import errors
-from agent_sdk.obtaining import UNPLANNABLE
+from agent_sdk.journey.planning import UNPLANNABLE
 from hope_schema import Plan
 from tests.agent.planner.planner_double import plan_answer, problem, small_graph, small_plan
 from tests.agent.planner.supplying import ASKED_TWICE, CURRENT, MISSING_TWICE, NOTHING, RECEIPT, never, obtain
@@ -44,13 +44,15 @@ def test_a_foreseen_plan_comes_before_what_is_measured(at_once: bool, tmp_path: 
     assert (obtained.preliminary, obtained.profiled_signatures) == (at_once, 1 - at_once)
 
 
-def test_second_run_only_revalidates(tmp_path: Path) -> None:
-    """A known model costs one conditional GET: no graph, no profiling, the plan from disk."""
-    obtain(tmp_path, *CURRENT)
+@pytest.mark.parametrize("filled", [(), ("latency predicted",)])
+def test_second_run_only_revalidates(filled: tuple[str, ...], tmp_path: Path) -> None:
+    """A known model costs one conditional GET: no graph, no profiling, the plan from disk, whatever that rests on."""
+    plan = small_plan().model_copy(update={"filled": filled})
+    obtain(tmp_path, *([plan_answer(plan)] if filled else CURRENT), at_once=bool(filled))
 
     obtained, paths = obtain(tmp_path, httpx.Response(304), measure=never)
     assert paths == ["GET /plans/plan-1"]
-    assert obtained.plan == small_plan()
+    assert obtained.plan == plan
     assert (obtained.cached, obtained.profiled_signatures) == (True, 0)
 
 

@@ -14,10 +14,11 @@ from unittest.mock import Mock, patch
 
 import pytest
 
-from agent_sdk.device.soc import read_soc
+from agent_sdk.errors import ProcessorLost
+from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import Model
 from agent_sdk.model.weights import GRAPH_FILE
-from agent_sdk.runtimes.base import ProcessorLost, segment_of
+from agent_sdk.runtimes.base import segment_of
 from agent_sdk.runtimes.ort import graph as ort_graph
 from agent_sdk.runtimes.ort.graph import FrozenGraph, FrozenGraphs
 from agent_sdk.runtimes.ort.processor import OrtProcessor

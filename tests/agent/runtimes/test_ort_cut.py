@@ -16,11 +16,12 @@ import pytest
 from onnx import numpy_helper
 
 import hope_zoo as zoo
-from agent_sdk.device.soc import read_soc
+from agent_sdk.errors import OutOfMemory
+from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.weights import GRAPH_FILE, PREFIX, WEIGHTS_FILE, LightModels
 from agent_sdk.native import LANES_VARIABLE
-from agent_sdk.runtimes.base import OutOfMemory, segment_of, whole_network
+from agent_sdk.runtimes.base import segment_of, whole_network
 from agent_sdk.runtimes.ort import graph as ort_graph
 from agent_sdk.runtimes.ort.cut import block_size, cut, physical
 from agent_sdk.runtimes.ort.graph import FrozenGraph, FrozenGraphs

@@ -7,7 +7,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from agent_sdk.runtimes.base import Processor, UnsupportedOp
+from agent_sdk.errors import UnsupportedOp
+from agent_sdk.runtimes.base import Processor
 from hope_schema import TensorType
 from hope_schema.graph import DType
 from tests.agent.runtimes.networks import RUNTIMES, of

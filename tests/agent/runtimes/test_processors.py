@@ -16,19 +16,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import hope_zoo as zoo
-from agent_sdk.errors import ProcessorError
+from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost, UnsupportedOp, WrongOutput
 from agent_sdk.model import read_model
 from agent_sdk.native import LANES_VARIABLE
-from agent_sdk.runtimes.base import (
-    OutOfMemory,
-    Processor,
-    ProcessorLost,
-    Segment,
-    UnsupportedOp,
-    WrongOutput,
-    segment_of,
-    whole_network,
-)
+from agent_sdk.runtimes.base import Processor, Segment, segment_of, whole_network
 from agent_sdk.runtimes.host import aligned_empty
 from hope_schema import TensorType, merge
 from tests.agent.models import one_op_model

@@ -11,12 +11,12 @@ import onnxruntime as ort
 import pytest
 
 import hope_zoo as zoo
-from agent_sdk.device.discovery import discover
 from agent_sdk.errors import ModelError, ProcessorError
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.bounds import ordinary
 from agent_sdk.runtimes.base import Processor, whole_network
 from agent_sdk.runtimes.host import aligned_empty
+from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.openvino.trusted import OPENVINO
 from agent_sdk.runtimes.torch.trusted import TORCH
 from agent_sdk.runtimes.trust import Trust
@@ -28,8 +28,10 @@ EVERY = 1 if CAMPAIGN else 9
 """Operators in so many are tried, and types."""
 STEPS = ("Quantize", "QLinear")
 """What makes quantised numbers may round to the next one."""
-EPSILON = {"float16": 4e-3, "float32": 5e-4, "float64": 1e-12}
+EPSILON = {"float16": 4e-3, "float32": 1e-4, "float64": 1e-12}
 """By how much of its value a float may be off, and by a tenth of that of the largest one."""
+ROUGH = {"LRN": 5e-4}
+"""The same where ONNX Runtime itself is farther from the exact value: its power is off by 2e-4."""
 RUNTIMES = ("ov@0", "cpu")
 """A processor of each runtime that has a table; torch on the cores stands for torch."""
 
@@ -66,7 +68,7 @@ def runs(processor: Processor, model: Model) -> Callable[[Feed], list[np.ndarray
     return run
 
 
-def difference(got: np.ndarray, right: np.ndarray, *, steps: int) -> str:
+def difference(got: np.ndarray, right: np.ndarray, *, steps: int, rough: float = 0.0) -> str:
     """How an answer differs from the right one beyond what its type rounds to; empty where it does not."""
     if got.shape != right.shape or got.dtype != right.dtype:
         return f"{got.dtype}{list(got.shape)} for {right.dtype}{list(right.shape)}"
@@ -74,7 +76,7 @@ def difference(got: np.ndarray, right: np.ndarray, *, steps: int) -> str:
         apart = np.abs(got.astype(np.longdouble) - right.astype(np.longdouble)) > steps
     else:
         a, b = got.astype(np.float64), right.astype(np.float64)
-        eps = EPSILON[right.dtype.name]
+        eps = max(EPSILON[right.dtype.name], rough)
         with np.errstate(all="ignore"):
             scale = np.abs(b[np.isfinite(b)]).max(initial=0.0)
             near = np.abs(a - b) <= eps * (np.abs(b) + scale / 10) + eps / 5000
@@ -106,7 +108,8 @@ def compared(processor: Processor, hard: Hard) -> tuple[bool, str] | None:
         return None
     steps = int(any(mark in op.type for op in model.graph.ops for mark in STEPS))
     for feed, right in zip(hard.feeds, answers, strict=True):
-        if not model.guard.admits(feed):
+        fits = all(model.graph.tensor[name].shape == feed[name].shape for name in model.graph.inputs)
+        if not fits or not model.guard.admits(feed):
             continue
         if right is None:
             return taken, "an answer where ONNX Runtime refuses"
@@ -117,7 +120,7 @@ def compared(processor: Processor, hard: Hard) -> tuple[bool, str] | None:
         if not all(map(ordinary, got)):
             continue
         for ours, theirs in zip(got, right, strict=True):
-            if found := difference(ours, theirs, steps=steps):
+            if found := difference(ours, theirs, steps=steps, rough=ROUGH.get(hard.op, 0.0)):
                 return taken, found
     return taken, ""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from pydantic import BaseModel
-from sqlalchemy import insert, update
+from sqlalchemy import delete, insert, select
 
 from hope_schema import (
     AliasTarget,
@@ -31,9 +31,9 @@ from hope_schema import (
     Tensor,
     TransferColumns,
 )
-from planner_api.db.tables import DeviceRow, PlanRow
+from planner_api.db.tables import DeviceRow, JobRow, PlanJobRow, PlanRow
+from tests.planner.jobs_help import improve
 from tests.planner.samples import Api, plan_request
-from tests.planner.solving_help import improve
 
 FREQUENCY = "performance"
 SOCS = ("kirin-990", "snapdragon-8-gen3", "exynos-2400")
@@ -220,9 +220,11 @@ async def _age(api: Api, called: Callable[[str], str], model_hash: str) -> None:
         await session.execute(insert(DeviceRow), [*rows, {"id": called("new-phone"), "soc": None, "enrolled_at": now}])
         values = {
             "id": "p-failed", "model_hash": model_hash, "jobs": [{"model_hash": model_hash}],
-            "soc": called(FAILED), "frequency": FREQUENCY, "method": "auto", "objective": "latency",
-            "status": "failed", "error": f"no processor supports op '{called('block0/concat')}'", "created_at": now,
-            "queued_at": now,
+            "soc": called(FAILED), "frequency": FREQUENCY, "method": "auto", "objective": "makespan",
+            "error": f"no processor supports op '{called('block0/concat')}'", "created_at": now,
         }  # fmt: skip
         await session.execute(insert(PlanRow).values(**values))
-        await session.execute(update(PlanRow).where(PlanRow.soc == called(SOCS[0])).values(status="done"))
+        serves = {"plan_id": values["id"], "position": 0, "model_hash": values["model_hash"]}
+        await session.execute(insert(PlanJobRow).values(**serves))
+        of_first = select(PlanRow.id).where(PlanRow.soc == called(SOCS[0]))
+        await session.execute(delete(JobRow).where(JobRow.key.in_(of_first)))

@@ -12,13 +12,13 @@ import httpx
 import pytest
 
 from hope_schema import NewModelVersion, RolloutPolicy
-from planner_api.cli import main as cli
+from planner_api.cli import commands as cli
 from planner_api.console.address import HOME
 from planner_api.console.session import COOKIE
 from planner_api.db.backup import write
 from tests.planner.console.visits import HERE, audited, form_token, send, sign_in
+from tests.planner.jobs_help import improve
 from tests.planner.samples import Api, chain, make_token, plan_request, serving
-from tests.planner.solving_help import improve
 
 GRAPH, OTHER = chain(3, "first"), chain(4, "second")
 LARGE = "<b>\u202e" + "x" * 10_000

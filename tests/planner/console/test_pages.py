@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from html.parser import HTMLParser
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from sqlalchemy import insert, select, update
 from hope_schema import DeviceDescription, DeviceReport
 from planner_api.console.address import HOME
 from planner_api.console.rendering import clip, command, percent, prose, visible
-from planner_api.db.tables import AuditRow, DeviceRow, PlanRow, SocRow, TokenRow
+from planner_api.db.tables import AuditRow, DeviceRow, JobRow, PlanJobRow, PlanRow, SocRow, TokenRow
 from tests.planner.console import visits
 from tests.planner.console.visits import HERE, audited
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
@@ -65,7 +66,8 @@ def test_a_hostile_name_is_text_wherever_it_stands(api: Api) -> None:
 
     async def say() -> None:
         async with api.app.planner.database.write() as session:
-            await session.execute(update(PlanRow).values(error=EVIL + HIDDEN, status="failed", asked_by=EVIL))
+            await session.execute(update(PlanRow).values(error=EVIL + HIDDEN))
+            await session.execute(update(JobRow).values(error=EVIL + HIDDEN, asked_by=EVIL))
             await session.execute(update(DeviceRow).values(soc=EVIL))
 
     api.await_(say)
@@ -154,6 +156,16 @@ def test_a_soc_that_too_few_agree_on_is_told_apart(api: Api, database_url: str) 
     assert str(command("hope-planner profiles establish SOC")) in page
 
 
+def test_a_page_that_failed_does_not_lead_to_itself(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way on is another page; where the address alone was wrong, the section is offered too."""
+    assert "To the page Plans" in api.client.get(f"{HOME}/plans/p-none").text
+    monkeypatch.setattr("planner_api.views.service.plans", AsyncMock(side_effect=RuntimeError))
+    answer = api.client.get(f"{HOME}/plans")
+    assert answer.status_code == 500
+    assert "To the page Plans" not in answer.text
+    assert "To the fleet" in answer.text
+
+
 def test_what_is_not_there_is_said_with_what_to_type(api: Api) -> None:
     """The page of an error has a command for people, whole, and no word of HTTP."""
     for path, typed in (
@@ -179,11 +191,13 @@ def test_a_failed_plan_leads_to_the_figures_it_was_to_rest_on(api: Api) -> None:
     async def fail(soc: str) -> None:
         values = {
             "id": f"p-{soc}", "model_hash": GRAPH.model_hash, "jobs": [{"model_hash": GRAPH.model_hash}], "soc": soc,
-            "frequency": FREQUENCY, "method": "auto", "objective": "latency", "status": "failed", "error": "no way",
-            "created_at": datetime.now(UTC), "queued_at": datetime.now(UTC),
+            "frequency": FREQUENCY, "method": "auto", "objective": "makespan", "error": "no way",
+            "created_at": datetime.now(UTC),
         }  # fmt: skip
         async with api.app.planner.database.write() as session:
             await session.execute(insert(PlanRow).values(**values))
+            serves = {"plan_id": values["id"], "position": 0, "model_hash": values["model_hash"]}
+            await session.execute(insert(PlanJobRow).values(**serves))
 
     for soc in (SOC, "unmeasured"):
         api.await_(fail, soc)

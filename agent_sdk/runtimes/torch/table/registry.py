@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from agent_sdk.runtimes.base import UnsupportedOp
+from agent_sdk.errors import UnsupportedOp
 from agent_sdk.runtimes.torch.node import Node
 
 Call: TypeAlias = Callable[..., Any]

@@ -111,6 +111,35 @@ def upgrade() -> None:
         )
 
     op.create_table(
+        "jobs",
+        sa.Column("id", types.BigKey, nullable=False),
+        sa.Column("kind", sa.String(length=32), nullable=False),
+        sa.Column("key", sa.String(length=600), nullable=False),
+        sa.Column("priority", sa.Integer(), nullable=False),
+        sa.Column("rank", types.UtcDateTime(timezone=True), nullable=False),
+        sa.Column("queued_at", types.UtcDateTime(timezone=True), nullable=False),
+        sa.Column("not_before", types.UtcDateTime(timezone=True), nullable=False),
+        sa.Column("after", types.BigKey, nullable=True),
+        sa.Column("again", sa.Boolean(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("failures", sa.Integer(), nullable=False),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("lease_owner", sa.String(length=128), nullable=True),
+        sa.Column("lease_until", types.UtcDateTime(timezone=True), nullable=True),
+        sa.Column("started_at", types.UtcDateTime(timezone=True), nullable=True),
+        sa.Column("asked_by", sa.String(length=160), nullable=True),
+        sa.ForeignKeyConstraint(["after"], ["jobs.id"], name=op.f("fk_jobs_after_jobs"), ondelete="SET NULL"),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
+        sa.UniqueConstraint("kind", "key", name=op.f("uq_jobs_kind_key")),
+        sqlite_autoincrement=True,
+    )
+    with op.batch_alter_table("jobs", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_jobs_after"), ["after"], unique=False)
+        batch_op.create_index(batch_op.f("ix_jobs_asked_by"), ["asked_by"], unique=False)
+        batch_op.create_index(batch_op.f("ix_jobs_key"), ["key"], unique=False)
+        batch_op.create_index(batch_op.f("ix_jobs_kind_rank"), ["kind", "rank"], unique=False)
+
+    op.create_table(
         "model_names",
         sa.Column("name", sa.String(length=100), nullable=False),
         sa.Column("newest", sa.Integer(), nullable=False),
@@ -129,6 +158,15 @@ def upgrade() -> None:
         sa.Column("rollout", sa.String(length=16), server_default="at_once", nullable=False),
         sa.Column("created_at", types.UtcDateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("hash", name=op.f("pk_models")),
+    )
+    op.create_table(
+        "news",
+        sa.Column("id", types.BigKey, nullable=False),
+        sa.Column("topic", sa.String(length=32), nullable=False),
+        sa.Column("about", sa.String(length=600), nullable=False),
+        sa.Column("detail", sa.String(length=64), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_news")),
+        sqlite_autoincrement=True,
     )
     op.create_table(
         "signatures",
@@ -152,6 +190,14 @@ def upgrade() -> None:
         sa.Column("day", sa.String(length=10), nullable=False),
         sa.Column("used", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("owner", "quota", "day", name=op.f("pk_usage")),
+    )
+    op.create_table(
+        "workers",
+        sa.Column("owner", sa.String(length=128), nullable=False),
+        sa.Column("slots", sa.Integer(), nullable=False),
+        sa.Column("started_at", types.UtcDateTime(timezone=True), nullable=False),
+        sa.Column("looked_at", types.UtcDateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("owner", name=op.f("pk_workers")),
     )
     op.create_table(
         "devices",
@@ -214,6 +260,8 @@ def upgrade() -> None:
         sa.Column("soc", sa.String(length=128), nullable=False),
         sa.Column("frequency", sa.String(length=128), nullable=False),
         sa.Column("processors", types.JsonDocument, nullable=True),
+        sa.Column("hosts", types.JsonDocument, nullable=False),
+        sa.Column("links", types.JsonDocument, nullable=False),
         sa.Column("method", sa.String(length=32), nullable=False),
         sa.Column("objective", sa.String(length=32), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
@@ -225,17 +273,8 @@ def upgrade() -> None:
         sa.Column("misses", sa.BigInteger(), nullable=False),
         sa.Column("created_at", types.UtcDateTime(timezone=True), nullable=False),
         sa.Column("solved_at", types.UtcDateTime(timezone=True), nullable=True),
-        sa.Column("status", sa.String(length=16), nullable=False),
-        sa.Column("priority", sa.Integer(), nullable=False),
-        sa.Column("queued_at", types.UtcDateTime(timezone=True), nullable=True),
-        sa.Column("attempt", sa.Integer(), nullable=False),
-        sa.Column("lease_owner", sa.String(length=128), nullable=True),
-        sa.Column("lease_until", types.UtcDateTime(timezone=True), nullable=True),
-        sa.Column("failures", sa.Integer(), nullable=False),
         sa.Column("solves", sa.Integer(), nullable=False),
         sa.Column("error", sa.Text(), nullable=True),
-        sa.Column("asked_by", sa.String(length=160), nullable=True),
-        sa.CheckConstraint("status IN ('queued', 'solving', 'done', 'failed')", name=op.f("ck_plans_status_known")),
         sa.ForeignKeyConstraint(
             ["model_hash"], ["models.hash"], name=op.f("fk_plans_model_hash_models"), ondelete="CASCADE"
         ),
@@ -247,10 +286,6 @@ def upgrade() -> None:
         )
         batch_op.create_index(batch_op.f("ix_plans_release_id"), ["release_id"], unique=False)
         batch_op.create_index(batch_op.f("ix_plans_soc_frequency"), ["soc", "frequency"], unique=False)
-        batch_op.create_index(batch_op.f("ix_plans_solved_at"), ["solved_at"], unique=False)
-        batch_op.create_index(
-            batch_op.f("ix_plans_status_priority_queued_at"), ["status", "priority", "queued_at"], unique=False
-        )
 
     op.create_table(
         "profiles",
@@ -548,11 +583,14 @@ def downgrade() -> None:
     op.drop_table("model_versions")
     op.drop_table("fanouts")
     op.drop_table("devices")
+    op.drop_table("workers")
     op.drop_table("usage")
     op.drop_table("socs")
     op.drop_table("signatures")
+    op.drop_table("news")
     op.drop_table("models")
     op.drop_table("model_names")
+    op.drop_table("jobs")
     op.drop_table("inbox")
     op.drop_table("groups")
     op.drop_table("claims")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -14,13 +14,14 @@ import torch
 from agent_sdk import native
 from agent_sdk.engine.arbiter import Arbiter
 from agent_sdk.engine.lanes import Instruction, NativeLoop, Start
-from agent_sdk.engine.program import Work
-from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost
+from agent_sdk.engine.program import Move, Work
+from agent_sdk.errors import OutOfMemory, ProcessorLost, SegmentFailedError
 from agent_sdk.runtimes.torch.clock import rouse
 from agent_sdk.runtimes.torch.cuda import Cuda, CudaCalls
 from agent_sdk.runtimes.torch.driver import CudaGraphs
 
 CONTEXT, STREAM = 77, 5
+MOVE = Move("x", "host", "cuda:0")
 TEXTS = {2: b"out of memory", 700: b"an illegal memory access was encountered"}
 
 
@@ -29,6 +30,7 @@ class StandIn:
 
     def __init__(self, status: int = 0) -> None:
         self.said: list[str] = []
+        self.failing, self.pending = "", None
         self.contexts: list[int] = []
         self.status, self.asked = status, 0
         self.text = {code: ctypes.c_char_p(text) for code, text in TEXTS.items()}
@@ -47,6 +49,8 @@ class StandIn:
     def _called(self, name: str, does: Any) -> Any:
         def call(*arguments: int) -> int:
             self.said.append(name)
+            if name == self.failing:
+                return 700
             return does(*arguments) or 0
 
         return call
@@ -69,16 +73,17 @@ class StandIn:
 
     def copy(self, target: int, source: int, size: int, stream: int) -> int:
         """Begun, if all is well."""
-        assert (self.contexts, stream) == ([CONTEXT], STREAM)
+        assert (self.contexts[-1:], stream) == ([CONTEXT], STREAM)
         self.pending = target, source, size
         return self.status
 
     def query(self, stream: int) -> int:
         """Done at every third question."""
         self.asked += 1
-        if self.asked % 3:
+        if self.asked % 3 and self.pending:
             return 600
-        ctypes.memmove(*self.pending)
+        if self.pending:
+            ctypes.memmove(*self.pending)
         return 0
 
     def explain(self, status: int, text: int) -> None:
@@ -94,24 +99,40 @@ def copying(driver: StandIn) -> tuple[CudaCalls, np.ndarray, np.ndarray]:
     return CudaCalls(cuda, [copy, ("cuStreamQuery", STREAM)], "cuda:0, copying", (source, target)), source, target
 
 
-@pytest.mark.parametrize("lanes", [False, True], ids=["python", "native"])
-def test_calls_are_made_in_the_devices_context_and_waited_for(lanes: bool) -> None:
+def walk(calls: CudaCalls) -> None:
+    """Make the calls as a lane does, which copies a tensor. Raises what the lane fails with."""
+    library = native.library()
+    assert library is not None
+    work = Work(lane=0, position=0, processor="cuda:0", waits=(), lent=None, moves=(MOVE,), finished=(0,))
+    loop = NativeLoop([[Instruction(work, (), frozenset(), (calls,), None, None)]], [frozenset()], Arbiter(library))
+    loop.alone(Start(first=False, key=0), interruptible=False)
+
+
+MAKE = pytest.mark.parametrize("make", [CudaCalls.__call__, walk], ids=["python", "native"])
+
+
+@MAKE
+@pytest.mark.parametrize("failing", ["cuCtxPushCurrent_v2", "cuMemcpyHtoDAsync_v2", "cuStreamQuery"])
+def test_a_call_that_fails_leaves_no_context_behind(make: Callable[[CudaCalls], None], failing: str) -> None:
+    """The thread's own context is current again, and a context is only taken away that was given."""
+    driver = StandIn()
+    driver.contexts.append(mine := 3)
+    driver.failing = failing
+    calls, *_ = copying(driver)
+    with pytest.raises((SegmentFailedError, ProcessorLost), match=failing):
+        make(calls)
+    assert driver.contexts == [mine]
+
+
+@MAKE
+def test_calls_are_made_in_the_devices_context_and_waited_for(make: Callable[[CudaCalls], None]) -> None:
     """By Python as by lanes: what is not finished is asked again, and the thread's own context comes back."""
     driver = StandIn()
     calls, source, target = copying(driver)
-    library = native.library()
     for _ in range(2):
         target[:] = 0
         driver.said.clear()
-        if lanes:
-            assert library is not None
-            work = Work(lane=0, position=0, processor="cuda:0", waits=(), lent=None, moves=(), finished=(0,))
-            loop = NativeLoop(
-                [[Instruction(work, (), frozenset(), (calls,), None, None)]], [frozenset()], Arbiter(library)
-            )
-            loop.alone(Start(first=False, key=0), interruptible=False)
-        else:
-            calls()
+        make(calls)
         assert np.array_equal(source, target)
         assert driver.said == [
             "cuCtxPushCurrent_v2", "cuMemcpyHtoDAsync_v2", *["cuStreamQuery"] * 3, "cuCtxPopCurrent_v2"

@@ -12,8 +12,8 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 
+from agent_sdk.errors import UnsupportedOp
 from agent_sdk.model import read_model
-from agent_sdk.runtimes.base import UnsupportedOp
 from agent_sdk.runtimes.torch.kernel import build
 from agent_sdk.runtimes.torch.node import Node, attributes_of
 from agent_sdk.runtimes.torch.precision import Precision

@@ -1,1 +1,0 @@
-"""The hardware: SoC, cores, and which processors they make."""

@@ -1,0 +1,54 @@
+"""The plan that needs no planner: the whole model on one processor."""
+
+from __future__ import annotations
+
+from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.model import Model
+from agent_sdk.runtimes.base import Processor
+from hope_schema import Cause, ModelGraph, Plan, PlannedJob, Step, merge
+
+
+def whole_run(model: Model, processor: Processor, device: Device, in_flight: int = 1) -> Executor:
+    """The whole network on one processor, as the engine runs it; ``device`` lends the lanes. Raises ProcessorError."""
+    plan = single_processor_plan(model.graph, processor.id, soc="here", frequency="now")
+    return Executor(build_program(plan, model, {processor.id: processor}), device, in_flight)
+
+
+def single_processor_plan(
+    graph: ModelGraph, processor: str, *, soc: str, frequency: str, latency_us: float = 0.0
+) -> Plan:
+    """Return the plan that runs every super-op of ``graph`` on ``processor``, one after the other.
+
+    ``latency_us`` is the whole model's time there, where it is known; it is spread over the steps in equal parts,
+    because nothing finer was measured.
+    """
+    super_ops = merge(graph)
+    share = latency_us / len(super_ops)
+    steps = tuple(
+        Step(
+            id=index,
+            ops=tuple(op.id for op in super_op.ops),
+            dtype=graph.tensor[super_op.outputs[0]].dtype,
+            processor=processor,
+            start_us=index * share,
+            finish_us=(index + 1) * share,
+            cause=Cause.ONLY_SUPPORTED,
+        )
+        for index, super_op in enumerate(super_ops)
+    )
+    return Plan(
+        jobs=(PlannedJob(model_hash=graph.model_hash, finish_us=latency_us),),
+        soc=soc,
+        frequency=frequency,
+        processors=(processor,),
+        steps=steps,
+        order=tuple(step.id for step in steps),
+        makespan_us=latency_us,
+        lower_bound_us=latency_us,
+        gap=0.0,
+        method="single",
+        bound_method="single",
+        single_processor_us={processor: latency_us},
+        profile_version=0,
+        notes=(f"made on the device without a planner: everything on {processor}",),
+    )

@@ -1,0 +1,237 @@
+"""From a plan to somebody who answers: compile it and its rivals, try them, and keep the fastest ready."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final
+
+from agent_sdk.engine import Executor, build_program
+from agent_sdk.engine.single import single_processor_plan
+from agent_sdk.errors import ExecutionError, InputError, ModelError, ProcessorError, UnplannableError
+from agent_sdk.journey.prepared import Opened
+from agent_sdk.journey.reference import Reference
+from agent_sdk.journey.rivals import RIVALS, UNFIT, compiled_singles, distinct, likeliest
+from agent_sdk.journey.rounding import SWITCH
+from agent_sdk.journey.services import Services
+from agent_sdk.journey.serving import Serving
+from agent_sdk.journey.trial import PLAN, Trial, best_plan, first_choice, hold_trial, warm
+from agent_sdk.journey.verify import agreement, all_finite
+from agent_sdk.measure.truth import is_outdated, observations
+from agent_sdk.model import Model
+from agent_sdk.model.feeds import Drawn, Feed
+from agent_sdk.model.weights import copies_at_once
+from agent_sdk.planner.cache import Settled
+from agent_sdk.planner.supplier import Obtained
+from hope_schema import Plan
+
+RENEWALS: Final = 2
+"""How often a plan that was off is asked for again: what was measured of one plan may not hold for the next."""
+
+
+def opened(
+    services: Services,
+    model: Model,
+    obtained: Obtained,
+    reference: Reference,
+    drawn: Drawn,
+    *,
+    all_rivals: bool = False,
+    pinned: bool = False,
+    in_flight: int = 1,
+) -> Opened:
+    """Compile a plan and its rivals, try them, ask again where the plan was far off, and settle who answers.
+
+    ``reference`` judges the answers to what is ``drawn``; raises UnplannableError where it gives none.
+    """
+    return _Opening(services, model, obtained, reference, drawn, all_rivals, in_flight).done(pinned)
+
+
+@dataclass
+class _Opening:
+    """A model that is being made ready: its plan by now, who may answer, and how far apart their answers are."""
+
+    services: Services
+    model: Model
+    obtained: Obtained
+    reference: Reference
+    drawn: Drawn
+    all_rivals: bool
+    in_flight: int
+    contenders: dict[str, Executor] = field(default_factory=dict)
+    apart: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.notes = list(self.obtained.notes)
+        self.feeds = self.drawn.tried
+        self.inputs = self.feeds[0]
+        self.processors, self.obtainer = self.services.processors, self.services.obtainer
+
+    def done(self, pinned: bool) -> Opened:
+        with ExitStack() as ending:
+            ending.callback(self._close_all_but, set())
+            self._compile()
+            self._warm()
+            us = dict(self.obtained.settled.trial_us) if self.obtained.settled else {}
+            if not us.keys() & self.contenders.keys():
+                us = self._tried()
+            if self.apart > SWITCH and not pinned:
+                pinned = True
+                apart = f"{self.apart:.1e} of the largest value lie between the runtimes' answers"
+                self.notes.append(f"{apart}: who begins goes on")
+            best = first_choice({name: us.get(name, float("inf")) for name in self.contenders})
+            if not self.all_rivals:
+                self._close_all_but({PLAN, best, *likeliest(us, self.processors, RIVALS)})
+            plan, planned, served = self.obtained.plan, PLAN in self.contenders, self.obtained.served
+            if plan is None or not planned:
+                soc = self.obtainer.soc
+                plan = single_processor_plan(
+                    self.model.graph, best, soc=soc.name, frequency=soc.frequency, latency_us=us.get(best, 0.0)
+                )
+            sample = None
+            if self.services.field is not None and served is not None and planned:
+                sample = self.services.field.follow(served.reply)
+            serving = Serving(self.contenders, us, pinned=pinned, sample=sample)
+            if planned and best != PLAN:
+                serving.changes.append(
+                    f"running '{best}' instead of the plan: {us[best] / 1e3:.2f} ms against {us[PLAN] / 1e3:.2f} ms"
+                )
+            ending.pop_all()
+        return Opened(self.obtained, plan, serving, self.drawn, tuple(self.notes))
+
+    def _compile(self) -> None:
+        """The plan, if there is one that can run, and whom it is tried against."""
+        self._compile_plan()
+        plan, settled = self.obtained.plan if self.contenders else None, self.obtained.settled
+        names = distinct(self.processors, self._kind_of_all(plan))
+        if plan is not None and not self.all_rivals:
+            room = max(1, copies_at_once(self.model) - 1)
+            expected = settled.trial_us if settled else plan.single_processor_us
+            known = {name: expected[name] for name in names if name in expected}
+            likely = likeliest(known, self.processors, RIVALS)
+            plain = [name for name in names if name not in {spec.id for spec in self.obtainer.planned}]
+            unknown = [name for name in names if name not in expected] if not settled else []
+            names = [*dict.fromkeys([*likely[:1], *plain, *likely, *unknown])][:room]
+        self.obtainer.progress.phase("compiling whole networks to compare with")
+        singles, refused = compiled_singles(names, self.model, self.obtainer.device, self.in_flight)
+        self.contenders |= singles
+        if not self.contenders:
+            raise ProcessorError(
+                f"no single processor of this device runs all of '{self.model.name}', and without a planner there is "
+                f"no plan that mixes them; give a planner's URL or install the 'planner' extra ({refused[0]})"
+            )
+
+    def _kind_of_all(self, plan: Plan | None) -> set[str]:
+        """The kind of processor that a plan of one processor runs the whole model on: it needs no copy to compare."""
+        if plan is None or len(plan.processors_used) != 1:
+            return set()
+        return {self.processors[plan.processors_used[0]].spec.kind}
+
+    def _compile_plan(self) -> None:
+        if self.obtained.plan is None:
+            return
+        self.obtainer.progress.phase("compiling the plan's segments")
+        try:
+            self.services.first_runs.at_plan(self.model, self.obtained.plan, self.feeds)
+            program = build_program(self.obtained.plan, self.model, self.processors)
+            self.contenders[PLAN] = Executor(program, self.obtainer.device, self.in_flight)
+        except UNFIT as error:
+            self._refused(error)
+            self.notes.append(f"the plan cannot run here ({error}); running the best single processor instead")
+
+    def _refused(self, error: Exception) -> None:
+        """Have the planner told that a plan of its own cannot answer here."""
+        if self.services.field is not None and self.obtained.served is not None:
+            self.services.field.refuse(self.obtained.served.reply, error)
+
+    def _tried(self) -> dict[str, float]:
+        """What each takes, microseconds; of several plans that were asked for, with the best."""
+        self.obtainer.progress.phase("trying it against single processors")
+        found = [(self.obtained, hold_trial(self.contenders, self.inputs))]
+        while len(found) <= RENEWALS and (again := self._asked_again(found[-1][1])) is not None:
+            self.notes += [note for note in again.notes if note not in self.notes]
+            self._replace_plan(again, distinct(self.processors, self._kind_of_all(again.plan)))
+            found.append((again, hold_trial(self.contenders, self.inputs)))
+        best, trial = found[best_plan([trial for _, trial in found])]
+        if best is not self.obtained:
+            self._replace_plan(best, self.contenders)
+        self._leave_out(trial.failures)
+        if trial.calm and PLAN in self.contenders and best.served is not None:
+            self.obtainer.supplier.plans.store(best.key, best.served, Settled(trial_us=dict(trial.us)))
+        return dict(trial.us)
+
+    def _replace_plan(self, obtained: Obtained, others: Iterable[str]) -> None:
+        """Take another plan in place of the one before; of the others those stay that are named."""
+        self.obtained = obtained
+        self._close_all_but(set(others) - {PLAN})
+        self._compile_plan()
+        self._warm()
+
+    def _close_all_but(self, kept: set[str]) -> None:
+        with ExitStack() as closing:
+            for name in self.contenders.keys() - kept:
+                closing.callback(self.contenders.pop(name).close)
+
+    @cached_property
+    def right(self) -> list[tuple[Feed, Mapping[str, Any]]]:
+        """What the network's file makes of the drawn feeds; hard values may make nothing finite, which says nothing."""
+        try:
+            normal, *hard = ((feed, self.reference.outputs(feed)) for feed in self.feeds)
+            return [normal, *((feed, found) for feed, found in hard if all_finite(found.values()))]
+        except (ModelError, ExecutionError, InputError) as error:
+            raise UnplannableError(f"no plan answers unless ONNX Runtime's own answer judges it: {error}") from error
+
+    def _warm(self) -> None:
+        """Run each once; close who fails, or answers otherwise than ONNX Runtime does."""
+        for feed, right in self.right:
+            answers, failures = warm(self.contenders, feed)
+            found = agreement(self.model.graph, self.contenders, answers, right)
+            self._leave_out({**failures, **found.wrong})
+            if feed is self.inputs:  # how far answers lie apart is asked of ordinary values
+                self.apart = max(self.apart, found.apart)
+
+    def _leave_out(self, failures: Mapping[str, Exception]) -> None:
+        """Close those who failed; where all did, raise the first one's failure."""
+        if failures and failures.keys() >= self.contenders.keys():
+            raise next(iter(failures.values()))
+        for name, error in failures.items():
+            if name == PLAN:
+                self._refused(error)
+            what = "the plan" if name == PLAN else f"'{name}'"
+            self.notes.append(f"{what} cannot answer here ({error})")
+            with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
+                self.contenders.pop(name).close()
+
+    def _asked_again(self, trial: Trial) -> Obtained | None:
+        """When the plan was far off, send what was measured and ask again; None when there is nothing newer.
+
+        Times within the threshold are not sent as observations: they may never invalidate a plan. Nor is what a
+        disturbed machine shows, which says nothing of the plan.
+        """
+        before, here, plan = self.obtained, self.obtainer, self.obtained.plan
+        traces = trial.traces.get(PLAN, ())
+        if plan is None or before.source != "planner" or not trial.calm or PLAN in trial.failures:
+            return None
+        if not is_outdated(plan, traces):
+            return None
+        measured = observations(
+            traces, here.planned, soc=here.soc.name, frequency=here.soc.frequency, device_id=here.device_id
+        )
+        if measured is None or here.supplier.upload(measured):
+            return None
+        again = here.obtain(self.model, renew=True, at_once=True)
+        if again.source != "planner" or again.plan == plan:
+            return None
+        note = (
+            f"a plan took {trial.us[PLAN] / 1e3:.2f} ms, not {plan.makespan_us / 1e3:.2f} ms: "
+            "another one was asked for with what was measured"
+        )
+        return replace(
+            again,
+            profiled_signatures=before.profiled_signatures + again.profiled_signatures,
+            profiling_seconds=before.profiling_seconds + again.profiling_seconds,
+            planner_ms=before.planner_ms + again.planner_ms,
+            notes=(*again.notes, note),
+        )

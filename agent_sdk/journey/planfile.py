@@ -1,0 +1,137 @@
+"""Plans that travel: one file that a device starts from without measuring, solving or asking anybody.
+
+It holds a plan, what its rivals took, and which network, shapes and kind of device that is true of; nothing of who made
+it. A start looks at what it is for before anything is loaded, and compares the graphs before the plan answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from agent_sdk.errors import InputError, PlanMismatchError
+from agent_sdk.files import read_whole
+from agent_sdk.journey.prepared import Prepared
+from agent_sdk.journey.starts import Start, start_after
+from agent_sdk.model import Model, Shapes
+from agent_sdk.planner.cache import Settled
+from agent_sdk.planner.client import ServedPlan
+from agent_sdk.planner.supplier import Obtained
+from hope_schema import PlanReply, Processor
+from hope_schema.base import Contract, Microseconds
+
+MARK: Final = b"hope-plan 3 "
+"""How a plan file begins; the SHA-256 of all that follows it, and a line break, come next."""
+
+
+class TravellingPlan(Contract):
+    """What a plan file holds.
+
+    Attributes:
+        model: the network's name, for people.
+        model_hash: what the plan was made for.
+        fingerprint: of the network's file.
+        soc: the SoC that the plan was made on.
+        shapes: of the network's inputs.
+        kinds: kind of each processor of the plan, by id.
+        start: who answers first.
+        trial_us: what the plan and its rivals took.
+        reply: the plan as the planner served it.
+    """
+
+    model: str
+    model_hash: str
+    fingerprint: str
+    soc: str
+    shapes: dict[str, tuple[int, ...]]
+    kinds: dict[str, str]
+    start: Start
+    trial_us: dict[str, Microseconds]
+    reply: PlanReply
+
+
+def pack_plan(
+    model: str, fingerprint: str, prepared: Prepared, reply: PlanReply, processors: Iterable[Processor]
+) -> TravellingPlan:
+    """What a prepared model's plan needs to travel; ``processors`` are those that it uses."""
+    graph = prepared.model.graph
+    return TravellingPlan(
+        model=model,
+        model_hash=graph.model_hash,
+        fingerprint=fingerprint,
+        soc=reply.plan.soc,
+        shapes={name: graph.tensor[name].shape for name in graph.inputs},
+        kinds={spec.id: spec.kind for spec in processors},
+        start=start_after(prepared.serving),
+        trial_us=dict(prepared.serving.quiet_us),
+        reply=reply,
+    )
+
+
+def unpack_plan(plan: TravellingPlan, model: Model) -> Obtained:
+    """What a plan file holds for a model. Raises PlanMismatchError where that is another one."""
+    refuse_other_network(plan, model, model.name)
+    served = ServedPlan(plan.reply, "", "unchanged")
+    return Obtained(served, "file", cached=True, settled=Settled(trial_us=plan.trial_us))
+
+
+def write_plan(path: Path, plan: TravellingPlan) -> None:
+    """Write a plan file. Raises InputError where that cannot be done."""
+    body = plan.model_dump_json().encode()
+    try:
+        path.write_bytes(MARK + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    except OSError as error:
+        raise InputError(f"the plan cannot be written to '{path}': {error.strerror}") from error
+
+
+def read_plan(path: Path) -> TravellingPlan:
+    """Read a plan file. Raises InputError, saying the cure, for one that is missing, damaged or none."""
+    command = f"hope-agent plan export MODEL -o {path}"
+    cure = f"export it again: {command}"
+    try:
+        data = read_whole(path)
+    except FileNotFoundError as error:
+        raise InputError(f"there is no plan file '{path}'; export one: {command}") from error
+    except OSError as error:
+        raise InputError(f"the plan file '{path}' cannot be read: {error.strerror or error}; {cure}") from error
+    head, _, body = data.partition(b"\n")
+    if not head.startswith(MARK):
+        raise InputError(f"'{path}' is no plan file of this release; {cure}")
+    if head != MARK + hashlib.sha256(body).hexdigest().encode():
+        raise InputError(f"the plan file '{path}' is damaged or was cut off; {cure}")
+    try:
+        return TravellingPlan.model_validate_json(body)
+    except ValidationError as error:
+        raise InputError(f"the plan file '{path}' was written by another release; {cure}") from error
+
+
+def refuse_other_network(plan: TravellingPlan, model: Model, called: str) -> None:
+    """Raise PlanMismatchError where a plan was made for another network than this one."""
+    if model.graph.model_hash != plan.model_hash:
+        raise PlanMismatchError(
+            f"the plan file is for another network, '{plan.model}'; "
+            f"export one of this: hope-agent plan export {called} -o FILE"
+        )
+
+
+def refuse_unfit(plan: TravellingPlan, soc: str, processors: Iterable[Processor], shapes: Shapes) -> None:
+    """Raise PlanMismatchError for a plan of another kind of device, other releases of its runtimes, or other shapes."""
+    kinds = {processor.id: processor.kind for processor in processors}
+    if plan.soc != soc:
+        raise PlanMismatchError(
+            f"the plan file is for '{plan.soc}', this device is '{soc}'; export one on a device of this kind"
+        )
+    for name, kind in plan.kinds.items():
+        if kinds.get(name) != kind:
+            raise PlanMismatchError(
+                f"the plan file is for processor '{name}' ({kind}), here is {kinds.get(name, 'none')}; export it again "
+                "with the runtimes that are installed here"
+            )
+    for name, shape in shapes.items():
+        if plan.shapes.get(name) != tuple(shape):
+            made_for = ", ".join(f"{own}={','.join(map(str, sizes))}" for own, sizes in plan.shapes.items())
+            raise PlanMismatchError(f"the plan file is for the shapes {made_for}; export one of those that are wanted")

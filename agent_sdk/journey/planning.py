@@ -1,0 +1,277 @@
+"""How a device comes by a plan: what it remembers, what its planner knows, what it measures first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from agent_sdk.cancel import check
+from agent_sdk.engine import Device, build_program
+from agent_sdk.errors import (
+    BadRequestError,
+    IllegalPlanError,
+    InputError,
+    NotFoundError,
+    PlanMismatchError,
+    PlannerProtocolError,
+    UnplannableError,
+)
+from agent_sdk.files import one_at_a_time
+from agent_sdk.first.measuring import Measuring
+from agent_sdk.machine.soc import Soc
+from agent_sdk.measure.profiler import untrusted
+from agent_sdk.model import Model
+from agent_sdk.planner.client import ServedPlan
+from agent_sdk.planner.embedded import mend
+from agent_sdk.planner.identity import versions
+from agent_sdk.planner.supplier import OFFLINE, Obtained, PlanSource, PlanSupplier, Question
+from agent_sdk.progress import ProgressListener
+from hope_schema import DeviceReport, Job, MeasuredRun, MissingRequest, Plan, PlanRequest, Processor
+from hope_schema.plan import Method
+
+THOROUGH_S: Final = 55.0
+"""Longest time one ``load`` spends measuring where the planner knows too little to plan without."""
+A_LITTLE_S: Final = 2.0
+"""Longest time, unless said so, where it can: it plans from predictions, and every start makes more of them true."""
+PROFILING_S: Final = 90.0
+"""How long another process that measures for the same planner is waited for."""
+UNPLANNABLE: Final = "urn:hope:unplannable"
+"""How the planner says that there is no plan: an op that no processor runs by itself, say."""
+
+
+@dataclass
+class Measured:
+    """What one call measured, and what became of it; it outlives a planner that goes away afterwards."""
+
+    signatures: int = 0
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Obtainer:
+    """Obtains plans for one device.
+
+    Attributes:
+        supplier: the conversation with the planner, and the disk.
+        device: what plans are carried out on.
+        planned: the processors that plans are made for.
+        measuring: measures for it.
+        soc: the SoC that figures belong to.
+        device_id: who measured them.
+        method: how the planner plans.
+        measuring_s: seconds that one ``obtain`` may measure where the planner can plan without.
+        wait_s: seconds the planner may hold a plan back to improve it.
+        embedded: the database of a planner inside this process.
+        notes: what is to be said with every plan.
+        progress: hears about phases and steps.
+    """
+
+    supplier: PlanSupplier
+    device: Device
+    planned: tuple[Processor, ...]
+    measuring: Measuring
+    soc: Soc
+    device_id: str
+    method: Method
+    measuring_s: float
+    wait_s: float | None
+    embedded: Path | None
+    notes: tuple[str, ...]
+    progress: ProgressListener
+
+    def recall(self, model: Model) -> Obtained | None:
+        """The plan that an earlier start kept on disk, asking nobody."""
+        question = self._question(model)
+        copy = self._recalled(question, model)
+        if copy is None:
+            return None
+        settled = self.supplier.plans.settled(question.key, copy)
+        return Obtained(copy, "disk", cached=True, settled=settled, key=question.key, notes=self.notes)
+
+    def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False) -> Obtained:
+        """Obtain the plan of a model; ``renew`` asks anew although one is cached.
+
+        The planner is asked for a plan before anything is measured. Where it has one, a little of what that rests on
+        is measured, but not ``at_once``, and the plan asked for again, which may be waited for; where it knows too
+        little, all is measured first.
+
+        Raises UnplannableError where there is no plan at all, PlannerStatusError where the planner refuses otherwise,
+        DeviceClosedError once the agent is closed, or NotWantedError while it measures for nobody any more.
+        """
+        self.progress.phase("asking the planner")
+        supplier, waited_s = self.supplier, self.supplier.waited_s
+        question = self._question(model)
+        notes = [*self.notes]
+        copy = self._recalled(question, model)
+        measured = Measured()
+        try:
+            notes += supplier.send_earlier()
+            served = None if renew or copy is None else supplier.confirmed(copy, self.wait_s)
+            cached = served is not None
+            if served is None:
+                served = self._asked(model, question, measured, at_once)
+                cached = served.source == "hit"
+            if served is not copy:
+                self._check(served.reply.plan, model)
+                supplier.plans.store(question.key, served)
+            source: PlanSource = "planner"
+            if served.reply.provisional:
+                notes.append("a better plan is still being solved; the next run picks it up")
+        except OFFLINE as error:
+            mended = mend(self.embedded) if self.embedded is not None else ""
+            if mended:
+                supplier.disconnect()
+                again = self.obtain(model, renew=renew, at_once=at_once)
+                return replace(again, notes=(mended, *again.notes))
+            served, cached = copy, copy is not None
+            source = "single" if copy is None else "disk"
+            at_hand = (
+                "running the best single processor instead of a plan"
+                if copy is None
+                else f"using the last plan from the disk cache, made on {copy.reply.created_at.date().isoformat()}"
+            )
+            notes.append(f"{error}; {at_hand}")
+        return Obtained(
+            served=served,
+            source=source,
+            cached=cached,
+            profiled_signatures=measured.signatures,
+            profiling_seconds=measured.seconds,
+            planner_ms=(supplier.waited_s - waited_s) * 1e3,
+            settled=supplier.plans.settled(question.key, served) if served else None,
+            key=question.key,
+            notes=(*notes, *measured.notes),
+        )
+
+    def _asked(self, model: Model, question: Question, measured: Measured, at_once: bool) -> ServedPlan:
+        """The planner's plan, made with as much measured as ``obtain`` says."""
+        self._tell_untrusted(model, question)
+        first = self._foreseen(question)
+        if first is None:
+            self._measure_missing(model, question, measured, THOROUGH_S)
+            return self._planned(question, self.wait_s)
+        measures = not (at_once and first.reply.plan.filled)
+        try:
+            if measures and self._measure_missing(model, question, measured, self.measuring_s):
+                return self._planned(question, self.wait_s)
+            if self.wait_s and first.reply.provisional:
+                return replace(self._planned(question, self.wait_s), source=first.source)
+        except OFFLINE as error:
+            measured.notes.append(f"{error}; the plan that it had before is used")
+        return first
+
+    def _tell_untrusted(self, model: Model, question: Question) -> None:
+        """Have the planner know what no table takes, before it plans on predictions that would place it there."""
+        processors = [self.device.processors[spec.id] for spec in self.planned]
+        if untrusted(model, processors):
+            refused = self.measuring.untrusted(model, processors, self.supplier.missing(question))
+            if refused is not None:
+                self.supplier.send(refused)
+
+    def _foreseen(self, question: Question) -> ServedPlan | None:
+        """The plan that the planner can make of what it knows by now; None where that is too little."""
+        try:
+            return self._planned(question, None)
+        except (NotFoundError, UnplannableError):  # nothing at all is known of this SoC, or not of every op
+            return None
+
+    def _planned(self, question: Question, wait_s: float | None) -> ServedPlan:
+        self.progress.phase("asking the planner for a plan")
+        try:
+            return self.supplier.plan(question, wait_s)
+        except BadRequestError as error:
+            if error.type != UNPLANNABLE:
+                raise
+            raise UnplannableError(error.detail) from error
+
+    def tell(self, measured: Sequence[MeasuredRun]) -> str:
+        """Send what was measured of plans, and versions; returns what went wrong, if anything."""
+        return self.supplier.report(
+            self.device_id,
+            DeviceReport(
+                soc=self.soc.name,
+                frequency=self.soc.frequency,
+                versions=versions(),
+                sent_at=datetime.now(UTC),
+                measured=tuple(measured),
+            ),
+        )
+
+    def _recalled(self, question: Question, model: Model) -> ServedPlan | None:
+        """The plan on disk, unless it cannot be carried out."""
+        copy = self.supplier.plans.load(question.key)
+        try:
+            if copy is not None:
+                self._check(copy.reply.plan, model)
+        except PlannerProtocolError:
+            self.supplier.plans.forget(question.key)
+            return None
+        return copy
+
+    def _check(self, plan: Plan, model: Model) -> None:
+        """Raise PlannerProtocolError for a plan that is for another model or device, or contradicts itself."""
+        try:
+            build_program(plan, model, self.device.processors)
+        except (IllegalPlanError, PlanMismatchError) as error:
+            raise PlannerProtocolError(f"the planner's plan cannot be carried out: {error}") from error
+
+    def _measure_missing(self, model: Model, question: Question, measured: Measured, budget_s: float) -> bool:
+        """Ask what the planner lacks, measure that for so long, and send it; whether there is more to plan on now."""
+        missing = self.supplier.missing(question)
+        if not missing.latencies and not missing.transfers:
+            return False
+        with one_at_a_time(self.supplier.measuring, PROFILING_S):
+            missing = self.supplier.missing(question)  # less, where another process has just measured
+            if not missing.latencies and not missing.transfers:
+                return True
+            self.progress.phase("profiling this device", budget_s)
+            began = time.perf_counter()
+
+            def step(what: str) -> None:
+                check()
+                self.progress.step(what)
+
+            processors = [self.device.processors[spec.id] for spec in self.planned]
+            observations = self.measuring.measured(model, processors, missing, budget_s, step)
+            measured.seconds = time.perf_counter() - began
+            measured.signatures = len(set(observations.latencies.signature))
+            kept = self.supplier.hold(observations)
+            try:
+                self.supplier.send(observations)
+            except OFFLINE:
+                what = "are kept and sent at the next start" if kept else "could neither be sent nor kept"
+                measured.notes.append(f"the figures measured now {what}")
+                raise
+        return True
+
+    def _question(self, model: Model) -> Question:
+        request = self.request(model.graph.model_hash)
+        measurable = MissingRequest(
+            model_hash=model.graph.model_hash,
+            soc=request.soc,
+            frequency=request.frequency,
+            device_id=self.device_id,
+            processors=self.planned,
+        )
+        return self.supplier.question(model.graph, request, measurable)
+
+    def request(self, model_hash: str) -> PlanRequest:
+        """What is asked for. Raises InputError for a SoC or a frequency that is none."""
+        try:
+            return PlanRequest(
+                jobs=(Job(model_hash=model_hash),),
+                soc=self.soc.name,
+                frequency=self.soc.frequency,
+                processors=tuple(spec.id for spec in self.planned),
+                method=self.method,
+            )
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise InputError(f"{first['loc'][0]} {first['input']!r}: {first['msg']}") from error

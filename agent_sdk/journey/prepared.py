@@ -1,0 +1,147 @@
+"""A model at one set of shapes, ready to run: its plan beside the single processors that it must never lose to."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from agent_sdk.closing import Closes
+from agent_sdk.engine import Executor
+from agent_sdk.engine.trace import Trace
+from agent_sdk.errors import DeviceClosedError, ExecutionError
+from agent_sdk.journey.reference import Reference
+from agent_sdk.journey.serving import Serving
+from agent_sdk.journey.trial import PLAN
+from agent_sdk.journey.verify import Verdict, verdict
+from agent_sdk.model import Model
+from agent_sdk.model.bounds import ordinary
+from agent_sdk.model.feeds import Drawn
+from agent_sdk.planner.supplier import Obtained
+from hope_schema import Plan
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a prepared model runs on.
+
+    Attributes:
+        obtained: how its plan was come by.
+        plan: what stands for it.
+        serving: who answers.
+        drawn: what it was tried with.
+        notes: what was to be said.
+    """
+
+    obtained: Obtained
+    plan: Plan
+    serving: Serving
+    drawn: Drawn
+    notes: tuple[str, ...]
+
+
+class Prepared(Closes):
+    """A model ready to run; made by ``Session.prepare``. ``serving`` runs it, from any number of threads.
+
+    Attributes:
+        model: what was read.
+        reference: the file that it was read from.
+        obtained: how the plan was come by.
+        plan: the planner's plan; without one, the single processor that ran fastest, as a plan.
+        drawn: feeds that it takes.
+        serving: the plan and its rivals by name, whichever is fastest of which answers.
+        notes: everything that was not as it should be, in sentences.
+    """
+
+    def __init__(self, model: Model, reference: Reference, opened: Opened) -> None:
+        self.model, self.reference = model, reference
+        self._changing, self._swap = threading.Lock(), threading.Lock()
+        self._closed = False
+        self._set(opened)
+
+    def _set(self, opened: Opened) -> None:
+        self.obtained, self.plan, self.serving = opened.obtained, opened.plan, opened.serving
+        self.drawn = opened.drawn
+        self.notes = list(opened.notes)
+        # By identity: these programs have processors that mean the same by ordinary values only.
+        self._looked_at = {
+            id(executor.program)
+            for executor in self.serving.contenders.values()
+            if any(own.trusted is not None for own in executor.program.processors.values())
+        }
+        self._doubted = False
+
+    def admits(self, feed: Mapping[str, Any]) -> bool:
+        """Whether all who may answer mean the same by a feed; if not, the whole network answers it."""
+        return not self._looked_at or (not self._doubted and self.model.guard.admits(feed))
+
+    def believes(self, outputs: Mapping[str, Any], trace: Trace) -> bool:
+        """Whether an answer is one that whoever gave it is trusted with; if not, the whole network is asked."""
+        return id(trace.program) not in self._looked_at or all(map(ordinary, outputs.values()))
+
+    def learn(self, answer: Mapping[str, Any]) -> None:
+        """Take note of an answer of the whole network: while those are not ordinary, it goes on answering.
+
+        Where one answer has to stay for one input, each is asked for anew.
+        """
+        if not self.serving.pinned:
+            self._doubted = not all(ordinary(value) for value in answer.values() if isinstance(value, np.ndarray))
+
+    def judged(
+        self, inputs: Mapping[str, Any], executors: Collection[Executor], tolerance: float | None = None
+    ) -> Verdict:
+        """Judge executors of it by the network's file. Raises like ``Reference.outputs``."""
+        return verdict(self.model, inputs, executors, self.reference, tolerance)
+
+    @property
+    def executor(self) -> Executor:
+        """What answers at present."""
+        return self.serving.executor
+
+    @property
+    def plan_executor(self) -> Executor:
+        """The plan's own executor, whether or not it is what answers at present."""
+        return self.serving.contenders.get(PLAN, self.serving.executor)
+
+    def said(self) -> str:
+        """Who answers, in words."""
+        program, current = self.executor.program, self.serving.current
+        if current != PLAN:
+            return f"{current} alone, faster here than the plan"
+        steps = Counter(program.plan.step[step].processor for each in program.segments for step in each.steps)
+        return "the plan: " + ", ".join(f"{count} super-ops on {name}" for name, count in steps.items())
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Meanwhile nobody else changes it; who closes it need not wait. Raises DeviceClosedError once it is closed."""
+        with self._changing:
+            if self._closed:
+                raise DeviceClosedError("the session is closed")
+            yield
+
+    def take_up(self, opened: Opened) -> None:
+        """Answer with a newer plan from now on; runs in progress end on what they began with. While ``changing``.
+
+        Raises DeviceClosedError, and frees the newer one, where this was closed meanwhile.
+        """
+        with self._swap:
+            gone = opened.serving if self._closed else self.serving
+            if not self._closed:
+                self._set(opened)
+        try:
+            gone.close()
+        except ExecutionError as error:  # the new plan is in place all the same
+            self.notes.append(f"the plan before this one could not be freed: {error}")
+        if gone is opened.serving:
+            raise DeviceClosedError("the session is closed")
+
+    def close(self) -> None:
+        """Free compiled segments and buffers. Idempotent."""
+        with self._swap:
+            self._closed = True
+        self.serving.close()

@@ -1,0 +1,56 @@
+"""What the networks of one agent share, in one record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agent_sdk.cancel import Cancel
+from agent_sdk.errors import ProcessorError
+from agent_sdk.first.runs import FirstRuns, told
+from agent_sdk.journey.demand import Budget
+from agent_sdk.journey.planning import Obtainer
+from agent_sdk.journey.starts import Starts
+from agent_sdk.model import Model
+from agent_sdk.planner.field import Field
+from agent_sdk.runtimes.base import Processor
+
+
+@dataclass(frozen=True)
+class Services:
+    """What a network is planned, tried and remembered with.
+
+    Attributes:
+        obtainer: where plans come from, and who hears what they really took.
+        processors: those of the device's processors that may run the network at hand, by id.
+        first_runs: where whatever is new runs first.
+        starts: how the next start of a network begins.
+        field: hears how plans do; None where there is nobody to tell.
+        cancel: ends everything when the agent is closed.
+        budget: what plans of further shapes may cost.
+    """
+
+    obtainer: Obtainer
+    processors: Mapping[str, Processor]
+    first_runs: FirstRuns
+    starts: Starts
+    field: Field | None
+    cancel: Cancel
+    budget: Budget
+
+    def fit_for(self, model: Model, feeds: Sequence[Mapping[str, Any]] = ()) -> Services:
+        """These without the runtimes that crash at a model, or at a run of it on these feeds.
+
+        Raises ProcessorError where none is left to plan with.
+        """
+        crashed = self.first_runs.at_model(model, feeds)
+        if not crashed:
+            return self
+        notes, obtainer = told(crashed), self.obtainer
+        processors = {name: own for name, own in self.processors.items() if own.compiler not in crashed}
+        planned = tuple(spec for spec in obtainer.planned if spec.id in processors)
+        if not planned:
+            raise ProcessorError("; ".join(notes))
+        obtainer = replace(obtainer, planned=planned, notes=(*obtainer.notes, *notes))
+        return replace(self, obtainer=obtainer, processors=processors)

@@ -1,0 +1,334 @@
+"""Never slower: of several executors that compute the same, run the one that is fastest here and now.
+
+One small policy. Whoever was fastest answers. When its own times drift (other work on its cores, heat), the next
+requests are answered by one contender after the other, in a few rounds: that costs no extra run. Who is faster in so
+many of them that it is hardly chance (a sign test) goes on; a switch back takes more rounds each time. Who was so near
+at the trial that no drift would tell is compared in the same way, and so is the first choice with whoever answers
+instead: soon after the start, then ever more rarely. A run that stood at the device's arbiter says what others did, and
+one that its caller's own time limit ended says nothing of who ran it: neither is evidence. A request that a contender
+fails is answered by the next best, and then the one that failed is dropped; a request that all of them fail is the
+caller's.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+import threading
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from agent_sdk.engine import Executor
+from agent_sdk.engine.ports import NEW, Outputs
+from agent_sdk.engine.trace import Trace
+from agent_sdk.errors import ExecutionError, RunTimeoutError
+from agent_sdk.forking import Forks, watch_forks
+from agent_sdk.journey.trial import FAILURES, PLAN, first_choice, plain_runtime
+
+log = logging.getLogger(__name__)
+
+SLOWER: Final = 1.15
+"""Times its reference that a run must take to count as slow."""
+FASTER: Final = 0.95
+"""Times what the current contender takes that another one must take to replace it: less may be chance."""
+WINDOW: Final = 8
+"""Latest runs looked at; when all but one of them are slow, others are tried."""
+WON: Final = (5, 7)
+"""Rounds that a contender must win to replace the current one: without losing any, or with one lost. Between equals
+that is chance in 3 of 100 comparisons."""
+MORE: Final = 8
+"""Most rounds by which switches back add to that, one each."""
+BEHIND: Final = 2.0
+"""Whose best run is so many times slower than the best of all is not tried further."""
+RARELY: Final = 1024
+"""Most runs between two comparisons: the first waits for WINDOW runs, each next for twice as many,"""
+CALM: Final = 4
+"""and for half as many after so many such spans without drift."""
+
+
+@dataclass
+class _Comparison:
+    """Requests are being answered by several contenders in turns.
+
+    Attributes:
+        waiting: who answers the next requests.
+        pending: turns of this round whose end is not known yet.
+        names: who has turns in this round.
+        rounds: by round what each took, microseconds, where that is evidence.
+    """
+
+    waiting: deque[str] = field(default_factory=deque)
+    pending: int = 0
+    names: list[str] = field(default_factory=list)
+    rounds: list[dict[str, float]] = field(default_factory=list)
+
+    def begin_round(self, names: Collection[str]) -> None:
+        """One turn for each, in the order that is the other way round each time: who is last begins the next round."""
+        self.names = list(names)
+        self.waiting = deque(reversed(self.names) if len(self.rounds) % 2 else self.names)
+        self.pending = len(self.names)
+        self.rounds.append({})
+
+    def us(self, name: str) -> list[float]:
+        """What a contender took."""
+        return [took[name] for took in self.rounds if name in took]
+
+    def score(self, name: str, other: str, worth: float) -> tuple[int, int]:
+        """In how many rounds one took less than ``worth`` times what the other took, and in how many it did not."""
+        both = [took[name] < worth * took[other] for took in self.rounds if name in took and other in took]
+        return sum(both), len(both) - sum(both)
+
+
+class Serving(Forks):
+    """Runs the fastest of its contenders; safe to use from several threads.
+
+    Args:
+        contenders: executors by name; closed with this.
+        quiet_us: what each took when it was tried; the fastest is the first choice.
+        pinned: whether the first choice answers as long as it can, however slow it becomes: for networks whose answers
+            differ between runtimes.
+        sample: takes the microseconds of each of the plan's runs that was alone on its resources, infinite where it
+            failed alone.
+
+    Attributes:
+        current: name of the contender that is run.
+        changes: what was decided, in sentences, latest last.
+        answered: how many runs each has answered.
+        switches: how often somebody else has answered than the time before.
+    """
+
+    def __init__(
+        self,
+        contenders: Mapping[str, Executor],
+        quiet_us: Mapping[str, float],
+        *,
+        pinned: bool = False,
+        sample: deque[float] | None = None,
+    ) -> None:
+        self._contenders = dict(contenders)
+        self.quiet_us = dict(quiet_us)
+        self.current = self._first = self._first_choice(self._contenders)
+        self.changes: deque[str] = deque(maxlen=32)
+        self.answered: Counter[str] = Counter()
+        self.switches = 0
+        self.pinned = pinned
+        self._sample = sample
+        self._answering = ""
+        self.in_child()
+        watch_forks(self)
+        self._comparison: _Comparison | None = None
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._reference_us = self.quiet_us.get(self.current, math.inf)
+        self._interval = self._left = WINDOW
+        self._quiet = 0
+        self._kept_to = self._due = WINDOW
+        self._before = {self.current}
+        self._backs = 0
+
+    def in_child(self) -> None:
+        """The lock is as if nobody had ever held it."""
+        self._lock = threading.Lock()
+
+    @property
+    def executor(self) -> Executor:
+        """The executor that is run at present."""
+        return self._contenders[self.current]
+
+    @property
+    def contenders(self) -> Mapping[str, Executor]:
+        """What is left to choose from, by name."""
+        return dict(self._contenders)
+
+    def run(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        *,
+        into: Mapping[str, np.ndarray] = NEW,
+        timeout_s: float | None = None,
+    ) -> tuple[Outputs, Trace]:
+        """Compute the outputs with the current contender or the next one to compare; like ``Executor.run``.
+
+        A failing processor is raised only when no contender can answer this request.
+        """
+        failures: dict[str, ExecutionError] = {}
+        while True:
+            name, comparison = self.current, None
+            if failures or self._comparison is not None:
+                with self._lock:
+                    name, comparison = self._next(failures)
+            executor = self._contenders.get(name)
+            if executor is None:  # dropped by another thread, which has chosen another one before
+                self._pass_over(comparison)
+                continue
+            trace, ended = None, False
+            try:
+                outputs, trace = executor.run(inputs, into=into, timeout_s=timeout_s)
+            except RunTimeoutError:  # the caller's own limit, or others' turns
+                ended = True
+                raise
+            except FAILURES as error:
+                if name in self._contenders:  # else another thread has dropped it since it was chosen
+                    failures[name] = error
+                continue
+            finally:
+                with self._lock:
+                    self._learn(name, trace, comparison, ended=ended)
+            if failures:
+                self._drop(failures)
+            return outputs, trace
+
+    def close(self) -> None:
+        """Close every executor. Raises ExecutionError when a runtime hangs in one."""
+        with ExitStack() as closing:
+            for executor in self.contenders.values():
+                closing.callback(executor.close)
+
+    def _next(self, failures: Mapping[str, ExecutionError]) -> tuple[str, _Comparison | None]:
+        """Who answers a request that those in ``failures`` could not, and in which comparison."""
+        if not failures and self._comparison is not None and self._comparison.waiting:
+            return self._comparison.waiting.popleft(), self._comparison
+        left = self._contenders.keys() - failures.keys()
+        if not left:
+            raise next(iter(failures.values()))
+        return self.current if self.current in left else self._first_choice(left), None
+
+    def _pass_over(self, comparison: _Comparison | None) -> None:
+        """A turn of a comparison comes to nothing."""
+        if comparison is not None:
+            with self._lock:
+                self._count_down(comparison)
+
+    def _learn(self, name: str, trace: Trace | None, comparison: _Comparison | None, *, ended: bool) -> None:
+        """Take note of a run: its trace, None where it failed; ``ended`` by its caller's time limit.
+
+        A turn that failed goes to the next request.
+        """
+        us = trace.total_us if trace is not None and trace.alone else None
+        if us is not None and name == PLAN and self._sample is not None:
+            self._sample.append(us)
+        if trace is not None:
+            self.answered[name] += 1
+            if name != self._answering:
+                self.switches += self._answering != ""
+                self._answering = name
+        if comparison is not None:
+            if trace is None and not ended and name in self._contenders:
+                comparison.waiting.appendleft(name)
+                return
+            if us is not None:
+                comparison.rounds[-1][name] = us
+            self._count_down(comparison)
+        elif us is not None and name == self.current and self._comparison is None and not self.pinned:
+            self._recent.append(us)
+            self._left -= 1
+            if self._left <= 0 and len(self._recent) == WINDOW:
+                self._watch()
+
+    def _watch(self) -> None:
+        """Look at the current contender's latest runs from time to time, and compare it with others when it is due."""
+        self._left = WINDOW
+        middle = sorted(self._recent)[1:-1]
+        usual = sum(middle) / len(middle)
+        drifted = middle[0] > SLOWER * self._reference_us  # all but one of them are slow
+        if not drifted:  # what is usual, not the luckiest ever: beside that, ordinary jitter would look like drift
+            self._reference_us += (usual - self._reference_us) / WINDOW
+            self._quiet += WINDOW
+            if self._quiet >= CALM * self._interval:
+                self._quiet, self._interval = 0, max(WINDOW, self._interval // 2)
+        if self.current != self._first and not drifted:
+            self._compare([self._first])
+            return
+        if not drifted:
+            self._due -= WINDOW
+            if self._due > 0:
+                return
+            self._kept_to = self._due = min(2 * self._kept_to, RARELY)
+        # Nobody is expected to be much faster now than when all was quiet.
+        us = usual if drifted else self.quiet_us.get(self.current, math.inf)
+        others = self._contenders.keys() - {self.current}
+        near = [name for name in sorted(others) if self.quiet_us.get(name, 0.0) < SLOWER * us]
+        if near or drifted:
+            self._compare(near)
+
+    def _compare(self, names: Iterable[str]) -> None:
+        """Have the next requests answered by these and the current contender, in turns; it comes last.
+
+        If what slowed it down is over by then, that shows.
+        """
+        self._interval = min(2 * self._interval, RARELY)
+        self._left, self._quiet = self._interval, 0
+        self._comparison = _Comparison()
+        self._comparison.begin_round([*names, self.current])
+
+    def _count_down(self, comparison: _Comparison) -> None:
+        comparison.pending -= 1
+        if comparison.pending or comparison is not self._comparison:
+            return
+        us = {name: own for name in self._contenders if (own := comparison.us(name))}
+        middle = {name: statistics.median(own) for name, own in us.items()}
+        best = min(map(min, us.values()), default=math.inf)
+        undecided, winners = [], []
+        for name in self._contenders.keys() & set(comparison.names) - {self.current}:
+            barely = name == self._first or plain_runtime(name) is not None
+            won, lost = comparison.score(name, self.current, 1.0 if barely else FASTER)
+            if lost < len(WON) and won >= WON[lost] + self._backs:
+                winners.append(name)
+            elif lost < len(WON) and min(us.get(name, [best])) <= BEHIND * best:
+                undecided.append(name)
+        fastest = min((middle[name] for name in winners), default=math.inf)
+        undecided = [name for name in undecided if middle.get(name, best) < fastest]
+        if undecided and len(comparison.rounds) < WON[-1] + len(WON) - 1 + self._backs:
+            comparison.begin_round([*undecided, *winners, self.current])
+            return
+        self._comparison = None
+        self._settle(middle, winners)
+
+    def _settle(self, us: Mapping[str, float], winners: Collection[str]) -> None:
+        """End a comparison: the fastest of those who won it takes over."""
+        self._recent.clear()
+        if not winners:
+            self._reference_us = us.get(self.current, self._reference_us)
+            return
+        winner = min(winners, key=lambda name: us[name])
+        self._tell(
+            f"running '{winner}' instead of '{self.current}' under the present load: "
+            f"{us[winner] / 1e3:.2f} ms against {us[self.current] / 1e3:.2f} ms"
+        )
+        self._backs = min(self._backs + (winner in self._before), MORE)
+        self._before.add(winner)
+        self.current, self._reference_us = winner, us[winner]
+
+    def _drop(self, failures: Mapping[str, ExecutionError]) -> None:
+        """Leave out from now on those who failed what another one answered; never the last one."""
+        for name, error in failures.items():
+            with self._lock:
+                if name not in self._contenders or len(self._contenders) == 1:
+                    continue
+                if name == PLAN and self._sample is not None:
+                    self._sample.append(math.inf)
+                self._tell(f"'{name}' failed and is not used any more: {error}")
+                self._first = self._first_choice(self._contenders.keys() - {name})
+                if self.current == name:
+                    self.current = self._first
+                    self._reference_us = self.quiet_us.get(self.current, math.inf)
+                    self._recent.clear()
+                    self._left = WINDOW
+                dropped = self._contenders.pop(name)
+                if self._comparison is not None and name in self._comparison.waiting:
+                    self._comparison.waiting.remove(name)
+                    self._count_down(self._comparison)
+            with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
+                dropped.close()
+
+    def _tell(self, change: str) -> None:
+        self.changes.append(change)
+        log.info("%s", change)
+
+    def _first_choice(self, among: Collection[str]) -> str:
+        return first_choice({name: self.quiet_us.get(name, math.inf) for name in among})

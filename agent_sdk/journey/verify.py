@@ -1,0 +1,204 @@
+"""Is the answer right? Ours against what the network's file says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from agent_sdk.engine import Executor, build_program
+from agent_sdk.errors import WrongOutput
+from agent_sdk.journey.reference import Reference
+from agent_sdk.journey.rounding import FLOAT32, rounding
+from agent_sdk.model import Model, pre_softmax_outputs
+from hope_schema import ModelGraph
+
+NORMALISED: Final = 3.0
+"""Times a difference of what enters a softmax or sigmoid, the most that leaves it, relative to the largest value.
+
+It is twice where one value rises and others fall; of the logarithm the largest value is 0.69 or more.
+"""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an answer is right.
+
+    Attributes:
+        error: the largest difference, relative to the largest value that is right; infinite where the answers cannot be
+            compared.
+        tolerance: how far right answers may differ.
+        cause: what differences within the tolerance are due to.
+    """
+
+    error: float
+    tolerance: float
+    cause: str
+
+    @property
+    def correct(self) -> bool:
+        """Whether it is right."""
+        return self.error <= self.tolerance
+
+    def __str__(self) -> str:
+        if math.isinf(self.error):
+            return "wrong: an output is missing, of another shape or not finite"
+        if self.correct:
+            found = f"within {self.error:.1e} of the largest value" if self.error else "the same numbers"
+            return f"right: {found} ({self.cause}: up to {self.tolerance:.1e})"
+        return f"wrong: {self.error:.1e} of the largest value, more than {self.tolerance:.1e} ({self.cause})"
+
+
+def verdict(
+    model: Model,
+    inputs: Mapping[str, np.ndarray],
+    executors: Collection[Executor],
+    reference: Reference,
+    tolerance: float | None = None,
+) -> Verdict:
+    """Judge executors, of which the worst counts, by the network's file. Raises like ``Reference.outputs``."""
+    used = {own.spec.precision for executor in executors for own in executor.program.processors.values()}
+    coarsest = max((rounding(model.graph, precision) for precision in used), key=lambda one: one.tolerance)
+    right = Right.of(model.graph, inputs, reference)
+    error = max(executor_error(executor, model, inputs, right) for executor in executors)
+    return Verdict(error, coarsest.tolerance if tolerance is None else tolerance, coarsest.cause)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How the answers of several executors go together.
+
+    Attributes:
+        wrong: whose is further from the right one than rounding explains, and how far.
+        apart: the most that a change of who answers may change an answer in float32, relative to its largest value.
+    """
+
+    wrong: Mapping[str, WrongOutput]
+    apart: float
+
+
+def agreement(
+    graph: ModelGraph,
+    contenders: Mapping[str, Executor],
+    answers: Mapping[str, Mapping[str, np.ndarray]],
+    right: Mapping[str, Any],
+) -> Agreement:
+    """Compare answers with the right one: that of plain ONNX Runtime on the network's file."""
+    wrong: dict[str, WrongOutput] = {}
+    errors = [0.0]
+    for name, answer in answers.items():
+        own = contenders[name].program.processors.values()
+        tolerance = max(rounding(graph, each.spec.precision).tolerance for each in own)
+        error = relative_error(answer, right)
+        if error > tolerance:
+            wrong[name] = WrongOutput(
+                f"its answer is {error:.1e} of the largest value away from ONNX Runtime's, which rounding does not "
+                f"explain beyond {tolerance:.1e}"
+            )
+        elif tolerance == FLOAT32:
+            errors.append(error)
+    return Agreement(wrong, sum(sorted(errors)[-2:]))  # the two that are furthest off may be so in opposite directions
+
+
+@dataclass(frozen=True)
+class Right:
+    """What the network's file computes from one feed.
+
+    Attributes:
+        outputs: its outputs.
+        inside: what enters a final softmax, by the output behind it: the tensor's name, and its values.
+    """
+
+    outputs: Mapping[str, Any]
+    inside: Mapping[str, tuple[str, np.ndarray]]
+
+    @classmethod
+    def of(cls, graph: ModelGraph, feed: Mapping[str, np.ndarray], reference: Reference) -> Right:
+        """Ask the file; ``graph`` tells where it ends in a softmax. Raises like ``Reference.outputs``."""
+        before = {
+            output: name
+            for output, name in zip(graph.outputs, pre_softmax_outputs(graph), strict=True)
+            if name != output
+        }
+        found = reference.inside(feed, before.values())
+        inside = {output: (name, found[name]) for output, name in before.items() if name in found}
+        return cls(reference.outputs(feed), inside)
+
+
+def executor_error(executor: Executor, model: Model, inputs: Mapping[str, np.ndarray], right: Right) -> float:
+    """Return how far an executor's answer is from the right one, relative to the largest value of its worst output.
+
+    A final softmax hides differences of what enters it, or magnifies them. So the plan is carried out once more to
+    compare that, and what is served may differ by no more than what these differences make of it.
+    """
+    served = executor.run(inputs)[0]
+    inner: Mapping[str, np.ndarray] = {}
+    if right.inside:
+        inner = _run_wider(executor, model, inputs, [name for name, _ in right.inside.values()])
+    worst = 0.0
+    for output, expected in right.outputs.items():
+        error = relative_error(served, {output: expected})
+        if output in right.inside:
+            name, entered = right.inside[output]
+            before = relative_error(inner, {name: entered})
+            scale = float(np.abs(entered[np.isfinite(entered)]).max(initial=0.0)) or 1.0
+            error = max(before, error - NORMALISED * before * scale) if math.isfinite(before) else before
+        worst = max(worst, error)
+    return worst
+
+
+def _run_wider(
+    executor: Executor, model: Model, inputs: Mapping[str, np.ndarray], watched: Sequence[str]
+) -> Mapping[str, np.ndarray]:
+    """Carry an executor's plan out once more, with further outputs."""
+    graph = model.graph
+    outputs = tuple(dict.fromkeys((*graph.outputs, *watched)))
+    wider = ModelGraph(name=graph.name, tensors=graph.tensors, ops=graph.ops, inputs=graph.inputs, outputs=outputs)
+    opened = replace(model, graph=wider)
+    planned = executor.program.plan
+    job = planned.jobs[0].model_copy(update={"model_hash": opened.graph.model_hash})
+    plan = planned.model_copy(update={"jobs": (job,)})
+    device = executor.device
+    with Executor(build_program(plan, opened, device.processors), device) as again:
+        return again.run(inputs)[0]
+
+
+def relative_error(ours: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
+    """Return max |Δ| ÷ max |reference| over all expected outputs; the worst one counts.
+
+    A missing output, another shape or kind of numbers, other text, or NaN where the reference has none gives infinity.
+    Where the reference is all zero, the largest absolute difference counts.
+    """
+    return max((_error(ours.get(name), right) for name, right in expected.items()), default=0.0)
+
+
+def all_finite(values: Iterable[Any]) -> bool:
+    """Whether no number among these is infinite or none."""
+    arrays = [np.asarray(value) for value in values]
+    return all(bool(np.isfinite(array).all()) for array in arrays if array.dtype.kind in "fc")
+
+
+def _error(got: Any, right: Any) -> float:
+    if right is None or got is None:
+        return 0.0 if right is got else math.inf
+    if isinstance(right, Sequence) and not isinstance(right, str | bytes):
+        if not isinstance(got, Sequence) or len(got) != len(right):
+            return math.inf
+        return max((_error(*pair) for pair in zip(got, right, strict=True)), default=0.0)
+    got, right = np.asarray(got), np.asarray(right)
+    if got.shape != right.shape or got.dtype.kind != right.dtype.kind:
+        return math.inf
+    if right.dtype.kind not in "biufc":
+        return 0.0 if (got.astype(str) == right.astype(str)).all() else math.inf
+    wide = np.complex128 if right.dtype.kind == "c" else np.float64
+    a, b = got.astype(wide), right.astype(wide)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    if same.all():
+        return 0.0
+    if not (np.isfinite(a[~same]).all() and np.isfinite(b[~same]).all()):
+        return math.inf
+    scale = np.abs(b[np.isfinite(b)]).max(initial=0.0)
+    return float(np.abs(a - b)[~same].max()) / float(scale or 1.0)

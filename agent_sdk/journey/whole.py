@@ -1,0 +1,77 @@
+"""The whole network, which answers where there is no plan: loaded when needed, let go once a plan answers for good."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+
+from agent_sdk.cancel import Cancel
+from agent_sdk.errors import DeviceClosedError
+from agent_sdk.forking import Forks, watch_forks
+from agent_sdk.journey.steps import Journey
+from agent_sdk.model.ports import About
+from agent_sdk.runtimes.ort.whole import WholeOrt
+
+
+class Whole(Forks):
+    """One network as ONNX Runtime runs it by itself. May be used from any number of threads.
+
+    Args:
+        journey: loads it.
+        cancel: ends loading.
+
+    Attributes:
+        loaded: what is loaded at present.
+    """
+
+    def __init__(self, journey: Journey, cancel: Cancel) -> None:
+        self._journey, self._cancel = journey, cancel
+        self._lock = threading.RLock()
+        self.loaded: WholeOrt | None = None
+        self._about: About | None = None
+        self._lent = self._closed = False
+        watch_forks(self)
+
+    def in_child(self) -> None:
+        """What is loaded answers on; the lock is as if nobody had ever held it."""
+        self._lock = threading.RLock()
+
+    def get(self, *, at_once: bool = False) -> WholeOrt:
+        """It, loaded when it is first needed; ``at_once`` without trying it in a child before.
+
+        Raises ModelError where it is refused, or DeviceClosedError.
+        """
+        with self._lock:
+            if self._closed:
+                raise DeviceClosedError("the session is closed")
+            if self.loaded is None:
+                with self._cancel.current():
+                    self.loaded = self._journey.whole(at_once=at_once)
+                self._about = self.loaded.about
+            return self.loaded
+
+    def lend(self) -> WholeOrt:
+        """It, for what only ONNX Runtime does: from then on one and the same. Raises like ``get``."""
+        with self._lock:
+            self._lent = True
+            return self.get()
+
+    @property
+    def about(self) -> About:
+        """What ONNX Runtime says of the file. Raises ModelError where that refuses it."""
+        with self._lock:
+            if self._about is None:
+                with closing(self._journey.whole(at_once=False)) as loaded:
+                    self._about = loaded.about
+            return self._about
+
+    def let_go(self) -> None:
+        """A plan answers for good: free it when its runs in progress have ended, unless it was lent."""
+        with self._lock:
+            if not self._lent:
+                self.loaded = None
+
+    def close(self) -> None:
+        """Free it when its runs in progress have ended. Idempotent."""
+        with self._lock:
+            self._closed, self.loaded = True, None

@@ -1,0 +1,233 @@
+"""How anything is timed: calls take turns, and a machine that is disturbed disturbs all of them alike.
+
+One rule for everything that is measured here: a super-op alone, whole networks on every processor, a plan beside its
+rivals, the benchmarks. A *turn* is two runs, the second of which is timed: the first brings back into the caches what
+others pushed out. A *round* gives every call one turn, in an order drawn anew. Whole rounds count, or do not: other
+work on one core leaves that core's neighbours alone but keeps a gang waiting, so judged turn by turn a single core's
+would count and stand beside a gang whose turns were all disturbed. Calm rounds count; where they are too few, the
+calmest third does.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+from agent_sdk.cancel import check
+from agent_sdk.machine.witness import Witness, calm
+
+T = TypeVar("T")
+
+LEAST: Final = 3
+"""Calm rounds that are enough to leave out all others."""
+MIN_REPEATS: Final = 5
+MAX_REPEATS: Final = 60
+ENOUGH_US: Final = 15_000.0
+"""Once a single call was timed for so long, MIN_REPEATS times or more, its figure is good enough (unless said so)."""
+LONG_US: Final = 250_000.0
+"""Once it was timed for so long, LEAST times are enough: a long call averages out what disturbs it."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A latency in microseconds: ``us`` and its median absolute deviation, over ``count`` runs."""
+
+    us: float
+    spread_us: float
+    count: int
+
+
+NOTHING: Final = Timing(0.0, 0.0, 1)
+"""What takes no time."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One timed run: microseconds of wall time, what the call returned, how many times too long it may have taken."""
+
+    us: float
+    result: Any = None
+    disturbance: float = 1.0
+
+
+@dataclass
+class Turns:
+    """What taking turns found.
+
+    Attributes:
+        counted: by name the turns that count, in the same rounds for all.
+        disturbance: the worst beside any turn that counts; 1 for none.
+        failures: by name what ended a call's part in it; it has no turns that count.
+    """
+
+    counted: dict[str, list[Turn]]
+    disturbance: float = 1.0
+    failures: dict[str, Exception] = field(default_factory=dict)
+
+    def us(self, name: str) -> list[float]:
+        """The times that count."""
+        return [turn.us for turn in self.counted[name]]
+
+
+def take_turns(
+    calls: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int,
+    calm_rounds: int = LEAST,
+    most: int | None = None,
+    least_s: float = 0.0,
+    share: float = math.inf,
+    deadline: float = math.inf,
+    witness: Witness | None = None,
+    failing: tuple[type[Exception], ...] = (),
+    alone: Callable[[Any], bool] = lambda _: True,
+) -> Turns:
+    """Have every call take its turns.
+
+    Args:
+        calls: by name; what they return is kept with their turns.
+        rounds: rounds made where enough of them are calm.
+        calm_rounds: how many of them have to be calm for that to be enough.
+        most: rounds made at most while too few are calm; by default three times ``rounds``.
+        least_s: seconds to go on for in any case.
+        share: moment (``time.monotonic``) after which no more than LEAST rounds are made.
+        deadline: moment after which nobody but those of the first round has a turn.
+        witness: tells how disturbed the cores were; without one all rounds count.
+        failing: exceptions that end a call's part, in all rounds; any other is raised.
+        alone: whether a run had what it runs on to itself, by what it returned: one that had not is no calm one.
+    """
+    left = dict(calls)
+    made: list[dict[str, Turn]] = []
+    failures: dict[str, Exception] = {}
+    most = 3 * rounds if most is None else most
+    draw = random.Random(0)
+    began = time.monotonic()
+
+    def disturbed() -> list[float]:
+        return [max((taken[name].disturbance for name in left), default=1.0) for taken in made]
+
+    def enough() -> bool:
+        quiet = witness is None or sum(map(calm, disturbed())) >= min(calm_rounds, rounds)
+        return len(made) >= (rounds if quiet else most) and time.monotonic() - began >= least_s
+
+    while left and not enough():
+        until = deadline if len(made) < LEAST else min(share, deadline)
+        taken: dict[str, Turn] = {}
+        for name in draw.sample(list(left), len(left)):
+            check()
+            if made and time.monotonic() >= until:
+                break
+            try:
+                turn = _turn(left[name], witness)
+                taken[name] = turn if alone(turn.result) else replace(turn, disturbance=math.inf)
+            except failing as error:
+                failures[name] = error
+                del left[name]
+        if not taken.keys() >= left.keys():  # cut short
+            break
+        made.append(taken)
+    found = disturbed()
+    chosen = counted(found, min(calm_rounds, rounds))
+    return Turns(
+        {name: [made[index][name] for index in chosen] for name in left},
+        max((found[index] for index in chosen), default=1.0),
+        failures,
+    )
+
+
+def _turn(call: Callable[[], Any], witness: Witness | None) -> Turn:
+    if witness is None:
+        call()
+        us, result = timed(call)
+        return Turn(us, result)
+    before = witness.slowness(rest=True)
+    call()
+    (us, result), waited = witness.kept_waiting(lambda: timed(call))
+    # A product, so that waiting tells also where strangers slow the cores all the time.
+    return Turn(us, result, waited * max(before, witness.slowness()))
+
+
+def counted(disturbance: Sequence[float], least: int) -> list[int]:
+    """Which of several measurements count, by the disturbance beside each: indices, the calmest first.
+
+    All calm ones, or where they are fewer than ``least`` the calmest third, and at least ``least`` if there are so
+    many.
+    """
+    calmest = sorted(range(len(disturbance)), key=disturbance.__getitem__)
+    quiet = sum(map(calm, disturbance))
+    return calmest[: quiet if quiet >= least else max(least, len(disturbance) // 3)]
+
+
+def middle_half(runs: Sequence[T], us: Callable[[T], float]) -> list[T]:
+    """The half of some runs that took neither the most nor the fewest microseconds: of rounds that count, the usual.
+
+    Disturbed rounds are left out already, so to leave out the slower half as well would promise what is not delivered.
+    """
+    quarter = (len(runs) + 1) // 4  # of three the middle one
+    return sorted(runs, key=us)[quarter : len(runs) - quarter]
+
+
+def usual(samples_us: Sequence[float]) -> Timing:
+    """The mean of the middle half, and the spread around it: what rounds that count take.
+
+    Means add up as the parts of a run do, medians of parts come to less.
+    """
+    middle = middle_half(samples_us, us=float)
+    centre = statistics.fmean(middle)
+    return Timing(centre, statistics.median(abs(sample - centre) for sample in middle), len(samples_us))
+
+
+def summarise(samples_us: Sequence[float]) -> Timing:
+    """The median of the faster half, and the spread around it: what something takes that was timed without a witness.
+
+    Interruptions only ever add time, so the faster half is the undisturbed half; its median is still robust against a
+    single odd reading, which the minimum is not.
+    """
+    faster = sorted(samples_us)[: (len(samples_us) + 1) // 2]
+    centre = statistics.median(faster)
+    spread = statistics.median(abs(sample - centre) for sample in faster)
+    return Timing(us=centre, spread_us=spread, count=len(samples_us))
+
+
+def scaled(timings: Mapping[str, Timing], whole_us: float) -> dict[str, Timing]:
+    """The same timings, scaled so that together they make ``whole_us``."""
+    scale = whole_us / max(1e-9, sum(timing.us for timing in timings.values()))
+    return {name: Timing(timing.us * scale, timing.spread_us * scale, timing.count) for name, timing in timings.items()}
+
+
+def timed(call: Callable[[], T]) -> tuple[float, T]:
+    """What one call takes in microseconds of wall time, and what it returns."""
+    started = time.perf_counter_ns()
+    result = call()
+    return (time.perf_counter_ns() - started) / 1e3, result
+
+
+def measure(
+    call: Callable[[], object],
+    *,
+    deadline: float,
+    enough_us: float = ENOUGH_US,
+    after: Callable[[], object] | None = None,
+) -> Timing:
+    """Time one call by itself on the calling thread, which must already be bound to its cores.
+
+    Repeats until the figure is good enough or ``deadline`` (``time.monotonic``) has passed; at least one run counts.
+    ``after`` is called after each run, untimed.
+    """
+    call()
+    samples: list[float] = []
+    while len(samples) < MAX_REPEATS:
+        check()
+        samples.append(timed(call)[0])
+        if after is not None:
+            after()
+        total = sum(samples)
+        enough = len(samples) >= (LEAST if total >= LONG_US else MIN_REPEATS) and total >= enough_us
+        if enough or time.monotonic() >= deadline:
+            break
+    return summarise(samples)

@@ -1,1 +1,0 @@
-"""Who answers: the plan or a single processor, decided by measuring."""

@@ -1,0 +1,34 @@
+"""Networks that run again and again: how often each runs until all of their periods begin anew together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Final
+
+MAX_RUNS: Final = 256
+"""Most runs that one plan may hold."""
+
+
+def runs(periods_us: Sequence[float | None]) -> list[int]:
+    """How often each of some networks runs within the hyperperiod, the least common multiple of their periods.
+
+    Args:
+        periods_us: microseconds; None: the network runs once.
+
+    Raises:
+        ValueError: together they run more often than ``MAX_RUNS``.
+    """
+    exact = [None if us is None else Fraction(repr(us)) for us in periods_us]
+    known = [us for us in exact if us is not None]
+    if not known:
+        return [1] * len(exact)
+    hyperperiod = Fraction(math.lcm(*(us.numerator for us in known)), math.gcd(*(us.denominator for us in known)))
+    found = [1 if us is None else int(hyperperiod / us) for us in exact]
+    if sum(found) > MAX_RUNS:
+        raise ValueError(
+            f"the periods come together again after {float(hyperperiod):g} us and {sum(found)} runs, a plan holds "
+            f"{MAX_RUNS}: choose periods that are multiples of each other"
+        )
+    return found

@@ -1,0 +1,66 @@
+"""Every table of the planner, for SQLite and PostgreSQL alike.
+
+Large documents (graphs, profiles, plans) are kept as the compressed bytes that are served or loaded as a
+whole; what is searched by stands in columns beside them. Times are UTC; durations are microseconds.
+"""
+
+from planner_api.db.tables.base import Base
+from planner_api.db.tables.devices import (
+    AuditRetentionRow,
+    AuditRow,
+    ClaimRow,
+    ConsoleSessionRow,
+    DeviceRow,
+    DriftRow,
+    GroupRow,
+    TokenRow,
+    UsageRow,
+)
+from planner_api.db.tables.jobs import JobRow, NewsRow, WorkerRow
+from planner_api.db.tables.models import ModelAliasRow, ModelRow, ModelVersionRow, NamedModelRow, SignatureRow
+from planner_api.db.tables.plans import FanoutPlanRow, FanoutRow, PlanJobRow, PlanRestsOnRow, PlanRow, PlanVersionRow
+from planner_api.db.tables.profiles import (
+    AssignmentRow,
+    ContributionRow,
+    InboxRow,
+    ProfileRow,
+    ProfileVersionRow,
+    SocRow,
+)
+from planner_api.db.tables.rollout import ReleaseDeviceRow, ReleasePartRow, ReleaseRow
+
+__all__ = [
+    "AssignmentRow",
+    "AuditRetentionRow",
+    "AuditRow",
+    "Base",
+    "ClaimRow",
+    "ConsoleSessionRow",
+    "ContributionRow",
+    "DeviceRow",
+    "DriftRow",
+    "FanoutPlanRow",
+    "FanoutRow",
+    "GroupRow",
+    "InboxRow",
+    "JobRow",
+    "ModelAliasRow",
+    "ModelRow",
+    "ModelVersionRow",
+    "NamedModelRow",
+    "NewsRow",
+    "PlanJobRow",
+    "PlanRestsOnRow",
+    "PlanRow",
+    "PlanVersionRow",
+    "ProfileRow",
+    "ProfileVersionRow",
+    "ReleaseDeviceRow",
+    "ReleasePartRow",
+    "ReleaseRow",
+    "SignatureRow",
+    "SocRow",
+    "TokenRow",
+    "UsageRow",
+    "WorkerRow",
+]

@@ -1,0 +1,70 @@
+"""What a kind of job is: which data a child works on, and what becomes of its answer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from planner_api.db.engine import WriteSession
+from planner_api.jobs.repository import Lease
+
+
+class JobError(Exception):
+    """A job ended without a result. ``permanent``: trying again cannot help, for the job itself is refused."""
+
+    def __init__(self, reason: str, *, permanent: bool) -> None:
+        super().__init__(reason)
+        self.permanent = permanent
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a child gets, and what its parent wants to know again when the answer is there.
+
+    Attributes:
+        payload: the function's argument.
+        state: kept by the parent.
+        timeout_s: wall-clock limit; a child that takes longer is killed.
+    """
+
+    payload: bytes
+    state: Any = None
+    timeout_s: float = 60.0
+
+
+class Kind(ABC):
+    """One kind of job. The composition root tells the worker which there are.
+
+    ``function`` names what runs in the child, as ``module:function``: ``(payload, ask) -> answer``, all of them bytes.
+    While it runs it may ``ask`` its parent for facts. It raises ``RefusedError`` for a job that no other try can save.
+    """
+
+    name: ClassVar[str]
+    function: str
+    priority: int = 0
+    """Of a run that follows another one."""
+
+    @abstractmethod
+    async def load(self, lease: Lease) -> Task | None:
+        """Return the task; None: there is nothing to do.
+
+        Raises:
+            JobError: what it takes is gone.
+        """
+
+    async def tell(self, question: bytes) -> bytes:
+        """Answer what the child asks."""
+        raise JobError("this kind of job answers no questions", permanent=True)
+
+    async def prepare(self, lease: Lease, task: Task, answer: bytes) -> Any:
+        """Make of an answer what is stored, before the transaction, which must not wait for a thread."""
+        return answer
+
+    @abstractmethod
+    async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: Any) -> bool:
+        """Store the result in the transaction that ends the job; return whether it has to be done once more."""
+
+    @abstractmethod
+    async def failed(self, session: WriteSession, lease: Lease, task: Task | None, error: str) -> None:
+        """Store, in the transaction that ends the job, that it failed for good; ``task``: of the last try, if known."""

@@ -1,0 +1,177 @@
+"""Ours, from top to bottom: a start, then pieces, search and cuts, each of which ends early where plan and bound meet.
+
+1. *Start* from the best of the constructive methods.
+2. *Pieces*: exact plans between the ops that everything must pass, which may prove the whole.
+3. *Search*: annealing of whole ops, with the *bound* on a second thread. Both do the same work whatever the other does,
+   so a budget of rounds gives the same answer every time.
+4. *Cuts*: where the bound of plans with cuts leaves room for a gain beyond ``NOISE``, the rest of the budget goes to a
+   search for cuts around that plan; where they turn out to gain less, what is left goes to whole ops again.
+
+Where figures are predicted all of it is done three times, hedged against their being too low (`hedge`).
+"""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from planner_api.planning.bound import lower_bound, quick_bound
+from planner_api.planning.budget import Budget
+from planner_api.planning.construct.rounds import overlapped
+from planner_api.planning.hedge import hedge, uncertain
+from planner_api.planning.judge.simulator import in_start_order
+from planner_api.planning.methods import Bound, Solution, features
+from planner_api.planning.methods import solve as solve_named
+from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.warming import loading_s
+
+STARTS = ("single", "heft", "grain", "dmdar", "greedy", "mosaic")
+"""What it starts from the best of, quick ones first."""
+AT_ONCE = 3
+"""How many of them are made however little the budget is: without them a short one buys a single processor alone,"""
+AT_ONCE_OF_MANY = 2
+"""and how many above ``MANY_OPS``, where each may take seconds."""
+MANY_OPS = 1500
+"""Above this many ops a method can take seconds: MOSAIC, quadratic on wide graphs, is left out,"""
+MANY_CHOICES = 15_000
+"""and above so many pairs of op and processor."""
+WHOLE_SHARE = 0.6
+"""Part of the budget for whole ops where they may also be cut."""
+NOISE = 0.01
+"""Relative gain below which ops stay whole: figures are hardly better than that, and parts are more to launch."""
+PIECES_SHARE = 0.4
+"""Part of what the starts left of the budget, after which pieces that are not proven yet are left to the search."""
+CLOSED = 1e-5
+"""Relative gap at which the search stops: a microsecond in a tenth of a second."""
+
+
+def solve(problem: Problem, budget: Budget) -> Solution:
+    """The best plan that the budget buys, with the best lower bound proven on the way.
+
+    Raises:
+        PlanningError: no method finds a legal plan.
+    """
+    worth = problem.choices is not None and bool(problem.choices.axes) and "jobs" not in features(problem)
+    problem = problem if worth else replace(problem, cutter=None)
+    if budget.left() <= 0 or budget.rounds == 0:
+        return proven(start(problem, budget), quick_bound(problem))
+    if uncertain(problem):
+        found = hedge(problem, budget, planned)
+        return proven(found, found.bound or quick_bound(problem))
+    return planned(problem, budget)
+
+
+def planned(problem: Problem, budget: Budget) -> Solution:
+    """The best plan for the figures as they stand.
+
+    Raises:
+        PlanningError: no method finds a legal plan.
+    """
+    cuttable, uncut = problem.cutter is not None, replace(problem, cutter=None)
+    share = budget.within(WHOLE_SHARE * min(budget.seconds, budget.left())) if cuttable else budget
+
+    best, bound = start(uncut, share), quick_bound(uncut)
+    if not closed(best, bound):
+        # Nobody's budget pays for loading or compiling: what is postponed is the end of both.
+        loading = loading_s("pieces")
+        budget, share = budget.postponed(loading), share.postponed(loading)
+        best, bound = with_pieces(uncut, best, bound, share)
+    if not closed(best, bound):
+        loading = loading_s("search")
+        budget, share = budget.postponed(loading), share.postponed(loading)
+        with ThreadPoolExecutor(1) as pool:
+            proof = pool.submit(lower_bound, uncut, share)
+            best = searched(uncut, best, share, bound)
+            bound = max(bound, proof.result(), key=lambda one: one.us)
+    if not cuttable:
+        return proven(best, bound)
+
+    floor, enough_us = quick_bound(problem), (1 - NOISE) * best.schedule.value_us
+    if floor.us < enough_us:
+        budget = budget.postponed(loading_s("search"))
+        best = with_cuts(problem, best, budget, floor, enough_us) or searched(uncut, best, budget, bound)
+    return proven(best, floor)
+
+
+def start(problem: Problem, budget: Budget) -> Solution:
+    """The best constructive plan: of all methods if there is time, else of those that answered before the deadline.
+
+    Raises:
+        PlanningError: no method finds a legal plan.
+    """
+    best: Solution | None = None
+    causes = []
+    many = len(problem.ops) > MANY_OPS
+    wide = many or len(problem.ops) * problem.host > MANY_CHOICES
+    for index, name in enumerate(STARTS):
+        if best is not None:
+            # Zero seconds buy the best of all methods where they are quick.
+            at_once = AT_ONCE_OF_MANY if many else AT_ONCE
+            late = budget.left() <= 0 and (budget.seconds > 0 or many) and index >= at_once
+            if late or (wide and name == "mosaic"):
+                break
+        try:
+            found = settled(problem, solve_named(problem, name, budget))
+        except PlanningError as error:
+            causes.append(f"{name}: {error}")
+            continue
+        if best is None or found.schedule.value_us < best.schedule.value_us:
+            best = found
+    if best is None or math.isinf(best.schedule.value_us):
+        raise PlanningError(f"no legal plan was found ({'; '.join(causes)})")
+    return best
+
+
+def with_pieces(problem: Problem, best: Solution, bound: Bound, budget: Budget) -> tuple[Solution, Bound]:
+    """The better of a plan and what exact pieces make, and the better bound."""
+    from planner_api.planning.exact.articulation import solve_pieces  # numba takes a while to import
+
+    pieces = solve_pieces(problem, budget.within(PIECES_SHARE * min(budget.seconds, budget.left())))
+    if pieces is None:
+        return best, bound
+    if pieces.schedule is not None and pieces.schedule.value_us < best.schedule.value_us:
+        best = Solution(pieces.schedule, "articulation")
+    return best, max(bound, pieces.bound, key=lambda one: one.us)
+
+
+def searched(problem: Problem, best: Solution, budget: Budget, bound: Bound) -> Solution:
+    """What annealing makes of a plan of whole ops until the budget ends or nothing is left to gain."""
+    from planner_api.planning.search.search import Search
+
+    search = Search(problem, best.schedule, budget.seed)
+    search.run(budget, bound.us + CLOSED * abs(bound.us))
+    if search.value_us >= best.schedule.value_us:
+        return best
+    return Solution(search.schedule(), "annealing", rounds=search.rounds)
+
+
+def with_cuts(problem: Problem, best: Solution, budget: Budget, bound: Bound, enough_us: float) -> Solution | None:
+    """The best plan with cuts around a plan of whole ops; None where they gain too little to be worth it."""
+    from planner_api.planning.search.cuts import search_cuts
+
+    found = search_cuts(problem, best.schedule, budget, bound.us + CLOSED * bound.us, enough_us)
+    if found is None or found.schedule.value_us > enough_us:
+        return None
+    return Solution(found.schedule, "cuts", cuts=tuple(found.cuts.values()), cut=found.problem)
+
+
+def settled(problem: Problem, found: Solution) -> Solution:
+    """A solution as our engine runs it, and as it is charged in the order of its starts."""
+    found = overlapped(problem, found)
+    return replace(found, schedule=in_start_order(found.cut or problem, found.schedule))
+
+
+def closed(solution: Solution, bound: Bound) -> bool:
+    """True when the bound leaves nothing worth searching for."""
+    return solution.schedule.value_us <= bound.us + CLOSED * abs(bound.us)
+
+
+def proven(found: Solution, bound: Bound) -> Solution:
+    """A solution with its bound."""
+    return replace(found, bound=clipped(bound, found))
+
+
+def clipped(bound: Bound, found: Solution) -> Bound:
+    """Sums taken in another order may differ in the last bit: a bound is never above what was found."""
+    return replace(bound, us=min(bound.us, found.schedule.value_us))

@@ -1,0 +1,227 @@
+"""CoDL (Jia et al. 2022): every op split over two processors at its best ratio and dimension, some of them in chains.
+
+Per op (its section 4.2) the dimension, output channels or height, and the ratio r on a grid of tenths that minimise
+``T = T_trans + T_map + T_sync + max(T_A(r), T_B(1 - r))``, where r of 0 or 1 is one processor. ``T_trans`` is the move
+of what both read: the whole input, or the rows of the halo. ``T_map + T_sync`` is taken as the cheapest move of
+anything there and back.
+
+Chains (its section 4.3, Algorithm 1, with the gain reset for every ratio): from each op that is in no chain yet, for
+ratios within ``DELTA`` of its own, the next op is appended with the same dimension and ratio while that gains:
+``T + pred(next) - T' >= 0``, T' being the sum over the chain, in which only the head moves and synchronises and each op
+computes the rows that those behind it need. A chain stops at a branch; the longest gain is kept.
+
+Its plan runs op by op, chain by chain, one after the other; the simulator charges all moves as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from hope_schema import Cut
+from hope_schema.cutting import CutError, Node, Region, regions
+from planner_api.planning.budget import Budget
+from planner_api.planning.construct.rounds import in_rounds
+from planner_api.planning.judge.cut_plan import CutPlan, homes_of
+from planner_api.planning.judge.simulator import simulate
+from planner_api.planning.methods import Solution
+from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.problem.choices import Team
+from planner_api.planning.problem.cuts import cut_problem
+from planner_api.planning.problem.cutter import TENTHS
+
+DELTA = 1
+"""Tenths by which a chain's ratio may differ from its head's."""
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """How one op is computed, and what that takes by the formula: a cut, or one processor."""
+
+    us: float
+    cut: Cut | None
+    tenths: int
+    home: int
+
+
+class _Planner:
+    def __init__(self, problem: Problem, pair: Team) -> None:
+        self.problem, self.pair = problem, pair
+        assert problem.choices is not None
+        self.choices = problem.choices
+        self.cutter = self.choices.cutter
+        a, b = (int(problem.machine.place[processor]) for processor in pair)
+        there, back = problem.transfer_us[:, a, b], problem.transfer_us[:, b, a]
+        moved = (there > 0) & np.isfinite(there) & (back > 0) & np.isfinite(back)
+        self.sync_us = float(there[moved].min() + back[moved].min()) if moved.any() else 0.0
+        self.ways = [(a, b), (b, a)]
+
+    def alone(self, op: str) -> _Choice:
+        """The faster of the two processors, or of any where neither runs it."""
+        row = self.problem.latency_us[self.choices.index[op]]
+        home = min(self.pair, key=lambda processor: row[processor])
+        if math.isinf(row[home]):
+            home = int(np.argmin(row))
+        return _Choice(float(row[home]), None, 0, home)
+
+    def best(self, op: str) -> _Choice:
+        """The op's own best."""
+        found = [self.alone(op)]
+        for axis in self.choices.axes.get(op, ()):
+            for tenths in range(1, TENTHS):
+                if (cut := self.cut(op, axis, tenths)) is not None:
+                    found.append(_Choice(self.predicted([cut]), cut, tenths, self.pair[0]))
+        return min(found, key=lambda choice: choice.us)
+
+    def cut(self, op: str, axis: int, tenths: int, *, chained: bool = False) -> Cut | None:
+        """An op in two parts."""
+        return self.choices.cut(op, axis, (tenths / TENTHS, 1 - tenths / TENTHS), chained)
+
+    def predicted(self, chain: list[Cut]) -> float:
+        """What a chain takes, or an op on its own; ``inf`` where it cannot be."""
+        nodes = [self.cutter.nodes[self.choices.index[cut.op]] for cut in chain]
+        try:
+            parts = regions(nodes, chain, self.cutter.shapes)
+            total = self.sync_us + self.shared_us(chain[0].op, parts[chain[0].op])
+            for cut in chain:
+                op = self.choices.index[cut.op]
+                pairs = zip(parts[cut.op], self.pair, strict=True)
+                total += max(float(self.cutter.part_us(op, part)[processor]) for part, processor in pairs)
+        except CutError:
+            return math.inf
+        return total
+
+    def shared_us(self, op: str, parts: list[Region]) -> float:
+        """What moving all that both parts read takes, in the cheaper direction."""
+        node = self.cutter.nodes[self.choices.index[op]]
+        one, two = (node.needs(part) for part in parts)
+        total = 0.0
+        for name in node.reads:
+            shape, first, second = self.cutter.shapes[name], one.get(name), two.get(name)
+            if first is not None and second is not None:
+                both = max(0, min(first.stop, second.stop) - max(first.start, second.start))
+                shape = (*shape[: first.axis], both, *shape[first.axis + 1 :])
+            if math.prod(shape):
+                costs = self.cutter.move_us(name, shape)
+                total += min(float(costs[way]) for way in self.ways)
+        return total
+
+    def chains(self, own: dict[str, _Choice]) -> dict[str, list[Cut]]:
+        """The chains that gain, by head: only channel-wise ops chain along the channels."""
+        lists, nodes = self.problem.lists, self.cutter.nodes
+        taken: set[str] = set()
+        found: dict[str, list[Cut]] = {}
+        for index in lists.order:
+            head = nodes[index].id
+            if head in taken or own[head].cut is None:
+                continue
+            best: tuple[float, list[Cut]] = (0.0, [])
+            for tenths in range(own[head].tenths - DELTA, own[head].tenths + DELTA + 1):
+                gain, chain = self.grown(head, tenths, own, taken)
+                if gain > best[0]:
+                    best = gain, chain
+            if len(best[1]) > 1:
+                found[head] = best[1]
+                taken.update(cut.op for cut in best[1])
+        return found
+
+    def grown(self, head: str, tenths: int, own: dict[str, _Choice], taken: set[str]) -> tuple[float, list[Cut]]:
+        """The chain from a head at a ratio, and what it gains over the ops' own best."""
+        lists, nodes = self.problem.lists, self.cutter.nodes
+        first = own[head].cut
+        start = self.cut(head, first.axis, tenths) if first is not None and 0 < tenths < TENTHS else None
+        if start is None:
+            return 0.0, []
+        chain, apart, op = [start], own[head].us, self.choices.index[head]
+        best: tuple[float, list[Cut]] = (0.0, [])
+        while len(lists.after[op]) == 1 and len(lists.before[lists.after[op][0]]) == 1:
+            op = lists.after[op][0]
+            name = nodes[op].id
+            if name in taken or start.axis not in self.choices.axes.get(name, ()):
+                break
+            cut = self.cut(name, start.axis, tenths, chained=True)
+            if cut is None or not _continues(nodes[op], cut):
+                break
+            chain = [*chain, cut]
+            apart += own[name].us
+            gain = apart - self.predicted(chain)
+            if not gain >= 0:
+                break
+            if gain > best[0]:
+                best = gain, chain
+        return best
+
+
+def _continues(node: Node, cut: Cut) -> bool:
+    """Whether a part of an op reads a part of what the op before it makes."""
+    try:
+        return None not in node.needs(Region(cut.axis, 0, cut.at[0])).values()
+    except CutError:  # so small a part cannot be
+        return False
+
+
+def solve(problem: Problem, budget: Budget) -> Solution:
+    """CoDL's plan for the pair of processors for which its formula promises most.
+
+    Raises:
+        PlanningError: nothing says how ops may be cut, or there are no two processors that can work side by side.
+    """
+    plan, rounds = planned(problem, budget)
+    schedule = in_rounds(plan.problem, plan.schedule.assignment, rounds)
+    cuts = tuple(plan.cuts.values())
+    return Solution(schedule, "codl", in_rounds=True, cuts=cuts, cut=plan.problem)
+
+
+def planned(problem: Problem, budget: Budget) -> tuple[CutPlan, list[list[int]]]:
+    """Its cuts and placement, as our engine would run them, and its rounds. Raises as :func:`solve` does.
+
+    A budget that ends leaves out pairs, last those that would be fastest if ops could be split anywhere for nothing.
+    """
+    if problem.cutter is None:
+        raise PlanningError("codl cuts ops, and nothing is known of their parts here")
+    pairs = [pair for pair in itertools.combinations(range(problem.host), 2) if not problem.conflicts[pair]]
+    if not pairs:
+        raise PlanningError("codl splits ops over two processors that can work side by side")
+    names = [node.id for node in problem.cutter.nodes]
+    found: list[tuple[_Planner, dict[str, _Choice]]] = []
+    for pair in sorted(pairs, key=lambda pair: _shared_us(problem, pair)):
+        if found and budget.left() <= 0:
+            break
+        planner = _Planner(problem, pair)
+        found.append((planner, {name: planner.best(name) for name in names}))
+    planner, own = min(found, key=lambda one: sum(choice.us for choice in one[1].values()))
+    chains = planner.chains(own)
+    cuts = {name: choice.cut for name, choice in own.items() if choice.cut is not None}
+    heads = {name: name for name in names}
+    for head, chain in chains.items():
+        cuts |= {cut.op: cut for cut in chain}
+        heads |= {cut.op: head for cut in chain}
+    homes = {name: planner.pair if name in cuts else (own[name].home,) for name in names}
+    try:
+        cut, pieces = cut_problem(problem, tuple(cuts.values()))
+    except CutError as error:
+        raise PlanningError(f"codl's cuts cannot be made: {error}") from error
+    placement = homes_of(cut, pieces, homes)
+    rounds: dict[str, list[int]] = defaultdict(list)
+    owner: dict[int, str] = {}
+    for op in reversed(cut.lists.order):
+        piece = pieces[op]
+        if piece.kind in ("whole", "part"):
+            owner[op] = heads[piece.op]
+        else:
+            # A slice or a join belongs to who reads it first, an output's to who made it.
+            owner[op] = owner[cut.lists.after[op][0]] if cut.lists.after[op] else f">{piece.writes[0]}"
+    for op in cut.lists.order:
+        rounds[owner[op]].append(op)
+    order = [op for ops in rounds.values() for op in ops]
+    return CutPlan(cuts, cut, simulate(cut, placement, order)), list(rounds.values())
+
+
+def _shared_us(problem: Problem, pair: Team) -> float:
+    """What all ops take if two processors share each of them, both until its end; those that neither runs left out."""
+    speed = (1.0 / np.maximum(problem.latency_us[:, pair], 1e-9)).sum(axis=1)
+    return float((1.0 / speed[speed > 0]).sum())

@@ -1,0 +1,228 @@
+"""How ops may be cut, as flat arrays for the kernels: borders, what parts take and read, what moving some of a tensor
+costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hope_schema.cutting import CutError, Region
+from planner_api.planning.problem import FloatArray, IntArray, Problem
+from planner_api.planning.problem.choices import Choices, Team
+from planner_api.planning.problem.cutter import TENTHS
+
+AXES = 2
+"""Along so many axes an op may be cut, at most; kernels count them from 0."""
+FIELDS = 7
+HOME, TENTH, LOW, HIGH, PARTS, AXIS, CHAINED = range(FIELDS)
+"""Fields of a part in `State.mode`, how an op is computed. Of each part: its processor, the tenth at which it begins,
+the first and one past the last element that it computes, with what a chain adds. In those of the first part, of the op:
+in how many parts, along which axis, and whether its parts are to read the same parts of what it reads and nothing else.
+"""
+WHOLE, NEVER = -1, -2
+"""Instead of an axis: a part reads all of the tensor; no such part can be."""
+
+
+class Needs(NamedTuple):
+    """What parts read, by read (E, one behind the other, op by op) and axis of the output.
+
+    Attributes:
+        axis: (E, AXES) along which axis of a tensor parts read some of it, or WHOLE, or NEVER.
+        span: (E, AXES) how long that is.
+        at: (E, AXES) from where on ``low`` and ``high`` say what is read; -1: what is written.
+        low, high: by the start and the stop of a part: the start and the stop of what it reads.
+    """
+
+    axis: IntArray
+    span: IntArray
+    at: IntArray
+    low: IntArray
+    high: IntArray
+
+
+class Ways(NamedTuple):
+    """What may be cut, of n ops, E reads (one behind the other, op by op), P processors, L places; D ops may be cut.
+
+    Attributes:
+        row: (n,) the op's row in the next two; -1: it stays whole.
+        part_us: (D, AXES, TENTHS + 1, TENTHS + 1, P) what the part between two tenths takes.
+        more_us: (D, AXES, P) what one more element along the axis adds to that, where a chain makes a part larger.
+        axes, extent: (n, AXES) the axis of the output, -1 for none, and how long it is.
+        border: (n, AXES, TENTHS + 1) where the tenths lie.
+        needs: what parts read.
+        fixed, slope: (T, L, L) microseconds that moving some of a tensor takes, and more in proportion to its size.
+        glue: (T, 4) microseconds that copying the tensor takes where it is sliced or joined along an axis.
+        option: (O * 7 K,) the best cuts of op i, from ``option_at[i]`` to ``option_at[i + 1]``, as in ``State.mode``.
+    """
+
+    row: IntArray
+    part_us: FloatArray
+    more_us: FloatArray
+    axes: IntArray
+    extent: IntArray
+    border: IntArray
+    needs: Needs
+    fixed: FloatArray
+    slope: FloatArray
+    glue: FloatArray
+    option_at: IntArray
+    option: IntArray
+
+
+def ways_of(problem: Problem) -> Ways:
+    """Write down what may be cut; nothing where ops stay whole."""
+    n, p = problem.latency_us.shape
+    choices = problem.choices
+    names = [] if choices is None else list(choices.axes)
+    row = np.full(n, -1)
+    axes, extent = np.full((n, AXES), -1), np.ones((n, AXES), dtype=np.int64)
+    border = np.zeros((n, AXES, TENTHS + 1), dtype=np.int64)
+    part_us = np.full((len(names), AXES, TENTHS + 1, TENTHS + 1, p), np.inf)
+    more_us = np.zeros((len(names), AXES, p))
+    needs = _Needs(sum(map(len, problem.reads)))
+    fixed, slope, glue = (np.zeros((len(problem.tensors) if names else 0, *shape)) for shape in _shapes(problem))
+    options: list[tuple[int, IntArray]] = []
+    if choices is not None:
+        needs.fill(choices, problem)
+        _moves(choices, problem, fixed, slope, glue)
+    most = 1 if choices is None else choices.most_parts
+    for d, name in enumerate(names):
+        assert choices is not None
+        op = choices.index[name]
+        row[op] = d
+        options += [(op, _option(g, team, at, most)) for g, (team, at) in choices.options(name)]
+        for g, axis in enumerate(choices.axes[name]):
+            axes[op, g] = axis
+            border[op, g] = choices.tenths(name, axis)
+            extent[op, g] = border[op, g, -1]
+            for (start, stop), us in choices.part_us(name, axis).items():
+                part_us[d, g, start, stop] = us
+            more_us[d, g] = _more(part_us[d, g], border[op, g])
+    options.sort(key=lambda option: option[0])
+    return Ways(
+        row=row,
+        part_us=part_us,
+        more_us=more_us,
+        axes=axes,
+        extent=extent,
+        border=border,
+        needs=needs.arrays(),
+        fixed=fixed,
+        slope=slope,
+        glue=glue,
+        option_at=np.searchsorted([op for op, _ in options], np.arange(n + 1)),
+        option=np.array([mode for _, mode in options], dtype=np.int64).reshape(-1),
+    )
+
+
+def _shapes(problem: Problem) -> list[tuple[int, ...]]:
+    """What `Ways` has per tensor: fixed, slope, glue."""
+    places = len(problem.machine.places)
+    return [(places, places), (places, places), (4,)]
+
+
+def _option(g: int, team: Team, at: Sequence[int], most: int) -> IntArray:
+    """One of an op's best cuts as in `State.mode`."""
+    mode = np.zeros((most, FIELDS), dtype=np.int64)
+    mode[: len(team), HOME], mode[: len(team), TENTH] = team, at[:-1]
+    mode[0, PARTS], mode[0, AXIS] = len(team), g
+    return mode
+
+
+def _more(part_us: FloatArray, border: IntArray) -> FloatArray:
+    """(P,) by how much a part takes longer for each element along the axis: the smallest beside the largest."""
+    small, large = part_us[0, 1:TENTHS], border[1:TENTHS]
+    known = np.flatnonzero(np.isfinite(small).any(axis=1) & (large > 0))
+    if len(known) < 2 or large[known[-1]] == large[known[0]]:
+        return np.zeros(part_us.shape[-1])
+    with np.errstate(invalid="ignore"):
+        more = (small[known[-1]] - small[known[0]]) / (large[known[-1]] - large[known[0]])
+    least: FloatArray = np.maximum(np.nan_to_num(more), 0.0)
+    return least
+
+
+class _Needs:
+    """What parts read, by read and axis."""
+
+    def __init__(self, count: int) -> None:
+        self.axis = np.full((count, AXES), NEVER)
+        self.span, self.at = np.ones((count, AXES), dtype=np.int64), np.full((count, AXES), -1)
+        self.low: list[int] = []
+        self.high: list[int] = []
+
+    def arrays(self) -> Needs:
+        """As kernels see it."""
+        low, high = (np.array(ends, dtype=np.int64) for ends in (self.low, self.high))
+        return Needs(self.axis, self.span, self.at, low, high)
+
+    def fill(self, choices: Choices, problem: Problem) -> None:
+        """What the parts of ops that may be cut read."""
+        first = np.cumsum([0, *map(len, problem.reads)])
+        for name, axes in choices.axes.items():
+            op = choices.index[name]
+            tensors = [problem.tensors[tensor] for tensor in problem.reads[op]]
+            for g, axis in enumerate(axes):
+                self._table(choices, op, axis, g, int(first[op]), tensors)
+
+    def _table(self, choices: Choices, op: int, axis: int, g: int, first: int, tensors: list[str]) -> None:
+        node, shapes = choices.cutter.nodes[op], choices.cutter.shapes
+        tenths = choices.tenths(node.id, axis)
+        extent = tenths[-1]
+
+        def asked(start: int, stop: int) -> dict[str, Region | None] | None:
+            try:
+                return dict(node.needs(Region(axis, start, stop)))
+            except CutError:
+                return None
+
+        inner = [border for border in tenths if 0 < border < extent]
+        halves = {(0, border): asked(0, border) for border in inner}
+        halves |= {(border, extent): asked(border, extent) for border in inner}
+        some = next((found for found in halves.values() if found is not None), None)
+        if some is None:
+            return
+        plain = True
+        for e, tensor in enumerate(tensors, start=first):
+            need = some.get(tensor)
+            self.axis[e, g] = WHOLE if need is None else need.axis
+            if need is not None:
+                self.span[e, g] = shapes[tensor][need.axis]
+                own = ((part, found.get(tensor)) for part, found in halves.items() if found is not None)
+                plain = plain and all(other is not None and other[1:] == part for part, other in own)
+        if plain:
+            return
+        starts = [asked(start, extent) for start in range(extent)]
+        stops = [asked(0, stop) for stop in range(1, extent + 1)]
+        for e, tensor in enumerate(tensors, start=first):
+            if self.axis[e, g] == WHOLE:
+                continue
+            # What cannot be made reads nothing: from the far end to the beginning.
+            low = [found[tensor] if found else None for found in starts]
+            high = [found[tensor] if found else None for found in stops]
+            self.at[e, g] = len(self.low)
+            self.low += [need.start if need else int(self.span[e, g]) for need in low] + [int(self.span[e, g])]
+            self.high += [0] + [need.stop if need else 0 for need in high]
+
+
+def _moves(choices: Choices, problem: Problem, fixed: FloatArray, slope: FloatArray, glue: FloatArray) -> None:
+    """Lines through a move of all of a tensor and one of about a third of it; what copying it takes."""
+    read = {tensor for name in choices.axes for tensor in problem.reads[choices.index[name]]}
+    made = {tensor for name in choices.axes for tensor in problem.lists.writes[choices.index[name]]}
+    for tensor in sorted(read | made):
+        name = problem.tensors[tensor]
+        shape = choices.cutter.shapes[name]
+        axis = max(range(len(shape)), key=lambda one: shape[one], default=-1)
+        if axis < 0 or shape[axis] < 2:
+            continue
+        size = max(1, shape[axis] // 3)
+        whole = choices.cutter.move_us(name, shape)
+        some = choices.cutter.move_us(name, (*shape[:axis], size, *shape[axis + 1 :]))
+        finite = np.isfinite(whole) & np.isfinite(some)
+        part = size / shape[axis]
+        slope[tensor][finite] = np.clip((whole[finite] - some[finite]) / (1 - part), 0.0, whole[finite])
+        fixed[tensor] = np.where(finite, whole - slope[tensor], np.inf)
+        for along in range(min(4, len(shape))):
+            glue[tensor, along] = choices.cutter.glue_us(name, shape, along, ()).min()

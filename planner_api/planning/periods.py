@@ -1,0 +1,50 @@
+"""Networks that run again and again, as a problem sees them: one job per run within the hyperperiod."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hope_schema import Objective
+from hope_schema.periods import runs
+from planner_api.planning.bound.longest import longest
+from planner_api.planning.problem import Job, PlanningError, Problem
+
+
+def unrolled(jobs: Sequence[Job], objective: Objective) -> list[tuple[int, Job]]:
+    """Return every run of some jobs within their hyperperiod, each with the index of its job.
+
+    For the throughput no run waits for its release, and none is due.
+
+    Raises:
+        PlanningError: there are more than a plan holds.
+    """
+    try:
+        counts = runs([job.period_us for job in jobs])
+    except ValueError as error:
+        raise PlanningError(str(error)) from error
+    found = []
+    for index, (job, count) in enumerate(zip(jobs, counts, strict=True)):
+        for run in range(count):
+            later = run * (job.period_us or 0.0)
+            due = None if job.deadline_us is None else job.deadline_us + later
+            if objective == "throughput":
+                found.append((index, replace(job, release_us=0.0, deadline_us=None, run=run)))
+            else:
+                found.append((index, replace(job, release_us=job.release_us + later, deadline_us=due, run=run)))
+    return found
+
+
+def check_periods(problem: Problem) -> None:
+    """Refuse a network that begins anew before one run of it can be over.
+
+    Raises:
+        PlanningError: its period is shorter than its longest path on the fastest processors.
+    """
+    if all(job.period_us is None for job in problem.jobs):
+        return
+    finish = longest(problem, problem.latency_us.min(axis=1).tolist())
+    for us, number in zip(finish, problem.job_of.tolist(), strict=True):
+        period = problem.jobs[number].period_us
+        if period is not None and period < us:
+            raise PlanningError(f"a network with a period of {period:g} us takes at least {us:g} us by itself")

@@ -1,0 +1,145 @@
+"""How each op may be cut: along which axes, over which processors, where between its parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import combinations, pairwise
+
+import numpy as np
+
+from hope_schema import Cut
+from hope_schema.cutting import CutError, Region, axes_of, halve
+from planner_api.planning.problem.arrays import FloatArray
+from planner_api.planning.problem.cutter import TENTHS, Cutter, Shape, border
+from planner_api.planning.problem.machine import Machine
+
+LEAST = 0.0005
+"""Of all ops' fastest latencies together: an op that takes less stays whole."""
+WORTH = 0.9
+"""A team gets one more processor where that takes its ideal time below this part of what it was."""
+
+Team = tuple[int, ...]
+"""Processors that compute a part each."""
+
+
+class Choices:
+    """What may be cut.
+
+    Attributes:
+        axes: by op (its name): the axes along which it can be cut; empty where nothing is worth cutting.
+        teams: by op: the processors that share it, from its best pair to as many as pay.
+        ideal_us: (n,) what each op takes at least, however it is spread over a team; no bound on its shortest part.
+    """
+
+    def __init__(self, cutter: Cutter, latency_us: FloatArray, machine: Machine, transfer_us: FloatArray) -> None:
+        # NOTE: no reference to the problem, which keeps its choices: what refers to itself outlives its last user.
+        self.cutter, self.latency_us, self.conflicts = cutter, latency_us, machine.conflicts
+        self.index = {node.id: op for op, node in enumerate(cutter.nodes)}
+        self.fastest = latency_us.min(axis=1)
+        self.ideal_us = self.fastest.copy()
+        self.axes: dict[str, tuple[int, ...]] = {}
+        self.teams: dict[str, list[Team]] = {}
+        self.sync_us = sync_us(machine, transfer_us)
+        self._steps: dict[tuple[str, int], int] = {}
+        self._parts: dict[tuple[str, int], dict[tuple[int, int], FloatArray]] = {}
+        least = LEAST * float(self.fastest.sum())
+        for op, node in enumerate(cutter.nodes):
+            teams = self._teams(op) if self.fastest[op] >= least and len(node.writes) == 1 else []
+            axes = tuple(axis for axis in axes_of(self._shape(op)) if self._allows(op, axis)) if teams else ()
+            if axes:
+                self.axes[node.id], self.teams[node.id] = axes, teams
+                self.ideal_us[op] = min(_ideal(latency_us[op], team) for team in teams)
+        if (self.fastest - self.ideal_us <= self.sync_us).all():
+            self.axes.clear()  # what saves less is cut beside what pays for bringing parts together
+
+    @property
+    def most_parts(self) -> int:
+        """Of how many parts an op can be at most."""
+        return max((len(team) for op in self.axes for team in self.teams[op]), default=1)
+
+    def _shape(self, op: int) -> Shape:
+        return self.cutter.shapes[self.cutter.nodes[op].writes[0]]
+
+    def _allows(self, op: int, axis: int) -> bool:
+        """Whether an op can be halved along an axis."""
+        node = self.cutter.nodes[op]
+        try:
+            halve(node, axis, self._shape(op)[axis])
+        except CutError:
+            return False
+        self._steps[node.id, axis] = node.granularity(axis)
+        return True
+
+    def _teams(self, op: int) -> list[Team]:
+        row = self.latency_us[op]
+        found: list[Team] = []
+        team: list[int] = []
+        for processor in np.argsort(row, kind="stable").tolist():
+            if not math.isfinite(row[processor]) or len(team) == TENTHS:
+                break
+            if any(self.conflicts[processor, other] for other in team):
+                continue
+            if team:
+                before = _ideal(row, team)
+                if _ideal(row, [*team, processor]) > WORTH * before:
+                    break
+            team.append(processor)
+            if len(team) > 1:
+                found.append(tuple(sorted(team)))
+        return found
+
+    def options(self, op: str) -> list[tuple[int, tuple[Team, tuple[int, ...]]]]:
+        """The cuts at which all parts end together: which of the op's axes, by whom, and at which tenths."""
+        found = []
+        for team in self.teams[op]:
+            speed = [1.0 / max(float(self.latency_us[self.index[op], processor]), 1e-9) for processor in team]
+            inner = [round(TENTHS * sum(speed[: k + 1]) / sum(speed)) for k in range(len(team) - 1)]
+            at = (0, *(min(TENTHS - 1, max(1, tenth)) for tenth in inner), TENTHS)
+            for g, axis in enumerate(self.axes[op]):
+                borders = self.tenths(op, axis)
+                if all(borders[low] < borders[high] for low, high in pairwise(at)):
+                    found.append((g, (team, at)))
+        return found
+
+    def cut(self, op: str, axis: int, shares: Sequence[float], chained: bool = False) -> Cut | None:
+        """An op in parts of about these shares, on the grid; None where a part would be empty."""
+        borders = self.tenths(op, axis)
+        at = [borders[round(float(share) * TENTHS)] for share in np.cumsum(shares)[:-1]]
+        if any(low >= high for low, high in pairwise([0, *at, borders[-1]])):
+            return None
+        return Cut(op=op, axis=axis, at=tuple(at), chained=chained)
+
+    def tenths(self, op: str, axis: int) -> list[int]:
+        """Where parts of an op may begin and end: at its tenths, or as near as its granularity allows."""
+        extent, step = self._shape(self.index[op])[axis], self._steps[op, axis]
+        return [*(border(extent, step, tenth) for tenth in range(TENTHS)), extent]
+
+    def part_us(self, op: str, axis: int) -> dict[tuple[int, int], FloatArray]:
+        """(P,) what each part takes that an op may have, by the tenths between which it lies; ``inf``: not there."""
+        if (op, axis) not in self._parts:
+            self._parts[op, axis] = dict(self._parts_of(op, axis))
+        return self._parts[op, axis]
+
+    def _parts_of(self, op: str, axis: int) -> Iterator[tuple[tuple[int, int], FloatArray]]:
+        borders, index = self.tenths(op, axis), self.index[op]
+        runs = np.isfinite(self.latency_us[index])
+        pairs = max(map(len, self.teams[op])) == 2
+        for start, stop in combinations(range(TENTHS + 1), 2):
+            if borders[start] == borders[stop] or (pairs and start > 0 and stop < TENTHS):
+                continue  # of two parts one begins and one ends the op
+            with suppress(CutError):  # no plan has such a part
+                us = self.cutter.part_us(index, Region(axis, borders[start], borders[stop]))
+                yield (start, stop), np.where(runs, us, np.inf)
+
+
+def sync_us(machine: Machine, transfer_us: FloatArray) -> float:
+    """The least that working on one op side by side costs: a launch with its hand-over, a move there and back."""
+    moves = transfer_us[(transfer_us > 0) & np.isfinite(transfer_us)]
+    apart = len(set(machine.place.tolist())) == len(machine.processors)
+    return float(machine.lag_us.min() + machine.launch_us.min() + (2 * moves.min() if apart and moves.size else 0.0))
+
+
+def _ideal(row: np.ndarray, team: Sequence[int]) -> float:
+    return 1.0 / sum(1.0 / max(float(row[processor]), 1e-9) for processor in team)

@@ -1,0 +1,86 @@
+"""Plans with cuts: placement, order and cuts annealed together, then what they make, as any problem is searched."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hope_schema import Cut
+from hope_schema.cutting import CutError
+from planner_api.planning.budget import Budget
+from planner_api.planning.judge.arrays import arrays
+from planner_api.planning.judge.cut_plan import CutPlan, realised
+from planner_api.planning.judge.parts import holds_on
+from planner_api.planning.judge.simulator import Schedule
+from planner_api.planning.judge.ways import AXIS, HOME, PARTS, TENTH
+from planner_api.planning.problem import Problem
+from planner_api.planning.search.search import Search
+
+JOINT_SHARE = 0.65
+"""Part of the budget for choosing cuts; the rest anneals what they make."""
+TRIAL_SHARE = 0.25
+"""Part of that, by the end of which cuts must have half of what would be enough: where they gain, they gain at once."""
+LANES = 2
+"""Searches side by side."""
+
+
+def search_cuts(
+    problem: Problem, whole: Schedule, budget: Budget, target_us: float, enough_us: float = math.inf
+) -> CutPlan | None:
+    """The best plan with cuts that the budget buys; None, before the budget ends, where cuts gain too little.
+
+    Searches with several seeds run side by side: where they end differs by more than what one finds in twice the time.
+
+    Args:
+        problem: with its cutter.
+        whole: the plan to begin with.
+        budget: its rounds count for each part of each search.
+        target_us: no plan is shorter.
+        enough_us: what cuts must come to, or better, to be worth going on with.
+    """
+    searches = [Search(problem, whole, LANES * budget.seed + lane) for lane in range(LANES)]
+    with ThreadPoolExecutor(LANES) as pool:
+        lanes = [pool.submit(_lane, search, budget, target_us, enough_us) for search in searches]
+        found = [plan for lane in lanes if (plan := lane.result())]
+    return min(found, key=lambda plan: plan.schedule.value_us, default=None)
+
+
+def _lane(search: Search, budget: Budget, target_us: float, enough_us: float) -> CutPlan | None:
+    """What one search finds; None where that is too little, or its cuts cannot be made."""
+    joint = JOINT_SHARE * min(budget.seconds, budget.left())
+    halfway = (search.value_us + enough_us) / 2
+    for share, least in ((TRIAL_SHARE, halfway), (1 - TRIAL_SHARE, enough_us)):
+        search.run(budget.within(share * joint), target_us)
+        if search.value_us > least or (search.state.modes[:, 0, PARTS] == 1).all():
+            return None
+    try:
+        found = found_by(search)
+    except CutError:
+        return None
+    polish = Search(found.problem, found.schedule, budget.seed)
+    polish.run(budget, target_us)
+    return replace(found, schedule=polish.schedule())
+
+
+def found_by(search: Search) -> CutPlan:
+    """What a search found, as a problem of its own. Raises CutError for a cut that cannot be made."""
+    problem, state, a = search.problem, search.state, arrays(search.problem)
+    choices = problem.choices
+    assert choices is not None
+    holds: Any = holds_on  # one that only kernels can call
+    cuts: dict[str, Cut] = {}
+    homes, begins = {}, {}
+    for name, op in choices.index.items():
+        mode = state.modes[op, : state.modes[op, 0, PARTS]]
+        homes[name] = tuple(mode[:, HOME].tolist())
+        begins[name] = tuple((state.finish - state.spent)[op * a.most : op * a.most + len(mode)].tolist())
+        if len(mode) > 1:
+            axis = choices.axes[name][int(mode[0, AXIS])]
+            at = np.array(choices.tenths(name, axis))[mode[1:, TENTH]]
+            chained = bool(holds.py_func(a, state, op))
+            cuts[name] = Cut(op=name, axis=axis, at=tuple(at.tolist()), chained=chained)
+    return realised(problem, cuts, homes, begins)

@@ -1,0 +1,127 @@
+"""Planning ahead: one model for every SoC and frequency that the fleet counts, and how far that is."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from hope_schema import Fanout, FanoutRequest, Job, PlanRequest
+from hope_schema.fleet import PlanStatus
+from planner_api.db.engine import Database, WriteSession
+from planner_api.db.tables import FanoutPlanRow, FanoutRow, PlanRow
+from planner_api.devices.audit.service import Actor, record
+from planner_api.errors import NotFoundError, model_unknown
+from planner_api.jobs.queue import put
+from planner_api.jobs.repository import Wanted
+from planner_api.models import repository as model_rows
+from planner_api.plans import repository as plan_rows
+from planner_api.plans.jobs import BETTER
+from planner_api.plans.key import normalised, plan_id
+from planner_api.plans.repository import STATUS
+from planner_api.profiles import repository as profile_rows
+from planner_api.profiles.known import Known
+
+MAX_NAMED = 64
+"""Processors a request may name."""
+FANOUT_PRIORITY = 0
+"""A device that waits for its plan comes first (``plans.service.DEVICE_WAITS``)."""
+
+
+async def plan_ahead(database: Database, model_hash: str, request: FanoutRequest, actor: Actor) -> Fanout:
+    """Queue the planning of one model for every SoC and frequency known, all or nothing.
+
+    Each is planned under the key that a device asks with: all processors that its profile lists. A plan that exists
+    already, whatever became of it, is not solved again.
+
+    Raises:
+        NotFoundError: an unknown model.
+    """
+    fanout_id, now = f"f-{secrets.token_hex(12)}", datetime.now(UTC)
+    async with database.read() as session:
+        if not await model_rows.exists(session, model_hash):
+            raise model_unknown(model_hash)
+        known = await profile_rows.pairs(session)
+    wanted = {}
+    for soc, frequency in known:
+        async with database.read() as session:
+            found = await profile_rows.current(session, soc, frequency)
+        if found is None:
+            continue
+        profile = await asyncio.to_thread(Known.read, found[1])
+        key = normalised(
+            PlanRequest(
+                jobs=(Job(model_hash=model_hash),),
+                soc=soc,
+                frequency=frequency,
+                processors=tuple(profile.kinds) if 0 < len(profile.kinds) <= MAX_NAMED else None,
+                method=request.method,
+            )
+        )
+        wanted[plan_id(key)] = (key, profile.version)
+    async with database.write() as session:
+        await _add_fanout(session, fanout_id, model_hash, request.model_dump(mode="json"), now)
+        # In the order of their ids, so that two at once cannot wait for each other.
+        ids = sorted(wanted)
+        fresh = []
+        for wanted_id in ids:
+            key, version = wanted[wanted_id]
+            if await plan_rows.insert(session, wanted_id, key, now, profile_versions=[version]):
+                fresh.append(wanted_id)
+        await _add_fanout_plans(session, fanout_id, ids)
+        await put(session, *(Wanted(BETTER, wanted_id, priority=FANOUT_PRIORITY) for wanted_id in fresh))
+        await record(session, actor, "plans.ahead", model_hash, fanout=fanout_id, plans=len(ids), queued=len(fresh))
+    return await progress(database, fanout_id)
+
+
+async def progress(database: Database, fanout_id: str) -> Fanout:
+    """How far a planning ahead is. Raises NotFoundError for an unknown one."""
+    async with database.read() as session:
+        row = await session.get(FanoutRow, fanout_id)
+        if row is None:
+            raise NotFoundError("fanout-unknown", f"no {fanout_id}: `hope-planner models plan HASH` plans ahead")
+        counts = await _count(session, fanout_id)
+    by = per_status(counts)
+    return Fanout(
+        fanout_id=row.id,
+        model_hash=row.model_hash,
+        created_at=row.created_at,
+        total=sum(counts.values()),
+        finished=by["queued"] + by["solving"] == 0,
+        **by,
+    )
+
+
+def per_status(counts: Mapping[str, int]) -> dict[PlanStatus, int]:
+    """Counts of plans with a zero for every status that none is in."""
+    return {status: counts.get(status, 0) for status in get_args(PlanStatus)}
+
+
+async def _add_fanout(
+    session: WriteSession, fanout_id: str, model_hash: str, request: Mapping[str, Any], now: datetime
+) -> None:
+    """Store a planning ahead."""
+    session.add(FanoutRow(id=fanout_id, model_hash=model_hash, request=dict(request), created_at=now))
+    await session.flush()
+
+
+async def _add_fanout_plans(session: WriteSession, fanout_id: str, plan_ids: Sequence[str]) -> None:
+    """Store which plans a planning ahead waits for."""
+    session.add_all(FanoutPlanRow(fanout_id=fanout_id, plan_id=plan_id) for plan_id in plan_ids)
+    await session.flush()
+
+
+async def _count(session: AsyncSession, fanout_id: str) -> dict[str, int]:
+    """Plans of a planning ahead per status."""
+    query = (
+        select(STATUS.label("status"), func.count())
+        .join(FanoutPlanRow, FanoutPlanRow.plan_id == PlanRow.id)
+        .where(FanoutPlanRow.fanout_id == fanout_id)
+        .group_by("status")
+    )
+    return {row[0]: row[1] for row in await session.execute(query)}

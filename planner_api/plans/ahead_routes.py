@@ -1,0 +1,51 @@
+"""Planning ahead over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
+
+from hope_schema import Fanout, FanoutRequest
+from planner_api.devices.audit.service import actor_of
+from planner_api.plans import ahead
+from planner_api.web.body import read_message
+from planner_api.web.contract import describe
+from planner_api.web.parameters import ModelHash
+from planner_api.web.route import StrictRoute, reply
+
+router = APIRouter(tags=["fleet"], route_class=StrictRoute)
+
+POLL_S = 2
+"""What ``Retry-After`` suggests between two looks at its progress."""
+
+LOCATION = {"Location": "Where its progress stands.", "Retry-After": "Seconds until another look is worth it."}
+
+
+@router.post(
+    "/models/{model_hash}/plans",
+    openapi_extra=describe(
+        request=FanoutRequest,
+        optional_body=True,
+        replies={202: ("Queued; see `Location` for the progress.", Fanout)},
+        errors=[404],
+        headers={202: LOCATION},
+    ),
+)
+async def plan_ahead(request: Request, model_hash: ModelHash) -> Response:
+    """Plan one model for every SoC and frequency the fleet knows, so that its release starts with a warm cache."""
+    planner = request.app.state.planner
+    message = await read_message(request, FanoutRequest, empty=b"{}")
+    found = await ahead.plan_ahead(planner.database, model_hash, message, actor_of(request.scope))
+    headers = {"Location": f"/fanouts/{found.fanout_id}", "Retry-After": str(POLL_S)}
+    return reply(found, 202, headers)
+
+
+@router.get("/fanouts/{fanout_id}", openapi_extra=describe(replies={200: ("Its progress.", Fanout)}, errors=[404]))
+async def read_progress(
+    request: Request, fanout_id: Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9\-]*$")]
+) -> Response:
+    """Return how far a planning ahead is."""
+    found = await ahead.progress(request.app.state.planner.database, fanout_id)
+    headers = {} if found.finished else {"Retry-After": str(POLL_S)}
+    return reply(found, headers=headers)

@@ -1,0 +1,115 @@
+"""How a plan is made. Runs in a child; what it loads (numba, HiGHS) no other process needs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+from pydantic import ValidationError
+
+from hope_schema import HOST, ModelGraph, PlannedHost, PlanRequest, Profile
+from hope_schema.hosts import on_host
+from hope_schema.plan import CUTTING
+from planner_api.compression import unzstd
+from planner_api.errors import RefusedError
+from planner_api.planning import Budget, PlanningError, optimise, plan
+from planner_api.planning import Job as Due
+from planner_api.planning.bound import lower_bound
+from planner_api.planning.compose import compose
+from planner_api.planning.warming import tiny, warm
+from planner_api.plans.made import Made, Order
+from planner_api.profiles.facts import Facts
+from planner_api.profiles.predictions import Predictions
+
+MOST_PRICES = 64_000_000
+"""Prices of moves, one per tensor and pair of processors or the host, that a problem may have: 512 MB as an array."""
+
+_predictions = Predictions()
+
+
+def make(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
+    """Make the plan that an ``Order`` asks for; return it as ``Made``.
+
+    Raises:
+        RefusedError: there is none, or the problem is too large.
+    """
+    order = msgspec.msgpack.decode(payload, type=Order)
+    request = PlanRequest.model_validate_json(order.request)
+    graphs = _read(order.graphs)
+    profiles = [Profile.model_validate_json(unzstd(body)) for body in order.profiles]
+    several = len(profiles) > 1 or any(len(profile.processors) > 1 for profile in profiles)
+    parts = request.method in CUTTING and len(graphs) == 1 and several
+    started = time.perf_counter()
+    try:
+        profiles = [_predictions.complete(graphs, profile, Facts(ask), parts=parts) for profile in profiles]
+        known = dict(zip(request.profiles, profiles, strict=True))
+        profile = known[request.soc, request.frequency]
+        hosts = {host.name: known[host.soc, host.frequency] for host in request.hosts}
+        if hosts:
+            profile = compose(profile, hosts, request.links)
+        candidates = _candidates(request, profile)
+        _refuse_too_many(graphs, profile, candidates)
+        found = plan(
+            graphs,
+            profile,
+            processors=candidates,
+            method=request.method,
+            jobs=[Due(job.release_us, job.deadline_us, job.weight, job.period_us) for job in request.jobs],
+            objective=request.objective,
+            budget_s=order.budget_s,
+        )
+    except (PlanningError, ValidationError, ArithmeticError) as error:
+        # Figures may add up to what no plan can say, whoever said them; that is no fault of the planner's.
+        raise RefusedError(str(error)) from error
+    planned = tuple(
+        PlannedHost(name=host.name, soc=host.soc, frequency=host.frequency, profile_version=hosts[host.name].version)
+        for host in request.hosts
+    )
+    found = found.model_copy(update={"hosts": planned, "links": request.links})
+    return msgspec.msgpack.encode(
+        Made(
+            plan=found.model_dump_json().encode(),
+            rests_on=tuple((pair, one.version) for pair, one in known.items()),
+            makespan_us=found.makespan_us,
+            lower_bound_us=found.lower_bound_us,
+            gap=found.gap,
+            found_by=found.method,
+            solve_us=(time.perf_counter() - started) * 1e6,
+        )
+    )
+
+
+def ready() -> None:
+    """Pay for loading (or compiling) the kernels, and what is needed beside them, before the first job's clock runs."""
+    warm()
+    optimise(tiny(), "auto", Budget(rounds=1))
+    lower_bound(tiny(), Budget(rounds=1))
+
+
+def _read(graphs: tuple[bytes, ...]) -> tuple[ModelGraph, ...]:
+    read = {graph: ModelGraph.model_validate_json(unzstd(graph)) for graph in dict.fromkeys(graphs)}
+    return tuple(read[graph] for graph in graphs)
+
+
+def _candidates(request: PlanRequest, profile: Profile) -> tuple[str, ...] | None:
+    """The processors of the device and its hosts that a request allows; None: all."""
+    allowed = {HOST: request.processors, **{host.name: host.processors for host in request.hosts}}
+    if not any(allowed.values()):
+        return None
+    found: list[str] = []
+    for host, names in allowed.items():
+        if names is None:
+            found += [processor.id for processor in profile.processors if processor.host == host]
+        else:
+            found += [on_host(host, name) for name in names]
+    return tuple(found)
+
+
+def _refuse_too_many(graphs: tuple[ModelGraph, ...], profile: Profile, candidates: Sequence[str] | None) -> None:
+    processors = len(profile.processors if candidates is None else candidates)
+    prices = sum(len(graph.tensors) for graph in graphs) * (processors + 1) ** 2
+    if prices > MOST_PRICES:
+        ops = sum(len(graph.ops) for graph in graphs)
+        what = f"a plan of {ops} ops on {processors} processors"
+        raise RefusedError(f"{what} has {prices} prices of moves, at most {MOST_PRICES} are planned")

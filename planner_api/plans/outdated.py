@@ -1,0 +1,138 @@
+"""The job that compares plans with a new version of their profile, and has those made anew whose figures moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+
+from planner_api.compression import unzstd
+from planner_api.db.engine import Database, WriteSession
+from planner_api.jobs.kind import Kind, Task
+from planner_api.jobs.queue import put
+from planner_api.jobs.repository import Lease, Wanted
+from planner_api.models import repository as models
+from planner_api.models.figures import Figures
+from planner_api.plans import repository
+from planner_api.plans.jobs import BETTER
+from planner_api.profiles import repository as profiles
+from planner_api.profiles.jobs import OUTDATED, pair_of
+from planner_api.profiles.known import Known, differ
+from planner_api.settings import Settings
+
+COMPARED_AT_ONCE = 200
+"""Plans per job; while there are more it stands in the queue anew."""
+
+
+class Resting(msgspec.Struct):
+    """A plan, the processors that it may use, and by the place in the order the figures of its networks."""
+
+    plan_id: str
+    processors: tuple[str, ...] | None
+    networks: tuple[int, ...]
+
+
+class Order(msgspec.Struct):
+    """Two versions of a profile, compressed, and plans that rest on the older one."""
+
+    before: bytes
+    after: bytes
+    plans: tuple[Resting, ...]
+    figures: tuple[bytes, ...]
+    threshold: float
+
+
+def compare(payload: bytes, _ask: Callable[[bytes], bytes]) -> bytes:
+    """Return the ids of the plans of an ``Order`` that rest on figures that moved. Runs in a child."""
+    order = msgspec.msgpack.decode(payload, type=Order)
+    before, after = Known.read(order.before), Known.read(order.after)
+    figures = [Figures.model_validate_json(unzstd(body)) for body in order.figures]
+    moved = [
+        plan.plan_id
+        for plan in order.plans
+        if any(differ(before, after, figures[n], plan.processors, order.threshold) for n in plan.networks)
+    ]
+    return msgspec.msgpack.encode(moved)
+
+
+def _candidates(row: Any, pair: tuple[str, str]) -> tuple[str, ...] | None:
+    """The processors of one profile that a plan may use, on all of its hosts together; None: all that there are."""
+    device = {"soc": row.soc, "frequency": row.frequency, "processors": row.processors}
+    found = [host["processors"] for host in (device, *row.hosts) if (host["soc"], host["frequency"]) == pair]
+    return None if None in found else tuple(sorted({name for names in found for name in names}))
+
+
+@dataclass(frozen=True)
+class _State:
+    """The profile's version; the plans that were compared, those that rest on nothing that is kept, and more."""
+
+    version: int
+    compared: tuple[str, ...]
+    baseless: tuple[str, ...]
+    more: bool
+
+
+class Outdated(Kind):
+    """Compares plans with their profile."""
+
+    name: ClassVar[str] = OUTDATED
+    function = "planner_api.plans.outdated:compare"
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._threshold = settings.replan_threshold
+
+    async def load(self, lease: Lease) -> Task | None:
+        """Read plans that rest on one older version, the versions, and the figures of the plans' networks."""
+        soc, frequency = pair_of(lease.key)
+        async with self._database.read() as session:
+            found = await profiles.current(session, soc, frequency)
+            if found is None:
+                return None
+            head, after = found
+            rows = await repository.outdated(session, soc, frequency, head.version, COMPARED_AT_ONCE + 1)
+            if not rows:
+                return None
+            basis = rows[0].profile_version
+            chosen = [row for row in rows[:COMPARED_AT_ONCE] if row.profile_version == basis]
+            more = len(rows) > len(chosen)
+            before = None if basis is None else await profiles.snapshot(session, head.id, basis)
+            hashes = list(dict.fromkeys(job["model_hash"] for row in chosen for job in row.jobs))
+            figures = [await models.figures(session, model_hash) or b"" for model_hash in hashes]
+        ids = tuple(row.id for row in chosen)
+        state = _State(head.version, ids, ids if before is None else (), more)
+        at = {model_hash: position for position, model_hash in enumerate(hashes)}
+        resting = tuple(
+            Resting(
+                row.id,
+                _candidates(row, (soc, frequency)),
+                tuple({at[job["model_hash"]] for job in row.jobs}),
+            )
+            for row in chosen
+        )
+        order = Order(before or b"", after, resting, tuple(figures), self._threshold)
+        if before is None:
+            order = Order(after, after, (), (), self._threshold)
+        return Task(msgspec.msgpack.encode(order), state)
+
+    async def prepare(self, lease: Lease, task: Task, answer: bytes) -> list[str]:
+        """Read which plans rest on figures that moved."""
+        return msgspec.msgpack.decode(answer, type=list[str])
+
+    async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: list[str]) -> bool:
+        """Queue those plans, and note that all were compared; whether there are more."""
+        state = task.state
+        await repository.compared(session, state.compared, *pair_of(lease.key), state.version)
+        await put(session, *(Wanted(BETTER, plan_id, again=True) for plan_id in sorted({*prepared, *state.baseless})))
+        return bool(state.more)
+
+    async def failed(self, session: WriteSession, lease: Lease, task: Task | None, error: str) -> None:
+        """Have the plans made anew that could not be compared: their figures may have moved."""
+        if task is None:
+            return
+        await repository.compared(session, task.state.compared, *pair_of(lease.key), task.state.version)
+        await put(session, *(Wanted(BETTER, plan_id, again=True) for plan_id in sorted(task.state.compared)))
+        if task.state.more:
+            await put(session, Wanted(OUTDATED, lease.key))

@@ -1,0 +1,152 @@
+"""The jobs that make plans: a first one at once, while its device waits, and a better one after it."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import msgspec
+
+from hope_schema import Method, PlanRequest
+from planner_api.db.engine import Database, WriteSession
+from planner_api.jobs.kind import JobError, Kind, Task
+from planner_api.jobs.news import publish
+from planner_api.jobs.queue import put
+from planner_api.jobs.repository import Lease, Wanted
+from planner_api.models import repository as models
+from planner_api.plans import repository
+from planner_api.plans.jobs import BETTER, FIRST, PLAN
+from planner_api.plans.made import Made, Order
+from planner_api.plans.stored import StoredPlan, serialise
+from planner_api.plans.versions import store_version
+from planner_api.profiles import facts
+from planner_api.profiles import repository as profiles
+from planner_api.profiles.jobs import OUTDATED, key_of
+from planner_api.settings import Settings
+
+STARTING_S = 5.0
+"""A child may take so much longer than its budget."""
+
+
+@dataclass(frozen=True)
+class _State:
+    """What the parent wants to know again.
+
+    Attributes:
+        version: of the plan, the newest so far.
+        provisional: whether what is made is.
+        rests_on: SoC and frequency of each profile that it is made with, and its version.
+    """
+
+    version: int
+    provisional: bool
+    rests_on: tuple[tuple[tuple[str, str], int], ...]
+
+
+class _Solve(Kind):
+    """What both kinds share."""
+
+    function = "planner_api.plans.make:make"
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+
+    @abstractmethod
+    def _budget(self, request: PlanRequest) -> tuple[Method, float]:
+        """The method that a plan is made by, and its budget in seconds."""
+
+    async def load(self, lease: Lease) -> Task | None:
+        """Read the problem."""
+        async with self._database.read() as session:
+            request = await repository.request_of(session, lease.key)
+            if request is None:
+                raise JobError(f"there is no plan {lease.key}", permanent=True)
+            version = await repository.newest_version(session, lease.key)
+            found = [await profiles.current(session, *pair) for pair in request.profiles]
+            graphs = [await models.graph(session, job.model_hash) for job in request.jobs]
+        known = [one for one in found if one is not None]
+        if len(known) < len(found):
+            soc, frequency = request.profiles[found.index(None)]
+            raise JobError(f"nothing is known of SoC '{soc}' at frequency '{frequency}'", permanent=True)
+        if self.name == FIRST and version:
+            return None
+        method, budget_s = self._budget(request)
+        order = Order(
+            request=request.model_copy(update={"method": method}).model_dump_json().encode(),
+            profiles=tuple(body for _, body in known),
+            graphs=tuple(graph or b"" for graph in graphs),
+            budget_s=budget_s,
+        )
+        timeout_s = max(self._settings.solve_timeout_s, budget_s + STARTING_S)
+        rests_on = tuple((pair, head.version) for pair, (head, _) in zip(request.profiles, known, strict=True))
+        state = _State(version, method != request.method, rests_on)
+        return Task(msgspec.msgpack.encode(order), state, timeout_s)
+
+    async def tell(self, question: bytes) -> bytes:
+        """Answer what the child asks."""
+        return await facts.answer(self._database, question)
+
+    async def prepare(self, lease: Lease, task: Task, answer: bytes) -> tuple[Made, StoredPlan]:
+        """Make the bytes that are served; they count as the next version."""
+        made = msgspec.msgpack.decode(answer, type=Made)
+        stored = await asyncio.to_thread(
+            serialise,
+            made.plan,
+            plan_id=lease.key,
+            version=task.state.version + 1,
+            provisional=task.state.provisional,
+            solve_us=made.solve_us,
+        )
+        return made, stored
+
+    async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: tuple[Made, StoredPlan]) -> bool:
+        """Store the next version, and queue a better one after a provisional one."""
+        made, stored = prepared
+        version = await repository.next_version(session, lease.key)
+        if version is None:
+            return False  # the plan is gone with its model
+        if version != stored.version:
+            if self.name == FIRST:
+                return False  # the better one was faster
+            stored = serialise(
+                made.plan, plan_id=lease.key, version=version, provisional=stored.provisional, solve_us=made.solve_us
+            )
+        await store_version(session, stored, made)
+        if stored.provisional:
+            await put(session, Wanted(BETTER, lease.key, priority=lease.priority, asked_by=lease.asked_by))
+        for pair, used in made.rests_on:
+            head = await profiles.head(session, *pair)
+            if head is not None and head.version > used:  # figures may have moved meanwhile
+                await put(session, Wanted(OUTDATED, key_of(*pair), again=True))
+        await publish(session, PLAN, lease.key, str(version))
+        return False
+
+    async def failed(self, session: WriteSession, lease: Lease, task: Task | None, error: str) -> None:
+        """Keep the cause, with the profile's version that it was found with; who waits is told."""
+        await repository.store(session, lease.key, {"error": error[:2000]})
+        for pair, used in () if task is None else task.state.rests_on:
+            await repository.rest_on(session, lease.key, pair, checked_version=used)
+        await publish(session, PLAN, lease.key, "0")
+
+
+class FirstPlan(_Solve):
+    """The plan that its device waits for: the quickest there is, or, of an embedded planner, what was asked for."""
+
+    name: ClassVar[str] = FIRST
+
+    def _budget(self, request: PlanRequest) -> tuple[Method, float]:
+        if self._settings.embedded:
+            return request.method, self._settings.solve_budget_s
+        return "greedy", self._settings.provisional_budget_s
+
+
+class BetterPlan(_Solve):
+    """The plan that was asked for, with all the time that it may take."""
+
+    name: ClassVar[str] = BETTER
+
+    def _budget(self, request: PlanRequest) -> tuple[Method, float]:
+        return request.method, self._settings.solve_budget_s

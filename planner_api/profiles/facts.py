@@ -1,0 +1,64 @@
+"""What a computation asks for while it runs, in a child or in a thread: what only the database knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import msgspec
+
+from planner_api.db.engine import Database
+from planner_api.models import repository as models
+from planner_api.models.features import read
+from planner_api.prediction.features import Features
+from planner_api.profiles import repository
+
+
+class Question(msgspec.Struct):
+    """Features of ops by ``names``, the richest profile besides the SoC ``names[0]``, or a profile's statistics."""
+
+    what: Literal["features", "richest", "statistics"]
+    names: tuple[str, ...] = ()
+    profile_id: int = 0
+
+
+class Facts:
+    """Asks; ``ask`` takes a question and returns its answer, both as bytes."""
+
+    def __init__(self, ask: Callable[[bytes], bytes]) -> None:
+        self._ask = ask
+
+    def features(self, signatures: Iterable[str]) -> dict[str, Features]:
+        """Features of those of these ops that any model has."""
+        names = tuple(dict.fromkeys(signatures))
+        found = msgspec.msgpack.decode(self._answer(Question("features", names)), type=dict[str, bytes])
+        return {signature: read(body) for signature, body in found.items()}
+
+    def richest(self, besides: str) -> bytes | None:
+        """The newest version of the profile, of another SoC, with the most latencies; compressed."""
+        return self._answer(Question("richest", (besides,))) or None
+
+    def statistics(self, profile_id: int) -> bytes | None:
+        """The statistics of a profile as they are stored."""
+        return self._answer(Question("statistics", profile_id=profile_id)) or None
+
+    def _answer(self, question: Question) -> bytes:
+        return self._ask(msgspec.msgpack.encode(question))
+
+
+def asking(database: Database) -> Facts:
+    """Facts for a thread of this process, which the running event loop answers."""
+    loop = asyncio.get_running_loop()
+    return Facts(lambda question: asyncio.run_coroutine_threadsafe(answer(database, question), loop).result())
+
+
+async def answer(database: Database, question: bytes) -> bytes:
+    """Answer what ``Facts`` asks."""
+    asked = msgspec.msgpack.decode(question, type=Question)
+    async with database.read() as session:
+        if asked.what == "features":
+            return msgspec.msgpack.encode(await models.features(session, asked.names))
+        if asked.what == "richest":
+            return await repository.richest(session, besides=asked.names[0]) or b""
+        return await repository.statistics(session, asked.profile_id) or b""

@@ -1,0 +1,225 @@
+"""The job of folding: a batch of a profile's uploads is read, folded in a child, and stored under the profile's fence.
+
+A job takes one batch; while more wait it stands in the queue anew, behind what others wait for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import msgspec
+import structlog
+
+from planner_api.db.engine import Database, WriteSession
+from planner_api.db.tables import ProfileRow
+from planner_api.jobs import queue
+from planner_api.jobs.kind import Kind, Task
+from planner_api.jobs.news import publish
+from planner_api.jobs.repository import Lease, Wanted
+from planner_api.profiles import facts, repository
+from planner_api.profiles.jobs import FOLD, PROFILE, pair_of, store
+from planner_api.profiles.repository import ProfileHead
+from planner_api.settings import Settings
+from planner_api.web.body import Encoding
+
+log = structlog.get_logger(__name__)
+
+BATCH_UPLOADS, BATCH_ROWS = 256, 200_000
+"""A batch holds at most this many uploads, and rows unless one upload alone has more: it is folded in memory."""
+ESTABLISHED_BY = 3
+"""Devices that must have uploaded for a SoC before the fleet counts it."""
+FOLD_TIMEOUT_S = 60.0
+FEWER = 16
+"""By this factor a batch shrinks each time that a child died of it: the third has one upload, which is to blame."""
+
+
+class Folded(msgspec.Struct):
+    """What became of the uploads of a batch, by their rows in the inbox.
+
+    Attributes:
+        devices: whose they were.
+        refused: votes that were outliers.
+        errors: those that could not be read, and why.
+        unused: those that were used in part only, and why.
+    """
+
+    devices: dict[int, str]
+    refused: int
+    errors: dict[int, str]
+    unused: dict[int, str]
+
+
+class Stored(msgspec.Struct):
+    """What is stored of a profile after a batch: its columns, and the body of its new version (None: it has none)."""
+
+    values: dict[str, Any]
+    snapshot: bytes | None
+
+
+class Upload(msgspec.Struct):
+    """An upload as it came: its row in the inbox, whose it is, and its body."""
+
+    row_id: int
+    device_id: str
+    body: bytes
+    encoding: Encoding
+    revoked: bool
+
+
+class Order(msgspec.Struct):
+    """What is folded into which profile, as it stands.
+
+    Attributes:
+        profile_id: the profile's row.
+        soc: of the profile.
+        frequency: of the profile.
+        version: of the profile.
+        folded: uploads that were folded into it so far.
+        basis: what the statistics were called when they were stored, if this parent stored them; empty: ask for them.
+        name: what the new ones are called.
+        uploads: the batch.
+        share: figures of a family that one device may say alone; null: as many as a profile holds.
+        doubts: whether figures that no two devices agree on may be held back.
+        most_bytes: of an upload, inflated.
+    """
+
+    profile_id: int
+    soc: str
+    frequency: str
+    version: int
+    folded: int
+    basis: str
+    name: str
+    uploads: tuple[Upload, ...]
+    share: int | None
+    doubts: bool
+    most_bytes: int
+
+
+class Outcome(msgspec.Struct):
+    """What is stored of the profile, and what became of the uploads."""
+
+    stored: Stored
+    folded: Folded
+
+
+@dataclass(frozen=True)
+class _State:
+    """What the parent wants to know again: the profile as it was read, what its statistics are called then, the ids."""
+
+    head: ProfileHead
+    name: str
+    more: bool
+
+
+class Fold(Kind):
+    """Folds uploads into profiles.
+
+    Args:
+        database: where both are.
+        settings: whether devices are doubted, and how much each may say.
+    """
+
+    name: ClassVar[str] = FOLD
+    function = "planner_api.profiles.batch:fold"
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._share = settings.figures_per_device if settings.tokens_required else None
+        self._doubts = settings.tokens_required  # elsewhere everybody is believed
+        self._most_bytes = settings.max_inflated_bytes
+        self._names: dict[int, tuple[datetime, str]] = {}
+        """By profile: when it was stored last from here, and what the child that folded it calls its statistics."""
+
+    async def load(self, lease: Lease) -> Task | None:
+        """Read the next batch, a smaller one where a child died of the last."""
+        soc, frequency = pair_of(lease.key)
+        async with self._database.write() as session:
+            head = await repository.ensure(session, soc, frequency, datetime.now(UTC))
+        async with self._database.read() as session:
+            most = max(1, BATCH_UPLOADS // FEWER**lease.failures)
+            waiting = await repository.pending(session, soc, frequency, most + 1)
+            chosen = first_rows(waiting[:most])
+            uploads = await repository.bodies(session, chosen)
+            revoked = await repository.revoked(session, {row.device_id for row in uploads})
+        if not uploads:
+            return None
+        stored_at, basis = self._names.get(head.id, (None, ""))
+        name = f"{lease.id}-{lease.attempt}"
+        order = Order(
+            profile_id=head.id,
+            soc=soc,
+            frequency=frequency,
+            version=head.version,
+            folded=head.uploads,
+            basis=basis if stored_at == head.updated_at else "",
+            name=name,
+            uploads=tuple(
+                Upload(row.id, row.device_id, row.body or b"", row.encoding, row.device_id in revoked)
+                for row in uploads
+            ),
+            share=self._share,
+            doubts=self._doubts,
+            most_bytes=self._most_bytes,
+        )
+        state = _State(head, name, len(waiting) > len(uploads))
+        return Task(msgspec.msgpack.encode(order), state, FOLD_TIMEOUT_S)
+
+    async def tell(self, question: bytes) -> bytes:
+        """Answer what the child asks."""
+        return await facts.answer(self._database, question)
+
+    async def prepare(self, lease: Lease, task: Task, answer: bytes) -> Outcome:
+        """Read what the child says."""
+        return msgspec.msgpack.decode(answer, type=Outcome)
+
+    async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: Outcome) -> bool:
+        """Store what was folded, unless an operator changed the profile meanwhile; whether there is more to fold."""
+        state, folded, work, now = task.state, prepared.folded, prepared.stored, datetime.now(UTC)
+        soc, _ = pair_of(lease.key)
+        values = {**work.values, "rejected": ProfileRow.rejected + folded.refused}
+        if not await store(session, state.head, lease.key, values, work.snapshot, now):
+            return True
+        read = [row_id for row_id in folded.devices if row_id not in folded.errors]
+        await repository.mark_folded(session, read, folded.unused, now)
+        await repository.mark_unusable(session, folded.errors, now)
+        devices = _by_device(folded)
+        await repository.release(session, state.head.id, list(devices), now)
+        await repository.contributed(session, state.head.id, devices, now)
+        await repository.establish_agreed(session, soc, ESTABLISHED_BY, now)
+        await publish(session, PROFILE, lease.key)
+        self._names[state.head.id] = now, state.name
+        return bool(state.more)
+
+    async def failed(self, session: WriteSession, lease: Lease, task: Task | None, error: str) -> None:
+        """Leave the first upload out, which three children in a row did not survive, and go on with the next."""
+        soc, frequency = pair_of(lease.key)
+        waiting = await repository.pending(session, soc, frequency, 1)
+        log.warning("upload_left_out", soc=soc, frequency=frequency, rows=[row_id for row_id, _ in waiting])
+        await repository.mark_unusable(session, {row_id: error for row_id, _ in waiting}, datetime.now(UTC))
+        await queue.put(session, Wanted(FOLD, lease.key))
+
+
+def first_rows(waiting: Iterable[tuple[int, int]]) -> list[int]:
+    """Return the ids of the first uploads that together stay within a batch's rows, at least one."""
+    ids: list[int] = []
+    total = 0
+    for row_id, rows in waiting:
+        total += rows
+        if ids and total > BATCH_ROWS:
+            break
+        ids.append(row_id)
+    return ids
+
+
+def _by_device(folded: Folded) -> dict[str, tuple[int, str | None]]:
+    """How many uploads of each device were folded, and what of the newest was not used."""
+    count = Counter(folded.devices.values())
+    unused = {
+        device: folded.errors.get(row_id) or folded.unused.get(row_id) for row_id, device in folded.devices.items()
+    }
+    return {device: (count[device], unused[device]) for device in count}

@@ -1,0 +1,209 @@
+"""Every query behind one of the console's pages that is about no sum of the whole fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner_api.db.tables import (
+    ContributionRow,
+    DeviceRow,
+    DriftRow,
+    InboxRow,
+    JobRow,
+    ModelRow,
+    ModelVersionRow,
+    PlanJobRow,
+    PlanRow,
+    PlanVersionRow,
+    ProfileRow,
+    SocRow,
+)
+from planner_api.plans.repository import NAME, SERVED, STATUS, serves
+from planner_api.views.repository import plan_sums
+
+
+@dataclass(frozen=True)
+class Contacts:
+    """Devices by when they were last heard of; each but ``never`` and ``revoked`` includes the ones before."""
+
+    devices: int
+    hour: int
+    day: int
+    week: int
+    never: int
+    revoked: int
+
+
+async def contacts(session: AsyncSession, now: datetime) -> Contacts:
+    """Count the devices."""
+    seen = DeviceRow.last_seen_at
+    query = select(
+        func.count(),
+        *(func.count().filter(seen >= now - timedelta(hours=hours)) for hours in (1, 24, 168)),
+        func.count().filter(seen.is_(None)),
+        func.count().filter(DeviceRow.revoked_at.is_not(None)),
+    ).select_from(DeviceRow)
+    row: Any = (await session.execute(query)).one()
+    return Contacts(*row)
+
+
+async def devices_by_soc(session: AsyncSession, limit: int) -> Sequence[tuple[str | None, int]]:
+    """The SoCs with the most devices."""
+    number = func.count().label("devices")
+    query = select(DeviceRow.soc, number).group_by(DeviceRow.soc).order_by(number.desc(), DeviceRow.soc).limit(limit)
+    return [(soc, devices) for soc, devices in await session.execute(query)]
+
+
+async def jobs(session: AsyncSession, *, running: bool, limit: int) -> Sequence[Any]:
+    """Jobs that wait, in the order of the queue, or are under way; of those of a plan what it is a plan of."""
+    order = (JobRow.started_at, JobRow.id) if running else (JobRow.rank, JobRow.id)
+    query = (
+        select(*_JOB_COLUMNS, PlanRow.id.label("plan_id"), PlanRow.soc, PlanRow.frequency, NAME.label("name"))
+        .outerjoin(PlanRow, PlanRow.id == JobRow.key)
+        .where(JobRow.lease_owner.is_not(None) if running else JobRow.lease_owner.is_(None))
+        .order_by(*order)
+        .limit(limit)
+    )
+    return (await session.execute(query)).all()
+
+
+_JOB_COLUMNS = (
+    JobRow.kind, JobRow.key, JobRow.priority, JobRow.queued_at, JobRow.started_at, JobRow.not_before,
+    JobRow.lease_owner, JobRow.attempt, JobRow.failures, JobRow.error, JobRow.asked_by,
+)  # fmt: skip
+
+
+async def failed_plans(session: AsyncSession, limit: int) -> Sequence[Any]:
+    """Plans that failed, with the names of their networks, newest first."""
+    query = (
+        select(PlanRow.id, PlanRow.soc, PlanRow.frequency, PlanRow.created_at, PlanRow.error, NAME.label("name"))
+        .where(STATUS == "failed")
+        .order_by(PlanRow.created_at.desc(), PlanRow.id)
+        .limit(limit)
+    )
+    return (await session.execute(query)).all()
+
+
+async def covered(session: AsyncSession, limit: int) -> Sequence[Any]:
+    """The models asked for most, and for how many of the pairs that the fleet counts each has a finished plan."""
+    sums = plan_sums()
+    query = (
+        select(ModelRow.hash, ModelRow.name, sums.c.covered, sums.c.failed, sums.c.worst_gap, sums.c.hits)
+        .join(sums, sums.c.model_hash == ModelRow.hash)
+        .order_by(sums.c.hits.desc(), ModelRow.hash)
+        .limit(limit)
+    )
+    return (await session.execute(query)).all()
+
+
+async def inbox(session: AsyncSession) -> tuple[int, datetime | None]:
+    """How many uploads wait to be folded, and since when the oldest does."""
+    query = select(func.count(), func.min(InboxRow.received_at)).where(InboxRow.folded_at.is_(None))
+    waiting, oldest = (await session.execute(query)).one()
+    return waiting, oldest
+
+
+async def plan(session: AsyncSession, plan_id: str) -> Any:
+    """What is known of a plan beside its body; None for an unknown one."""
+    columns = (
+        PlanRow.id, PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, STATUS.label("status"), PlanRow.version,
+        PlanRow.provisional, PlanRow.error, PlanRow.served_version, PlanRow.refused_version, PlanRow.release_id,
+        NAME.label("name"),
+    )  # fmt: skip
+    return (await session.execute(select(*columns).where(PlanRow.id == plan_id))).first()
+
+
+async def networks(session: AsyncSession, plan_id: str) -> Sequence[Any]:
+    """The networks of a plan, ``hash`` and ``name``, in the order of its jobs."""
+    query = select(ModelRow.hash, ModelRow.name).join(PlanJobRow, PlanJobRow.model_hash == ModelRow.hash)
+    return (await session.execute(query.where(PlanJobRow.plan_id == plan_id).order_by(PlanJobRow.position))).all()
+
+
+async def siblings(session: AsyncSession, hashes: Sequence[str], limit: int) -> Sequence[Any]:
+    """The plans that serve a list of networks, in the version that devices get, the fastest first."""
+    jobs = select(func.count()).where(PlanJobRow.plan_id == PlanRow.id).correlate(PlanRow).scalar_subquery()
+    query = (
+        select(PlanRow.id, PlanRow.soc, PlanRow.frequency, PlanVersionRow.version, PlanVersionRow.makespan_us)
+        .join(PlanVersionRow, SERVED)
+        .where(*(serves(each) for each in set(hashes)), jobs == len(hashes))
+        .order_by(PlanVersionRow.makespan_us, PlanRow.id)
+        .limit(limit)
+    )
+    return (await session.execute(query)).all()
+
+
+async def measured(session: AsyncSession, plan_id: str, version: int, limit: int) -> Sequence[float]:
+    """What the newest devices measured of a version of a plan, in microseconds."""
+    query = (
+        select(DriftRow.measured_us)
+        .where(DriftRow.plan_id == plan_id, DriftRow.plan_version == version, DriftRow.runs > 0)
+        .order_by(DriftRow.reported_at.desc(), DriftRow.device_id)
+        .limit(limit)
+    )
+    return [us for us in await session.scalars(query) if us is not None]
+
+
+async def reports(session: AsyncSession, device_id: str, limit: int) -> Sequence[Any]:
+    """What a device measured of plans, newest first."""
+    query = (
+        select(
+            DriftRow.plan_id, DriftRow.plan_version, DriftRow.predicted_us, DriftRow.measured_us, DriftRow.runs,
+            DriftRow.reported_at, NAME.label("name"),
+            func.coalesce(PlanRow.served_version, PlanRow.version).label("version"),
+        )
+        .join(PlanRow, PlanRow.id == DriftRow.plan_id)
+        .where(DriftRow.device_id == device_id)
+        .order_by(DriftRow.reported_at.desc(), DriftRow.plan_id)
+        .limit(limit)
+    )  # fmt: skip
+    return (await session.execute(query)).all()
+
+
+async def contributions(session: AsyncSession, device_id: str, limit: int) -> Sequence[Any]:
+    """The profiles a device had a part in."""
+    query = (
+        select(
+            SocRow.name, ProfileRow.frequency, ContributionRow.uploads, ContributionRow.unused, ContributionRow.last_at
+        )
+        .join(ProfileRow, ProfileRow.id == ContributionRow.profile_id)
+        .join(SocRow, SocRow.id == ProfileRow.soc_id)
+        .where(ContributionRow.device_id == device_id)
+        .order_by(ContributionRow.last_at.desc())
+        .limit(limit)
+    )
+    return (await session.execute(query)).all()
+
+
+async def covered_of(session: AsyncSession, model_hash: str) -> int:
+    """For how many of the pairs that the fleet counts a model has a finished plan."""
+    sums = plan_sums()
+    return await session.scalar(select(sums.c.covered).where(sums.c.model_hash == model_hash)) or 0
+
+
+async def model(session: AsyncSession, model_hash: str) -> Any:
+    """A model without its graph; None for an unknown one."""
+    columns = ModelRow.hash, ModelRow.name, ModelRow.ops, ModelRow.super_ops, ModelRow.created_at
+    return (await session.execute(select(*columns).where(ModelRow.hash == model_hash))).first()
+
+
+async def titles(session: AsyncSession, hashes: Iterable[str]) -> dict[str, str]:
+    """What models call themselves, by hash."""
+    found = await session.execute(select(ModelRow.hash, ModelRow.name).where(ModelRow.hash.in_(set(hashes))))
+    return {row.hash: row.name for row in found}
+
+
+async def names_of(session: AsyncSession, model_hash: str, limit: int) -> Sequence[tuple[str, int]]:
+    """What a model is called: (name, version), newest first."""
+    query = (
+        select(ModelVersionRow.name, ModelVersionRow.version)
+        .where(ModelVersionRow.model_hash == model_hash)
+        .order_by(ModelVersionRow.created_at.desc(), ModelVersionRow.name)
+        .limit(limit)
+    )
+    return [(name, version) for name, version in await session.execute(query)]

@@ -1,0 +1,1 @@
+"""Tests of first runs in a child process."""

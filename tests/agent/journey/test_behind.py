@@ -1,0 +1,314 @@
+"""What goes on behind the answers ends: with its session, with the program, and with the shapes that asked for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from agent_sdk import Agent
+from agent_sdk.cancel import Cancel, cancelling, check
+from agent_sdk.cli import main
+from agent_sdk.errors import DeviceClosedError, ModelError, NotWantedError
+from agent_sdk.journey.behind import Worker
+from agent_sdk.journey.demand import USES
+from agent_sdk.journey.planning import Obtainer
+from agent_sdk.journey.steps import Journey
+from agent_sdk.journey.verify import relative_error
+from agent_sdk.runtimes.ort.whole import WholeOrt
+from tests.agent.models import BRANCHING, expected
+from tests.agent.test_session_shapes import image, open_model, right, until
+
+HOLDS = 'import time; print("up", flush=True); time.sleep(600)'
+PROGRAM = """
+import sys, threading, time
+from agent_sdk.journey.behind import Worker
+from agent_sdk.cancel import Cancel, cancelling
+import subprocess
+worker, begun = Worker(Cancel()), threading.Event()
+
+def child():
+    process = subprocess.Popen([sys.executable, "-c", {holds!r}], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    with cancelling(process.kill):
+        begun.set()
+        process.wait()
+
+def stuck():
+    begun.set()
+    time.sleep(600)  # as a runtime that cannot be stopped
+
+worker.submit({what})
+begun.wait()
+print("ready", flush=True)
+{end}
+"""
+
+
+@pytest.mark.parametrize("what", ["child", "stuck"])
+@pytest.mark.parametrize(
+    ("end", "code"), [("sys.exit(3)", 3), ("1 / 0", 1), ("time.sleep(600)", -signal.SIGINT), ("", 0)]
+)
+def test_a_program_ends_whatever_is_done_behind_it(what: str, end: str, code: int) -> None:
+    """With its own exit status, by returning, in failure, and by Ctrl-C, while a child or a runtime is at work."""
+    program = PROGRAM.format(holds=HOLDS, what=what, end=end)
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[3]
+    ) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == b"ready\n"
+        if code < 0:
+            started.send_signal(signal.SIGINT)
+        _, said = started.communicate(timeout=60)
+    assert started.returncode == code, said
+
+
+def test_closing_kills_the_child_and_waits_for_nothing() -> None:
+    """A child that is waited for dies, what had not begun is cancelled, and what cannot be stopped is left alone."""
+    worker, begun, over = Worker(Cancel()), threading.Event(), threading.Event()
+
+    def wait_for_a_child() -> int:
+        process = subprocess.Popen([sys.executable, "-c", HOLDS])
+        with cancelling(process.kill):
+            begun.set()
+            return process.wait()
+
+    first, second = worker.submit(wait_for_a_child), worker.submit(check)
+    begun.wait()
+    worker.close()
+    assert first.result(60) == -signal.SIGKILL
+    with pytest.raises(NotWantedError):
+        second.result(60)
+    assert worker.submit(check).cancelled()
+    stuck, begun = Worker(Cancel()), threading.Event()
+    left = stuck.submit(lambda: (begun.set(), over.wait(60)))
+    begun.wait()
+    stuck.close()
+    assert not left.done()
+    over.set()
+    left.result(60)
+
+
+def test_a_cancel_ends_its_parts_and_nothing_else() -> None:
+    """What is part of it is cancelled with it; what is stopped is stopped once, also where it comes too late."""
+    whole = Cancel()
+    part, other = Cancel(whole), Cancel()
+    stopped: list[str] = []
+    with part.calling(lambda: stopped.append("early")):
+        part.cancel()
+        part.cancel()
+    with part.calling(lambda: stopped.append("late")):
+        pass
+    assert stopped == ["early", "late"]
+    whole.check()
+    whole.cancel()
+    with pytest.raises(NotWantedError):
+        Cancel(whole).check()
+    other.check()
+    with part.current(), pytest.raises(NotWantedError):
+        check()
+    check()
+
+
+def chain(length: int) -> bytes:
+    """Return a network of so many ops, one after the other, which takes long to read and to compile."""
+    nodes = [helper.make_node(("Add", "Mul")[k % 2], [f"x{k}", "half"], [f"x{k + 1}"]) for k in range(length)]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [16]) for name in ("x0", f"x{length}")]
+    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:], [numpy_helper.from_array(np.float32(0.5), "half")])
+    return bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    )
+
+
+@pytest.mark.parametrize("step", ["catalogue.Plans._bound", "planning.Obtainer.obtain"])
+def test_a_session_closes_wherever_its_preparation_stands(
+    step: str, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for what is done behind; who waits for a plan is told that the session is closed."""
+    begun, over = threading.Event(), threading.Event()
+
+    def stands(*given: Any, **named: Any) -> Any:
+        begun.set()
+        over.wait(60)
+        check()
+        pytest.fail("what nobody waits for goes on")
+
+    monkeypatch.setattr(f"agent_sdk.journey.{step}", stands)
+    session = agent.load(chain(50))
+    session.run({"x0": np.ones(16, np.float32)})
+    begun.wait(60)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(session.prepare)
+        until(lambda: len(session.plans._worker._futures) == 2)
+        session.close()
+        over.set()
+        with pytest.raises(DeviceClosedError, match="session is closed"):
+            waiting.result(60)
+    assert session.stats.prepared == 0
+
+
+def test_shapes_that_come_once_cost_nothing_behind(agent: Agent) -> None:
+    """A hundred sets of shapes, each once: nothing is begun; the third run of one of them begins its plan."""
+    source = open_model()
+    with agent.load(source, background=False) as session:
+        for size in range(3, 103):
+            session.run(image(1, 3, size, 4))
+        assert session.plans._worker.idle(60)
+        assert (session.stats.prepared, session.notes) == (0, [])
+        feed = image(1, 3, 50, 4)
+        for _ in range(USES - 1):
+            assert relative_error(session.run(feed), right(source, feed)) < 1e-5
+        until(lambda: session.stats.prepared == 1)
+
+
+def test_a_plan_takes_over_beneath_runs(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run fails because the whole network has just gone, and nobody loads that again to keep it."""
+    feed, wanted = expected(BRANCHING, seed=1)
+    opened: list[bool] = []
+    load = Journey.whole
+
+    def counting(journey: Journey, *, at_once: bool) -> WholeOrt:
+        opened.append(True)
+        return load(journey, at_once=at_once)
+
+    monkeypatch.setattr(Journey, "whole", counting)
+    with agent.load(BRANCHING) as session, ThreadPoolExecutor(4) as threads:
+
+        def runs() -> float:
+            worst = 0.0
+            while session.stats.prepared == 0:
+                worst = max(worst, relative_error(session.run(feed), wanted))
+            return max(worst, *(relative_error(session.run(feed), wanted) for _ in range(20)))
+
+        assert max(each.result(60) for each in [threads.submit(runs) for _ in range(4)]) < 1e-5
+        assert session.plans._whole.loaded is None
+    assert len(opened) == 1
+
+
+def test_every_callback_is_called(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that closing came before are told so; a callback may close; what a callback raises reaches the hook."""
+    feed, _ = expected(BRANCHING, seed=1)
+    told: list[str] = []
+    raised: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda given: raised.append(str(given.exc_value)))
+    session = agent.load(BRANCHING, background=False)
+    closed = threading.Event()
+
+    def closes(outputs: list[np.ndarray], data: object, error: str) -> None:
+        session.close()
+        closed.set()
+        raise ValueError("of the callback")
+
+    session.run_async(None, feed, closes)
+    for _ in range(50):
+        try:
+            session.run_async(None, feed, lambda outputs, data, error: told.append(error))
+        except DeviceClosedError:
+            told.append("the session is closed")
+    assert closed.wait(60)
+    until(lambda: len(told) == 50 and bool(raised))
+    assert {error for error in told if error} <= {"the session is closed"}
+    assert raised == ["of the callback"]
+    with pytest.raises(DeviceClosedError):
+        session.plans.ready()
+
+
+def twice() -> onnx.ModelProto:
+    """Return a network that lists one output twice."""
+    proto = onnx.ModelProto.FromString(BRANCHING)
+    proto.graph.output.append(proto.graph.output[0])
+    return proto
+
+
+def in_its_own_format(folder: Path) -> Path:
+    """Write a network in ONNX Runtime's own format."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(folder / "net.ort")
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    ort.InferenceSession(BRANCHING, options, providers=["CPUExecutionProvider"])
+    return folder / "net.ort"
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [(lambda folder: twice(), "output"), (in_its_own_format, "ONNX Runtime's own format")],
+    ids=["an output listed twice", "an .ort file"],
+)
+@pytest.mark.parametrize("background", [True, False])
+def test_what_cannot_be_read_or_planned_runs_as_a_whole(
+    made: Callable[[Path], Any], why: str, background: bool, agent: Agent, tmp_path: Path
+) -> None:
+    """In the foreground as behind: the right answers, one note that says why, and a comparison that says right."""
+    feed, wanted = expected(BRANCHING, seed=1)
+    with agent.load(made(tmp_path), background=background) as session:
+        np.testing.assert_allclose(session.run(feed)["y"], wanted["y"], rtol=1e-4, atol=1e-6)
+        assert all(relative_error({"y": y}, wanted) < 1e-5 for y in session.run(None, feed))
+        until(lambda: bool(session.notes))
+        (note,) = session.notes
+        assert "the whole network runs on onnxruntime, because nothing can be planned" in note
+        assert why in note
+        assert session.verify(feed).correct
+        assert session.verify().correct
+
+
+@pytest.mark.parametrize("made", [lambda folder: twice(), in_its_own_format], ids=["an output twice", "an .ort file"])
+def test_the_command_line_runs_what_a_session_runs(
+    made: Callable[[Path], Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    hasty: None,
+) -> None:
+    """It ends well, and says that the network ran as a whole, and why."""
+    monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path / "cache"))
+    file = made(tmp_path)
+    if isinstance(file, onnx.ModelProto):
+        onnx.save(file, tmp_path / "net.onnx")
+        file = tmp_path / "net.onnx"
+    assert main(["run", str(file), "--processors", "ort", "--quiet"]) == 0
+    said = capsys.readouterr()
+    assert "right" in said.out
+    assert "because nothing can be planned" in said.out + said.err
+
+
+@pytest.mark.parametrize("error", [MemoryError("no room"), DeviceClosedError("a processor hangs")])
+def test_a_plan_that_fails_in_any_way_leaves_the_whole_network(
+    error: Exception, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of planning costs the plan, in the foreground too; the note has its words."""
+
+    def fails(*given: Any, **named: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(Obtainer, "obtain", fails)
+    feed, wanted = expected(BRANCHING, seed=1)
+    with agent.load(BRANCHING, background=False) as session:
+        assert relative_error(session.run(feed), wanted) < 1e-5
+        (note,) = session.notes
+        assert str(error) in note
+
+
+def test_a_file_that_is_none_is_refused_in_one_sentence(agent: Agent, tmp_path: Path) -> None:
+    """Ours alone, without what a runtime says of it, and nothing of it stays open."""
+    (tmp_path / "junk.onnx").write_bytes(os.urandom(1000))
+    before = len(os.listdir("/proc/self/fd"))
+    for background in (True, False):
+        with pytest.raises(ModelError) as caught:
+            agent.load(tmp_path / "junk.onnx", background=background)
+        assert str(caught.value).startswith(f"'{tmp_path}/junk.onnx' is not an ONNX model")
+        assert "runtime" not in str(caught.value)
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,300 @@
+"""How a session starts: cold, warm, and from a plan that travelled; what it does behind, and what it asks of whom."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from agent_sdk import Agent
+from agent_sdk.cli import main
+from agent_sdk.errors import InputError, ModelError, PlanMismatchError
+from agent_sdk.journey import steps
+from agent_sdk.journey.catalogue import Plans
+from agent_sdk.journey.planfile import MARK
+from agent_sdk.journey.trial import PLAN
+from agent_sdk.journey.verify import relative_error
+from agent_sdk.model.content import ENDS_BYTES
+from agent_sdk.planner.client import PlannerClient
+from tests.agent.haste import measure_hastily
+from tests.agent.models import BRANCHING, branching_model, expected
+from tests.agent.test_session_shapes import image, open_model, right, until
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network and its plan file, from a device of this kind."""
+    folder = tmp_path_factory.mktemp("exported")
+    (folder / "net.onnx").write_bytes(BRANCHING)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+        patched.setenv("HOPE_CACHE_DIR", str(folder / "cache"))
+        measure_hastily(patched)
+        arguments = ["plan", "export", str(folder / "net.onnx"), "-o", str(folder / "net.plan"), "--processors", "ort"]
+        assert main([*arguments, "--quiet"]) == 0
+    return folder
+
+
+def nobody(*given: object, **named: object) -> Any:
+    """Fail: nothing is to be asked or measured."""
+    pytest.fail("somebody was asked, or something measured")
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache that can only be read, with nobody to ask and nothing that may be measured or tried."""
+    for name in ("agent_sdk.first.measuring.profile", "agent_sdk.journey.opening.hold_trial"):
+        monkeypatch.setattr(name, nobody)
+    monkeypatch.setattr(PlannerClient, "__aenter__", nobody)
+    cache = tmp_path / "cache"
+    cache.write_text("read-only: no directory can be made here")
+    return cache
+
+
+def test_a_plan_travels(exported: Path, alone: Path) -> None:
+    """With a cache that cannot be written nobody is asked, nothing measured or solved, and the plan answers rightly."""
+    inputs, wanted = expected(BRANCHING, seed=1)
+    with (
+        Agent(processors="ort", cache=alone) as agent,
+        agent.load(exported / "net.onnx", plan=exported / "net.plan") as session,
+    ):
+        assert relative_error(session.run(inputs), wanted) < 1e-5
+        until(lambda: session.stats.prepared == 1)
+        assert session.latest.obtained.source == "file"
+        assert PLAN in session.latest.serving.contenders
+        assert relative_error(session.run(inputs), wanted) < 1e-5
+        assert sum(session.stats.answered.values()) == 2
+
+
+def test_a_plan_answers_from_the_first_run_where_who_begins_goes_on(exported: Path, alone: Path) -> None:
+    """Without ``background`` it is there when ``load`` returns."""
+    inputs, wanted = expected(BRANCHING, seed=1)
+    with Agent(processors="ort", cache=alone) as agent:
+        session = agent.load(exported / "net.onnx", plan=exported / "net.plan", background=False, deterministic=True)
+        first = session.run(inputs)
+        assert relative_error(first, wanted) < 1e-5
+        assert not [who for who in session.stats.answered if who.startswith("whole")]
+
+
+def test_weights_may_change_under_a_plan(exported: Path, alone: Path, tmp_path: Path) -> None:
+    """A file of the same network with other weights takes the plan too: that belongs to topology, types and shapes."""
+    proto = onnx.load_from_string(BRANCHING)
+    weights = [tensor for tensor in proto.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT]
+    assert weights
+    for tensor in weights:
+        tensor.CopyFrom(onnx.numpy_helper.from_array(-onnx.numpy_helper.to_array(tensor), tensor.name))
+    other = proto.SerializeToString()
+    (tmp_path / "other.onnx").write_bytes(other)
+    inputs, right = expected(other, seed=1)
+    with (
+        Agent(processors="ort", cache=alone) as agent,
+        agent.load(tmp_path / "other.onnx", plan=exported / "net.plan") as session,
+    ):
+        until(lambda: session.stats.prepared == 1)
+        assert relative_error(session.run(inputs), right) < 1e-5
+
+
+def test_a_plan_file_tells_nothing_of_who_made_it(exported: Path) -> None:
+    """Neither the device's id, nor its host, user, files or tokens."""
+    text = (exported / "net.plan").read_text()
+    identity = (exported / "cache" / "device-id").read_text().strip()
+    assert identity.startswith("device-")
+    for secret in (identity, identity.removeprefix("device-"), socket.gethostname(), str(exported), "token"):
+        assert secret not in text
+
+
+def sealed(body: bytes) -> bytes:
+    """A whole plan file that says this."""
+    return MARK + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda data: data[: len(data) // 2], "damaged or was cut off"),
+        (lambda data: data[:-40] + bytes([data[-40] ^ 1]) + data[-39:], "damaged or was cut off"),
+        (lambda data: b"", "no plan file"),
+        (lambda data: b"\xff" * 1000, "no plan file"),
+        (lambda data: sealed(data.partition(b"\n")[2].replace(b'"plan":', b'"planned":')), "by another release"),
+    ],
+    ids=["truncated", "changed", "empty", "garbage", "of another release"],
+)
+def test_a_spoilt_plan_file_is_refused_in_one_sentence(exported: Path, tmp_path: Path, spoil: Any, said: str) -> None:
+    """It says what is wrong and how to make another one."""
+    path = tmp_path / "spoilt.plan"
+    path.write_bytes(spoil((exported / "net.plan").read_bytes()))
+    with Agent(processors="ort@0", cache=tmp_path / "c") as agent, pytest.raises(InputError) as caught:
+        agent.load(exported / "net.onnx", plan=path)
+    text = str(caught.value)
+    assert said in text
+    assert f"hope-agent plan export MODEL -o {path}" in text
+    assert "\n" not in text
+
+
+def test_a_plan_of_something_else_is_refused(exported: Path, tmp_path: Path) -> None:
+    """Another network, another SoC, processors that are not here, no file: each is one sentence."""
+    other = tmp_path / "other.onnx"
+    other.write_bytes(branching_model(channels=4).SerializeToString())
+    plan = exported / "net.plan"
+    with Agent(processors="ort", cache=tmp_path / "c") as agent:
+        with pytest.raises(PlanMismatchError, match=r"another network, 'net'; export one of this: hope-agent plan"):
+            agent.load(other, plan=plan)
+        with pytest.raises(InputError, match=r"there is no plan file .*; export one: hope-agent plan export"):
+            agent.load(other, plan=tmp_path / "none.plan")
+        with pytest.raises(InputError, match=r"cannot be read: .*; export it again: hope-agent plan export"):
+            agent.load(other, plan=tmp_path)
+        with pytest.raises(ModelError, match=r"no model file .*none\.onnx"):
+            agent.load(tmp_path / "none.onnx", plan=plan)
+        with pytest.raises(PlanMismatchError, match=r"for the shapes x=1,3,16,16; export one of those that are wanted"):
+            agent.load(exported / "net.onnx", plan=plan, shapes={"x": (2, 3, 16, 16)})
+    with (
+        Agent(processors="ort", soc="toaster", cache=tmp_path / "c") as agent,
+        pytest.raises(PlanMismatchError, match="this device is 'toaster'"),
+    ):
+        agent.load(exported / "net.onnx", plan=plan)
+
+
+def test_a_plan_of_a_network_that_differs_somewhere_inside_never_answers(tmp_path: Path, agent: Agent) -> None:
+    """Files as large, with the same beginnings and ends: the whole network answers, right, and a note says why."""
+    files = []
+    for op in ("Sinh", "Cosh"):
+        ends = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [8]) for name in ("x", "y"))
+        graph = helper.make_graph([helper.make_node(op, ["x"], ["y"])], "net", *([end] for end in ends))
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        made.doc_string = " " * ENDS_BYTES
+        helper.set_model_props(made, {"end": " " * ENDS_BYTES})
+        files.append(tmp_path / f"{op}.onnx")
+        onnx.save(made, files[-1])
+    with agent.load(files[0], background=False) as session:
+        agent.export_plan(session, tmp_path / "net.plan")
+    x = np.linspace(-2, 2, 8, dtype=np.float32)
+    with agent.load(files[1], plan=tmp_path / "net.plan") as session:
+        for _ in range(2):
+            assert relative_error(session.run({"x": x}), {"y": np.cosh(x)}) < 1e-5
+            until(lambda: any("the plan file is for another network" in note for note in session.notes))
+        assert session.plans.ready() == []
+
+
+@pytest.mark.parametrize("travelled", [False, True], ids=["cold", "plan file"])
+def test_a_start_loads_one_runtime_and_reads_nothing(
+    travelled: bool, exported: Path, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``load`` returns although the reader never gets anywhere; the first run is answered."""
+    inputs, wanted = expected(BRANCHING, seed=1)
+    reading: list[object] = []
+    monkeypatch.setattr(Plans, "_begin_behind", lambda self, shapes, known: reading.append(known))
+    with agent.load(exported / "net.onnx", plan=exported / "net.plan" if travelled else None) as session:
+        assert session.plans._network is None
+        assert relative_error(session.run(inputs), wanted) < 1e-5
+        until(lambda: bool(reading))
+    assert reading == [travelled]
+
+
+def test_runs_are_answered_while_the_network_is_read_behind_them(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large file takes seconds to read; whoever runs, or looks, meanwhile does not wait for it."""
+    inputs, wanted = expected(BRANCHING, seed=1)
+    reading, over = threading.Event(), threading.Event()
+    read = steps.read_network
+
+    def slowly(*given: Any, **named: Any) -> Any:
+        reading.set()
+        assert over.wait(60.0)
+        return read(*given, **named)
+
+    monkeypatch.setattr(steps, "read_network", slowly)
+    with agent.load(BRANCHING) as session, ThreadPoolExecutor(1) as caller:
+        try:
+            session.run(inputs)
+            assert reading.wait(60.0)
+            assert relative_error(caller.submit(session.run, inputs).result(10.0), wanted) < 1e-5
+            assert caller.submit(lambda: session.stats).result(10.0).answered == {"whole:onnxruntime": 2}
+        finally:
+            over.set()
+        until(lambda: session.stats.prepared == 1)
+
+
+def test_a_session_closed_at_once_leaves_nothing_to_do(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would have begun behind the first run is not begun: closing waits for nothing."""
+    monkeypatch.setattr("agent_sdk.journey.catalogue.FIRST_ANSWER_S", 60.0)
+    session = agent.load(BRANCHING)
+    session.close()
+    assert session.plans._network is None
+
+
+def test_a_warm_start_solves_nothing_before_the_plan_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan on disk is taken up before anybody is asked, although figures were filled by a rule meanwhile."""
+    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+    measure_hastily(monkeypatch)
+    path = tmp_path / "net.onnx"
+    path.write_bytes(BRANCHING)
+    cache = tmp_path / "cache"
+    with Agent(processors="ort", cache=cache) as agent, agent.load(path, background=False) as first:
+        plan = first.latest.obtained.plan
+    monkeypatch.setattr("agent_sdk.first.measuring.profile", nobody)
+    monkeypatch.setattr("agent_sdk.journey.opening.hold_trial", nobody)
+    ready: list[int] = []
+    with Agent(processors="ort", cache=cache) as agent:
+        ask = agent._supplier.confirmed
+
+        def confirmed(*given: Any) -> Any:
+            ready.append(session.stats.prepared)
+            return ask(*given)
+
+        monkeypatch.setattr(agent._supplier, "confirmed", confirmed)
+        with agent.load(path) as session:
+            until(lambda: bool(ready))
+            assert ready == [1]
+            assert session.latest.obtained.plan == plan
+
+
+def test_the_next_start_of_a_pinned_network_begins_with_the_fastest(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever answers first goes on: so what was found out behind one start decides who answers the next."""
+    source, feed = open_model(), image(1, 3, 8, 8)
+    shapes = {"x": (1, 3, 8, 8)}
+    with agent.load(source, shapes=shapes, deterministic=True) as cold:
+        first = cold.run(feed)
+        until(lambda: agent._services.starts.known(cold.content, shapes) is not None)
+        assert cold.stats.switches == 0
+        assert (cold.run(feed)["y"] == first["y"]).all()
+    start = agent._services.starts.known(cold.content, shapes)
+    assert start is not None
+    agent._services.starts.keep(cold.content, shapes, start.model_copy(update={"planned": True}))
+    with agent.load(source, shapes=shapes, deterministic=True) as warm:
+        assert not warm.stats.answered
+        assert relative_error(warm.run(feed), right(source, feed)) < 1e-5
+        assert not [who for who in warm.stats.answered if who.startswith("whole")]
+
+
+ENDING = """
+from agent_sdk import Agent
+from tests.agent.models import BRANCHING, expected
+agent = Agent(processors="ort")
+session = agent.load(BRANCHING)
+print(sorted(session.run(expected(BRANCHING, seed=1)[0])))
+"""
+
+
+def test_a_program_that_is_done_before_its_plan_ends(tmp_path: Path) -> None:
+    """What is being measured behind is given up when the program ends, closed or not; without a word."""
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDING],
+        env={"HOPE_CACHE_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout.strip()) == (0, "['y']"), ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,46 @@
+"""What computes for a worker of the tests, without the second that a child takes to start."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from planner_api.errors import RefusedError
+from planner_api.jobs.computing import named
+from planner_api.jobs.kind import JobError
+from planner_api.jobs.process import Tell
+from planner_api.plans import make
+from planner_api.profiles import batch
+from planner_api.profiles.predictions import Predictions
+
+
+class InThread:
+    """What computes for a worker of the tests: the functions that a child runs, in a thread of this process."""
+
+    def __init__(self, **_limits: Any) -> None:
+        """Take what a ``JobProcess`` takes."""
+
+    async def start(self) -> None:
+        """Nothing: it is ready."""
+
+    async def run(self, function: str, payload: bytes, tell: Tell, timeout_s: float) -> bytes:
+        """See ``JobProcess.run``."""
+        loop = asyncio.get_running_loop()
+
+        def ask(question: bytes) -> bytes:
+            return asyncio.run_coroutine_threadsafe(tell(question), loop).result()
+
+        try:
+            return await asyncio.to_thread(named(function), payload, ask)
+        except RefusedError as error:
+            raise JobError(str(error), permanent=True) from error
+        except Exception as error:
+            raise JobError(f"{type(error).__name__}: {error}", permanent=False) from error
+
+    async def kill(self) -> None:
+        """Nothing: a thread ends by itself."""
+
+
+def forget_all() -> None:
+    """Begin anew: what a child remembers is of one database, and here many have their turn in one process."""
+    batch._kept, make._predictions = batch._Kept(), Predictions()

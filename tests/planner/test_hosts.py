@@ -1,0 +1,108 @@
+"""Plans over several hosts and of networks with periods, asked for over HTTP."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from hope_schema import Host, Job, Link, Missing, PlanRequest
+from planner_api.plans.key import plan_id
+from tests.planner.samples import FREQUENCY, Api, chain, measure, missing_request, plan_request, problem
+
+GRAPH = chain()
+
+LINKS = tuple(
+    Link(source=source, target=target, fixed_us=0.1, us_per_byte=1e-5, busy="radio")
+    for source, target in (("host", "edge"), ("edge", "host"))
+)
+EDGE = Host(name="edge", soc="server", frequency=FREQUENCY)
+
+
+def learn_server(api: Api) -> None:
+    """Let a server upload what it measured of the network: half a microsecond for every op."""
+    asked = missing_request(GRAPH, "server-1").model_copy(update={"soc": "server"})
+    missing = Missing.model_validate_json(api.post("/profiles/missing", asked).content)
+    upload = measure(missing, "server-1", cost=lambda _signature, _kind: 0.5, soc="server")
+    assert api.post("/profiles", upload).status_code == 202
+
+
+def test_in_which_order_jobs_and_hosts_stand_makes_no_difference() -> None:
+    """Every order of jobs, hosts, links and processors is one key; so are about equal links, but not different ones."""
+    jobs = (
+        Job(model_hash=GRAPH.model_hash, release_us=5.0),
+        Job(model_hash=GRAPH.model_hash, period_us=100.0),
+        Job(model_hash="0" * 64),
+    )
+    hosts = (EDGE, EDGE.model_copy(update={"name": "cloud"}))
+    links = tuple(
+        Link(source=source, target=target, fixed_us=100.0, us_per_byte=0.1, busy="radio")
+        for source, target in itertools.permutations(("host", "edge", "cloud"), 2)
+    )
+    keys = {
+        plan_id(plan_request(GRAPH, jobs=order, hosts=hosts[::way], links=links[::way], processors=("a", "b")[::way]))
+        for order in itertools.permutations(jobs)
+        for way in (1, -1)
+    }
+    assert len(keys) == 1
+
+    def moved(by: float) -> str:
+        changed = tuple(link.model_copy(update={"us_per_byte": link.us_per_byte * by}) for link in links)
+        return plan_id(plan_request(GRAPH, jobs=jobs, hosts=hosts, links=changed, processors=("a", "b")))
+
+    assert {moved(1.02), moved(0.98)} == keys
+    assert not {moved(1.6), moved(0.5)} & keys
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"jobs": (Job(model_hash=GRAPH.model_hash, period_us=1.0),)}, "a period of 1 us takes at least"),
+        ({"jobs": [Job(model_hash=GRAPH.model_hash).model_dump()] * 65}, "length <= 64"),
+        ({"jobs": [{"model_hash": GRAPH.model_hash, "period_us": us} for us in (1e3, 999.0)]}, "a plan holds 256"),
+        ({"hosts": [EDGE.model_dump()] * 2}, "named twice"),
+        ({"links": [LINKS[0].model_dump() | {"target": "cloud"}]}, "there is no host 'cloud'"),
+        ({"links": [LINKS[0].model_dump()]}, "no link leads from host 'edge'"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_in_one_sentence(api: Api, change: dict[str, Any], words: str) -> None:
+    """Jobs, periods, hosts and links that make no plan: 422, and the sentence says why."""
+    api.learn(GRAPH)
+    learn_server(api)
+    body = PlanRequest.model_construct(
+        **{**dict(plan_request(GRAPH, hosts=(EDGE,), links=LINKS)), **change}
+    ).model_dump_json(warnings=False)
+    answer = api.post("/plans", body.encode())
+    assert answer.status_code == 422
+    assert words in answer.text
+
+
+def test_a_plan_over_hosts_rests_on_every_profile(api: Api) -> None:
+    """The profile of a host is missing: 404 that names it. With it the plan says which hosts, links, versions."""
+    api.learn(GRAPH)
+    request = plan_request(GRAPH, hosts=(EDGE,), links=LINKS)
+    assert "server" in problem(api.post("/plans", request), 404, "profile-unknown").detail
+    learn_server(api)
+    plan = api.plan(GRAPH, hosts=(EDGE,), links=LINKS).plan
+    assert [(host.name, host.soc, host.profile_version) for host in plan.hosts] == [("edge", "server", 1)]
+    assert {link.busy for link in plan.links} == {"radio"}
+    assert any(name.startswith("edge:") for name in plan.processors)
+    only = api.plan(GRAPH, hosts=(EDGE.model_copy(update={"processors": plan.processors[:1]}),), links=LINKS).plan
+    assert sum(name.startswith("edge:") for name in only.processors) == 1
+
+
+def test_a_network_with_a_period_is_planned_for_its_hyperperiod(api: Api) -> None:
+    """Periods of 1 and 2 ms are three runs; each starts no sooner than its inputs, unless throughput counts."""
+    api.learn(GRAPH)
+    jobs = tuple(Job(model_hash=GRAPH.model_hash, period_us=us) for us in (1000.0, 2000.0))
+    plan = api.plan(GRAPH, jobs=jobs).plan
+    assert [(job.period_us, job.run, job.release_us) for job in plan.jobs] == [
+        (1000.0, 0, 0.0),
+        (1000.0, 1, 1000.0),
+        (2000.0, 0, 0.0),
+    ]
+    assert min(step.start_us for step in plan.steps if step.job == 1) >= 1000.0
+    together = api.plan(GRAPH, jobs=jobs, objective="throughput").plan
+    assert together.objective == "throughput"
+    assert together.makespan_us < 1000.0

@@ -1,0 +1,128 @@
+"""Plans over several hosts: moves over several channels, links as queues."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hope_schema import Channel, Link, ModelGraph, Profile
+from planner_api.planning import Budget, build_problem, check, optimise, plan, simulate
+from planner_api.planning.compose import compose
+from planner_api.planning.problem.routes import routes
+from tests import CAMPAIGN
+from tests.planning.models import CPU, DIAMOND, network, profile
+
+GRAPH = network(DIAMOND)
+
+
+def linked(us: float, names: tuple[str, ...] = ("host", "edge"), busy: str | None = None) -> tuple[Link, ...]:
+    """Links between neighbours, both ways, on which a tensor of the network takes so long."""
+    return tuple(
+        Link(source=one, target=other, fixed_us=us, us_per_byte=0.0, busy=busy or f"{one}-{other}")
+        for pair in itertools.pairwise(names)
+        for one, other in (pair, pair[::-1])
+    )
+
+
+def alone(graph: ModelGraph, us: float, move_us: float = 2.0) -> Profile:
+    """A host with one CPU, whose layout takes ``move_us`` to and from the plain memory."""
+    channels = tuple(
+        Channel(source=source, target=target, fixed_us=move_us, us_per_byte=0.0)
+        for source, target in (("host", "host/cpu"), ("host/cpu", "host"))
+    )
+    return profile(graph, {"cpu": dict.fromkeys(DIAMOND, us)}, processors=(CPU,), channels=channels)
+
+
+def test_moves_between_hosts_are_not_free() -> None:
+    """A far host that is a little faster is not worth its link; one that is much faster is, over all three channels."""
+    device = alone(GRAPH, 100.0)
+    near = plan(GRAPH, compose(device, {"edge": alone(GRAPH, 90.0)}, linked(1000.0)), rounds=2)
+    assert {step.processor for step in near.steps} == {"cpu"}
+    far = plan(GRAPH, compose(device, {"edge": alone(GRAPH, 1.0)}, linked(10.0)), rounds=2)
+    assert {step.processor for step in far.steps} == {"edge:cpu"}
+    assert [(move.source, move.target, move.over) for move in far.transfers] == [
+        ("host", "edge:host", "host-edge"),
+        ("edge:host", "edge:host/cpu", None),
+        ("edge:host/cpu", "edge:host", None),
+        ("edge:host", "host", "edge-host"),
+    ]
+    # In: the link, then the reader's own 2 us; out: 2 us that are nobody's, then the link.
+    assert far.makespan_us == pytest.approx(10 + 2 + 4 + 2 + 10)
+
+
+def test_what_one_hop_has_brought_stands_there_for_others() -> None:
+    """The cloud's and the edge's readers share the way to the edge: the tensor passes the first link once."""
+    device = alone(GRAPH, 100.0)
+    both = compose(
+        device, {"edge": alone(GRAPH, 5.0), "cloud": alone(GRAPH, 5.0)}, linked(10.0, ("host", "edge", "cloud"))
+    )
+    problem = build_problem(GRAPH, both)
+    a, edge, cloud = 0, 1, 2
+    schedule = simulate(problem, [a, edge, cloud, a], problem.lists.order)
+    check(problem, schedule)
+    places = problem.machine.places
+    passed = [(places[move.source], places[move.target]) for move in schedule.transfers if move.tensor == 1]
+    assert passed.count(("host", "edge:host")) == 1
+    assert ("edge:host", "cloud:host") in passed
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=200 if CAMPAIGN else 30)
+def test_routes_are_the_cheapest_ways_and_make_trees(seed: int) -> None:
+    """Against trying every path: between hosts the cheapest way; every part of a way is the way to where it ends."""
+    random = np.random.default_rng(seed)
+    n = int(random.integers(2, 6))
+    direct = np.where(random.random((n, n)) < 0.6, random.uniform(1, 10, (n, n)), np.inf)
+    np.fill_diagonal(direct, 0.0)
+    hop = routes(direct, np.zeros((n, n), dtype=bool))
+
+    def cost(path: tuple[int, ...]) -> float:
+        return sum(float(direct[a, b]) for a, b in itertools.pairwise(path))
+
+    for source, target in itertools.permutations(range(n), 2):
+        others = [place for place in range(n) if place not in (source, target)]
+        best = min(
+            cost((source, *middle, target)) for k in range(n - 1) for middle in itertools.permutations(others, k)
+        )
+        path = [target]
+        while path[0] != source:
+            path.insert(0, int(hop[source, path[0]]))
+        assert cost(tuple(path)) == pytest.approx(best)
+
+
+def networks(seed: int, ops: int = 24) -> ModelGraph:
+    """A random network that branches and joins."""
+    random = np.random.default_rng(seed)
+    edges: dict[str, list[str]] = {"n0": ["x"]}
+    for k in range(1, ops):
+        near = random.integers(max(0, k - 4), k, int(random.integers(1, 3)))
+        edges[f"n{k}"] = sorted({f"n{other}" for other in near.tolist()})
+    return network(edges)
+
+
+def two_hosts(seed: int) -> tuple[ModelGraph, Profile]:
+    """A random network on two hosts whose link is a queue: the device has one core, the edge is three times as fast."""
+    random, graph = np.random.default_rng(seed), networks(seed)
+    us = {op.outputs[0]: float(us) for op, us in zip(graph.ops, random.uniform(50, 500, len(graph.ops)), strict=True)}
+    ways = alone(GRAPH, 1.0).channels
+    slow, fast = (
+        profile(graph, {"cpu": {op: time / speed for op, time in us.items()}}, processors=(CPU,), channels=ways)
+        for speed in (1.0, 3.0)
+    )
+    return graph, compose(slow, {"edge": fast}, linked(float(random.choice([20.0, 100.0, 400.0])), busy="radio"))
+
+
+def test_plans_over_a_link_are_near_their_bound() -> None:
+    """Two hosts, a link as a queue, random networks: on average a plan is at most 1.15 times its bound."""
+    ratios = []
+    for seed in range(40 if CAMPAIGN else 6):
+        problem = build_problem(*two_hosts(seed))
+        outcome = optimise(problem, "auto", Budget(rounds=30))
+        check(problem, outcome.solution.schedule)
+        ratios.append(outcome.solution.schedule.value_us / outcome.bound.us)
+    print(f"plan / bound over {len(ratios)} networks: mean {np.mean(ratios):.3f}, worst {max(ratios):.3f}")
+    assert np.mean(ratios) <= 1.15
