@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import aiosqlite
 from sqlalchemy import URL, Executable, create_engine, event, make_url
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import ArgumentError
@@ -104,6 +105,35 @@ def sync_engine(text: str, *, writes: bool = True) -> Engine:
     return engine
 
 
+class SqliteConnection(aiosqlite.Connection):
+    """A connection that ends its transaction before it closes, and may be closed twice.
+
+    A call that is cancelled half-way leaves its cursor to whoever holds the error, and SQLite keeps a closed
+    connection's transaction, and its lock, for as long as a cursor of it lives.
+    """
+
+    def __init__(self, database: str, **options: Any) -> None:
+        super().__init__(lambda: sqlite3.connect(database, **options), iter_chunk_size=64)
+        self._thread.daemon = True
+        self._stopped: asyncio.Future[Any] | None = None
+
+    def stop(self) -> asyncio.Future[Any] | None:
+        """Roll back, close and end the thread; the future is done when it has ended."""
+        if self._stopped is None:
+            self._tx.put_nowait((None, self._roll_back))
+            self._stopped = super().stop()
+        return self._stopped
+
+    async def close(self) -> None:
+        """Wait until :meth:`stop` has stopped it."""
+        if (stopped := self.stop()) is not None:
+            await asyncio.shield(stopped)
+
+    def _roll_back(self) -> None:
+        if self._connection is not None:
+            self._connection.rollback()
+
+
 class Database:
     """The planner's database: ``read()`` and ``write()`` open sessions; ``close()`` ends every connection.
 
@@ -124,8 +154,9 @@ class Database:
             if self.url.database in (None, "", ":memory:"):
                 raise DatabaseUrlError("the planner needs a SQLite file: readers cannot see another's memory database")
             _make_parent(self.url)
-            reader = create_async_engine(self.url, pool_size=READERS, max_overflow=0)
-            writer = create_async_engine(self.url, pool_size=1, max_overflow=0, pool_timeout=60)
+            options: dict[str, Any] = {"max_overflow": 0, "connect_args": {"async_creator_fn": SqliteConnection}}
+            reader = create_async_engine(self.url, pool_size=READERS, **options)
+            writer = create_async_engine(self.url, pool_size=1, pool_timeout=60, **options)
             _tune_sqlite(reader.sync_engine, begin="BEGIN")
             _tune_sqlite(writer.sync_engine, begin="BEGIN IMMEDIATE")
             return reader, writer

@@ -1,0 +1,47 @@
+"""Sessions: what is cancelled half-way holds up nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from planner_api.db.engine import Database
+
+
+def test_a_cancelled_write_lets_go_of_its_lock(tmp_path: Path) -> None:
+    """A transaction that is cancelled with rows yet to fetch is rolled back, though its error is still held."""
+
+    async def scenario() -> None:
+        database = Database(f"sqlite:///{tmp_path}/one.sqlite")
+        async with database.write() as session:
+            await session.execute(text("CREATE TABLE numbers (n INTEGER)"))
+            await session.execute(text("INSERT INTO numbers VALUES (1), (2)"))
+
+        async def change() -> None:
+            async with database.write() as session:
+                connection = await session.connection()
+                driver = (await connection.get_raw_connection()).driver_connection
+                assert driver is not None
+                cursor = await driver.execute("UPDATE numbers SET n = n + 1 RETURNING n")
+                began.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    held.append(cursor)
+                    await connection.invalidate()
+
+        began, held = asyncio.Event(), []
+        changing = asyncio.ensure_future(change())
+        await began.wait()
+        changing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await changing
+        async with asyncio.timeout(5.0), database.write() as session:
+            assert list(await session.scalars(text("SELECT n FROM numbers"))) == [1, 2]
+        assert held
+        await database.close()
+
+    asyncio.run(scenario())
