@@ -47,20 +47,28 @@ class MeasuredRun(Contract):
     """How a plan did on the reporting device since its report before: ``measured_us`` is the median of ``runs`` runs.
 
     ``failures`` are runs that it could not answer, ``wrong`` those whose answer was wrong; neither is among ``runs``.
+    Of the runs that were asked for with a deadline (``deadlines``), ``missed`` ended after it or were dropped.
     """
 
     plan_id: Label
     plan_version: VersionNumber
     measured_us: PositiveMicroseconds | None
+    p99_us: PositiveMicroseconds | None = None
     runs: Runs
     failures: Runs = 0
     wrong: Runs = 0
+    deadlines: Runs = 0
+    missed: Runs = 0
 
     @model_validator(mode="after")
     def _has_runs_where_it_has_a_time(self) -> MeasuredRun:
         if (self.measured_us is None) != (self.runs == 0):
             raise ValueError("measured_us is the median of runs: neither stands without the other")
-        if not self.runs + self.failures + self.wrong:
+        if self.p99_us is not None and (self.measured_us is None or self.p99_us < self.measured_us):
+            raise ValueError("p99_us is of the same runs as measured_us, and no less")
+        if self.missed > self.deadlines:
+            raise ValueError("more runs missed their deadline than had one")
+        if not self.runs + self.failures + self.wrong + self.deadlines:
             raise ValueError("there is nothing to report of this plan")
         return self
 
@@ -80,7 +88,8 @@ class DeviceReport(Contract):
 
 
 class Device(Contract):
-    """A device of the fleet. ``drift`` is the median of measured / predicted - 1 over its newest reports.
+    """A device of the fleet. ``drift`` is the median of measured / predicted - 1 over its newest reports, ``missed``
+    the share of missed deadlines in these.
 
     ``unused`` says what of its newest uploads was not used, and why; null: everything was.
     """
@@ -96,6 +105,7 @@ class Device(Contract):
     clock_skew_s: float | None
     revoked: bool
     drift: float | None
+    missed: Rate | None
     unused: str | None = None
 
 
@@ -126,6 +136,7 @@ class FleetSummary(Contract):
     misses: Count
     hit_rate: Rate | None
     median_drift: float | None
+    missed: Rate | None
 
 
 class FleetProfile(Contract):
@@ -154,7 +165,10 @@ class FleetProfilePage(Contract):
 
 
 class FleetModel(Contract):
-    """One model. ``coverage``: the share of the (SoC, frequency) pairs that the fleet counts with a finished plan."""
+    """One model. ``coverage``: the share of the (SoC, frequency) pairs that the fleet counts with a finished plan.
+
+    ``missed``: the share of deadlines missed by the plans that serve it.
+    """
 
     model_hash: Digest
     name: Annotated[str, Field(max_length=256)]
@@ -167,6 +181,7 @@ class FleetModel(Contract):
     hits: Count
     misses: Count
     hit_rate: Rate | None
+    missed: Rate | None
 
 
 class FleetModelPage(Contract):
@@ -201,6 +216,8 @@ class FleetPlan(Contract):
     misses: Count
     hit_rate: Rate | None
     drift: float | None
+    p99_us: Microseconds | None
+    missed: Rate | None
     error: str | None
 
 

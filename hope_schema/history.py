@@ -24,16 +24,20 @@ from hope_schema.plan import Cause, FoundBy, JobIndex
 class Results(Contract):
     """What devices reported of one plan version, all together.
 
-    ``measured_us`` is the geometric mean of the devices' medians; ``spread`` is their geometric standard deviation
-    less one (0.1: most lie within 10 %). Both are null before the first report that has a time. ``failures`` and
-    ``wrong`` count runs beside ``runs``.
+    ``measured_us`` is the geometric mean of the devices' medians; ``spread`` is their geometric standard deviation less
+    one (0.1: most lie within 10 %); ``p99_us`` is the geometric mean of the devices' 99th percentiles. All are null
+    before the first report that has them. ``failures`` and ``wrong`` count runs beside ``runs``; ``missed`` counts
+    those of ``deadlines`` that were not kept.
     """
 
     reports: Count
     runs: Count
     failures: Count
     wrong: Count
+    deadlines: Count
+    missed: Count
     measured_us: PositiveMicroseconds | None
+    p99_us: PositiveMicroseconds | None
     spread: Fraction | None
 
 

@@ -104,6 +104,7 @@ class Release(Contract):
     latency: Comparison
     failures: Comparison
     answers: Comparison
+    deadlines: Comparison
     evidence: float
     created_at: AwareDatetime
     stage_since: AwareDatetime
@@ -128,6 +129,7 @@ class ReleasePart(Contract):
     latency: Comparison
     failures: Comparison
     answers: Comparison
+    deadlines: Comparison
 
 
 class ReleasePartPage(Contract):

@@ -1,8 +1,9 @@
 """How plans do in the field: now and then a few of a session's own runs are told to the planner, behind the runs.
 
-A run leaves one number in a bounded queue. A thread of its own looks at the queues, sends the median of ``SAMPLE`` runs
-of each plan, all in one message, and forgets what the planner could not be told. Samples are of one size, so that a
-planner that compares two versions on this device compares like with like.
+A run leaves one number in a bounded queue. A thread of its own looks at the queues, sends the median and the 99th
+percentile of ``SAMPLE`` runs of each plan and how many missed their deadline, all in one message, and forgets what the
+planner could not be told. Samples are of one size, so that a planner that compares two versions on this device compares
+like with like.
 """
 
 from __future__ import annotations
@@ -34,26 +35,38 @@ Version = tuple[str, int]
 
 
 class Sample(deque[float]):
-    """Microseconds of a plan's latest runs that were alone; infinite ones failed. Appending is all that a run does."""
+    """Microseconds of a plan's latest runs that were alone; infinite ones failed. Appending is all that a run does.
+
+    Attributes:
+        missed: whether each of the latest runs with a deadline missed it; a dropped one did.
+    """
 
     def __init__(self, version: Version) -> None:
         super().__init__(maxlen=SAMPLE)
         self.version = version
+        self.missed: deque[bool] = deque(maxlen=SAMPLE)
         self.due = 0.0
 
     def taken(self, now: float) -> MeasuredRun | None:
         """What is to be reported now, if anything; it is then forgotten here."""
-        runs = list(self)
+        runs, missed = list(self), list(self.missed)
         failed = sum(map(math.isinf, runs))
-        if now < self.due or (len(runs) < SAMPLE and not failed):
+        if now < self.due or (max(len(runs), len(missed)) < SAMPLE and not failed):
             return None
         self.clear()
+        self.missed.clear()
         self.due = now + EVERY_S
-        times = [us for us in runs if math.isfinite(us)]
+        times = sorted(us for us in runs if math.isfinite(us))
         plan_id, version = self.version
-        measured_us = statistics.median(times) if times else None
         return MeasuredRun(
-            plan_id=plan_id, plan_version=version, measured_us=measured_us, runs=len(times), failures=failed
+            plan_id=plan_id,
+            plan_version=version,
+            measured_us=statistics.median(times) if times else None,
+            p99_us=times[math.ceil(0.99 * len(times)) - 1] if times else None,
+            runs=len(times),
+            failures=failed,
+            deadlines=len(missed),
+            missed=sum(missed),
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
@@ -34,17 +35,11 @@ class Sent:
     at: datetime
 
 
-@dataclass(frozen=True)
-class Said:
-    """What a device said of one plan version: the median time of ``runs`` runs, how many more failed or were wrong."""
+class Said(NamedTuple):
+    """What a device said of one plan version."""
 
     device_id: str
-    plan_id: str
-    version: int
-    measured_us: float | None
-    runs: int
-    failures: int
-    wrong: int
+    run: MeasuredRun
 
 
 Listener = Callable[[Connection, Sequence[Said]], Callable[[], None]]
@@ -88,7 +83,7 @@ def store(connection: Connection, group: Sequence[Sent], listener: Listener) -> 
     ]
     newest = {(sent.device_id, run.plan_id): (sent, run) for sent, run in every}
     known = [newest[key] for key in sorted(newest)]
-    stored = listener(connection, [_said(*each) for each in known])
+    stored = listener(connection, [Said(sent.device_id, run) for sent, run in known])
     put_all(
         connection,
         DriftRow,
@@ -104,12 +99,8 @@ def store(connection: Connection, group: Sequence[Sent], listener: Listener) -> 
         key=("device_id", "plan_id"),
     )
     # What stands is the newest report; the sums are of all of them.
-    _add_results(connection, [_said(*each) for each in every])
+    _add_results(connection, [run for _, run in every])
     stored()
-
-
-def _said(sent: Sent, run: MeasuredRun) -> Said:
-    return Said(sent.device_id, run.plan_id, run.plan_version, run.measured_us, run.runs, run.failures, run.wrong)
 
 
 def _store_devices(connection: Connection, group: Sequence[Sent]) -> None:
@@ -139,22 +130,25 @@ def _predictions(connection: Connection, plan_ids: Collection[str]) -> dict[tupl
     return found
 
 
-def _add_results(connection: Connection, said: Sequence[Said]) -> None:
+def _add_results(connection: Connection, runs: Sequence[MeasuredRun]) -> None:
     """Add what devices said to the sums of the plans' versions."""
-    sums: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: dict.fromkeys(_SUMS, 0))
-    for each in said:
-        found = sums[each.plan_id, each.version]
+    sums: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: dict.fromkeys((*_SUMS, *_COUNTS), 0))
+    for each in runs:
+        found = sums[each.plan_id, each.plan_version]
         found["reports"] += 1
-        found["runs"] += each.runs
-        found["failures"] += each.failures
-        found["wrong"] += each.wrong
+        for name in _COUNTS:
+            found[name] += getattr(each, name)
         if each.measured_us is not None:
             logarithm = math.log(each.measured_us)
             found["timed"] += 1
             found["log_sum"] += logarithm
             found["log_squares"] += logarithm * logarithm
+        if each.p99_us is not None:
+            found["tails"] += 1
+            found["tail_log_sum"] += math.log(each.p99_us)
     rows = [{"plan_id": plan_id, "version": version, **found} for (plan_id, version), found in sums.items()]
     add_all(connection, PlanVersionRow, rows, key=("plan_id", "version"))
 
 
-_SUMS = ("reports", "timed", "log_sum", "log_squares", "runs", "failures", "wrong")
+_SUMS = ("reports", "timed", "log_sum", "log_squares", "tails", "tail_log_sum")
+_COUNTS = ("runs", "failures", "wrong", "deadlines", "missed")

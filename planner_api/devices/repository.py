@@ -208,6 +208,14 @@ async def drifts(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, 
     return {device_id: statistics.median(each) for device_id, each in found.items()}
 
 
+async def missed(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, float]:
+    """Per device: the share of deadlines that it missed in its newest reports; of those that had any."""
+    share = func.sum(DriftRow.missed) * 1.0 / func.sum(DriftRow.deadlines)
+    had_any = DriftRow.device_id.in_(device_ids), DriftRow.deadlines > 0
+    query = select(DriftRow.device_id, share).where(*had_any).group_by(DriftRow.device_id)
+    return {device_id: float(found) for device_id, found in await session.execute(query)}
+
+
 async def unused(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, str]:
     """Per device: what of its newest upload that was not used in full was not, and why."""
     query = (

@@ -219,6 +219,7 @@ async def _describing(session: AsyncSession, rows: Sequence[DeviceRow]) -> Calla
     """What makes of each of these rows the device as people see it."""
     ids = [row.id for row in rows]
     drifts, unused = await repository.drifts(session, ids), await repository.unused(session, ids)
+    missed = await repository.missed(session, ids)
 
     def described(row: DeviceRow) -> Device:
         return message_of(
@@ -229,6 +230,7 @@ async def _describing(session: AsyncSession, rows: Sequence[DeviceRow]) -> Calla
             versions=row.versions or {},
             revoked=row.revoked_at is not None,
             drift=drifts.get(row.id),
+            missed=missed.get(row.id),
             unused=unused.get(row.id),
         )
 

@@ -92,6 +92,7 @@ def _version(row: Any) -> PlanVersion:
         Results,
         row,
         measured_us=None if mean is None else math.exp(mean),
+        p99_us=math.exp(row.tail_log_sum / row.tails) if row.tails else None,
         spread=None if spread is None else math.expm1(spread),
     )
     return message_of(PlanVersion, row, served=row.version == (row.served_version or row.newest), results=results)

@@ -12,14 +12,16 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
+from hope_schema import MeasuredRun
 from planner_api.db.chunks import chunks
 from planner_api.db.tables import DriftRow, PlanJobRow, PlanRow, ReleaseDeviceRow, ReleasePartRow, ReleaseRow
 from planner_api.db.upsert import add_all, ignoring
 from planner_api.devices.reports import Said
 from planner_api.plans.repository import serves
+from planner_api.rollout.judging import KINDS
 from planner_api.rollout.repository import ACTIVE
 
-COUNTS = ("reported", "slower", "faster", "failing", "mended", "wrong", "righted")
+COUNTS = ("reported", *(column for _, *columns in KINDS.values() for column in columns))
 
 
 def listen(connection: Connection, said: Sequence[Said]) -> Callable[[], None]:
@@ -37,18 +39,18 @@ class Counting:
             row.id: row for row in connection.execute(select(*_RELEASE).where(ReleaseRow.state.in_(ACTIVE)))
         }
         self._parts: dict[tuple[str, str], Any] = {}
-        self._before: dict[tuple[str, str], Said] = {}
-        """By release and device: what it said of the version before."""
+        self._before: dict[tuple[str, str], Any] = {}
+        """By release and device: what it said of the version before, a row with what ``compare`` reads."""
         self._plans: dict[str, Any] = {}
         self._served: set[tuple[str, str]] = set()
         """Plans, each with a model that it serves."""
-        self._news: dict[str, dict[str, tuple[Any, Said]]] = {}
+        self._news: dict[str, dict[str, tuple[Any, MeasuredRun]]] = {}
         if self._releases and said:
             self._look_up()
 
     def _look_up(self) -> None:
         """Find what is compared with what; called before the new reports replace the old ones."""
-        plan_ids = sorted({each.plan_id for each in self._said})
+        plan_ids = sorted({each.run.plan_id for each in self._said})
         plans = self._plans = {
             row.id: row
             for some in chunks(plan_ids)
@@ -67,24 +69,26 @@ class Counting:
             news = self._news[release.id] = self._of_new_versions(release)
             self._find_baselines(release, plan_ids, news)
 
-    def _of_new_versions(self, release: Any) -> dict[str, tuple[Any, Said]]:
+    def _of_new_versions(self, release: Any) -> dict[str, tuple[Any, MeasuredRun]]:
         """By device: the first report on a version that the release gives out, and the part it belongs to."""
-        found: dict[str, tuple[Any, Said]] = {}
-        for each in self._said:
-            plan = self._plans.get(each.plan_id)
-            if plan is not None and (part := self._part(release, each, plan)) is not None:
-                found.setdefault(each.device_id, (part, each))
+        found: dict[str, tuple[Any, MeasuredRun]] = {}
+        for device_id, run in self._said:
+            plan = self._plans.get(run.plan_id)
+            if plan is not None and (part := self._part(release, run, plan)) is not None:
+                found.setdefault(device_id, (part, run))
         return found
 
-    def _part(self, release: Any, said: Said, plan: Any) -> Any | None:
+    def _part(self, release: Any, run: MeasuredRun, plan: Any) -> Any | None:
         """The part of a release that a report on its new version belongs to."""
         if release.alias is None:
-            part = self._parts.get((release.id, said.plan_id))
-            return part if part is not None and part.after == said.version else None
-        served = (said.plan_id, release.model_hash) in self._served
+            part = self._parts.get((release.id, run.plan_id))
+            return part if part is not None and part.after == run.plan_version else None
+        served = (run.plan_id, release.model_hash) in self._served
         return self._parts.get((release.id, plan.soc)) if served else None
 
-    def _find_baselines(self, release: Any, plan_ids: Sequence[str], news: Mapping[str, tuple[Any, Said]]) -> None:
+    def _find_baselines(
+        self, release: Any, plan_ids: Sequence[str], news: Mapping[str, tuple[Any, MeasuredRun]]
+    ) -> None:
         """Find what these devices said of the version before."""
         query = select(*_DRIFT).order_by(DriftRow.reported_at)
         if release.alias is None:
@@ -92,9 +96,9 @@ class Counting:
         else:
             query = query.join(PlanRow, PlanRow.id == DriftRow.plan_id).where(serves(release.before_hash))
         for some in chunks(sorted(news)):
-            for row in self._connection.execute(query.where(DriftRow.device_id.in_(some))):
-                (part, _), old = news[row.device_id], Said(*row)
-                if release.alias is not None or (part.part == old.plan_id and part.before == old.version):
+            for old in self._connection.execute(query.where(DriftRow.device_id.in_(some))):
+                part, _ = news[old.device_id]
+                if release.alias is not None or (part.part == old.plan_id and part.before == old.plan_version):
                     self._before[release.id, old.device_id] = old
 
     def add(self) -> None:
@@ -103,10 +107,10 @@ class Counting:
         for release_id, news in self._news.items():
             tolerance = self._releases[release_id].tolerance
             for device_id in self._first_time(release_id, sorted(news)):
-                part, said = news[device_id]
+                part, run = news[device_id]
                 count = found[release_id, part.part]
                 count["reported"] += 1
-                count.update(compare(self._before.get((release_id, device_id)), said, tolerance))
+                count.update(compare(self._before.get((release_id, device_id)), run, tolerance))
         rows = [
             {"release_id": release_id, "part": part, **{name: count[name] for name in COUNTS}}
             for (release_id, part), count in found.items()
@@ -122,11 +126,14 @@ class Counting:
         return fresh
 
 
-def compare(before: Said | None, after: Said, tolerance: float) -> Counter[str]:
+def compare(before: Any | None, after: MeasuredRun, tolerance: float) -> Counter[str]:
     """Say in what a device is worse now than before, and in what better; nothing where it cannot be compared.
 
+    ``before`` is another report, or a row of one.
+
     NOTE: failures are compared only where the later report has no more runs than the earlier one: with more of them a
-    rare failure is likelier to be among them, and the device would seem worse although nothing is.
+    rare failure is likelier to be among them, and the device would seem worse although nothing is. So are missed
+    deadlines, by their share.
     """
     found: Counter[str] = Counter()
     if before is None:
@@ -139,6 +146,10 @@ def compare(before: Said | None, after: Said, tolerance: float) -> Counter[str]:
         found["mended"] += before.failures > 0 and not after.failures
         found["wrong"] += after.wrong > 0 and not before.wrong
         found["righted"] += before.wrong > 0 and not after.wrong
+    if 0 < after.deadlines <= before.deadlines:
+        now, then = after.missed / after.deadlines, before.missed / before.deadlines
+        found["missing"] += now > then
+        found["keeping"] += then > now
     return found
 
 
@@ -148,5 +159,5 @@ _RELEASE = (
 _PART = ReleasePartRow.part, ReleasePartRow.soc, ReleasePartRow.before, ReleasePartRow.after
 _DRIFT = (
     DriftRow.device_id, DriftRow.plan_id, DriftRow.plan_version, DriftRow.measured_us, DriftRow.runs,
-    DriftRow.failures, DriftRow.wrong,
+    DriftRow.failures, DriftRow.wrong, DriftRow.deadlines, DriftRow.missed,
 )  # fmt: skip

@@ -21,6 +21,7 @@ KINDS = {
     "latency": ("slower", "slower", "faster"),
     "failures": ("failing", "failing", "mended"),
     "answers": ("answering wrongly", "wrong", "righted"),
+    "deadlines": ("missing more deadlines", "missing", "keeping"),
 }
 """Kinds of harm: the word for it, and the columns of a part that count the devices that are worse, and better."""
 

@@ -28,6 +28,11 @@ def measured_us(row: Any) -> float | None:
     return math.exp(row.log_sum / row.timed) if row.timed else None
 
 
+def p99_us(row: Any) -> float | None:
+    """The geometric mean of devices' 99th percentiles of a version, from its sums; None where there is none."""
+    return math.exp(row.tail_log_sum / row.tails) if row.tails else None
+
+
 async def median(session: AsyncSession) -> float | None:
     """The drift of the plan that the middle one of all reports is about.
 

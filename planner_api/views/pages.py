@@ -153,8 +153,8 @@ async def reports(session: AsyncSession, device_id: str, limit: int) -> Sequence
     """What a device measured of plans, newest first."""
     query = (
         select(
-            DriftRow.plan_id, DriftRow.plan_version, DriftRow.predicted_us, DriftRow.measured_us, DriftRow.runs,
-            DriftRow.reported_at, NAME.label("name"),
+            DriftRow.plan_id, DriftRow.plan_version, DriftRow.predicted_us, DriftRow.measured_us, DriftRow.p99_us,
+            DriftRow.runs, DriftRow.deadlines, DriftRow.missed, DriftRow.reported_at, NAME.label("name"),
             func.coalesce(PlanRow.served_version, PlanRow.version).label("version"),
         )
         .join(PlanRow, PlanRow.id == DriftRow.plan_id)

@@ -45,12 +45,14 @@ async def count_devices(session: AsyncSession, since: datetime) -> tuple[int, in
 
 
 async def plan_totals(session: AsyncSession) -> Any:
-    """``hits``, ``misses`` and ``provisional`` over all plans."""
+    """``hits``, ``misses`` and ``provisional`` over all plans; ``deadlines`` and ``missed`` of those served."""
     query = select(
         func.coalesce(func.sum(PlanRow.hits), 0).label("hits"),
         func.coalesce(func.sum(PlanRow.misses), 0).label("misses"),
         func.count().filter(PlanRow.provisional, PlanRow.version > 0).label("provisional"),
-    )
+        func.sum(PlanVersionRow.deadlines).label("deadlines"),
+        func.sum(PlanVersionRow.missed).label("missed"),
+    ).outerjoin(PlanVersionRow, SERVED)
     return (await session.execute(query)).one()
 
 
@@ -88,6 +90,8 @@ def plan_sums() -> Subquery:
             func.max(PlanVersionRow.gap).label("worst_gap"),
             func.sum(PlanRow.hits).label("hits"),
             func.sum(PlanRow.misses).label("misses"),
+            func.sum(PlanVersionRow.deadlines).label("deadlines"),
+            func.sum(PlanVersionRow.missed).label("missed"),
         )
         .join(PlanRow, PlanRow.id == serving.c.plan_id)
         .outerjoin(PlanVersionRow, SERVED)
@@ -113,7 +117,8 @@ _PLAN_COLUMNS = (
     func.coalesce(PlanVersionRow.provisional, PlanRow.provisional).label("provisional"), PlanVersionRow.created_at,
     NAME.label("name"), PlanRow.hits, PlanRow.misses, PlanRow.error,
     PlanVersionRow.makespan_us, PlanVersionRow.gap, PlanVersionRow.found_by, PlanVersionRow.profile_version,
-    PlanVersionRow.timed, PlanVersionRow.log_sum,
+    PlanVersionRow.timed, PlanVersionRow.log_sum, PlanVersionRow.tails, PlanVersionRow.tail_log_sum,
+    PlanVersionRow.deadlines, PlanVersionRow.missed,
 )  # fmt: skip
 
 

@@ -41,8 +41,9 @@ async def summary(database: Database) -> FleetSummary:
             provisional=totals.provisional,
             hits=int(totals.hits),
             misses=int(totals.misses),
-            hit_rate=_rate(totals.hits, totals.misses),
+            hit_rate=_share(totals.hits, totals.hits + totals.misses),
             median_drift=median_drift,
+            missed=_share(totals.missed, totals.deadlines),
         )
 
 
@@ -72,7 +73,8 @@ async def models(database: Database, *, offset: int, limit: int) -> FleetModelPa
             coverage=(row.covered or 0) / known if known else 0.0,
             hits=int(row.hits or 0),
             misses=int(row.misses or 0),
-            hit_rate=_rate(row.hits or 0, row.misses or 0),
+            hit_rate=_share(row.hits, (row.hits or 0) + (row.misses or 0)),
+            missed=_share(row.missed, row.deadlines),
         ),
     )
     return FleetModelPage(models=page, next=rows.next_offset(offset))
@@ -90,12 +92,15 @@ async def plans(database: Database, *, where: dict[str, str], after: str, limit:
             row,
             plan_id=row.id,
             age_s=None if row.created_at is None else max(0.0, (now - row.created_at).total_seconds()),
-            hit_rate=_rate(row.hits, row.misses),
+            hit_rate=_share(row.hits, row.hits + row.misses),
             drift=drift.of_version(drift.measured_us(row), row.makespan_us),
+            p99_us=drift.p99_us(row),
+            missed=_share(row.missed, row.deadlines),
         ),
     )
     return FleetPlanPage(plans=page, next=rows.next(lambda row: row.id))
 
 
-def _rate(hits: int, misses: int) -> float | None:
-    return hits / (hits + misses) if hits + misses else None
+def _share(part: int | None, whole: int | None) -> float | None:
+    """A part of a sum; None where there is nothing to be a part of."""
+    return float((part or 0) / whole) if whole else None

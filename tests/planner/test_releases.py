@@ -28,7 +28,6 @@ from hope_schema import (
 )
 from planner_api.console.overview import count
 from planner_api.devices.groups.choice import position
-from planner_api.devices.reports import Said
 from planner_api.rollout import judging, repository
 from planner_api.rollout.counting import compare
 from tests.planner.jobs_help import improve
@@ -63,11 +62,15 @@ def hold(api: Api, model_hash: str, rollout: Any = "held") -> None:
 
 
 def report(
-    api: Api, device: str, plan_id: str, version: int, us: float | None = None, failures: int = 0, wrong: int = 0
-) -> None:
-    """Say what a device measured of a plan version."""
+    api: Api, device: str, plan_id: str, version: int, us: float | None = None, failures: int = 0, wrong: int = 0,
+    missed: int = 0,
+) -> None:  # fmt: skip
+    """Say what a device measured of a plan version; every run has a deadline."""
     runs = 0 if us is None else 64 - failures - wrong
-    run = MeasuredRun(plan_id=plan_id, plan_version=version, measured_us=us, runs=runs, failures=failures, wrong=wrong)
+    run = MeasuredRun(
+        plan_id=plan_id, plan_version=version, measured_us=us, runs=runs, failures=failures, wrong=wrong, deadlines=64,
+        missed=missed,
+    )  # fmt: skip
     sent = DeviceReport(soc=SOC, frequency=FREQUENCY, measured=(run,))
     assert api.put(f"/devices/{device}/report", sent).status_code == 204
 
@@ -134,10 +137,17 @@ def test_a_stage_is_given_to_its_devices_and_nobody_else(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    "harm", [{"us": 120.0}, {"us": 100.0, "failures": 3}, {"us": 100.0, "wrong": 1}, {"failures": 1}]
+    "harm",
+    [
+        {"us": 120.0},
+        {"us": 100.0, "failures": 3},
+        {"us": 100.0, "wrong": 1},
+        {"failures": 1},
+        {"us": 100.0, "missed": 2},
+    ],
 )
 def test_harm_takes_it_back(api: Api, harm: dict[str, Any]) -> None:
-    """Slower, failing or wrong on the devices that have it: the version before is served again, and why is said."""
+    """Slower, failing, wrong or late where it is: the version before is served again, and why is said."""
     plan_id = plan_of(api)
     release = begin(api, stages=(0.9, 1.0), hold_s=3600.0)
     told = 0
@@ -438,17 +448,22 @@ def test_what_cannot_be_released_is_said(api: Api) -> None:
     assert api.client.get("/releases?limit=1").json()["next"] is None
 
 
-def said(us: float | None, runs: int = 64, failures: int = 0, wrong: int = 0) -> Said:
+def said(
+    us: float, runs: int = 64, failures: int = 0, wrong: int = 0, missed: int = 0, deadlines: int = 64
+) -> MeasuredRun:
     """What a device says of a version."""
-    return Said("device", "plan", 1, us, runs, failures, wrong)
+    return MeasuredRun(
+        plan_id="plan", plan_version=1, measured_us=us, runs=runs, failures=failures, wrong=wrong, missed=missed,
+        deadlines=deadlines,
+    )  # fmt: skip
 
 
 def test_exchanging_before_and_after_exchanges_worse_and_better() -> None:
     """The comparison treats both versions alike: that is what the test's error rate rests on."""
-    opposite = {"slower": "faster", "failing": "mended", "wrong": "righted"}
+    opposite = {"slower": "faster", "failing": "mended", "wrong": "righted", "missing": "keeping"}
     opposite |= {value: key for key, value in opposite.items()}
-    drawn = itertools.product((90.0, 99.0, 110.0), (0, 2), (0, 1))
-    reports = [said(us, 64 - failures - wrong, failures, wrong) for us, failures, wrong in drawn]
+    drawn = itertools.product((90.0, 99.0, 110.0), (0, 2), (0, 1), (0, 3))
+    reports = [said(us, 64 - failures - wrong, failures, wrong, missed) for us, failures, wrong, missed in drawn]
     for one, other in itertools.product(reports, repeat=2):
         forth, back = compare(one, other, 0.05), compare(other, one, 0.05)
         assert {opposite[name]: count for name, count in forth.items()} == dict(back)
@@ -459,3 +474,5 @@ def test_more_runs_are_no_more_failures() -> None:
     assert not compare(said(1.0, runs=10), said(1.0, runs=1000, failures=1), 0.05)["failing"]
     assert compare(said(1.0, runs=1000), said(1.0, runs=10, failures=1), 0.05)["failing"]
     assert not compare(None, said(1.0, failures=1), 0.05)
+    assert not compare(said(1.0, deadlines=10), said(1.0, missed=1, deadlines=1000), 0.05)["missing"]
+    assert compare(said(1.0, deadlines=1000), said(1.0, missed=1, deadlines=10), 0.05)["missing"]

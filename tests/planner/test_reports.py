@@ -125,8 +125,10 @@ def test_two_reports_of_one_device_in_a_group_both_count(sqlite_url: str) -> Non
         api.learn(GRAPH)
         plan = api.plan(GRAPH)
         runs = [
-            MeasuredRun(plan_id=plan.plan_id, plan_version=1, measured_us=us, runs=runs)
-            for us, runs in ((5.0, 3), (7.0, 4))
+            MeasuredRun(
+                plan_id=plan.plan_id, plan_version=1, measured_us=us, p99_us=p99_us, runs=runs, deadlines=4, missed=1
+            )
+            for us, p99_us, runs in ((5.0, 8.0, 3), (7.0, 32.0, 4))
         ]
         group = [Sent("twice", DeviceReport(soc=SOC, frequency=FREQUENCY, measured=(run,)), MOMENT) for run in runs]
         engine = sync_engine(sqlite_url)
@@ -136,7 +138,14 @@ def test_two_reports_of_one_device_in_a_group_both_count(sqlite_url: str) -> Non
             sums = connection.execute(select(PlanVersionRow.reports, PlanVersionRow.timed, PlanVersionRow.runs)).one()
             stands = connection.execute(select(DriftRow.measured_us)).scalars().all()
         engine.dispose()
+        (version,) = api.client.get(f"/plans/{plan.plan_id}/versions").json()["versions"]
+        (summed,) = api.client.get("/fleet/plans").json()["plans"]
+        (model,) = api.client.get("/fleet/models").json()["models"]
+        (device,) = api.client.get("/devices").json()["devices"]
     assert (tuple(sums), stands) == ((2, 2, 7), [7.0])
+    results = version["results"]
+    assert (results["p99_us"], results["deadlines"], results["missed"]) == (pytest.approx(16.0), 8, 2)
+    assert (summed["p99_us"], summed["missed"], model["missed"], device["missed"]) == (pytest.approx(16.0), *[0.25] * 3)
 
 
 def _devices(connection: Connection) -> dict[str, Any]:

@@ -18,11 +18,16 @@ from hope_schema import MeasuredRun, ReleaseRequest
         ({"measured_us": None, "runs": 0}, "nothing to report"),
         ({"measured_us": None, "runs": 0, "failures": 1}, None),
         ({"measured_us": None, "runs": 0, "wrong": 1}, None),
+        ({"measured_us": None, "runs": 0, "deadlines": 2, "missed": 2}, None),
+        ({"deadlines": 2, "missed": 3}, "more runs missed"),
+        ({"p99_us": 4.9}, "no less"),
+        ({"measured_us": None, "runs": 0, "failures": 1, "p99_us": 9.0}, "of the same runs"),
+        ({"p99_us": 5.0}, None),
         ({}, None),
     ],
 )
 def test_a_time_and_runs_stand_together(change: dict[str, Any], words: str | None) -> None:
-    """A median has runs and runs have a median; without either there is a failure or a wrong answer to tell of."""
+    """A median has runs and runs have a median; without either something else happened; all figures agree."""
     said: dict[str, Any] = {"plan_id": "p", "plan_version": 1, "measured_us": 5.0, "runs": 3} | change
     if words is None:
         assert MeasuredRun(**said).runs == said["runs"]

@@ -150,7 +150,10 @@ class DriftRow(Base):
     predicted_us: Mapped[float]
     measured_us: Mapped[float | None]
     """Null where no run succeeded."""
+    p99_us: Mapped[float | None]
     runs: Mapped[int]
     failures: Mapped[int] = mapped_column(default=0, server_default="0")
     wrong: Mapped[int] = mapped_column(default=0, server_default="0")
+    deadlines: Mapped[int] = mapped_column(default=0, server_default="0")
+    missed: Mapped[int] = mapped_column(default=0, server_default="0")
     reported_at: Mapped[datetime]

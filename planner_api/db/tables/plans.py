@@ -116,9 +116,14 @@ class PlanVersionRow(Base):
     """Reports with a time; the sums below are of the logarithm of it (in microseconds), and of its square."""
     log_sum: Mapped[float] = mapped_column(default=0.0)
     log_squares: Mapped[float] = mapped_column(default=0.0)
+    tails: Mapped[int] = mapped_column(BigInteger, default=0)
+    """Reports with a 99th percentile; the sum below is of the logarithm of it (in microseconds)."""
+    tail_log_sum: Mapped[float] = mapped_column(default=0.0)
     runs: Mapped[int] = mapped_column(BigInteger, default=0)
     failures: Mapped[int] = mapped_column(BigInteger, default=0)
     wrong: Mapped[int] = mapped_column(BigInteger, default=0)
+    deadlines: Mapped[int] = mapped_column(BigInteger, default=0)
+    missed: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
 class FanoutRow(Base):

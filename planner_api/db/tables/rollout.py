@@ -71,6 +71,8 @@ class ReleasePartRow(Base):
     mended: Mapped[int] = mapped_column(default=0)
     wrong: Mapped[int] = mapped_column(default=0)
     righted: Mapped[int] = mapped_column(default=0)
+    missing: Mapped[int] = mapped_column(default=0)
+    keeping: Mapped[int] = mapped_column(default=0)
 
 
 class ReleaseDeviceRow(Base):

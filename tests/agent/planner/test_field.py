@@ -60,7 +60,7 @@ def test_a_sample_is_the_median_of_the_plan_s_own_runs() -> None:
     assert told.messages == []
     ours.run({})
     field.tell()
-    assert told.messages == [[MeasuredRun(plan_id="p-1", plan_version=3, measured_us=100.0, runs=SAMPLE)]]
+    assert told.messages == [[MeasuredRun(plan_id="p-1", plan_version=3, measured_us=100.0, p99_us=100.0, runs=SAMPLE)]]
     for _ in range(3 * SAMPLE):
         ours.run({})
     field.tell()
@@ -141,6 +141,27 @@ def test_runs_that_timed_out_count_as_failures() -> None:
     taken = sample.taken(1.0)
     assert taken is not None
     assert (taken.measured_us, taken.runs, taken.failures) == (4.0, 3, 1)
+
+
+def test_a_sample_says_its_longest_runs_and_its_missed_deadlines() -> None:
+    """The 99th percentile is a run that was; a sample of deadlines alone is told too, for dropped runs have no time."""
+    sample = Sample(("p-1", 1))
+    sample.extend(float(us) for us in range(SAMPLE, 0, -1))
+    sample.missed.extend([True, False, False])
+    taken = sample.taken(1.0)
+    assert taken is not None
+    assert (taken.measured_us, taken.p99_us, taken.deadlines, taken.missed) == ((SAMPLE + 1) / 2, SAMPLE, 3, 1)
+    dropped = Sample(("p-1", 1))
+    dropped.missed.extend([True] * SAMPLE)
+    taken = dropped.taken(1.0)
+    assert taken is not None
+    assert (taken.measured_us, taken.p99_us, taken.runs, taken.deadlines, taken.missed) == (
+        None,
+        None,
+        0,
+        SAMPLE,
+        SAMPLE,
+    )
 
 
 def test_without_a_planner_there_is_nobody_to_tell(tmp_path: Any) -> None:

@@ -377,9 +377,12 @@ def upgrade() -> None:
         sa.Column("plan_version", sa.Integer(), nullable=False),
         sa.Column("predicted_us", sa.Float(precision=53), nullable=False),
         sa.Column("measured_us", sa.Float(precision=53), nullable=True),
+        sa.Column("p99_us", sa.Float(precision=53), nullable=True),
         sa.Column("runs", sa.Integer(), nullable=False),
         sa.Column("failures", sa.Integer(), server_default="0", nullable=False),
         sa.Column("wrong", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("deadlines", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("missed", sa.Integer(), server_default="0", nullable=False),
         sa.Column("reported_at", types.UtcDateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(
             ["plan_id"], ["plans.id"], name=op.f("fk_drift_reports_plan_id_plans"), ondelete="CASCADE"
@@ -465,9 +468,13 @@ def upgrade() -> None:
         sa.Column("timed", sa.BigInteger(), nullable=False),
         sa.Column("log_sum", sa.Float(precision=53), nullable=False),
         sa.Column("log_squares", sa.Float(precision=53), nullable=False),
+        sa.Column("tails", sa.BigInteger(), nullable=False),
+        sa.Column("tail_log_sum", sa.Float(precision=53), nullable=False),
         sa.Column("runs", sa.BigInteger(), nullable=False),
         sa.Column("failures", sa.BigInteger(), nullable=False),
         sa.Column("wrong", sa.BigInteger(), nullable=False),
+        sa.Column("deadlines", sa.BigInteger(), nullable=False),
+        sa.Column("missed", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(
             ["plan_id"], ["plans.id"], name=op.f("fk_plan_versions_plan_id_plans"), ondelete="CASCADE"
         ),
@@ -508,6 +515,8 @@ def upgrade() -> None:
         sa.Column("mended", sa.Integer(), nullable=False),
         sa.Column("wrong", sa.Integer(), nullable=False),
         sa.Column("righted", sa.Integer(), nullable=False),
+        sa.Column("missing", sa.Integer(), nullable=False),
+        sa.Column("keeping", sa.Integer(), nullable=False),
         sa.ForeignKeyConstraint(
             ["plan_id"], ["plans.id"], name=op.f("fk_release_parts_plan_id_plans"), ondelete="CASCADE"
         ),
