@@ -368,13 +368,10 @@ def _rewrite(proto: onnx.ModelProto, static: StaticGraph) -> None:
     for index in range(len(graph.initializer) - 1, -1, -1):
         if graph.initializer[index].name not in static.constants:
             del graph.initializer[index]
-    for repeated, values in (
-        (graph.node, nodes),
-        (graph.input, [value_info(name, static.types[name]) for name in static.inputs]),
-        (graph.output, [value_info(name, static.types[name]) for name in static.outputs]),
-        (graph.value_info, []),
-    ):
-        del repeated[:]
-        repeated.extend(values)
+    for field in ("node", "input", "output", "value_info"):
+        graph.ClearField(field)
+    graph.node.extend(nodes)
+    graph.input.extend([value_info(name, static.types[name]) for name in static.inputs])
+    graph.output.extend([value_info(name, static.types[name]) for name in static.outputs])
     # Since version 4, initialisers need not be listed as inputs, and a listed one may be overridden by the caller.
     proto.ir_version = max(proto.ir_version, 4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -246,7 +246,7 @@ def _reorder(name: str, made: str, kind: TensorType, *, blocked: bool) -> onnx.N
     return helper.make_node(op, [name], [made], name=f"{made}/reorder", domain=BLOCKED_DOMAIN, **channels)
 
 
-def _declare(infos: list[onnx.ValueInfoProto], name: str, renamed: str, kind: TensorType) -> None:
+def _declare(infos: Iterable[onnx.ValueInfoProto], name: str, renamed: str, kind: TensorType) -> None:
     """Replace the declaration of ``name`` by one of ``renamed``."""
     for info in infos:
         if info.name == name:
