@@ -368,8 +368,8 @@ def _rewrite(proto: onnx.ModelProto, static: StaticGraph) -> None:
     for index in range(len(graph.initializer) - 1, -1, -1):
         if graph.initializer[index].name not in static.constants:
             del graph.initializer[index]
-    for field in ("node", "input", "output", "value_info"):
-        graph.ClearField(field)
+    for name in ("node", "input", "output", "value_info"):
+        graph.ClearField(name)
     graph.node.extend(nodes)
     graph.input.extend([value_info(name, static.types[name]) for name in static.inputs])
     graph.output.extend([value_info(name, static.types[name]) for name in static.outputs])
