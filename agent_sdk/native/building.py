@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 HERE = Path(__file__).parent
-SOURCES = [HERE / "lanes.c", HERE / "arbiter.h"]
+SOURCES = [HERE / "lanes.c", HERE / "arbiter.h", HERE / "sequence.h"]
 LIBRARY = "lanes.so"
 MACHINE = os.environ.get("HOPE_WHEEL_MACHINE", "")
 """The machine to build a wheel for; empty: this one, for this one's C library."""

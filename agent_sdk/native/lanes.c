@@ -11,6 +11,7 @@
  * before it looks a last time, a publisher stores before it looks for sleepers. Plain looks are acquire loads.
  */
 #include "arbiter.h"
+#include "sequence.h"
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -612,6 +613,11 @@ EXPORT int hope_waiting(struct arbiter *arbiter) {
     for (struct claim *one = arbiter->first; one; one = one->next) count++;
     unlock(arbiter, &(struct grants){0});
     return count;
+}
+
+EXPORT void hope_sequence(const int64_t *table, int units, int processors, int from, const int64_t *free_at,
+                          int64_t at, int64_t *answer) {
+    best_sequence(table, units, processors, from, free_at, at, answer);
 }
 
 /* What steps may call besides the runtimes' functions. */

@@ -1,0 +1,72 @@
+"""What a policy knows of a network: its units, and how long each subgraph takes where."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from agent_sdk.errors import InputError
+
+NEVER: Final = 2**60
+"""Nanoseconds that stand for "this processor does not run it"."""
+ALPHA: Final = 0.1
+"""Weight of a new measurement in the expected latency (Band, section 3.2)."""
+
+
+class Network:
+    """Expected latencies of one network's subgraphs, in integer nanoseconds.
+
+    Args:
+        name: as told to people.
+        units: how many there are.
+        processors: how many the device has.
+        latency_ns: by (first unit, last unit, processor); what is missing cannot run there.
+
+    Attributes:
+        cheaper: what runs instead of it where it would be too late and may be degraded; None where there is nothing.
+        in_flight: how many of its runs may be under way at once.
+    """
+
+    cheaper: Network | None = None
+    in_flight: int = 2**31
+
+    def __init__(self, name: str, units: int, processors: int, latency_ns: Mapping[tuple[int, int, int], int]) -> None:
+        self.name, self.units, self.processors = name, units, processors
+        self.table = array("q", [NEVER]) * (processors * units * units)
+        """By processor, first and last unit; ``NEVER`` where it cannot run."""
+        for key, ns in latency_ns.items():
+            self._set(key, ns)
+
+    @property
+    def latency_ns(self) -> dict[tuple[int, int, int], int]:
+        """By (first unit, last unit, processor)."""
+        across = range(self.units)
+        every = ((first, last, p) for p in range(self.processors) for first in across for last in across[first:])
+        return {key: ns for key in every if (ns := self.expected(*key)) < NEVER}
+
+    def expected(self, first: int, last: int, processor: int) -> int:
+        """Expected latency of a subgraph; ``NEVER`` where it cannot run there."""
+        return self.table[(processor * self.units + first) * self.units + last]
+
+    def learn(self, first: int, last: int, processor: int, ns: int) -> None:
+        """Take note of what a subgraph took."""
+        before = self.expected(first, last, processor)
+        self._set((first, last, processor), ns if before >= NEVER else round(ALPHA * ns + (1 - ALPHA) * before))
+
+    def wholes(self) -> Iterable[tuple[int, int]]:
+        """Processors that run the whole network, and how long each takes."""
+        for processor in range(self.processors):
+            if (ns := self.expected(0, self.units - 1, processor)) < NEVER:
+                yield processor, ns
+
+    def grow(self, processors: int) -> None:
+        """The device has more processors now, of which this network uses none yet."""
+        self.table.extend([NEVER] * ((processors - self.processors) * self.units**2))
+        self.processors = processors
+
+    def _set(self, key: tuple[int, int, int], ns: int) -> None:
+        first, last, processor = key
+        if not (0 <= first <= last < self.units and 0 <= processor < self.processors):
+            raise InputError(f"'{self.name}' has no units {first} to {last}, or the device no processor {processor}")
+        self.table[(processor * self.units + first) * self.units + last] = min(max(ns, 1), NEVER - 1)

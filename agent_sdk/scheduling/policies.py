@@ -1,0 +1,252 @@
+"""Who goes first, and where: policies by name. Pure; ``Scheduler`` asks them, in an agent as in a simulation.
+
+A policy has two parts. ``key`` says where a subgraph stands at the device's arbiter, whose claims wait by an integer:
+the smallest goes first. ``choose`` gives processors to requests; it may leave some in the queue.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from array import array
+from typing import Final, NamedTuple
+
+from agent_sdk.errors import UnknownNameError
+from agent_sdk.scheduling.network import NEVER
+from agent_sdk.scheduling.request import Request
+from agent_sdk.scheduling.scheduler import Scheduler
+from agent_sdk.scheduling.sequence import Choice
+
+RECENT: Final = 10
+"""Deadlines of a network count for others for so many times their own length."""
+
+
+class Policy(ABC):
+    """Decides who goes first, and where.
+
+    Attributes:
+        name: what it is called.
+        by_rest: whether what is left of a run counts in its key, so that each segment has a key of its own.
+    """
+
+    name: str
+    by_rest = False
+
+    def key(self, request: Request, tail_ns: int) -> int:
+        """Where a subgraph stands at the arbiter; ``tail_ns`` is what is left of its run, its own time included."""
+        return request.ranked(request.due_ns - (tail_ns if self.by_rest else 0))
+
+    @abstractmethod
+    def choose(self, state: Scheduler, group: list[Request]) -> None:
+        """Give processors to some requests of equal priority, which stand in the order of arrival."""
+
+
+class Fifo(Policy):
+    """Each on the processor that would end it soonest if nobody else were there, in the order of arrival."""
+
+    name = "fifo"
+
+    def key(self, request: Request, tail_ns: int) -> int:
+        """The release."""
+        return request.ranked(request.release_ns)
+
+    def choose(self, state: Scheduler, group: list[Request]) -> None:
+        """Whoever's processor is not idle keeps it for itself."""
+        for request in group:
+            best = state.alone(request.network, request.unit)
+            ns = request.network.expected(request.unit, best.last, best.processor)
+            rest = best.end_ns - ns
+            end = max(state.free_ns[best.processor], state.now_ns) + ns + rest
+            choice = state.kept(request, best._replace(end_ns=end))
+            if choice is None:
+                continue
+            if state.idle(choice.processor):
+                state.take(request, choice)
+            else:
+                state.block(choice.processor)
+
+
+class ShortestExpectedLatency(Policy):
+    """Band's: again and again whose shortest expected latency is the largest, onto a busy processor too."""
+
+    name = "shortest_expected_latency"
+
+    def choose(self, state: Scheduler, group: list[Request]) -> None:
+        """Everybody gets a processor."""
+        while group:
+            choices = [state.shortest(request) for request in group]
+            at = max(range(len(group)), key=lambda index: choices[index].end_ns)  # of equals the first
+            request = group.pop(at)
+            choice = state.kept(request, choices[at])
+            if choice is not None:
+                state.take(request, choice)
+
+
+class Heft(Policy):
+    """Band's heterogeneous earliest finish time: the largest shortest latency first, among whose processor is idle.
+
+    What is reserved for the next subgraph of another request counts as waiting.
+    """
+
+    name = "heft"
+
+    def choose(self, state: Scheduler, group: list[Request]) -> None:
+        """Whoever's processor is busy is counted as waiting there, and passed."""
+        while group and state.any_idle():
+            taken = self._one(state, group)
+            if taken is None:
+                return
+            group.remove(taken)
+
+    def _one(self, state: Scheduler, group: list[Request]) -> Request | None:
+        """Who got a processor, or was dropped; None where nobody can."""
+        waiting = state.free_ns[:]
+        for other in state.alive():
+            if other.then is not None:
+                waiting[other.then[0]] += other.then[1]
+        yielding = list(group)
+        while yielding:
+            choices = [self._behind_others(state, request, waiting) for request in yielding]
+            at = max(range(len(yielding)), key=lambda index: choices[index].end_ns)  # of equals the first
+            request = yielding.pop(at)
+            choice = state.kept(request, choices[at])
+            if choice is None:
+                return request
+            if state.idle(choice.processor):
+                then = choice.then
+                request.then = then and (then[2], request.network.expected(*then))
+                state.take(request, choice)
+                return request
+            waiting[choice.processor] += request.network.expected(request.unit, choice.last, choice.processor)
+        return None
+
+    def _behind_others(self, state: Scheduler, request: Request, waiting: array[int]) -> Choice:
+        """The way on, where what is reserved for the request itself is no waiting."""
+        if request.then is None:
+            return state.shortest(request, waiting)
+        free = waiting[:]
+        free[request.then[0]] -= request.then[1]
+        return state.shortest(request, free)
+
+
+class LeastSlack(Policy):
+    """Band's: least deadline - now - expected latency first; who has no deadline comes last.
+
+    Whoever's processor is busy is passed, so that none stays idle while somebody can use it.
+    """
+
+    name = "least_slack"
+    by_rest = True
+
+    def choose(self, state: Scheduler, group: list[Request]) -> None:
+        """In the order of slack, as it was when this began."""
+        found = {request: state.shortest(request) for request in group}
+
+        def slack(request: Request) -> int:
+            return NEVER if request.deadline_ns is None else request.deadline_ns - found[request].end_ns
+
+        changed = False
+        for request in sorted(group, key=slack):
+            choice = state.kept(request, state.shortest(request) if changed else found[request])
+            if choice is not None and state.idle(choice.processor):
+                state.take(request, choice)
+                changed = True
+
+
+class _Option(NamedTuple):
+    """A whole network on one processor: its core time, when it ends, where."""
+
+    cost: int
+    end_ns: int
+    processor: int
+
+
+class EarliestDeadline(Policy):
+    """Earliest deadline first, each on the cheapest cores that still make it: what a small group saves serves others.
+
+    A whole network goes to the idle processor that takes least core time (its latency times its cores) among those that
+    make the deadline; where waiting for a busy one makes it and no idle one does, that is kept for it. Who can make it
+    nowhere goes behind all who can. What has no deadline takes what ends it soonest. Nobody takes so much for so long
+    that a network which has been asked for lately could not make its deadline any more, where there is another way.
+    """
+
+    name = "earliest_deadline"
+
+    def choose(self, state: Scheduler, group: list[Request]) -> None:
+        """First those who can make their deadlines, then the others, then who has none."""
+        hopeless: list[Request] = []
+        for request in sorted(group, key=lambda one: (one.deadline_ns is None, one.due_ns)):
+            if not state.any_idle():
+                return
+            if not self._place(state, request):
+                hopeless.append(request)
+        for request in hopeless:
+            self._late(state, request)
+
+    def _place(self, state: Scheduler, request: Request) -> bool:
+        """Whether a request has been dealt with; False where it cannot make its deadline."""
+        limit = 2 * NEVER if request.deadline_ns is None else request.deadline_ns
+        options = _options(state, request)
+        ending = sorted((one for one in options if one.end_ns <= limit), key=lambda one: one[1:])
+        if request.deadline_ns is not None:
+            ending.sort()
+        idle = [one for one in ending if state.idle(one.processor)]
+        chosen = next((one for one in idle if self._leaves_room(state, request, one)), idle[0] if idle else None)
+        if chosen is not None:
+            state.take(request, Choice(chosen.end_ns, request.network.units - 1, chosen.processor, None))
+            return True
+        choice = state.shortest(request)
+        if choice.end_ns > limit:
+            return False
+        if state.idle(choice.processor):
+            state.take(request, choice)
+        elif request.deadline_ns is not None:
+            state.block(choice.processor)
+        return True
+
+    def _late(self, state: Scheduler, request: Request) -> None:
+        choice = state.kept(request, state.shortest(request))
+        if choice is None:
+            return
+        idle = sorted(one for one in _options(state, request) if state.idle(one.processor))
+        if idle:
+            state.take(request, Choice(idle[0].end_ns, request.network.units - 1, idle[0].processor, None))
+        elif state.idle(choice.processor):
+            state.take(request, choice)
+
+    def _leaves_room(self, state: Scheduler, request: Request, option: _Option) -> bool:
+        """Whether others that have deadlines can make them while this runs."""
+        takes, mask = option.end_ns - state.now_ns, state.masks[option.processor]
+        for other, (deadline, at) in state.active.items():
+            if other is request.network or at + RECENT * deadline < state.now_ns:
+                continue
+            fits = any(
+                ns + (takes if state.masks[processor] & mask else 0) <= deadline for processor, ns in other.wholes()
+            )
+            if not fits:
+                return False
+        return True
+
+
+def _options(state: Scheduler, request: Request) -> list[_Option]:
+    """Where the whole of a request can run; nothing once it has begun."""
+    if request.unit:
+        return []
+    now, free, widths = state.now_ns, state.free_ns, state.widths
+    return [
+        _Option(ns * widths[processor], max(free[processor], now) + ns, processor)
+        for processor, ns in request.network.wholes()
+    ]
+
+
+POLICIES: Final[dict[str, type[Policy]]] = {
+    own.name: own for own in (Fifo, ShortestExpectedLatency, Heft, LeastSlack, EarliestDeadline)
+}
+
+
+def policy(which: str | Policy) -> Policy:
+    """A policy by name, or as it is given. Raises UnknownNameError."""
+    if isinstance(which, Policy):
+        return which
+    if which not in POLICIES:
+        raise UnknownNameError("policy", which, POLICIES)
+    return POLICIES[which]()

@@ -1,0 +1,262 @@
+"""What runs and what waits on the processors of one device. Pure: no thread, and no clock but an argument.
+
+An agent drives it with real runs, a simulation with simulated ones. Whatever happens is told to it (``submit``,
+``finished``, ``cancel``); ``decide`` then has the policy choose what starts. Processors that share a resource exclude
+each other. What a policy gives to a processor that is busy waits there, first in, first out.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
+
+from agent_sdk.scheduling.network import NEVER, Network
+from agent_sdk.scheduling.request import PATIENCE_NS, Late, Request
+from agent_sdk.scheduling.sequence import Choice, Shortest
+
+
+@dataclass(eq=False, frozen=True, slots=True)
+class Dispatch:
+    """A subgraph of a request that starts, or waits for its processor.
+
+    Attributes:
+        request: whose.
+        first: its first unit.
+        last: its last one.
+        processor: where.
+        end_ns: when it is expected to end.
+        key: where it stands at the arbiter.
+    """
+
+    request: Request
+    first: int
+    last: int
+    processor: int
+    end_ns: int
+    key: int
+
+
+class Chooses(Protocol):
+    """A policy, as the scheduler asks it."""
+
+    def key(self, request: Request, tail_ns: int) -> int:
+        """Where a subgraph stands at the arbiter, of which so much is left; see ``policies.Policy``."""
+        ...
+
+    def choose(self, state: Scheduler, group: list[Request]) -> None:
+        """Give processors to some of these requests; see ``policies.Policy``."""
+        ...
+
+
+class Scheduler:
+    """The state of a device, and its policy.
+
+    Args:
+        policy: who goes first, and where.
+        masks: per processor the resources it takes, as bits.
+
+    Attributes:
+        masks: likewise.
+        queue: what waits for a decision, in the order of arrival; what has begun stands before the rest.
+        running: what was started.
+        committed: what a policy gave to a processor that is busy, in that order.
+        now_ns: when the decision is taken.
+        free_ns: per processor when it is expected to be free, what was committed to it included.
+        active: by network the latest deadline that was asked of it, from the release on, and when.
+    """
+
+    def __init__(self, policy: Chooses, masks: Sequence[int]) -> None:
+        self.policy = policy
+        self.masks: list[int] = []
+        self.queue: list[Request] = []
+        self.running: list[Dispatch] = []
+        self.committed: list[Dispatch] = []
+        self.active: dict[Network, tuple[int, int]] = {}
+        self.now_ns = 0
+        self.free_ns = array("q")
+        self._nobody = array("q")
+        self._shortest = Shortest()
+        self._busy = self._blocked = 0
+        self._number = 0
+        self._started: list[Dispatch] = []
+        self._dropped: list[Request] = []
+        self.add_processors(masks)
+
+    def add_processors(self, masks: Sequence[int]) -> None:
+        """The device has more processors from now on."""
+        self.masks += masks
+        self.overlaps = [[q for q, other in enumerate(self.masks) if other & mask] for mask in self.masks]
+        self.widths = [mask.bit_count() for mask in self.masks]
+        self.free_ns = array("q", [0]) * len(self.masks)
+        self._nobody = array("q", [0]) * len(self.masks)
+
+    # What happens
+
+    def submit(
+        self,
+        network: Network,
+        now_ns: int,
+        *,
+        deadline_ns: int | None = None,
+        priority: int = 0,
+        on_late: Late = "late",
+    ) -> Request:
+        """A run is asked for."""
+        self._number += 1
+        request = Request(network, self._number, now_ns, deadline_ns, priority, on_late)
+        if deadline_ns is not None:
+            self.active[network] = (deadline_ns - now_ns, now_ns)
+        self.queue.append(request)
+        return request
+
+    def cancel(self, request: Request) -> bool:
+        """Take a request out; False where a part of it runs, which ends by itself."""
+        self.committed = [one for one in self.committed if one.request is not request]
+        if request in self.queue:
+            self.queue.remove(request)
+        return all(one.request is not request for one in self.running)
+
+    def finished(self, dispatch: Dispatch, took_ns: int | None, *, failed: bool = False) -> bool:
+        """A subgraph has ended; whether its request has.
+
+        ``took_ns`` is what it took where that is evidence. What has more units to run waits before all others.
+        """
+        self.running.remove(dispatch)
+        request = dispatch.request
+        if took_ns is not None:
+            request.network.learn(dispatch.first, dispatch.last, dispatch.processor, took_ns)
+        request.unit = dispatch.last + 1
+        over = failed or request.unit >= request.network.units
+        if not over:
+            self.queue.insert(0, request)
+        return over
+
+    def decide(self, now_ns: int) -> tuple[list[Dispatch], list[Request]]:
+        """What starts now, and what is dropped."""
+        self.now_ns = now_ns
+        self._busy = self._blocked = 0
+        self._started, self._dropped = [], []
+        self.free_ns = array("q", [now_ns]) * len(self.masks)
+        for one in self.running:
+            self._busy |= self.masks[one.processor]
+            self._occupy(one.processor, one.end_ns)
+        waiting, self.committed = self.committed, []
+        for one in waiting:
+            free = max(self.free_ns[one.processor], now_ns)
+            ns = one.request.network.expected(one.first, one.last, one.processor)
+            self._place(Dispatch(one.request, one.first, one.last, one.processor, free + ns, one.key))
+        for aged, group in self._groups():
+            self.policy.choose(self, group)
+            for request in group if aged else ():
+                if request in self.queue:
+                    self.block(self.alone(request.network, request.unit).processor)
+        return self._started, self._dropped
+
+    def _groups(self) -> Iterator[tuple[bool, list[Request]]]:
+        """Requests of one priority, the highest first; of equal ones those that have waited for too long come before.
+
+        Nobody who comes later may take the processor of one of those.
+        """
+        long_ago = self.now_ns - PATIENCE_NS
+
+        def rank(request: Request) -> tuple[int, bool]:
+            since = request.release_ns if request.deadline_ns is None else request.deadline_ns
+            return -request.priority, since > long_ago
+
+        for (_, fresh), members in groupby(self._in_flight(sorted(self.queue, key=rank)), key=rank):
+            yield not fresh, list(members)
+
+    def _in_flight(self, queue: list[Request]) -> list[Request]:
+        """Without those whose network has as many runs under way as it may; a later run never passes an earlier one."""
+        under_way = Counter(one.request.network for one in (*self.running, *self.committed))
+        under_way.update(request.network for request in queue if request.unit)
+        found = []
+        for request in queue:
+            if not request.unit:
+                if under_way[request.network] >= request.network.in_flight:
+                    continue
+                under_way[request.network] += 1
+            found.append(request)
+        return found
+
+    # What policies ask and say
+
+    def idle(self, processor: int) -> bool:
+        """Whether something can start on a processor now."""
+        return not (self._busy | self._blocked) & self.masks[processor]
+
+    def alive(self) -> set[Request]:
+        """Who waits or runs."""
+        return {*self.queue, *(one.request for one in (*self.running, *self.committed))}
+
+    def any_idle(self) -> bool:
+        """Whether something can start anywhere."""
+        return any(map(self.idle, range(len(self.masks))))
+
+    def shortest(self, request: Request, free_ns: array[int] | None = None) -> Choice:
+        """The way on that ends a request soonest."""
+        free = self.free_ns if free_ns is None else free_ns
+        return self._shortest(request.network, request.unit, free, self.now_ns)
+
+    def alone(self, network: Network, unit: int = 0) -> Choice:
+        """The way on that would end soonest if nobody else were there; its end is what is left."""
+        return self._shortest(network, unit, self._nobody, 0)
+
+    def take(self, request: Request, choice: Choice) -> None:
+        """Give a request its processor: it starts there, or waits for it."""
+        self.queue.remove(request)
+        tail = self.alone(request.network, request.unit).end_ns
+        key = self.policy.key(request, tail)
+        ns = request.network.expected(request.unit, choice.last, choice.processor)
+        free = self.free_ns[choice.processor]
+        self._place(Dispatch(request, request.unit, choice.last, choice.processor, free + ns, key))
+
+    def block(self, processor: int) -> None:
+        """Let nobody else start on a processor in this decision."""
+        self._blocked |= self.masks[processor]
+
+    def drop(self, request: Request) -> None:
+        """Give a request up."""
+        self.queue.remove(request)
+        self._dropped.append(request)
+
+    def kept(self, request: Request, choice: Choice) -> Choice | None:
+        """The choice itself where a request can make its deadline by it; else what ``on_late`` says.
+
+        None where the request is dropped; the choice of its cheaper network where it is degraded to that.
+        """
+        if request.deadline_ns is None or choice.end_ns <= request.deadline_ns or request.unit:
+            return choice
+        if request.on_late == "drop":
+            self.drop(request)
+            return None
+        if request.on_late == "degrade" and (cheaper := request.network.cheaper) is not None:
+            request.network = cheaper
+            return self.kept(request, self.shortest(request))
+        return choice
+
+    def _place(self, dispatch: Dispatch) -> None:
+        mask = self.masks[dispatch.processor]
+        if (self._busy | self._blocked) & mask:
+            self.committed.append(dispatch)
+            self._blocked |= mask
+        else:
+            self.running.append(dispatch)
+            self._started.append(dispatch)
+            self._busy |= mask
+        self._occupy(dispatch.processor, dispatch.end_ns)
+
+    def _occupy(self, processor: int, until_ns: int) -> None:
+        free = self.free_ns
+        for other in self.overlaps[processor]:
+            if free[other] < until_ns:
+                free[other] = until_ns
+
+
+def runnable(network: Network) -> bool:
+    """Whether the processors together run all of a network."""
+    return Shortest()(network, 0, array("q", [0]) * network.processors, 0).end_ns < NEVER

@@ -1,0 +1,145 @@
+"""A mix under a policy in simulated time: the scheduler that an agent drives, on processors that only wait."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+from agent_sdk.scheduling.mixes import Mix, Stream
+from agent_sdk.scheduling.network import Network
+from agent_sdk.scheduling.policies import Policy
+from agent_sdk.scheduling.request import Request
+from agent_sdk.scheduling.scheduler import Dispatch, Scheduler
+
+AGAIN_NS: Final = 1_000_000
+"""How long a closed loop waits after a run that was dropped."""
+Takes = Callable[[Dispatch], int]
+"""How long a subgraph really takes, nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One run of a mix, as it went; milliseconds from the start of the mix.
+
+    Attributes:
+        stream: which.
+        release_ms: when it was asked for.
+        end_ms: when its outputs were there; None where it was dropped, failed, or had not ended when the mix did.
+        deadline_ms: when they were to be there; None where nobody said.
+        dropped: whether it was given up before it began.
+    """
+
+    stream: str
+    release_ms: float
+    end_ms: float | None
+    deadline_ms: float | None
+    dropped: bool = False
+
+    @property
+    def missed(self) -> bool:
+        """Whether a deadline was missed; who was dropped has missed it."""
+        return self.deadline_ms is not None and (self.end_ms is None or self.end_ms > self.deadline_ms)
+
+
+def expected(dispatch: Dispatch) -> int:
+    """What is expected is what it takes."""
+    return dispatch.request.network.expected(dispatch.first, dispatch.last, dispatch.processor)
+
+
+def simulate(
+    mix: Mix,
+    networks: Mapping[str, Network],
+    masks: Sequence[int],
+    policy: Policy,
+    *,
+    takes: Takes = expected,
+    seed: int = 0,
+    told: Callable[[int, Sequence[Dispatch], Sequence[Request]], object] = lambda *_: None,
+) -> list[Ended]:
+    """What becomes of every run of a mix.
+
+    Args:
+        mix: what is asked for.
+        networks: by model, as the streams name it.
+        masks: per processor the resources it takes.
+        policy: who decides.
+        takes: how long subgraphs take.
+        seed: of what is left to chance.
+        told: hears every decision: when, what started, and what was dropped.
+    """
+    return _Simulation(mix, networks, Scheduler(policy, masks), takes, seed, told).run()
+
+
+class _Simulation:
+    def __init__(
+        self,
+        mix: Mix,
+        networks: Mapping[str, Network],
+        scheduler: Scheduler,
+        takes: Takes,
+        seed: int,
+        told: Callable[[int, Sequence[Dispatch], Sequence[Request]], object],
+    ) -> None:
+        self.mix, self.networks, self.scheduler = mix, networks, scheduler
+        self.takes, self.told = takes, told
+        self.draw = random.Random(seed)
+        self.end_ns = round(mix.seconds * 1e9)
+        self.order = count()
+        self.events: list[tuple[int, int, Stream | Dispatch]] = []
+        self.streams: dict[Request, Stream] = {}
+        self.ended: list[Ended] = []
+        for stream in mix.streams:
+            for at in stream.releases(mix.seconds, seed):
+                self._at(round(at * 1e6), stream)
+            if stream.arrival == "closed":
+                self._at(0, stream)
+
+    def _at(self, ns: int, what: Stream | Dispatch) -> None:
+        heapq.heappush(self.events, (ns, next(self.order), what))
+
+    def run(self) -> list[Ended]:
+        while self.events:
+            now = self.events[0][0]
+            while self.events and self.events[0][0] == now:
+                self._happens(now, heapq.heappop(self.events)[2])
+            started, dropped = self.scheduler.decide(now)
+            self.told(now, started, dropped)
+            for dispatch in started:
+                self._at(now + self.takes(dispatch), dispatch)
+            for request in dropped:
+                self._over(request, now, dropped=True)
+        return self.ended
+
+    def _happens(self, now: int, what: Stream | Dispatch) -> None:
+        if isinstance(what, Dispatch):
+            if self.scheduler.finished(what, self.takes(what)):
+                self._over(what.request, now, dropped=False)
+            return
+        due = what.due_ms
+        request = self.scheduler.submit(
+            self.networks[what.model],
+            now,
+            deadline_ns=None if due is None else now + round(due * 1e6),
+            priority=what.priority,
+            on_late=what.on_late,
+        )
+        self.streams[request] = what
+
+    def _over(self, request: Request, now: int, *, dropped: bool) -> None:
+        stream = self.streams.pop(request)
+        deadline = None if request.deadline_ns is None else request.deadline_ns / 1e6
+        end = None if dropped else now / 1e6
+        self.ended.append(Ended(stream.name, request.release_ns / 1e6, end, deadline, dropped))
+        following = [stream] if stream.arrival == "closed" else []
+        if not dropped:
+            following += [
+                one
+                for one in self.mix.followers(stream.name)
+                if one.after is not None and self.draw.random() < one.after.probability
+            ]
+        for one in following if now < self.end_ns else ():
+            self._at(now + (AGAIN_NS if dropped else 0), one)

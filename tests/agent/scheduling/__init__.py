@@ -1,0 +1,1 @@
+"""Tests of the policies, the scheduler and what runs several networks."""
