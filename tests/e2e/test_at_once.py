@@ -43,7 +43,7 @@ def test_the_first_plan_rests_on_predictions(cache: Path, tmp_path: Path) -> Non
 
 
 def test_the_planner_inside_predicts_too(cache: Path) -> None:
-    """In one process: the first network is measured before it is planned, the second behind its first plan."""
+    """In one process: the first network is measured before it is planned, the second once its plan is to be renewed."""
     inputs, right = expected(UNSEEN, seed=4)
     with Agent(processors="ort@0") as agent:
         assert agent.obtain(read_model(UNSEEN), at_once=True).profiled_signatures > 0  # nothing to predict from
@@ -52,6 +52,7 @@ def test_the_planner_inside_predicts_too(cache: Path) -> None:
         first = agent.obtain(read_model(UNSEEN), at_once=True)
         assert (first.profiled_signatures, first.preliminary) == (0, True)
         with agent.load(UNSEEN, background=False) as session:
-            assert session.latest.obtained.profiled_signatures > 0
+            assert session.latest.obtained.profiled_signatures == 0
+            agent.refresh(session)
             assert not session.latest.obtained.plan.filled
             assert relative_error(session.run(inputs), right) <= 1e-4

@@ -298,7 +298,7 @@ def test_hopes_figures_are_drawn_from_their_own_methods(tmp_path: Path, capsys: 
         (None, [], "no <phone>--<model>.json here"),
         ("{", [], "Expecting property name"),
         ("{}", [], "'ops' is missing"),
-        ('{"ops": [], "tensors": {}, "transfer_us": []}', [], "has no ops"),
+        ('{"ops": [], "tensors": {}, "transfer_us": []}', [], "no op that was measured on a CPU"),
         ("GOOD", ["--models", "vgg"], "no profile of 'vgg'"),
         ("GOOD", ["--cpu", "cpu_big_9"], "not measured on 'cpu_big_9', only on cpu_big_1"),
         ("GOOD", ["--methods", "magic"], "no method 'magic'"),

@@ -179,7 +179,8 @@ def test_sessions_opened_and_closed_leave_nothing(frozen: Path) -> None:
 FORKING = """
 import gc, os, signal, threading
 from agent_sdk.runtimes.offered import discover
-from agent_sdk.engine import Device, DeviceClosedError, Executor, build_program
+from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.errors import DeviceClosedError
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_model
 import random
 
