@@ -18,10 +18,9 @@ CHROMIUM := command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-$(VENV)/.run: pyproject.toml hope_zoo/pyproject.toml constraints.txt $(wildcard agent_sdk/native/*.[ch])
+$(VENV)/.run: pyproject.toml hope_zoo/pyproject.toml constraints.txt $(wildcard agent_sdk/native/*.[ch] planner_api/planning/native/*.[ch])
 	@echo "making $(VENV), then installing into it, once: this takes minutes"
 	$(AUDIBLY) $(PYTHON) -m venv $(VENV) && $(INSTALL) -e '.[all,openvino]' -e ./hope_zoo
-	$(BIN)/python -m planner_api.planning
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run tests/carried.txt

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the GPU benchmark on a machine without a network: Python 3.12 with torch, onnx, onnxruntime, numpy, numba,
+# Runs the GPU benchmark on a machine without a network: Python 3.12 with torch, onnx, onnxruntime, numpy,
 # networkx, httpx and rich must be there; whatever else is missing is taken from a folder of wheels.
 #
 #   where there is a network:    benchmarks/gpu.sh wheels WHEELS
@@ -27,10 +27,8 @@ run)
     HOPE_COMMIT=$(cat "$wheels/commit")
     export HOPE_COMMIT
     mkdir -p "$results"
-    # The planner's kernels are compiled beside the GPU's work, not in its time.
-    python3 -W ignore -c "from planner_api.planning.warming import warm; warm()" &
+    python3 agent_sdk/native/building.py || true # without its compiler plans run in sequence
     python3 -W ignore -m benchmarks.gpu --json "$results/gpu.json" --trace "$results" "$@" 2>&1 | tee "$results/gpu.log"
-    wait
     ;;
 *)
     sed -n '2,6s/^# *//p' "$0"

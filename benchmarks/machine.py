@@ -21,7 +21,6 @@ from benchmarks.profiles import CPU, GPU, BadProfile, PhoneProfile, find, phone_
 from benchmarks.results import Measure, report, verdict
 from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise
 from planner_api.planning.optimise import Outcome
-from planner_api.planning.warming import warm
 
 NASNET = "nasnet-large"
 GROUPS = ((4, ((0, 1, 2, 3),)), (2, ((0, 1), (2, 3))), (1, ((0,), (1,), (2,), (3,))))
@@ -145,7 +144,6 @@ def planned(problem: Problem, method: str, budget: float) -> tuple[Outcome, floa
 
 def run(profiles: Sequence[PhoneProfile], budget: float) -> list[Measure]:
     """Every figure."""
-    warm()
     found = []
     ratios = []
     for profile in [one for one in profiles if one.model == NASNET]:

@@ -4,7 +4,7 @@
 #   benchmarks/many_cores.sh prepare DIRECTORY          here: wheels for its Python, and the native library
 #   benchmarks/many_cores.sh run DIRECTORY RESULTS      there: install them beside what it has, and run
 #
-# The machine has Python 3.12 with numpy, onnx, onnxruntime, numba, networkx, httpx and rich. DIRECTORY is what is carried
+# The machine has Python 3.12 with numpy, onnx, onnxruntime, networkx, httpx and rich. DIRECTORY is what is carried
 # along, some 20 MB. MODELS, ROUNDS, PATIENCE and WAIT may be set.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -43,7 +43,6 @@ run() {
     export PYTHONPATH=$root:$site/packages HOPE_CACHE_DIR=$site/cache HOPE_COMMIT
     HOPE_COMMIT=$(cat "$carried/commit")
     "$python" -m agent_sdk.cli devices || true
-    "$python" -m planner_api.planning # compiles the search here, not while the first plan is waited for
     local model
     for model in ${models//,/ }; do
         CUDA_VISIBLE_DEVICES="" "$python" -m benchmarks.engine --models "$model" --processors ort \

@@ -37,7 +37,6 @@ from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.methods import Bound, Solution, solve
 from planner_api.planning.methods import method as find_method
-from planner_api.planning.warming import warm
 
 METHODS = "auto,greedy,ilp,heft,dmdar,mosaic,mosaic+overlap,partitiontuner,partitiontuner+overlap,mulayer,single"
 OVERLAP = "+overlap"
@@ -92,13 +91,11 @@ def replay(problem: Problem, letters: str) -> float:
 
 
 def warm_up(problem: Problem, methods: Sequence[str], budget: float) -> None:
-    """Import and compile everything that the methods use, so that no row pays for it.
+    """Import everything that the methods use, so that no row pays for it.
 
     As in the server, what now lives for good is then hidden from the garbage collector, whose pause would otherwise
     fall into some row.
     """
-    if "auto" in methods:
-        warm()
     for method in methods:
         if method != MULAYER:
             plan(problem, method, Budget(min(budget, 1.0)))

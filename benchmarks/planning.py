@@ -9,9 +9,6 @@ Every line ends with what the figure must be.
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -22,6 +19,7 @@ from statistics import median, quantiles
 import numpy as np
 
 from agent_sdk.model import read_model
+from agent_sdk.native import building
 from benchmarks import cli
 from benchmarks.profiles import GPU, BadProfile, PhoneProfile, find, phone_problem
 from benchmarks.results import verdict
@@ -175,21 +173,13 @@ def synthetic(budget: float, seeds: int) -> None:
             verdict("  gap", ours / outcome.bound.us - 1, 0.01)
 
 
-def nothing_compiled() -> None:
-    """Two processes, the first with no machine code on disk: one plans at once, one for a second with all it has."""
+def kernels() -> None:
+    """The planner's kernels as an installation makes them."""
     with tempfile.TemporaryDirectory() as folder:
-        for seconds, what in ((0.0, "a first plan"), (1.0, "a plan of one second")):
-            began = time.perf_counter()
-            code = f"from benchmarks.planning import with_cuts; with_cuts({seconds})"
-            environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
-            subprocess.run([sys.executable, "-c", code], env=environment, check=True, stderr=subprocess.DEVNULL)
-            verdict(f"nothing compiled: {what}, seconds beyond it", time.perf_counter() - began - seconds, 5.0)
-
-
-def with_cuts(seconds: float) -> None:
-    """SqueezeNet on a seeded profile, its ops cut where that pays."""
-    graph = read_model(shipped.FOLDER / shipped.FILES["squeezenet"]).graph
-    optimise(build_problem(graph, synthetic_profile(graph, 0), cut=True), "auto", Budget(seconds))
+        began = time.perf_counter()
+        why = building.build(Path(folder) / "kernels.so", building.KERNELS)
+        print(f"kernels: {why or 'built'}")
+        verdict("  seconds to compile them", time.perf_counter() - began, 6.0)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -202,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         profiles = find(options.folder)
-        nothing_compiled()
+        kernels()
         largest = [profile for profile in profiles if len(profile.ops) > 1000]
         optimise(phone_problem(profiles[0], profiles[0].cpus[-1]), "auto", Budget(1.0))  # compile before timing
         synthetic(options.budget, options.seeds)

@@ -29,7 +29,6 @@ from planner_api.planning import Budget, PlanningError, Problem, check, optimise
 from planner_api.planning.problem.arrays import FloatArray
 from planner_api.planning.problem.cutter import Cutter, Shape
 from planner_api.planning.problem.transfers import elements, fit
-from planner_api.planning.warming import warm
 from planner_api.prediction.features import POOLS, Features
 
 BUDGET_S = 10.0
@@ -132,7 +131,6 @@ def chain(profile: PhoneProfile) -> PhoneProfile | None:
 
 def phones(profiles: Sequence[PhoneProfile], options: argparse.Namespace) -> Found:
     """Plans with cuts over the authors' HOPE:LP, and chains of convolutions over the best single processor."""
-    warm()
     lines: list[list[str | float | None]] = []
     over: dict[str, list[float]] = {"lp": [], "chain": []}
     print(

@@ -61,12 +61,13 @@ def test_a_bare_install_names_the_extra(command: tuple[str, ...], extra: str, ba
     assert f"pip install 'hope-inference[{extra}]'" in done.stderr
 
 
-def test_the_wheel_brings_the_lanes_for_any_python(bare: Path) -> None:
+def test_the_wheel_brings_what_is_built_for_any_python(bare: Path) -> None:
     """Built at install, for this machine's C library, and loadable from where it was installed."""
     (wheel,) = bare.parents[1].glob("hope_inference-*.whl")
     assert wheel.name.split("-", 2)[2].startswith("py3-none-linux_")
-    code = "import ctypes, pathlib, agent_sdk; at = pathlib.Path(agent_sdk.__file__).parent; " + (
-        "ctypes.CDLL(str(at / 'native' / 'lanes.so')).hope_make_arbiter"
+    code = "import ctypes, pathlib, agent_sdk; at = pathlib.Path(agent_sdk.__file__).parents[1]; " + (
+        "ctypes.CDLL(str(at / 'agent_sdk/native/lanes.so')).hope_make_arbiter;"
+        "ctypes.CDLL(str(at / 'planner_api/planning/native/kernels.so')).hope_anneal"
     )
     done = ran(bare / "python", "-c", code)
     assert done.returncode == 0, done.stderr
@@ -81,8 +82,9 @@ def test_a_wheel_for_another_machine_is_made_by_the_compiler_from_pip(machine: s
     built = ran(*pip, "wheel", *options, "--wheel-dir", tmp_path, source, HOPE_WHEEL_MACHINE=machine)
     assert built.returncode == 0, built.stderr
     (wheel,) = tmp_path.glob(f"hope_inference-*-py3-none-manylinux_2_17_{machine}.whl")
-    library = zipfile.ZipFile(wheel).read("agent_sdk/native/lanes.so")
-    assert int.from_bytes(library[18:20], "little") == {"x86_64": 62, "aarch64": 183}[machine]
+    for name in ("agent_sdk/native/lanes.so", "planner_api/planning/native/kernels.so"):
+        library = zipfile.ZipFile(wheel).read(name)
+        assert int.from_bytes(library[18:20], "little") == {"x86_64": 62, "aarch64": 183}[machine]
 
 
 def test_a_bare_import_names_the_extra(bare: Path) -> None:

@@ -1,10 +1,11 @@
-"""How the native lanes are built: once, when the package is installed; the build backend of ``pyproject.toml``.
+"""How the C code is built: once, when the package is installed; the build backend of ``pyproject.toml``.
 
-A plain shared library, loaded by ctypes, so that one wheel serves every version of Python. The system's compiler makes
-it, or the one that pip brings where there is none. Where neither can be had the package installs without it, and plans
-run in sequence. ``HOPE_WHEEL_MACHINE=aarch64`` builds for another machine, with pip's compiler.
+Two plain shared libraries, loaded by ctypes, so that one wheel serves every version of Python: the agent's lanes and
+the planner's kernels. The system's compiler makes them, or the one that pip brings where there is none. Where neither
+can be had the package installs without them: plans run in sequence, and the planner does not search.
+``HOPE_WHEEL_MACHINE=aarch64`` builds for another machine, with pip's compiler.
 
-``python agent_sdk/native/building.py`` builds it in place.
+``python agent_sdk/native/building.py`` builds them in place.
 """
 
 from __future__ import annotations
@@ -43,11 +44,14 @@ __all__ = [
 ]
 
 HERE = Path(__file__).parent
-SOURCES = [HERE / "lanes.c", HERE / "arbiter.h", HERE / "sequence.h"]
-LIBRARY = "lanes.so"
+LANES = (HERE / "lanes.c",)
+_PLANNER = HERE.parents[1] / "planner_api" / "planning" / "native"
+KERNELS = (_PLANNER / "annealing.c", _PLANNER / "labels.c")
+IN_PLACE = {HERE / "lanes.so": LANES, _PLANNER / "kernels.so": KERNELS}
 MACHINE = os.environ.get("HOPE_WHEEL_MACHINE", "")
 """The machine to build a wheel for; empty: this one, for this one's C library."""
-FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden")
+FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off")
+"""Sums are rounded as Python rounds them: the kernels' times are the simulator's to the last bit."""
 COMPILERS = ("cc", "gcc", "clang")
 GLIBC = "2.17"
 """The oldest C library that wheels for others are made for."""
@@ -77,16 +81,16 @@ def commands() -> list[list[str]]:
     return found
 
 
-def build(path: Path, compilers: Iterable[list[str]] | None = None) -> str:
-    """Make the library at ``path``; why that could not be done, else an empty text."""
+def build(path: Path, sources: Iterable[Path], compilers: Iterable[list[str]] | None = None) -> str:
+    """Make a library at ``path``; why that could not be done, else an empty text."""
     if not sys.platform.startswith("linux"):
-        return f"the native lanes are for Linux, this is {sys.platform}"
+        return f"the native code is for Linux, this is {sys.platform}"
     said = "no C compiler was found"
     path.parent.mkdir(parents=True, exist_ok=True)
     for command in commands() if compilers is None else compilers:
         made = path.with_suffix(".part")
         try:
-            full = [*command, *FLAGS, "-o", str(made), str(SOURCES[0])]
+            full = [*command, *FLAGS, "-o", str(made), *map(str, sources), "-lm"]
             subprocess.run(full, check=True, capture_output=True, text=True, timeout=BUILD_S)
         except (OSError, subprocess.SubprocessError) as error:
             detail = (getattr(error, "stderr", None) or "").strip().splitlines()
@@ -97,8 +101,8 @@ def build(path: Path, compilers: Iterable[list[str]] | None = None) -> str:
     return said
 
 
-class BuildLanes(build_ext):
-    """Builds the library as setuptools builds an extension."""
+class BuildNative(build_ext):
+    """Builds the libraries as setuptools builds extensions."""
 
     def get_ext_filename(self, fullname: str) -> str:
         """Without a version of Python in it."""
@@ -106,12 +110,12 @@ class BuildLanes(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         """Compile, or say why not and go on."""
-        why = build(Path(self.get_ext_fullpath(ext.name)))
+        why = build(Path(self.get_ext_fullpath(ext.name)), [Path(source) for source in ext.sources])
         if why:
-            print(f"warning: plans will run in sequence, without the native lanes: {why}", file=sys.stderr)
+            print(f"warning: {ext.name} is left out, plans will be slower: {why}", file=sys.stderr)
 
 
-class LanesWheel(bdist_wheel):
+class NativeWheel(bdist_wheel):
     """A wheel for any Python, and for one kind of machine."""
 
     def get_tag(self) -> tuple[str, str, str]:
@@ -121,4 +125,4 @@ class LanesWheel(bdist_wheel):
 
 
 if __name__ == "__main__":
-    sys.exit(build(HERE / LIBRARY) or 0)
+    sys.exit("; ".join(filter(None, (build(path, sources) for path, sources in IN_PLACE.items()))) or 0)

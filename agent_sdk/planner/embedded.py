@@ -29,7 +29,7 @@ BESIDE: Final = ("", "-wal", "-shm", "-journal")
 
 STOP_S: Final = 10.0
 """Seconds that it may take to stop; what it answered is in its database by then."""
-LIBRARIES: Final = ("aiosqlite", "alembic", "httpcore", "numba", "planner_api.access")
+LIBRARIES: Final = ("aiosqlite", "alembic", "httpcore", "planner_api.access")
 """Loggers behind the embedded planner. An application need not know that it has one: they speak of what went wrong,
 unless it asks them for more."""
 

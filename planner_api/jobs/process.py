@@ -1,4 +1,4 @@
-"""One killable child that does jobs, kept warm between them: importing numba and HiGHS costs more than most jobs."""
+"""One killable child that does jobs, kept warm between them: importing HiGHS and all costs more than most jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner_api.jobs.computing import MODULE, Answer, Order
 from planner_api.jobs.kind import JobError
 
 START_TIMEOUT_S = 180.0
-"""Longest start of a child: the first one after an installation compiles the numba kernels, later ones load them."""
+"""Longest start of a child: the first one after an installation compiles our modules."""
 
 Tell = Callable[[bytes], Awaitable[bytes]]
 

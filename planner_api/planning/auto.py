@@ -19,12 +19,15 @@ from dataclasses import replace
 from planner_api.planning.bound import lower_bound, quick_bound
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.rounds import overlapped
+from planner_api.planning.exact.articulation import solve_pieces
 from planner_api.planning.hedge import hedge, uncertain
 from planner_api.planning.judge.simulator import in_start_order
 from planner_api.planning.methods import Bound, Solution, features
 from planner_api.planning.methods import solve as solve_named
+from planner_api.planning.native import NotBuilt, library
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.warming import loading_s
+from planner_api.planning.search.cuts import search_cuts
+from planner_api.planning.search.search import Search
 
 STARTS = ("single", "heft", "grain", "dmdar", "greedy", "mosaic")
 """What it starts from the best of, quick ones first."""
@@ -56,6 +59,11 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     problem = problem if worth else replace(problem, cutter=None)
     if budget.left() <= 0 or budget.rounds == 0:
         return proven(start(problem, budget), quick_bound(problem))
+    try:
+        library()
+    except NotBuilt as error:
+        found = start(problem, budget)
+        return proven(replace(found, notes=(*found.notes, str(error))), quick_bound(problem))
     if uncertain(problem):
         found = hedge(problem, budget, planned)
         return proven(found, found.bound or quick_bound(problem))
@@ -73,13 +81,8 @@ def planned(problem: Problem, budget: Budget) -> Solution:
 
     best, bound = start(uncut, share), quick_bound(uncut)
     if not closed(best, bound):
-        # Nobody's budget pays for loading or compiling: what is postponed is the end of both.
-        loading = loading_s("pieces")
-        budget, share = budget.postponed(loading), share.postponed(loading)
         best, bound = with_pieces(uncut, best, bound, share)
     if not closed(best, bound):
-        loading = loading_s("search")
-        budget, share = budget.postponed(loading), share.postponed(loading)
         with ThreadPoolExecutor(1) as pool:
             proof = pool.submit(lower_bound, uncut, share)
             best = searched(uncut, best, share, bound)
@@ -89,7 +92,6 @@ def planned(problem: Problem, budget: Budget) -> Solution:
 
     floor, enough_us = quick_bound(problem), (1 - NOISE) * best.schedule.value_us
     if floor.us < enough_us:
-        budget = budget.postponed(loading_s("search"))
         best = with_cuts(problem, best, budget, floor, enough_us) or searched(uncut, best, budget, bound)
     return proven(best, floor)
 
@@ -125,8 +127,6 @@ def start(problem: Problem, budget: Budget) -> Solution:
 
 def with_pieces(problem: Problem, best: Solution, bound: Bound, budget: Budget) -> tuple[Solution, Bound]:
     """The better of a plan and what exact pieces make, and the better bound."""
-    from planner_api.planning.exact.articulation import solve_pieces  # numba takes a while to import
-
     pieces = solve_pieces(problem, budget.within(PIECES_SHARE * min(budget.seconds, budget.left())))
     if pieces is None:
         return best, bound
@@ -137,8 +137,6 @@ def with_pieces(problem: Problem, best: Solution, bound: Bound, budget: Budget) 
 
 def searched(problem: Problem, best: Solution, budget: Budget, bound: Bound) -> Solution:
     """What annealing makes of a plan of whole ops until the budget ends or nothing is left to gain."""
-    from planner_api.planning.search.search import Search
-
     search = Search(problem, best.schedule, budget.seed)
     search.run(budget, bound.us + CLOSED * abs(bound.us))
     if search.value_us >= best.schedule.value_us:
@@ -148,8 +146,6 @@ def searched(problem: Problem, best: Solution, budget: Budget, bound: Bound) -> 
 
 def with_cuts(problem: Problem, best: Solution, budget: Budget, bound: Bound, enough_us: float) -> Solution | None:
     """The best plan with cuts around a plan of whole ops; None where they gain too little to be worth it."""
-    from planner_api.planning.search.cuts import search_cuts
-
     found = search_cuts(problem, best.schedule, budget, bound.us + CLOSED * bound.us, enough_us)
     if found is None or found.schedule.value_us > enough_us:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from planner_api.planning.problem import PlanningError
 
@@ -43,12 +43,6 @@ class Budget:
     def overdrawn(self) -> bool:
         """Whether as much again as was given has been spent: time for what ends late to give up."""
         return time.monotonic() > self.deadline + self.seconds
-
-    def postponed(self, seconds: float) -> Budget:
-        """The same budget with its deadline moved: what is paid once per process, such as compiling, is no search."""
-        later = replace(self)
-        object.__setattr__(later, "deadline", self.deadline + seconds)
-        return later
 
     def within(self, seconds: float) -> Budget:
         """A budget for a part of the work: the same seed and rounds, at most ``seconds`` of what is left."""

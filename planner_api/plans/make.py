@@ -1,4 +1,4 @@
-"""How a plan is made. Runs in a child; what it loads (numba, HiGHS) no other process needs."""
+"""How a plan is made. Runs in a child; what it loads (HiGHS) no other process needs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import msgspec
+import numpy as np
 from pydantic import ValidationError
 
 from hope_schema import HOST, ModelGraph, PlannedHost, PlanRequest, Profile
@@ -13,11 +14,10 @@ from hope_schema.hosts import on_host
 from hope_schema.plan import CUTTING
 from planner_api.compression import unzstd
 from planner_api.errors import RefusedError
-from planner_api.planning import Budget, PlanningError, optimise, plan
+from planner_api.planning import Budget, Machine, PlanningError, Problem, optimise, plan
 from planner_api.planning import Job as Due
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.compose import compose
-from planner_api.planning.warming import tiny, warm
 from planner_api.plans.made import Made, Order
 from planner_api.profiles.facts import Facts
 from planner_api.profiles.predictions import Predictions
@@ -81,10 +81,19 @@ def make(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
 
 
 def ready() -> None:
-    """Pay for loading (or compiling) the kernels, and what is needed beside them, before the first job's clock runs."""
-    warm()
-    optimise(tiny(), "auto", Budget(rounds=1))
-    lower_bound(tiny(), Budget(rounds=1))
+    """Load what plans need before the first job's clock runs."""
+    tiny = Problem(
+        machine=Machine.apart(("p", "q")),
+        ops=("a", "b", "c"),
+        latency_us=np.array([[3.0, 1.0], [1.0, 2.0], [2.0, 3.0]]),
+        producer=np.array([-1, 0, 1, 2]),
+        reads=((0,), (1,), (1, 2)),
+        is_output=np.array([False, False, False, True]),
+        transfer_us=np.ones((4, 3, 3)) - np.eye(3),
+        tensors=("x", "a", "b", "c"),
+    )
+    optimise(tiny, "auto", Budget(rounds=1))
+    lower_bound(tiny, Budget(rounds=1))
 
 
 def _read(graphs: tuple[bytes, ...]) -> tuple[ModelGraph, ...]:

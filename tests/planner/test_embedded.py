@@ -73,7 +73,7 @@ def test_embedded_plans_again_when_figures_moved(embedded: Api) -> None:
 
 
 def test_a_known_model_loads_no_solver(sqlite_url: str) -> None:
-    """Answering for a known model in a new process imports neither numba nor HiGHS."""
+    """Answering for a known model in a new process imports no HiGHS."""
     with serving(sqlite_url, embedded=True, solve_budget_s=0.1) as api:
         api.learn(GRAPH)
         api.plan(GRAPH)
@@ -85,7 +85,7 @@ with serving({sqlite_url!r}, embedded=True) as api:
     graph = chain()
     assert api.missing(graph).latencies == ()
     api.plan(graph)
-print(sorted(set(sys.modules) & {{"numba", "highspy", "psycopg", "alembic"}}))
+print(sorted(set(sys.modules) & {{"highspy", "psycopg", "alembic"}}))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

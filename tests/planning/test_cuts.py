@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -154,46 +152,11 @@ def test_where_cuts_gain_too_little_whole_ops_are_searched_on(monkeypatch: pytes
     searched: list[float] = []
     real = Search.run
     monkeypatch.setattr(Search, "run", lambda self, *turn: searched.append(self.value_us) or real(self, *turn))
-    monkeypatch.setattr("planner_api.planning.search.cuts.search_cuts", lambda *_: None)
+    monkeypatch.setattr("planner_api.planning.auto.search_cuts", lambda *_: None)
     found = optimise(problem, "auto", Budget(rounds=2)).solution
     assert searched
     assert not found.cuts
     assert found.schedule.value_us <= searched[-1]
-
-
-INTERPRETED = """
-import types
-import numba
-
-
-def interpreted(**options):
-    def found(function):
-        function.py_func, function.stats = function, types.SimpleNamespace(cache_path="/nowhere")
-        return function
-
-    return found
-
-
-numba.njit = interpreted
-from planner_api.planning import Budget
-from planner_api.planning.methods import solve
-from planner_api.planning.search.search import Search
-from tests.planning.cuttable import cuttable
-
-# A convolution with a short cut round it: who reads both ties two makers together, one of which reads the other.
-problem = cuttable([[100.0, 120.0]] * 4, [[], [0], [1], [2, 1]], rows=2)
-begun = solve(problem, "heft", Budget(0.0)).schedule
-for seed in range(4):
-    Search(problem, begun, seed).round(moves=250)
-"""
-
-
-def test_the_search_for_cuts_looks_at_nothing_beyond_its_arrays():
-    """Interpreted it raises where machine code would read whatever lies there; images are less high than deep."""
-    ended = subprocess.run(
-        [sys.executable, "-c", INTERPRETED], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
 
 
 def test_codl_minimises_the_formula_of_its_paper():

@@ -32,9 +32,8 @@ from planner_api.planning.judge.checker import check
 from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.methods import solve
 from planner_api.planning.problem import Machine, PlanningError, Problem
-from planner_api.planning.search.annealing import evaluate
+from planner_api.planning.search.annealing import Kernels
 from planner_api.planning.search.search import Search
-from planner_api.planning.warming import warm
 from tests import CAMPAIGN
 from tests.planning.drawn import draw, optimum, shuffled
 from tests.planning.machines import apart
@@ -70,7 +69,7 @@ def test_evaluator_is_the_simulator_to_the_last_bit(seed: int) -> None:
     problem = draw(seed, 30, rich=seed % 4 > 0, hosts=seed % 4 > 1)
     assignment, sequence = shuffled(problem, seed)
     timed = state(problem, assignment, sequence)
-    value = evaluate(arrays(problem), timed)
+    value = Kernels(arrays(problem), timed).evaluate()
     expected = simulate(problem, assignment, sequence)
     if math.isfinite(expected.makespan_us):
         assert timed.start.tolist() == list(expected.start_us)
@@ -361,7 +360,6 @@ def test_squeezenet_and_resnet_are_proven_on_a_synthetic_profile(network: str) -
 
 def test_pieces_beyond_proof_leave_time_to_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the pieces take all the time they may, more than half of the budget is left when the search begins."""
-    warm()
     ticks = count()
     # Every look at the clock takes two milliseconds, so that no other machine and no other load changes the result.
     monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: next(ticks) * 2e-3))

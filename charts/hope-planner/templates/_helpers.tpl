@@ -30,8 +30,6 @@ app.kubernetes.io/instance: {{ .Release.Name }}
       key: {{ .Values.database.key }}
 - name: HOPE_GRACE_S
   value: {{ .Values.graceSeconds | quote }}
-- name: NUMBA_CACHE_DIR
-  value: /tmp/numba
 {{- range $name, $value := .Values.settings }}
 - name: HOPE_{{ $name }}
   value: {{ $value | quote }}

@@ -16,7 +16,7 @@ import numpy as np
 
 from planner_api.planning.budget import Budget
 from planner_api.planning.exact.constants import constant_ops, put_back, without
-from planner_api.planning.exact.labels import MOST_OPS, Labels, Piece, expand, undominated
+from planner_api.planning.exact.labels import MOST_OPS, Grower, Labels, Piece
 from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.methods import Bound
 from planner_api.planning.problem import IntArray, Problem
@@ -325,7 +325,7 @@ def _grow(
         The best ending per processor of the last op, and whether nothing was left out.
     """
     m, host = piece.latency.shape
-    labels = Labels.room(1, piece)
+    grower, labels = Grower(piece), Labels.room(1, piece)
     for tensor, kind in enumerate(gate):
         labels.where[0, tensor] = {0: (0, 0), 1: (1 << source, source), 2: (0, host)}[kind]
     history: list[Past] = []
@@ -335,14 +335,14 @@ def _grow(
         if not beam and (budget.left() <= 0 or effort > EFFORT):
             return [None] * host, False
         children = Labels.room(min(ROOM, len(labels.done) * m * host), piece)
-        count = expand(piece, labels, children, limit)
+        count = grower.expand(labels, children, limit)
         if count <= 0:
             return [None] * host, complete and count == 0
         effort += count
         kept = np.lexsort((children.bound[:count], children.done[:count]))
         if level < m - 1:
             # Complete labels differ in where the last op ran, which matters to the next piece.
-            kept = kept[: undominated(kept, children)]
+            kept = grower.undominated(kept, children)
         if beam and len(kept) > beam:
             complete = False
             kept = kept[np.argsort(children.bound[kept], kind="stable")[:beam]]

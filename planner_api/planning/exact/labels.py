@@ -20,11 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner_api.planning.kernel import kernel
+from planner_api.planning.native import library, packed
 from planner_api.planning.problem import BoolArray, FloatArray, IntArray
 
-NO_MATTER = 255
-"""The source of a tensor that everybody has taken in."""
 MOST_OPS = 62
 """Ops of a piece: the set of ops done is one machine word."""
 
@@ -119,159 +117,29 @@ class Labels(NamedTuple):
         return Labels._make(field[rows] for field in self)
 
 
-@kernel
-def expand(piece: Piece, labels: Labels, children: Labels, limit: float) -> int:
-    """All children of a level's labels that may still end before ``limit``.
+class Grower:
+    """The kernels on one piece (``native/labels.c``)."""
 
-    Args:
-        piece: the piece.
-        labels: of the level.
-        children: filled.
-        limit: labels that cannot end before it are dropped.
+    def __init__(self, piece: Piece) -> None:
+        sizes = *piece.latency.shape, piece.cost.shape[1], len(piece.producer), len(piece.weights)
+        self.piece, self._packed = piece, packed(sizes, piece)
 
-    Returns:
-        How many there are; -1 when there was no room for them.
-    """
-    m, host = piece.latency.shape
-    tensors = len(piece.producer)
-    room = len(children.done)
-    everywhere = (1 << host) - 1
-    count = 0
-    for label in range(len(labels.done)):
-        for op in range(m):
-            if labels.done[label] >> op & 1 or piece.before[op] & ~labels.done[label]:
-                continue
-            for here in range(host):
-                if piece.latency[op, here] == np.inf:
-                    continue
-                if count == room:
-                    return -1
-                begin = labels.free[label, here]
-                for r in range(piece.reads_at[op], piece.reads_at[op + 1]):
-                    tensor = piece.reads[r]
-                    source = labels.where[label, tensor, 1]
-                    exists = 0.0 if piece.producer[tensor] < 0 else labels.finish[label, piece.producer[tensor]]
-                    if piece.most_lag > 0.0 and source != here:
-                        exists += piece.lag[source]
-                    begin = max(begin, exists)
-                now = begin
-                launched = False
-                for tensor in range(tensors):
-                    children.where[count, tensor, 0] = labels.where[label, tensor, 0]
-                    children.where[count, tensor, 1] = labels.where[label, tensor, 1]
-                after = labels.done[label] | (1 << op)
-                for r in range(piece.reads_at[op], piece.reads_at[op + 1]):
-                    tensor = piece.reads[r]
-                    if not children.where[count, tensor, 0] >> here & 1:
-                        launched = True
-                        if not children.where[count, tensor, 0] & piece.mates[here]:
-                            source = children.where[count, tensor, 1]
-                            now += piece.cost[tensor, piece.place[source], piece.place[here]]
-                        children.where[count, tensor, 0] |= 1 << here
-                    if not piece.readers[tensor] & ~after:
-                        children.where[count, tensor, 0] = 0
-                        children.where[count, tensor, 1] = 0
-                    elif children.where[count, tensor, 0] == everywhere and piece.most_lag == 0.0:
-                        children.where[count, tensor, 1] = NO_MATTER
-                if launched:
-                    now += piece.launch[here]
-                now += piece.latency[op, here]
-                top = max(labels.peak[label], now + piece.export_us[op, here])
-                if max(top, now + piece.tail_us[op]) >= limit:
-                    continue
-                for tensor in range(tensors):
-                    if piece.producer[tensor] == op:
-                        children.where[count, tensor, 0] = 1 << here
-                        children.where[count, tensor, 1] = here
-                earliest = np.inf
-                for p in range(host):
-                    children.free[count, p] = max(begin, labels.free[label, p])
-                    if piece.rivals[here, p]:
-                        children.free[count, p] = max(children.free[count, p], now)
-                    earliest = min(earliest, children.free[count, p])
-                low = top
-                for other in range(m):
-                    value = now if other == op else labels.finish[label, other]
-                    children.finish[count, other] = 0.0
-                    if after >> other & 1:
-                        low = max(low, value + piece.tail_us[other]) if value > earliest else low
-                        if value + piece.most_lag > earliest:
-                            for later in range(m):
-                                if piece.before[later] >> other & 1 and not after >> later & 1:
-                                    children.finish[count, other] = value
-                                    break
-                    else:
-                        fastest = np.inf
-                        for p in range(host):
-                            fastest = min(fastest, children.free[count, p] + piece.latency[other, p])
-                        low = max(low, fastest + piece.tail_us[other])
-                for w in range(len(piece.weights)):
-                    total = 0.0
-                    if piece.independent:
-                        for p in range(host):
-                            total += piece.weights[w, p] * children.free[count, p]
-                    else:
-                        total = earliest
-                    for other in range(m):
-                        if not after >> other & 1:
-                            total += piece.work[w, other]
-                    low = max(low, total)
-                if low >= limit:
-                    continue
-                children.parent[count] = label
-                children.op[count] = op
-                children.processor[count] = here
-                children.done[count] = after
-                children.latest[count] = begin
-                children.peak[count] = top
-                children.bound[count] = low
-                count += 1
-    return count
+    def expand(self, labels: Labels, children: Labels, limit: float) -> int:
+        """All children of a level's labels that may still end before ``limit``.
 
+        Args:
+            labels: of the level.
+            children: filled.
+            limit: labels that cannot end before it are dropped.
 
-@kernel
-def undominated(order: IntArray, labels: Labels) -> int:
-    """Of labels listed by ops done, then by bound: those that no kept one with the same ops done dominates.
+        Returns:
+            How many there are; -1 when there was no room for them.
+        """
+        levels = (packed((len(level.done),), level).ctypes for level in (labels, children))
+        return int(library().hope_expand(self._packed.ctypes, *levels, limit))
 
-    They stand first in ``order`` afterwards; returns how many there are.
-    """
-    count = first = 0
-    before = np.int64(-1)
-    for position in range(len(order)):
-        label = order[position]
-        if labels.done[label] != before:
-            before = labels.done[label]
-            first = count
-        dominated = False
-        for r in range(first, count):
-            rival = order[r]
-            if labels.peak[rival] > labels.peak[label] or labels.latest[rival] > labels.latest[label]:
-                continue
-            worse = False
-            for p in range(labels.free.shape[1]):
-                if labels.free[rival, p] > labels.free[label, p]:
-                    worse = True
-                    break
-            if worse:
-                continue
-            for tensor in range(labels.where.shape[1]):
-                here, there = labels.where[rival, tensor, 0], labels.where[label, tensor, 0]
-                if here & there != there or (
-                    labels.where[rival, tensor, 1] != labels.where[label, tensor, 1]
-                    and labels.where[rival, tensor, 1] != NO_MATTER
-                ):
-                    worse = True
-                    break
-            if worse:
-                continue
-            for op in range(labels.finish.shape[1]):
-                if labels.finish[rival, op] > labels.finish[label, op]:
-                    worse = True
-                    break
-            if not worse:
-                dominated = True
-                break
-        if not dominated:
-            order[count] = label
-            count += 1
-    return count
+    def undominated(self, order: IntArray, labels: Labels) -> IntArray:
+        """Of labels listed by ops done, then by bound: those that no kept one with the same ops done dominates."""
+        level = packed((len(labels.done),), labels)
+        kept = library().hope_undominated(self._packed.ctypes, order.ctypes, len(order), level.ctypes)
+        return order[:kept]

@@ -16,9 +16,6 @@ from planner_api.planning.judge.simulator import line_length
 from planner_api.planning.judge.ways import FIELDS, HOME, PARTS, Ways, ways_of
 from planner_api.planning.problem import BoolArray, FloatArray, IntArray, Problem
 
-NOTED, REACHED, RETIMED = range(3)
-"""What `State.counts` counts: entries of the log; one past the last position timed; 1 where an op behind the window
-takes another time than before."""
 DRAWS = 32
 """Random numbers that one move may use."""
 

@@ -4,7 +4,7 @@ A window is a stretch of consecutive positions in start-time order. Inside it, o
 or in which parts) and their order; what lies before is frozen, and what lies after enters through tails (longest paths
 to the end of the accepted plan), so that one move costs about one window of work instead of one plan. Where every op
 takes its processors whole and no queue carries moves, tails are exact; elsewhere they are a guide, and the round that
-ran the window times it anew.
+ran the window times it anew. The kernels are in ``native/annealing.c``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner_api.planning.judge.arrays import RETIMED, Arrays, State
-from planner_api.planning.judge.evaluator import accept, count_in, fits, reject, trial
-from planner_api.planning.judge.parts import find_regions, takes_of
-from planner_api.planning.judge.ways import FIELDS, HOME, PARTS
-from planner_api.planning.kernel import inlined_kernel, kernel
+from planner_api.planning.judge.arrays import Arrays, State
+from planner_api.planning.judge.ways import HOME
+from planner_api.planning.native import library, packed
 from planner_api.planning.problem import FloatArray, IntArray
-from planner_api.planning.search.moves import NONE, copy_mode, draw, propose, take_back
 
 
 class Window(NamedTuple):
@@ -99,185 +96,51 @@ class _Slices:
         return result
 
 
-@inlined_kernel
-def _later(a: Arrays, s: State, op: int, part: int, since: int) -> float:
-    """Longest way from a part's finish through what reads it at ``since`` or later to the end."""
-    m, here = s.mode, s.mode[op * a.width + part * FIELDS + HOME]
-    tail = -np.inf
-    for t in range(a.writes_at[op], a.writes_at[op + 1]):
-        tensor = a.writes[t]
-        for k in range(a.readers_at[tensor], a.readers_at[tensor + 1]):
-            reader = a.readers[k]
-            if s.position[reader] < since:
-                continue
-            read = a.reads_at[reader]
-            while a.reads[read] != tensor:
-                read += 1
-            for other in range(m[reader * a.width + PARTS]):
-                if m[op * a.width + PARTS] > 1 and not takes_of(a, s, reader, other, read, part):
-                    continue
-                there, way = m[reader * a.width + other * FIELDS + HOME], s.through[reader * a.most + other]
-                if there != here:
-                    way += a.lag[here]
-                    if a.carried[a.place[here], a.place[there]]:
-                        way += a.cost[tensor, a.place[here], a.place[there]]
-                tail = max(tail, way)
-    return tail
-
-
-@inlined_kernel
-def _retail(a: Arrays, s: State, low: int, high: int, until: int) -> None:
-    """Longest paths to the end of what stands from ``until`` back to the window's end."""
-    slots, length, line = a.slots, a.length, s.front
-    for k in range(2 * slots):
-        line[k] = s.next_at[until, k]
-    for at in range(until - 1, high - 1, -1):
-        op = s.sequence[at]
-        for part in range(s.mode[op * a.width + PARTS] - 1, -1, -1):
-            here = s.mode[op * a.width + part * FIELDS + HOME]
-            share = a.share[op, here]
-            tail = max(a.export[op, here] - a.due[op], _later(a, s, op, part, at + 1))
-            for u in range(a.uses_at[here], a.uses_at[here + 1]):
-                tail = max(tail, fits(line, slots, a.uses[u] * length, (a.uses[u] + 1) * length, share))
-            s.through[op * a.most + part] = s.spent[op * a.most + part] + tail
-            for u in range(a.uses_at[here], a.uses_at[here + 1]):
-                first = a.uses[u] * length
-                count_in(line, slots, first, first + length, s.through[op * a.most + part], share)
-        for k in range(2 * slots):
-            s.next_at[at, k] = line[k]
-        bypass = s.bypass_at[at + 1]
-        for read in range(a.reads_at[op], a.reads_at[op + 1]):
-            maker = a.producer[a.reads[read]]
-            if maker < 0 or s.position[maker] >= low:
-                continue
-            for part in range(s.mode[op * a.width + PARTS]):
-                here = s.mode[op * a.width + part * FIELDS + HOME]
-                for k in range(s.mode[maker * a.width + PARTS]):
-                    if s.mode[maker * a.width + PARTS] == 1 or takes_of(a, s, op, part, read, k):
-                        home = s.mode[maker * a.width + k * FIELDS + HOME]
-                        lag = a.lag[home] if home != here else 0.0
-                        bypass = max(bypass, s.finish[maker * a.most + k] + lag + s.through[op * a.most + part])
-        s.bypass_at[at] = bypass
-
-
-@inlined_kernel
-def _on_resources(a: Arrays, s: State, until: int) -> float:
-    """Longest path that leaves what was timed up to ``until`` by a resource."""
-    value = -np.inf
-    for k in range(a.slots):
-        share = s.next_at[until, a.slots + k]
-        if share > 0.0:
-            first = k // a.length * a.length
-            free = s.front[k] if a.length == 1 else fits(s.front, a.slots, first, first + a.length, share)
-            value = max(value, free + s.next_at[until, k])
-    return value
-
-
-@inlined_kernel
-def _estimate(a: Arrays, s: State, w: Window, until: int, peak: float, limit: float) -> float:
-    """The end of a plan timed up to ``until``, as the tails see it; beyond ``limit`` any value that is, too."""
-    value = max(peak, s.bypass_at[until], _on_resources(a, s, until))
-    for c in range(len(w.crossing) if value <= limit else 0):
-        op = w.crossing[c]
-        if w.far[op] >= until and s.position[op] < until:
-            for part in range(s.mode[op * a.width + PARTS]):
-                value = max(value, s.finish[op * a.most + part] + _later(a, s, op, part, until))
-    return float(value)
-
-
-@kernel
-def anneal(a: Arrays, s: State, w: Window, moves: int, hot: float, cold: float, random: np.ndarray) -> float:
-    """Anneal a window of a timed plan; without moves time the plan.
+class Kernels:
+    """The kernels on one plan of a problem; who reads the plan calls `evaluate` first.
 
     Args:
         a: the problem.
-        s: the plan; left with the best modes and order met, its times with those of the last one accepted.
-        w: the window.
-        moves: how many to try.
-        hot: first temperature in microseconds.
-        cold: last temperature.
-        random: one word of random state.
-
-    Returns:
-        The largest ``done - due`` (with nothing due the makespan); of a window its best, as the tails see it.
+        s: the plan: a state that the kernels work on.
     """
-    n, low, high = len(s.sequence), w.low, w.high
-    current, best, behind = np.inf, np.inf, n
-    ratio = (cold / hot) ** (1.0 / max(1, moves - 1))
-    temperature = hot / ratio / ratio
-    for at in range(n - 1 if moves == 0 else -1, -1, -1):
-        s.position[s.sequence[at]] = at
-        if s.mode[s.sequence[at] * a.width + PARTS] > 1:
-            find_regions(a, s, s.sequence[at])
-    for number in range(1, moves + 2):
-        temperature *= ratio
-        if behind > high and moves > 0:
-            _retail(a, s, low, high, behind)
-            behind = high
-        # The first trial changes nothing: of the whole plan, or, where there are moves, of what ends with the window.
-        changes, source, target, hope, limit = 0, NONE, NONE, 0.0, np.inf
-        first, until = (high, high) if moves > 0 else (low, n)
-        if number > 1:
-            draw(random, s.draws)
-            changes, source, target = propose(a, s, low, high, number)
-            if changes < 0 or (changes == 0 and source < 0):
-                take_back(a, s, -changes - 1 if changes < 0 else changes, source, target)
-                continue
-            for change in range(changes):
-                op = s.changed[change]
-                hope += w.saving[op]
-                first = min(first, s.position[op])
-                until = max(until, w.reach_change[op])
-            if source >= 0:
-                first = min(first, source, target)
-                until = max(until, w.reach_move[s.sequence[target]])
-                hope += w.saving[s.sequence[target]]
-            limit = current - temperature * np.log(max(s.draws[3], 1e-300))
-        # Past the window only what is paid for the ops that were changed can become less, by ``hope`` at most: near
-        # enough to turn most moves down at the window's end.
-        value, start, going = -np.inf, first, True
-        while going:
-            stop = high if start < high else until
-            value = trial(a, s, first, start, stop, high, limit, number)
-            if stop == high and until > high and value <= limit:
-                value = max(value, _on_resources(a, s, high) - hope, s.bypass_at[high] - hope)
-            start, going = stop, stop < until and value <= limit
-        if value <= limit and moves > 0:
-            value = _estimate(a, s, w, until, value, limit)
-        if value > limit:
-            reject(a, s, first)
-            take_back(a, s, changes, source, target)
-            continue
-        current = value
-        accept(a, s, first, until, high)
-        if moves == 0:
-            return float(value)
-        if s.counts[RETIMED]:
-            behind = until
-        if current < best or number == 1:
-            best = current
-            for at in range(low, high):
-                s.best_sequence[at] = s.sequence[at]
-                copy_mode(a, s.mode, s.sequence[at], s.best, s.sequence[at])
-    for at in range(low, high):
-        s.sequence[at] = s.best_sequence[at]
-        copy_mode(a, s.best, s.sequence[at], s.mode, s.sequence[at])
-    return float(best)
 
+    def __init__(self, a: Arrays, s: State) -> None:
+        self.a, self.s = a, s
+        sizes = len(a.latency), len(a.rivals), len(a.busy), len(s.front)
+        self._problem, self._plan = packed(sizes, a), packed((), s)
+        nothing = np.zeros(0, dtype=np.int64)
+        self._everything = Window(0, len(s.sequence), nothing, nothing, np.zeros(0), nothing, nothing)
 
-def evaluate(a: Arrays, s: State) -> float:
-    """Time a whole plan; see `simulator` for the rules.
+    def evaluate(self) -> float:
+        """Time the whole plan; see `simulator` for the rules. Modes and sequence are read, everything else is filled.
 
-    Args:
-        a: the problem.
-        s: the plan; its modes and sequence are read, everything else is filled.
+        Returns:
+            The largest ``done - due``: with nothing due the makespan in microseconds.
+        """
+        s = self.s
+        s.holder.fill(len(s.sequence))
+        for scratch in (s.mark, s.turns, s.touched):
+            scratch.fill(0)
+        return self.anneal(self._everything, 0, 1.0, 1.0, np.ones(1, dtype=np.uint64))
 
-    Returns:
-        The largest ``done - due``: with nothing due the makespan in microseconds.
-    """
-    s.holder.fill(len(s.sequence))
-    for scratch in (s.mark, s.turns, s.touched):
-        scratch.fill(0)
-    nothing = np.zeros(0, dtype=np.int64)
-    everything = Window(0, len(s.sequence), nothing, nothing, np.zeros(0), nothing, nothing)
-    return float(anneal(a, s, everything, 0, 1.0, 1.0, np.ones(1, dtype=np.uint64)))
+    def anneal(self, w: Window, moves: int, hot: float, cold: float, random: np.ndarray) -> float:
+        """Anneal a window of a timed plan.
+
+        Args:
+            w: the window.
+            moves: how many to try.
+            hot: first temperature in microseconds.
+            cold: last temperature.
+            random: one word of random state.
+
+        Returns:
+            The window's best value, as the tails see it. The plan is left with the best modes and order met, its times
+            with those of the last one accepted.
+        """
+        window = packed((len(w.crossing),), w)
+        plan = self._problem.ctypes, self._plan.ctypes, window.ctypes
+        return float(library().hope_anneal(*plan, moves, hot, cold, random.ctypes))
+
+    def holds_on(self, op: int) -> bool:
+        """Whether a chained op reads nothing but the same parts of what it reads; else it is not chained."""
+        return bool(library().hope_holds_on(self._problem.ctypes, self._plan.ctypes, op))

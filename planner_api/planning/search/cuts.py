@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from hope_schema import Cut
 from hope_schema.cutting import CutError
 from planner_api.planning.budget import Budget
-from planner_api.planning.judge.arrays import arrays
 from planner_api.planning.judge.cut_plan import CutPlan, realised
-from planner_api.planning.judge.parts import holds_on
 from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.judge.ways import AXIS, HOME, PARTS, TENTH
 from planner_api.planning.problem import Problem
@@ -68,19 +65,18 @@ def _lane(search: Search, budget: Budget, target_us: float, enough_us: float) ->
 
 def found_by(search: Search) -> CutPlan:
     """What a search found, as a problem of its own. Raises CutError for a cut that cannot be made."""
-    problem, state, a = search.problem, search.state, arrays(search.problem)
+    problem, state, most = search.problem, search.state, search.kernels.a.most
     choices = problem.choices
     assert choices is not None
-    holds: Any = holds_on  # one that only kernels can call
     cuts: dict[str, Cut] = {}
     homes, begins = {}, {}
     for name, op in choices.index.items():
         mode = state.modes[op, : state.modes[op, 0, PARTS]]
         homes[name] = tuple(mode[:, HOME].tolist())
-        begins[name] = tuple((state.finish - state.spent)[op * a.most : op * a.most + len(mode)].tolist())
+        begins[name] = tuple((state.finish - state.spent)[op * most : op * most + len(mode)].tolist())
         if len(mode) > 1:
             axis = choices.axes[name][int(mode[0, AXIS])]
             at = np.array(choices.tenths(name, axis))[mode[1:, TENTH]]
-            chained = bool(holds.py_func(a, state, op))
+            chained = search.kernels.holds_on(op)
             cuts[name] = Cut(op=name, axis=axis, at=tuple(at.tolist()), chained=chained)
     return realised(problem, cuts, homes, begins)

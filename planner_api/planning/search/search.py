@@ -13,7 +13,7 @@ from planner_api.planning.judge.arrays import State, arrays, state, tails
 from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.judge.ways import HOME
 from planner_api.planning.problem import IntArray, Problem
-from planner_api.planning.search.annealing import Survey, anneal, evaluate
+from planner_api.planning.search.annealing import Kernels, Survey
 
 WINDOW = (20, 75)
 """Shortest and longest window, in positions;"""
@@ -53,6 +53,7 @@ class Search:
         self._states = self._random.integers(1, 2**63, size=(2, 1), dtype=np.uint64)
         self._state = state(problem, schedule.assignment, schedule.sequence)
         self._spare = state(problem, schedule.assignment, schedule.sequence)
+        self._lanes = [Kernels(self._arrays, each) for each in (self._state, self._spare)]
         # Two jobs' microseconds may count differently: what is due is shifted so that the kernels need no weights.
         self._shifts = problem.objective == "lateness"
         # Who stands late in the sequence slows nobody: only in the order of starts is a schedule charged in full.
@@ -66,6 +67,11 @@ class Search:
         alone = len(self.problem.processors) == 1 and self.problem.share is None
         several = len(self.problem.ops) > 1 or self._arrays.cuttable
         return several and self._hot > 0 and not alone
+
+    @property
+    def kernels(self) -> Kernels:
+        """What works on the best plan."""
+        return self._lanes[0]
 
     @property
     def state(self) -> State:
@@ -102,7 +108,7 @@ class Search:
         if len(windows) > 1:
             for mine, other in zip(self._state, self._spare, strict=True):
                 np.copyto(other, mine)
-        turns = [(self._state, 0, *windows[0], moves), *((self._spare, 1, *span, moves) for span in windows[1:])]
+        turns = [(lane, *span, moves) for lane, span in enumerate(windows)]
         others = [pool.submit(self._anneal, *turn) for turn in turns[1:]] if pool else []
         found = [self._anneal(*turns[0])]
         found += [other.result() for other in others] or [self._anneal(*turn) for turn in turns[1:]]
@@ -128,11 +134,11 @@ class Search:
         low = int(self._random.integers(first, last - width, endpoint=True))
         return low, low + width
 
-    def _anneal(self, s: State, lane: int, low: int, high: int, moves: int) -> tuple[float, IntArray, IntArray]:
+    def _anneal(self, lane: int, low: int, high: int, moves: int) -> tuple[float, IntArray, IntArray]:
         """One window; the value it believes in, the modes and the order."""
-        view = self._survey.window(s, low, high)
-        turn = (view, moves, self._hot, self._cold, self._states[lane])
-        believed = float(anneal(self._arrays, s, *turn)) if moves else math.inf
+        kernels = self._lanes[lane]
+        s, view = kernels.s, self._survey.window(kernels.s, low, high)
+        believed = kernels.anneal(view, moves, self._hot, self._cold, self._states[lane]) if moves else math.inf
         return believed, s.mode.copy(), s.sequence.copy()
 
     def _keep_best(self, known: tuple[float, IntArray, IntArray], candidates: list[tuple[IntArray, IntArray]]) -> None:
@@ -177,7 +183,7 @@ class Search:
         self._state.mode[:], self._state.sequence[:] = mode, sequence
 
     def _evaluate(self) -> float:
-        value = float(evaluate(self._arrays, self._state))
+        value = self.kernels.evaluate()
         if not self._shifts:
             return value
         return float((self.problem.weight * (self._state.done - self.problem.due_us)).max())
@@ -187,4 +193,4 @@ class Search:
         due = self.problem.due_us + self.value_us / self.problem.weight
         self._arrays.due[:] = due - due.max()
         self._arrays.tail[:] = tails(self.problem, self._arrays.export, self._arrays.due)
-        evaluate(self._arrays, self._state)
+        self.kernels.evaluate()

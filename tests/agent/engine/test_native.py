@@ -74,7 +74,7 @@ def test_where_no_library_can_be_had_plans_run_in_sequence_and_the_log_says_so_o
     compiler.write_text(f"#!/bin/sh\n{body}\n")
     compiler.chmod(0o755)
     library = tmp_path / "lanes.so"
-    why = building.build(library, [] if body is None else [[str(compiler)]])
+    why = building.build(library, building.LANES, [] if body is None else [[str(compiler)]])
     monkeypatch.setattr(native, "LIBRARY", library)
     with caplog.at_level(logging.WARNING, native.__name__):
         assert [runs_right(frozen, reference) for _ in range(2)] == [SequentialLoop, SequentialLoop]
@@ -86,9 +86,9 @@ def test_where_no_library_can_be_had_plans_run_in_sequence_and_the_log_says_so_o
 def test_a_build_replaces_no_library_that_somebody_has_loaded(tmp_path: Path) -> None:
     """The new file is another one: what stands in memory stays as it was."""
     path = tmp_path / "lanes.so"
-    assert not building.build(path)
+    assert not building.build(path, building.LANES)
     loaded, before = native._load(path), path.stat().st_ino
-    assert not building.build(path)
+    assert not building.build(path, building.LANES)
     assert path.stat().st_ino != before
     assert loaded.hope_make_rest()
 
