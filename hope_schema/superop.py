@@ -109,44 +109,68 @@ def merge(graph: ModelGraph) -> tuple[SuperOp, ...]:
     of the op, and what it reads itself is read before.
     """
     kept = set(graph.outputs)
-    groups: dict[str, list[Op]] = {}
+    groups: dict[str, _Group] = {}
     home: dict[str, str] = {}
+    """The first op of the group that an op was put into; where that group was taken in, its first op leads on."""
 
-    def alone(name: str, op: Op) -> list[Op] | None:
+    def alone(name: str, op: Op) -> _Group | None:
         """The group that ends in a tensor which this op alone reads."""
-        group = groups.get(home.get(graph.producer.get(name, ""), ""))
+        group = groups.get(_root(home, graph.producer.get(name, "")))
         if group is None or name in kept or graph.consumers[name] != (op.id,):
             return None
-        return group if group[-1].outputs == (name,) else None
+        return group if group.ops[-1].outputs == (name,) else None
 
     for op in graph.topological_ops:
         before = {name: ready for name in dict.fromkeys(op.inputs) if (ready := alone(name, op))}
         only = {DEQUANTISE} if op.type not in (QUANTISE, DEQUANTISE) else set()
-        taken = [ready for ready in before.values() if {member.type for member in ready} == only]
+        taken = [ready for ready in before.values() if ready.types == only]
         if len(set(op.inputs)) == 1 and before and not taken:
             taken = [ready for ready in before.values() if _follows(op, ready)]
-        first = home[taken[0][0].id] if taken else op.id
-        group = groups.setdefault(first, [])
+        first = taken[0].ops[0].id if taken else op.id
+        group = groups.setdefault(first, _Group())
         for other in taken[1:]:
-            group += groups.pop(home[other[0].id])
-            home |= {member.id: first for member in other}
-        group.append(op)
+            home[other.ops[0].id] = first
+            group.take(groups.pop(other.ops[0].id))
+        group.add(op)
         home[op.id] = first
     return tuple(SuperOp(graph=graph, ops=tuple(ops)) for ops in _in_order(graph, groups))
 
 
-def _follows(op: Op, group: list[Op]) -> bool:
+class _Group:
+    """Ops merged so far, and their types: a merge looks at these, however many ops there are."""
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self.types: set[str] = set()
+
+    def add(self, op: Op) -> None:
+        self.ops.append(op)
+        self.types.add(op.type)
+
+    def take(self, other: _Group) -> None:
+        self.ops += other.ops
+        self.types |= other.types
+
+
+def _root(home: dict[str, str], op: str) -> str:
+    """The first op of the group that an op is in, halving the way there."""
+    while (first := home.get(op, op)) != op:
+        home[op] = op = home.get(first, first)
+    return op
+
+
+def _follows(op: Op, group: _Group) -> bool:
     """Whether an op that reads nothing but what a group leaves behind is merged into it."""
     if op.type in FREE_FOLLOWERS:
         return True
     if op.type in FUSED_FOLLOWERS:
-        return any(member.type in ANCHORS for member in group)
+        return not group.types.isdisjoint(ANCHORS)
     if op.type == QUANTISE:
-        return len(group) > 1 or group[0].type != DEQUANTISE
-    return op.type in LED and all(member.type == "Pad" for member in group)
+        return len(group.ops) > 1 or group.types != {DEQUANTISE}
+    return op.type in LED and group.types == {"Pad"}
 
 
-def _in_order(graph: ModelGraph, groups: dict[str, list[Op]]) -> list[list[Op]]:
+def _in_order(graph: ModelGraph, groups: dict[str, _Group]) -> list[list[Op]]:
     """The groups, each where its last op stands: what it reads is computed by then, as it reads no group behind it."""
-    last = {members[-1].id: members for members in groups.values()}
+    last = {group.ops[-1].id: group.ops for group in groups.values()}
     return [last[op.id] for op in graph.topological_ops if op.id in last]

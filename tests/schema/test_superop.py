@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import networkx as nx
 import pytest
@@ -175,3 +176,30 @@ def test_signatures_are_readable_and_bounded() -> None:
     assert len(group.signature) <= 160
     foreign = chain(Op(type="com.acme:Magic", inputs=("x",), outputs=("t0",)))
     assert merge(foreign)[0].signature.startswith("Magic:")
+
+
+@pytest.mark.parametrize(
+    "types", [("Conv", "Relu"), ("Conv", "Identity"), ("Pad", "Pad"), ("DequantizeLinear", "QuantizeLinear")]
+)
+def test_merging_takes_as_many_steps_as_there_are_ops(types: tuple[str, str]) -> None:
+    """However many ops become one, each costs the same: counted in lines, twice the chain takes twice as many."""
+
+    def lines(length: int) -> int:
+        graph = chain(*(types[:1] + types[1:] * (length - 1)))
+        _ = graph.topological_ops, graph.consumers, graph.producer
+        count = 0
+
+        def trace(_frame: object, event: str, _argument: object) -> object:
+            nonlocal count
+            count += event == "line"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            merge(graph)
+        finally:
+            sys.settrace(before)
+        return count
+
+    assert lines(400) < 2.5 * lines(200)
