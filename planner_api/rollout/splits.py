@@ -51,12 +51,13 @@ class Splits:
         async with self._database.read() as session:
             rows = await repository.recent(session, datetime.now(UTC) - LATELY)
             revisions = {row.id: row.revision for row in rows}
-            changed = [row.id for row in rows if self._known.get(row.id) != row.revision]
-            if not changed:
+            if revisions == self._known:
                 return
             parts = await repository.parts(session, [*revisions])
+        before = set(self.plans)
         self._take_in(rows, parts)
-        for plan_id in {part.plan_id for part in parts if part.release_id in changed and part.plan_id is not None}:
+        # NOTE: a release may have ended, or begun, unseen: of whatever differs nothing remembered is served on.
+        for plan_id in before | {part.plan_id for part in parts if part.plan_id is not None}:
             self._cache.forget(plan_id)
         self._labels.clear()
         self._known = revisions

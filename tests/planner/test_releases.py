@@ -28,8 +28,9 @@ from hope_schema import (
 )
 from planner_api.console.overview import count
 from planner_api.devices.groups.choice import position
-from planner_api.rollout import judging, repository
+from planner_api.rollout import judging, repository, splits
 from planner_api.rollout.counting import compare
+from planner_api.rollout.splits import Splits
 from tests.planner.jobs_help import improve
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
 
@@ -377,6 +378,19 @@ def test_every_process_follows(api: Api, database_url: str) -> None:
         assert eventually(lambda: given(api, None) == {3})
         act(api, release, "rollback")
         assert eventually(lambda: given(beside, None) == {2})
+
+
+def test_a_replica_that_missed_an_end_follows(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that did not look while a release ended, and for long after, diverts nobody any more."""
+    planner, plan_id = api.app.planner, plan_of(api)
+    late = Splits(planner.database, planner.plan_cache)
+    release = begin(api, stages=(1.0,))
+    api.await_(late.look)
+    assert api.await_(late.plan_version, plan_id, "device-1") == 3
+    act(api, release, "rollback")
+    monkeypatch.setattr(splits, "LATELY", timedelta(0))
+    api.await_(late.look)
+    assert api.await_(late.plan_version, plan_id, "device-1") is None
 
 
 def test_a_staged_model_releases_itself(api: Api) -> None:
