@@ -39,7 +39,9 @@ MAX_NAME = 512
 """Most characters of a tensor's or an op's name."""
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]
 """A tensor's or an op's name as its model writes it."""
-LABEL = r"^[A-Za-z0-9][A-Za-z0-9._:+@/\-]*$"
+_SEGMENT = r"[A-Za-z0-9._:+@\-]*[A-Za-z0-9_:+@\-][A-Za-z0-9._:+@\-]*"
+LABEL = rf"^[A-Za-z0-9][A-Za-z0-9._:+@\-]*(/{_SEGMENT})*$"
+"""Between slashes stands more than dots: a browser takes ``a/../b`` in an address for ``b``."""
 MAX_LABEL = 128
 _IS_LABEL = re.compile(LABEL)
 
@@ -62,7 +64,8 @@ def _checked_label(text: str) -> str:
     if _IS_LABEL.fullmatch(text):
         return text
     wrong = next((one for one in text if not re.fullmatch(r"[A-Za-z0-9._:+@/\-]", one)), None)
-    cause = f"it begins with {text[0]!r}" if wrong is None else f"it holds {wrong!r}"
+    begins = f"it begins with {text[0]!r}"
+    cause = f"it holds {wrong!r}" if wrong else begins if not text[0].isalnum() else "between slashes it has but dots"
     raise ValueError(f"a label has letters, digits and . _ : + @ / - and begins with a letter or digit; {cause}")
 
 

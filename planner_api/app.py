@@ -23,9 +23,10 @@ from planner_api.web.asgi import Asgi
 from planner_api.web.document import build
 from planner_api.web.heads import Heads
 from planner_api.web.health import router as operations
+from planner_api.web.loopback import Loopback
 from planner_api.web.observe import Observe
 from planner_api.web.prefix import Prefixed
-from planner_api.web.rate import RateLimit
+from planner_api.web.rate import AddressLimit, RateLimit
 from planner_api.web.traces import traced
 
 ROUTERS = (*FOR_AGENTS, devices, tokens, planning_ahead, fleet, names, aliases, groups, releases, audit, operations)
@@ -34,8 +35,9 @@ ROUTERS = (*FOR_AGENTS, devices, tokens, planning_ahead, fleet, names, aliases, 
 def create_app(settings: Settings) -> App[Service]:
     """Return the application; its lifespan opens and closes the database.
 
-    A request passes through: observation (id, metrics, log, errors), a proxy's prefix, HEAD, the console, which
-    answers what is its own, the guard (token, role, rate), the routes.
+    A request passes through: observation (id, metrics, log, errors), a proxy's prefix, HEAD, where no tokens are
+    asked for what keeps web pages out, the console, which answers what is its own, the guard (token, role, rate), the
+    routes.
 
     Raises:
         DatabaseUrlError: a database this planner cannot use.
@@ -43,11 +45,13 @@ def create_app(settings: Settings) -> App[Service]:
     service = Service(settings)
     api = build_api(service, ROUTERS)
     per_token = RateLimit(settings.rate_per_token, settings.burst_per_token)
-    per_address = RateLimit(settings.rate_per_address, settings.burst_per_address)
+    per_address = AddressLimit(settings.rate_per_address, settings.burst_per_address)
     required = settings.tokens_required
     inner: Asgi = Guard(api, service.tokens, required=required, per_token=per_token, per_address=per_address)
     if settings.console:
         inner = Console(inner, service, required=required, per_bearer=per_token, per_address=per_address)
+    if not required:
+        inner = Loopback(inner, settings.addresses)
     observed = Observe(
         Prefixed(Heads(inner), settings.root_path), service.metrics.request, log_routine=settings.log_level == "debug"
     )

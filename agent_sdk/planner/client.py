@@ -201,7 +201,7 @@ class PlannerClient:
 
     async def report(self, device_id: str, report: DeviceReport) -> None:
         """``PUT /devices/{id}/report``: versions, and measured against predicted times; the newest report stands."""
-        await self._call("PUT", f"/devices/{quote(device_id)}/report", report)
+        await self._call("PUT", f"/devices/{quote(device_id, safe='')}/report", report)
 
     async def submitting(self, graph: ModelGraph, call: Callable[[], Awaitable[Result]]) -> Result:
         """Await ``call()``; if the planner does not know the model, send its graph once and try again."""

@@ -195,7 +195,7 @@ def request(
     method: str, path: str, body: bytes = b"", *, token: str | None = None, headers: dict[str, str] | None = None
 ) -> bytes:
     """A raw HTTP/1.1 request."""
-    lines = [f"{method} {path} HTTP/1.1", "host: planner"]
+    lines = [f"{method} {path} HTTP/1.1", "host: localhost"]
     if token is not None:
         lines.append(f"authorization: Bearer {token}")
     if body or method in ("POST", "PUT"):

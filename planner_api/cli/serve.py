@@ -78,8 +78,8 @@ class Server(uvicorn.Server):
 
     @property
     def _application(self) -> App[Service] | None:
-        served = self.config.app.app if isinstance(self.config.app, ProxyHeaders) else self.config.app
-        return served if isinstance(served, App) else None
+        proxied = self.config.app
+        return proxied.app if isinstance(proxied, ProxyHeaders) and isinstance(proxied.app, App) else None
 
 
 def _works_on(app: App[Service]) -> str:
@@ -91,9 +91,8 @@ def build_config(app: App[Service], host: str, port: int, tls: Tls | None = None
     """How the application is served; ``serve`` without running it."""
     settings = app.planner.settings
     protocol = type("Protocol", (BoundedProtocol,), {"body_timeout_s": settings.body_timeout_s})
-    trusted = os.environ.get("FORWARDED_ALLOW_IPS")
     return uvicorn.Config(
-        ProxyHeaders(cast(Any, app), trusted) if trusted else app,
+        ProxyHeaders(cast(Any, app), os.environ.get("FORWARDED_ALLOW_IPS", "")),
         host=host,
         port=port,
         loop="uvloop",

@@ -43,7 +43,7 @@ from planner_api.rollout.service import Releases
 from planner_api.settings import Settings
 from planner_api.web.asgi import Asgi, Headers, Scope
 from planner_api.web.problems import as_http
-from planner_api.web.rate import RateLimit
+from planner_api.web.rate import AddressLimit, RateLimit
 
 if TYPE_CHECKING:
     from planner_api.console.oidc import Provider
@@ -66,6 +66,8 @@ SECURITY: Headers = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
 ]
+GUESS = 10
+"""As how many requests a cookie counts that opens nothing: the database was asked for it."""
 SMALL_BYTES = 1024
 """Answers below this are not worth compressing."""
 HSTS = (b"strict-transport-security", b"max-age=31536000")
@@ -94,11 +96,11 @@ class Console:
         planner: whose fleet is shown.
         required: whether somebody must sign in; without, whoever reaches the planner may do everything.
         per_bearer: limit of requests per session's token.
-        per_address: limit of attempts to sign in per client address.
+        per_address: limit of requests that no session is behind, per client address.
     """
 
     def __init__(
-        self, app: Asgi, planner: Planner, *, required: bool, per_bearer: RateLimit, per_address: RateLimit
+        self, app: Asgi, planner: Planner, *, required: bool, per_bearer: RateLimit, per_address: AddressLimit
     ) -> None:
         self._app = app
         self._planner = planner
@@ -110,10 +112,10 @@ class Console:
     def __call__(self, scope: Scope, receive: Any, send: Any) -> Awaitable[None]:
         """Serve one request, or pass it on."""
         look_from(scope)
-        if scope["path"] == "/" and scope["method"] in ("GET", "HEAD"):
-            return RedirectResponse(home(), status_code=303)(scope, receive, send)
-        ours = scope["path"].startswith(HOME) and scope["path"][len(HOME) :][:1] in ("", "/")
-        return (self._serve if ours else self._app)(scope, receive, send)
+        path = scope["path"]
+        ours = path.startswith(HOME) and path[len(HOME) :][:1] in ("", "/")
+        leads = path == "/" and scope["method"] in ("GET", "HEAD")
+        return (self._serve if ours or leads else self._app)(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
@@ -136,15 +138,19 @@ class Console:
         Raises:
             PlannerError: a request that is not admitted.
         """
-        scope, path = request.scope, request.url.path
-        if path.startswith(f"{STATIC}/"):
-            return None
+        scope, path = request.scope, request.scope["path"]
+        address, secret = address_of(scope), cookie_of(scope)
         changes = request.method not in ("GET", "HEAD")
+        open_to_all = path == "/" or path.startswith(f"{STATIC}/")
+        if self._required:
+            alone = secret is None or open_to_all or (path == LOGIN and changes) or path in OIDC
+            await refuse_for(self._per_address.hit(address) if alone else self._per_address.wait(address))
+        if path == "/":
+            return RedirectResponse(home(), status_code=303)
+        if open_to_all:
+            return None
         if changes:
             check_origin(scope)
-        if (path == LOGIN and changes) or path in OIDC:
-            await refuse_for(self._per_address.hit(address_of(scope)))
-        secret = cookie_of(scope)
         session = await self._session(secret)
         request.state.session = session
         if session is not None:
@@ -154,8 +160,11 @@ class Console:
                 raise ForbiddenError("read-only", "You signed in to look only; nothing was changed.")
             if changes and secret is None:
                 raise ForbiddenError("no-cookie", "Your browser sent no cookie; open the page again.")
-        elif path != LOGIN and path not in OIDC:
-            return _to_login(request, expired=secret is not None)
+        else:
+            if secret is not None:  # a cookie that opens nothing is a guess
+                self._per_address.count(address, GUESS)
+            if path != LOGIN and path not in OIDC:
+                return _to_login(request, expired=secret is not None)
         return None
 
     async def _session(self, secret: str | None) -> Session | None:

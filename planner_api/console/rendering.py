@@ -7,6 +7,7 @@ import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -128,6 +129,11 @@ def prose(text: str) -> Markup:
     return Markup("<bdi>{}</bdi>").format(Markup().join(shown))
 
 
+def segment(name: str) -> str:
+    """A name as one segment of an address, its slashes too."""
+    return quote(name, safe="")
+
+
 def section(request: Request) -> str:
     """The section that a page belongs to; the first one where it belongs to none."""
     first = "/".join(request.url.path.split("/")[2:3])
@@ -154,7 +160,7 @@ def _environment() -> Environment:
     )
     found.filters |= {
         "duration": duration, "percent": percent, "count": count, "ago": ago, "clip": clip, "short": short,
-        "plural": plural, "reason": reason, "skew": skew, "command": command, "prose": prose,
+        "plural": plural, "reason": reason, "skew": skew, "command": command, "prose": prose, "segment": segment,
     }  # fmt: skip
     found.globals |= {
         "asset": lambda name: home() + ASSETS[name],

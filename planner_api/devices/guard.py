@@ -26,7 +26,7 @@ from planner_api.jobs.news import News
 from planner_api.web.asgi import Asgi, Scope
 from planner_api.web.principal import Principal, bearer
 from planner_api.web.problems import status_of
-from planner_api.web.rate import RateLimit
+from planner_api.web.rate import AddressLimit, RateLimit
 from planner_api.web.tokens import hash_token
 
 log = structlog.get_logger(__name__)
@@ -154,12 +154,12 @@ class Guard:
         tokens: the bearers.
         required: whether a request needs a token at all; without, a caller without one may do everything.
         per_token: limit per bearer.
-        per_address: limit per client address of requests without a valid token (entrances, guessing); an address
-            beyond it is refused before a token that this process does not know costs a query.
+        per_address: limit per client address, and its network, of requests without a valid token (entrances,
+            guessing); an address beyond it is refused before a token that this process does not know costs a query.
     """
 
     def __init__(
-        self, app: Asgi, tokens: Tokens, *, required: bool, per_token: RateLimit, per_address: RateLimit
+        self, app: Asgi, tokens: Tokens, *, required: bool, per_token: RateLimit, per_address: AddressLimit
     ) -> None:
         self._app = app
         self._tokens = tokens
@@ -169,7 +169,8 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Pass the request on. Raises PlannerError for one that is not admitted."""
-        path, limit, caller = scope["path"], self._per_address, ""
+        path, caller = scope["path"], ""
+        limit: RateLimit | AddressLimit = self._per_address
         try:
             given = _authorization(scope)  # of every path, so that all refuse two alike
             if path not in OPEN:
@@ -253,4 +254,4 @@ def _hash_of(authorization: bytes) -> str:
 def address_of(scope: Scope) -> str:
     """Where a request comes from, as rate limits know it."""
     client = scope.get("client")
-    return f"address:{client[0]}" if client else "address:unknown"
+    return client[0] if client else "unknown"

@@ -5,27 +5,52 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import structlog
 from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from planner_api.web.asgi import Asgi, Scope
 
+log = structlog.get_logger(__name__)
+
 HEADER = b"x-forwarded-prefix"
 PREFIX = re.compile(r"(/[A-Za-z0-9_~\-][A-Za-z0-9._~\-]{0,62}){1,8}")
 """A prefix that is taken over; any other is none."""
 
+PROXY = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip", b"via"})
+"""What proxies add to a request."""
+
 
 class ProxyHeaders(ProxyHeadersMiddleware):
-    """What a trusted proxy says of its client: address and scheme, as uvicorn reads them, and the prefix."""
+    """What a trusted proxy says of its client: address and scheme, as uvicorn reads them, and the prefix.
+
+    Of one that is not trusted the log says once that it is there.
+    """
+
+    _warned = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one request."""
         client = scope.get("client")
-        if scope["type"] == "http" and client and client[0] in self.trusted_hosts:
+        trusted = client and client[0] in self.trusted_hosts
+        if scope["type"] == "http" and not trusted and not self._warned:
+            self._warn(scope)
+        if scope["type"] == "http" and trusted:
             given = dict(scope["headers"]).get(HEADER, b"").decode("latin-1").rstrip("/")
             if PREFIX.fullmatch(given):
                 scope["root_path"] = given
         await super().__call__(scope, receive, send)
+
+    def _warn(self, scope: Any) -> None:
+        if PROXY.isdisjoint(name for name, _ in scope["headers"]):
+            return
+        self._warned = True
+        log.warning(
+            "proxy_not_trusted",
+            proxy=(scope.get("client") or ("unknown",))[0],
+            cause="all who come through it share one address's limits, and an open planner is open to them",
+            cure="name it in FORWARDED_ALLOW_IPS, and set HOPE_TOKENS_REQUIRED=true",
+        )
 
 
 class Prefixed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +13,9 @@ from planner_api.errors import ForbiddenError
 Role = Literal["admin", "viewer", "device", "anonymous"]
 
 _DEVICE_POSTS = frozenset({"/models", "/profiles", "/profiles/missing", "/plans"})
-_DEVICE_GETS = ("/models/", "/plans/", "/profiles/", "/references/")
+_DEVICE_GETS = ("/models/", "/profiles/")
+_PLAN = re.compile(r"/plans/[^/]+")
+"""A plan, whose history and comparisons are for people."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Principal:
         if method == "POST":
             return path in _DEVICE_POSTS
         if method in ("GET", "HEAD"):
+            if _PLAN.fullmatch(path):
+                return True
             return path.startswith(_DEVICE_GETS) or path in ("/openapi.json", f"/devices/{self.device_id}")
         return method == "PUT" and path == f"/devices/{self.device_id}/report"
 

@@ -6,11 +6,14 @@ a cached plan costs; this is under one microsecond and bounded in memory.
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from collections.abc import Callable
 
 MAX_CALLERS = 200_000
 """Callers remembered at once; beyond it the idle ones are forgotten first."""
+NETWORK = 2
+"""How many times what one address may do all addresses of its network may do together."""
 
 
 class RateLimit:
@@ -42,8 +45,10 @@ class RateLimit:
         self._set(key, max(due, now) + self._interval, now)
         return 0.0
 
-    def count(self, key: str, requests: int) -> None:
+    def count(self, key: str, requests: float) -> None:
         """Count so many requests, whether they are allowed or not."""
+        if not self._interval:
+            return
         now = self._clock()
         self._set(key, max(self._next.get(key, now), now) + requests * self._interval, now)
 
@@ -61,3 +66,48 @@ class RateLimit:
         self._next = {key: due for key, due in self._next.items() if due > now}
         if len(self._next) >= MAX_CALLERS:
             self._next.clear()
+
+
+class AddressLimit:
+    """Limits an address and its network alike: who has one address of a /24 often has many, and of a /64 has all.
+
+    Args:
+        rate: requests per second of one address; those of a network may make ``NETWORK`` times as many.
+        burst: of one address.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, rate: float, burst: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = (
+            RateLimit(rate, burst, clock=clock),
+            RateLimit(NETWORK * rate, NETWORK * burst, clock=clock),
+        )
+
+    def hit(self, address: str) -> float:
+        """Count one request; 0 when it is allowed, else the seconds until it would be, and it is not counted."""
+        if wait_s := self.wait(address):
+            return wait_s
+        self.count(address, 1)
+        return 0.0
+
+    def count(self, address: str, requests: float) -> None:
+        """Count so many requests, whether they are allowed or not."""
+        for limit, key in zip(self._limits, _keys(address), strict=True):
+            limit.count(key, requests)
+
+    def wait(self, address: str) -> float:
+        """Seconds until a request would be allowed, 0 for now; counts nothing."""
+        return max(limit.wait(key) for limit, key in zip(self._limits, _keys(address), strict=True))
+
+
+def _keys(address: str) -> tuple[str, str]:
+    """What an address and its network are counted under. Of IPv6 the /64 is both: any one has all its addresses."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:  # a socket in the file system, or a client that is not on a network at all
+        return address[:64], address[:64]
+    mapped = found.ipv4_mapped if found.version == 6 else None
+    if found.version == 6 and mapped is None:
+        network = str(ipaddress.ip_network((found, 64), strict=False))
+        return network, network
+    return str(mapped or found), str(ipaddress.ip_network((mapped or found, 24), strict=False))

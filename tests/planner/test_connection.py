@@ -191,8 +191,8 @@ def refusal(connection: socket.socket) -> tuple[int, str]:
     return int(head.split()[1]), json.loads(body)["type"]
 
 
-GET = b"GET /plans/p HTTP/1.1\r\nhost: planner\r\n"
-POST = b"POST /plans HTTP/1.1\r\nhost: planner\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+GET = b"GET /plans/p HTTP/1.1\r\nhost: localhost\r\n"
+POST = b"POST /plans HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
 ENDLESS = {
     "one line": (b"GET /", b"x" * 4096),
     "one header": (GET + b"x-long: ", b"x" * 4096),
@@ -227,7 +227,7 @@ def test_a_head_that_never_ends_is_refused(stage: Stage, name: str, pause_s: flo
 def test_heads_within_the_limits_are_read(stage: Stage, fields: int, size: int) -> None:
     """A head is refused exactly when it has more than a hundred fields or, whole, more than the limit and a piece."""
     more = "".join(f"x-{n}: {'y' * size}\r\n" for n in range(fields)).encode()
-    head = b"GET /healthz HTTP/1.1\r\nhost: planner\r\nconnection: close\r\n" + more + b"\r\n"
+    head = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n" + more + b"\r\n"
     with socket.create_connection(("127.0.0.1", stage.ours), timeout=20) as connection:
         connection.sendall(head)
         status = int(connection.recv(65536).split()[1])
@@ -275,7 +275,7 @@ def test_doubtful_headers_are_answered_alike_everywhere(stage: Stage, headers: b
     body = key.partition(b"\r\n\r\n")[2]
     authorization = next(line for line in key.split(b"\r\n") if line.startswith(b"authorization"))
     for path, sent in ((b"/plans", body), (b"/plans", body + b" "), (b"/models", body), (b"/profiles", body)):
-        head = [b"POST " + path + b" HTTP/1.1", b"host: planner", authorization, headers, b"connection: close"]
+        head = [b"POST " + path + b" HTTP/1.1", b"host: localhost", authorization, headers, b"connection: close"]
         head.append(b"content-length: %d" % len(sent))
         found = converse(stage.ours, [b"\r\n".join(head) + b"\r\n\r\n" + sent])
         assert int(found.split()[1]) == status, (path, found[:300])

@@ -13,7 +13,7 @@ from tests.planner.samples import Api
 
 def raw(method: str, path: str, body: bytes = b"", /, **headers: str) -> bytes:
     """A request as it goes over the wire."""
-    named = {"host": "planner", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    named = {"host": "localhost", **{name.replace("_", "-"): value for name, value in headers.items()}}
     if body and "transfer-encoding" not in named:
         named.setdefault("content-length", str(len(body)))
     lines = "".join(f"{name}: {value}\r\n" for name, value in named.items())
