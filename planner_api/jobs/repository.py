@@ -38,6 +38,10 @@ RETRY_S, RETRY_MOST_S = 0.5, 60.0
 """Pause before the second try; it doubles with each failure up to the longest."""
 ALIVE_S = 30.0
 """A worker that has not looked for longer is taken for gone."""
+LONGEST_LEASE_S = 660.0
+"""No lease is given for longer (``Settings.lease_s``). One that ends later was written before a clock was set back."""
+SET_BACK_S = 1.0
+"""A job queued so far in the future was put before a clock was set back, and does not wait until it catches up."""
 MAX_ERROR = 2000
 """Characters of an error that is kept."""
 
@@ -153,13 +157,18 @@ async def hasten(session: WriteSession, jobs: Sequence[tuple[str, str]], priorit
     return (await session.execute(select(JobRow.id).where(there).limit(1))).first() is not None
 
 
+def _not_before(session: AsyncSession) -> ColumnElement[datetime]:
+    """When a job may be begun, by a clock that may have been set back since it was queued."""
+    return case((JobRow.queued_at > _now(session, SET_BACK_S), _now(session)), else_=JobRow.not_before)
+
+
 def _ready(kinds: Sequence[str]) -> tuple[ColumnElement[bool], ...]:
     return JobRow.kind.in_(kinds), _WAITS, JobRow.after.is_(None)
 
 
 async def due_in_s(session: AsyncSession, kinds: Sequence[str]) -> float | None:
     """Seconds until a job of these kinds may be begun, at most 0 for one that may be; None: there is none."""
-    row = (await session.execute(select(func.min(JobRow.not_before), _now(session)).where(*_ready(kinds)))).one()
+    row = (await session.execute(select(func.min(_not_before(session)), _now(session)).where(*_ready(kinds)))).one()
     return None if row[0] is None else float((row[0] - row[1]).total_seconds())
 
 
@@ -167,7 +176,7 @@ async def take(session: WriteSession, kinds: Sequence[str], owner: str, ttl_s: f
     """Lease the first job of these kinds; None when there is none to begin."""
     first = (
         select(JobRow.id)
-        .where(*_ready(kinds), JobRow.not_before <= _now(session))
+        .where(*_ready(kinds), _not_before(session) <= _now(session))
         .order_by(JobRow.rank, JobRow.id)
         .limit(1)
         .with_for_update(skip_locked=True)  # of two workers on PostgreSQL each takes another one
@@ -260,9 +269,9 @@ async def reap(session: WriteSession, kinds: Sequence[str], gone: Sequence[str])
     Returns:
         The keys of what waits, and what has outlived too many workers: the caller has to end that.
     """
-    lost = and_(
-        JobRow.kind.in_(kinds), ~_WAITS, or_(JobRow.lease_until < _now(session), JobRow.lease_owner.in_(list(gone)))
-    )
+    until = JobRow.lease_until
+    ended = or_(until < _now(session), until > _now(session, LONGEST_LEASE_S), JobRow.lease_owner.in_(list(gone)))
+    lost = and_(JobRow.kind.in_(kinds), ~_WAITS, ended)
     columns = [getattr(JobRow, name) for name in Lease.__dataclass_fields__]
     dead = select(*columns).where(lost, JobRow.failures + 1 >= MAX_ABANDONED).with_for_update()
     found = [Lease(**row._mapping) for row in await session.execute(dead)]

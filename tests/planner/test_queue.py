@@ -6,13 +6,15 @@ import asyncio
 import itertools
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import update
+from sqlalchemy import ColumnElement, literal, update
 
 from planner_api.db.tables import JobRow
+from planner_api.db.types import UtcDateTime
 from planner_api.jobs import repository
 from planner_api.jobs.owner import this_process
 from planner_api.jobs.queue import put
@@ -338,5 +340,27 @@ def test_it_is_known_who_works(database_url: str) -> None:
         async with setup.database.read() as session:
             assert await repository.workers(session) == []
             assert await repository.count_looking(session) == {"looking": 0}
+
+    on(database_url, scenario)
+
+
+def test_a_clock_that_was_set_back_holds_nothing_up(database_url: str) -> None:
+    """What was queued, or leased by a host that has vanished, before a clock went back a day is done now."""
+
+    async def scenario(setup: Setup) -> None:
+        async def postpone(**columns: ColumnElement[datetime]) -> None:
+            async with setup.database.write() as session:
+                await session.execute(update(JobRow).values(columns))
+
+        def ahead() -> ColumnElement[datetime]:
+            return literal(datetime.now(UTC) + timedelta(days=1), UtcDateTime())
+
+        await setup.put("waits")
+        await postpone(queued_at=ahead(), not_before=ahead(), rank=ahead())
+        assert (await setup.taken()).key == "waits"
+        await postpone(lease_until=ahead(), started_at=ahead())
+        async with setup.database.write() as session:
+            waiting, dead = await repository.reap(session, [KIND], [])
+        assert (waiting, dead) == (["waits"], [])
 
     on(database_url, scenario)
