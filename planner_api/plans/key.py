@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 from hope_schema import Job, Link, PlanRequest
-from hope_schema.hashing import digest
 
 STEP = 1.25
 """Ratio of neighbouring figures of links: what moves by less than about half of that, up or down, is the same plan."""
@@ -38,7 +38,7 @@ def normalised(request: PlanRequest) -> PlanRequest:
 def keyed(request: PlanRequest) -> tuple[PlanRequest, str]:
     """Return the request as ``normalised`` makes it, and the id of the plan that all of these ask for."""
     request = normalised(request)
-    return request, f"p-{digest(request.model_dump(mode='json'))[:40]}"
+    return request, f"p-{hashlib.sha256(request.model_dump_json().encode()).hexdigest()[:40]}"
 
 
 def plan_id(request: PlanRequest) -> str:

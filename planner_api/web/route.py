@@ -10,6 +10,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from planner_api.errors import InvalidError
 
@@ -19,8 +20,18 @@ class StrictRoute(APIRoute):
 
     FastAPI reads the signature, makes what validates each parameter, and documents it. A request's parameters are given
     to these here: bodies, dependencies and their exit stacks, which FastAPI looks after at every request, no route of
-    ours uses, and they cost more time than all the rest of a cached plan.
+    ours uses, and they cost more time than all the rest of a cached plan. Errors are the outermost layer's.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        handler = self.get_route_handler()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            response = await handler(Request(scope, receive, send))
+            await response(scope, receive, send)
+
+        self.app = app
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return what answers a request.
