@@ -25,6 +25,7 @@
     │       ├── RateLimitedError           429; carries ``retry_after_s``
     │       └── ServerError                5xx
     ├── NotWantedError                     nobody waits any more for what was being done
+    ├── RefusedError                       a request to this agent's server that is not served; carries ``status``
     └── ExecutionError                     a plan was being carried out and failed
         ├── SegmentFailedError             a segment raised; says which processor and ops, the cause is chained
         ├── RunTimeoutError                the watchdog ended a run
@@ -178,6 +179,18 @@ class ServerError(PlannerStatusError):
 
 class NotWantedError(HopeError):
     """Nobody waits any more for what was being done: the session is closed, or the program ends."""
+
+
+class RefusedError(HopeError):
+    """A request that this agent's server does not serve.
+
+    Attributes:
+        status: the HTTP status that says why.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(message)
 
 
 class ExecutionError(HopeError):

@@ -16,6 +16,7 @@ from agent_sdk.cli.explain import explain
 from agent_sdk.cli.plan import plan
 from agent_sdk.cli.prepare import prepare
 from agent_sdk.cli.run import run
+from agent_sdk.cli.serve import serve
 from agent_sdk.cli.zoo import zoo
 from agent_sdk.errors import InputError, PlannerStatusError, RateLimitedError, ServerError, printable
 
@@ -28,6 +29,7 @@ examples:
   hope-agent run inception_v1 --compare      measure, plan and run a network of the zoo, and judge the gain
   hope-agent run net.onnx                    your own network
   hope-agent explain net.onnx                every op: where it runs, how long it takes, and why
+  hope-agent serve --models net.onnx         for other programs, over the Open Inference Protocol
   hope-agent devices                         what this machine has
   hope-agent zoo list                        networks that can be named as MODEL
   eval "$(hope-agent completion bash)"       complete commands, options and networks in this shell
@@ -67,7 +69,7 @@ def completion(shell: str) -> int:
     return OK
 
 
-for command in (run, explain, prepare, plan, devices, enrol, zoo):
+for command in (run, explain, serve, prepare, plan, devices, enrol, zoo):
     hope_agent.add_command(command)
 
 

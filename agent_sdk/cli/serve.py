@@ -1,0 +1,99 @@
+"""``hope-agent serve``: networks for other programs, over the Open Inference Protocol."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import click
+
+from agent_sdk.cli.options import PRECISIONS
+
+EXAMPLES: Final = """\b
+examples:
+  hope-agent serve --models detector.onnx,words.onnx
+  hope-agent serve --models eyes=detector.onnx --listen 0.0.0.0:8000 --tokens tokens.txt \\
+                   --tls-cert cert.pem --tls-key key.pem
+"""
+MIB: Final = 2**20
+
+
+@click.command(epilog=EXAMPLES)
+@click.option("--models", required=True, metavar="[NAME=]FILE,...", help="networks; files, or names of the zoo")
+@click.option("--listen", default="127.0.0.1:8000", show_default=True, metavar="HOST:PORT", help="HTTP; port 0: any")
+@click.option("--grpc", default="127.0.0.1:8001", show_default=True, metavar="HOST:PORT|off", help="gRPC")
+@click.option("--tokens", type=click.Path(path_type=Path), metavar="FILE", help="a token a line: who may call")
+@click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="certificate in PEM")
+@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="its key in PEM")
+@click.option("--requests", type=click.IntRange(1, 65536), default=256, show_default=True, help="under way at once")
+@click.option(
+    "--memory", type=click.IntRange(16), metavar="MIB", help="of requests at once (default: half of what is free)"
+)
+@click.option(
+    "--in-flight", type=click.IntRange(1, 64), default=1, show_default=True, help="runs of one network at once"
+)
+@click.option("--grace", type=click.FloatRange(0, 3600), default=30.0, show_default=True, help="seconds to end in")
+@click.option("--planner", metavar="URL", help="planner to ask; without it one runs inside this process")
+@click.option("--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0-7,ort@8-15")
+@click.option("--precision", type=click.Choice(PRECISIONS), default=PRECISIONS[0], show_default=True)
+def serve(
+    *,
+    models: str,
+    listen: str,
+    grpc: str,
+    tokens: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    requests: int,
+    memory: int | None,
+    in_flight: int,
+    grace: float,
+    planner: str | None,
+    processors: str | None,
+    precision: str,
+) -> int:
+    """Serve networks to other programs until a signal asks to stop; then answer what is under way, and end."""
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key are given together")
+    from agent_sdk.agent import Agent
+    from agent_sdk.model.weights import available_bytes
+    from agent_sdk.server.access import Access, Address, Tls
+
+    try:
+        from agent_sdk.server.models import Served
+        from agent_sdk.server.serving import Server, Settings
+    except ModuleNotFoundError as error:
+        raise click.UsageError(f"{error}; serving needs its extra: pip install 'hope-inference[serve]'") from None
+
+    settings = Settings(
+        http=Address.parsed(listen),
+        grpc=None if grpc == "off" else Address.parsed(grpc),
+        memory=memory * MIB if memory else available_bytes() // 2,
+        requests=requests,
+        tls=Tls(tls_cert, tls_key) if tls_cert and tls_key else None,
+        grace_s=grace,
+    )
+    access = Access.read(tokens)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a client takes one
+    with ExitStack() as closing:
+        agent = closing.enter_context(Agent(planner, processors=processors, precision=precision))
+        served = []
+        for named in models.split(","):
+            name, _, source = named.strip().rpartition("=")
+            session = closing.enter_context(agent.load(source, in_flight=in_flight))
+            served.append(Served(name or session.name, session))
+        server = closing.enter_context(Server(served, access, settings))
+        shown = ", ".join(one.name for one in served)
+        for url in server.urls:
+            click.echo(f"hope-agent serves {shown} at {url}", err=True)
+        ended.wait()
+        click.echo("hope-agent: ending once what is under way is answered", err=True)
+    return 0

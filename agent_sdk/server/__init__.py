@@ -1,0 +1,1 @@
+"""Networks served to other programs: the Open Inference Protocol over HTTP and gRPC."""

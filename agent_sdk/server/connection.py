@@ -1,0 +1,277 @@
+"""HTTP/1.1 over one socket, on a thread of its own: heads and bodies bounded in bytes and time, bodies never copied.
+
+A thread waits in ``recv`` and goes on in the network's run and in ``send``: no other thread has to be woken, which at
+the size of a small network takes as long as its run. Heads are parsed by httptools, bodies arrive where they stay.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Final
+
+import httptools
+import numpy as np
+
+from agent_sdk.errors import RefusedError
+
+MOST_HEAD: Final = 16 * 1024
+"""Most bytes of a request line with all its fields."""
+SILENCE_S: Final = 60.0
+"""Longest time in which a client sends nothing, or takes an answer: then its connection ends."""
+HEAD_S: Final = 10.0
+"""Longest time from the first byte of a head to its last."""
+BODY_S: Final = 10.0
+"""Longest time of a short body; a longer one has a second more for each ``SLOWEST`` bytes."""
+SLOWEST: Final = 64 * 1024
+LINGER_S: Final = 2.0
+"""How long a request that was refused unread is read on, so that its answer arrives; ``LINGER_BYTES`` at most."""
+LINGER_BYTES: Final = 64 * 2**20
+ALIGNED: Final = 64
+"""The address of a body's binary part is a multiple of this, so that tensors are read where they stand."""
+PIECE: Final = 2**20
+"""Bytes that are inflated at once."""
+ONCE: Final = frozenset(
+    ("host", "authorization", "content-length", "content-encoding", "expect", "inference-header-content-length")
+)
+"""Fields that stand in a head once."""
+
+
+class Exchange:
+    """One request and its answer.
+
+    Attributes:
+        method, path: of the request line; the path without a query.
+        fields: the header's, by lower-case name.
+        length: bytes of the body.
+        answered: whether it has been.
+    """
+
+    def __init__(self, connection: Connection, head: bytes) -> None:
+        self._connection = connection
+        self.fields: dict[str, str] = {}
+        self.answered = self._read = False
+        self._target, self._twice = b"", ""
+        parser = httptools.HttpRequestParser(self)
+        try:
+            with suppress(httptools.HttpParserUpgrade):  # an offer, which may be passed over
+                parser.feed_data(head)
+            self.method = parser.get_method().decode("ascii")
+            self.path = httptools.parse_url(self._target).path.decode("ascii")
+        except (httptools.HttpParserError, httptools.HttpParserInvalidURLError, UnicodeDecodeError) as error:
+            raise RefusedError(400, f"this is no request of HTTP/1.1: {error}") from None
+        self.goes_on = parser.should_keep_alive()
+        if self._twice:
+            raise RefusedError(400, f"the request has several fields '{self._twice}'")
+        if "transfer-encoding" in self.fields:
+            raise RefusedError(411, "say how long the body is: Content-Length")
+        length = self.fields.get("content-length", "0")
+        if not length.isdigit() or len(length) > 18:
+            raise RefusedError(400, "Content-Length is no number of bytes")
+        self.length = int(length)
+
+    def on_url(self, url: bytes) -> None:
+        """Take in a part of the target."""
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take in a field."""
+        key = name.decode("latin-1").lower()
+        if key in ONCE and key in self.fields:
+            self._twice = key
+        self.fields[key] = value.decode("latin-1")
+
+    def body(self, take: Callable[[int], None], aligned_at: int = 0) -> memoryview:
+        """Read the body, with the byte ``aligned_at`` at an address that any tensor may have.
+
+        ``take`` is told of bytes before they are held, and may refuse. Raises RefusedError, OSError.
+        """
+        encoding = self.fields.get("content-encoding", "identity").lower()
+        if encoding not in ("identity", "gzip", "deflate"):
+            raise RefusedError(415, f"a body may be sent as it is, or as gzip or deflate, not as '{encoding:.16}'")
+        take(self.length)
+        if self.fields.get("expect", "").lower() == "100-continue":
+            self._connection.send([b"HTTP/1.1 100 Continue\r\n\r\n"])
+        plain = encoding == "identity"
+        body = _room(self.length, aligned_at if plain else 0)
+        self._connection.receive(body)
+        self._read = True
+        return body if plain else _inflated(body, take, aligned_at)
+
+    def answer(
+        self, status: int, body: bytes, tail: Sequence[memoryview] = (), fields: Mapping[str, str | int] | None = None
+    ) -> None:
+        """Send the answer: JSON unless ``fields`` say otherwise, and what stands behind it. Raises OSError."""
+        self.answered = True
+        unread = self.length > 0 and not self._read
+        self.goes_on = self.goes_on and not unread and not self._connection.ending
+        said: dict[str, str | int] = {
+            "content-type": "application/octet-stream" if tail else "application/json",
+            "content-length": len(body) + sum(map(len, tail)),
+            **({"inference-header-content-length": len(body)} if tail else {}),
+            **(fields or {}),
+            **({} if self.goes_on else {"connection": "close"}),
+        }
+        lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
+        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{lines}\r\n".encode("latin-1")
+        self._connection.send([head + body, *tail] if self.method != "HEAD" else [head])
+        if unread:
+            self._connection.linger()
+
+
+class Connection:
+    """What one client sends, request after request.
+
+    Args:
+        taken: the socket.
+        tls: what wraps it, if anything.
+
+    Attributes:
+        idle: whether it waits for a request.
+        ending: whether the answer under way is the last.
+    """
+
+    def __init__(self, taken: socket.socket, tls: ssl.SSLContext | None) -> None:
+        self._socket, self._tls = taken, tls
+        self._buffer = bytearray(MOST_HEAD)
+        self._view = memoryview(self._buffer)
+        self._filled = 0
+        self.idle, self.ending = True, False
+
+    def serve(self, handle: Callable[[Exchange], None]) -> None:
+        """Have requests answered until either side ends."""
+        try:
+            self._socket.settimeout(SILENCE_S)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                self._socket = self._tls.wrap_socket(self._socket, server_side=True)
+            while (exchange := self._next()) is not None:
+                handle(exchange)
+                self.idle = True
+                if not exchange.goes_on or self.ending:
+                    break
+        except RefusedError as error:  # no head that could be answered as a request
+            self._last_words(error)
+        except (OSError, ssl.SSLError):  # the client has gone, or takes too long
+            pass
+        finally:
+            self.close()
+
+    def end(self) -> None:
+        """Take no further request."""
+        self.ending = True
+        if self.idle:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RD)
+
+    def close(self) -> None:
+        """End it. Idempotent."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            self._socket.close()
+
+    def receive(self, into: memoryview) -> None:
+        """Fill this with what comes next. Raises RefusedError, OSError."""
+        size = len(into)
+        have = min(size, self._filled)
+        into[:have] = self._view[:have]
+        self._drop(have)
+        latest = time.monotonic() + BODY_S + size / SLOWEST
+        while have < size:
+            count = self._socket.recv_into(into[have:])
+            if not count:
+                raise RefusedError(400, f"the body ends after {have} of {size} bytes")
+            have += count
+            if have < size and time.monotonic() > latest:
+                raise RefusedError(408, f"of {size} bytes of the body {have} arrived in time")
+
+    def send(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send all of it. Raises OSError."""
+        if self._tls is not None or len(parts) == 1:
+            for part in parts:
+                self._socket.sendall(part)
+            return
+        sent = self._socket.sendmsg(parts)
+        for part in parts:
+            if sent < len(part):
+                self._socket.sendall(memoryview(part)[sent:])
+            sent = max(0, sent - len(part))
+
+    def linger(self) -> None:
+        """Read on for a while: what ends with bytes unread takes its last answer with it."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+            self._socket.settimeout(LINGER_S)
+            end, count = time.monotonic() + LINGER_S, 0
+            while time.monotonic() < end and count < LINGER_BYTES and (got := self._socket.recv_into(self._view)):
+                count += got
+
+    def _next(self) -> Exchange | None:
+        """The next request, once its head is there; None where none comes. Raises RefusedError, OSError."""
+        latest, searched = 0.0, 0
+        while (end := self._buffer.find(b"\r\n\r\n", max(0, searched - 3), self._filled)) < 0:
+            if self._filled == MOST_HEAD:
+                raise RefusedError(431, f"the head of a request may have {MOST_HEAD} bytes")
+            searched = self._filled
+            count = self._socket.recv_into(self._view[self._filled :])
+            if not count:
+                return None
+            self._filled += count
+            latest = latest or time.monotonic() + HEAD_S
+            if time.monotonic() > latest:
+                raise RefusedError(408, f"the head of the request did not arrive within {HEAD_S:g} s")
+        self.idle = False
+        head = bytes(self._view[: end + 4])
+        self._drop(end + 4)
+        return Exchange(self, head)
+
+    def _drop(self, count: int) -> None:
+        left = self._filled - count
+        if left:
+            self._buffer[:left] = self._buffer[count : self._filled]
+        self._filled = left
+
+    def _last_words(self, error: RefusedError) -> None:
+        body = json.dumps({"error": str(error)})
+        head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\nconnection: close\r\n"
+        with suppress(OSError):
+            self._socket.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode("latin-1"))
+            self.linger()
+
+
+def _room(size: int, aligned_at: int) -> memoryview:
+    """Memory for a body. Raises RefusedError where the machine has none."""
+    try:
+        memory = np.empty(size + ALIGNED, np.uint8)
+    except MemoryError as error:
+        raise RefusedError(503, f"this machine has no {size} bytes left") from error
+    start = -(memory.ctypes.data + aligned_at) % ALIGNED
+    return memory.data[start : start + size]
+
+
+def _inflated(body: memoryview, take: Callable[[int], None], aligned_at: int) -> memoryview:
+    made, parts = zlib.decompressobj(zlib.MAX_WBITS | 32), []
+    left: bytes | memoryview = body
+    try:
+        while not made.eof:
+            part = made.decompress(left, PIECE)
+            take(2 * len(part))  # in pieces, and put together
+            parts.append(part)
+            left = made.unconsumed_tail
+            if not part and not left:
+                raise RefusedError(400, "the body ends before what it inflates to does")
+    except zlib.error as error:
+        raise RefusedError(400, f"the body cannot be inflated: {error}") from None
+    whole = _room(sum(map(len, parts)), aligned_at)
+    at = 0
+    for part in parts:
+        whole[at : at + len(part)] = part
+        at += len(part)
+    return whole

@@ -1,0 +1,154 @@
+"""The protocol's calls over HTTP: who may make them, where they lead, and what becomes of what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import unquote
+
+from agent_sdk.errors import RefusedError, printable
+from agent_sdk.server.access import Access
+from agent_sdk.server.admission import Admission
+from agent_sdk.server.connection import Exchange
+from agent_sdk.server.metrics import Metrics
+from agent_sdk.server.models import Models
+from agent_sdk.server.said import model_config, model_statistics, repository_index, server_metadata
+from agent_sdk.server.wire import Asked
+
+log = logging.getLogger(__name__)
+
+MOST_JSON: Final = 16 * 2**20
+"""Most bytes of JSON in a request."""
+READ: Final = 24
+"""Bytes of memory that a byte of JSON may come to take once it is read."""
+_MODEL: Final = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?"
+_Route = Callable[[Exchange, dict[str, str]], None]
+
+
+class Http:
+    """What answers requests; may be called from any number of threads.
+
+    Args:
+        models: what is served.
+        admission: who is let in.
+        access: who may call.
+        metrics: what Prometheus reads.
+    """
+
+    def __init__(self, models: Models, admission: Admission, access: Access, metrics: Metrics) -> None:
+        self._models, self._admission, self._access, self._metrics = models, admission, access, metrics
+        routes: tuple[tuple[str, str, _Route], ...] = (
+            ("POST", rf"{_MODEL}/infer", self._infer),
+            ("GET", r"/v2/health/live", lambda exchange, _: exchange.answer(200, b'{"live": true}')),
+            ("GET", r"/v2/health/ready", self._ready),
+            ("GET", r"/v2/?", lambda exchange, _: _say(exchange, server_metadata())),
+            ("GET", r"/v2/models/stats", lambda exchange, _: _say(exchange, model_statistics(self._all))),
+            ("GET", rf"{_MODEL}/ready", self._model_ready),
+            ("GET", rf"{_MODEL}/stats", self._stats),
+            ("GET", rf"{_MODEL}/config", self._config),
+            ("GET", _MODEL, self._metadata),
+            ("POST", r"/v2/repository/index", lambda exchange, _: _say(exchange, repository_index(self._all))),
+            ("POST", r"/v2/repository/models/[^/]+/(?:un)?load", _fixed),
+            ("GET", r"/metrics", self._scrape),
+        )
+        self._routes = [(method, re.compile(path), route) for method, path, route in routes]
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Answer one request, whatever it is. Raises OSError where the client has gone."""
+        try:
+            self._access.check(exchange.fields.get("authorization", ""), exchange.fields.get("host", ""))
+            route, named = self._route(exchange)
+            route(exchange, named)
+        except RefusedError as error:
+            self._refuse(exchange, error)
+        except OSError:
+            raise
+        except Exception as error:
+            log.exception("a request failed: %s %s", exchange.method, printable(exchange.path))
+            self._refuse(exchange, RefusedError(500, f"the server failed: {type(error).__name__}"))
+
+    def _route(self, exchange: Exchange) -> tuple[_Route, dict[str, str]]:
+        known = False
+        method = "GET" if exchange.method == "HEAD" else exchange.method
+        for wanted, path, route in self._routes:
+            if found := path.fullmatch(exchange.path):
+                known = True
+                if wanted == method:
+                    return route, {key: unquote(value) for key, value in found.groupdict("").items()}
+        if known:
+            raise RefusedError(405, f"{exchange.method} is no way to call {printable(exchange.path[:128])}")
+        raise RefusedError(404, f"nothing is offered at {printable(exchange.path[:128])}")
+
+    @staticmethod
+    def _refuse(exchange: Exchange, error: RefusedError) -> None:
+        if exchange.answered:
+            exchange.goes_on = False  # the answer has begun: what was sent of it is all that can be
+            return
+        fields: dict[str, str | int] = {"www-authenticate": "Bearer"} if error.status == 401 else {}
+        if error.status == 503:
+            fields = {"retry-after": 1}
+        exchange.answer(error.status, json.dumps({"error": str(error)}).encode(), fields=fields)
+
+    @property
+    def _all(self) -> list[Any]:
+        return list(self._models.by_name.values())
+
+    def _infer(self, exchange: Exchange, named: dict[str, str]) -> None:
+        served = self._models.find(named["name"], named["version"])
+        given = exchange.fields.get("inference-header-content-length", str(exchange.length))
+        size = int(given) if given.isdigit() and len(given) < 19 else -1
+        with self._admission.admitted() as room:
+            if not size and exchange.length:
+                raise RefusedError(400, "a body without JSON is not offered: say what the bytes are")
+            if "content-encoding" not in exchange.fields and not 0 <= size <= exchange.length:
+                raise RefusedError(400, "Inference-Header-Content-Length is no number of bytes of this body")
+            if not 0 <= size <= MOST_JSON:
+                raise RefusedError(413, f"the JSON of a request may have {MOST_JSON} bytes; send tensors as bytes")
+            room.take(size * READ)
+            body = exchange.body(room.take, aligned_at=size)
+            if "inference-header-content-length" not in exchange.fields:
+                if len(body) > MOST_JSON:
+                    raise RefusedError(413, f"the JSON of a request may have {MOST_JSON} bytes; send tensors as bytes")
+                room.take(max(0, len(body) - size) * READ)
+                size = len(body)
+            elif size > len(body):
+                raise RefusedError(400, "Inference-Header-Content-Length is no number of bytes of this body")
+            asked = Asked(served, bytes(body[:size]), body[size:])
+            outputs = self._models.infer(served, asked.inference, room, "http")
+            exchange.answer(200, *asked.answer(outputs, room))
+
+    def _ready(self, exchange: Exchange, _: dict[str, str]) -> None:
+        if self._admission.draining:
+            raise RefusedError(503, "the server is being stopped")
+        exchange.answer(200, b'{"ready": true}')
+
+    def _model_ready(self, exchange: Exchange, named: dict[str, str]) -> None:
+        served = self._models.find(named["name"], named["version"])
+        _say(exchange, {"name": served.name, "ready": True})
+
+    def _metadata(self, exchange: Exchange, named: dict[str, str]) -> None:
+        _say(exchange, self._models.find(named["name"], named["version"]).metadata())
+
+    def _config(self, exchange: Exchange, named: dict[str, str]) -> None:
+        _say(exchange, model_config(self._models.find(named["name"], named["version"])))
+
+    def _stats(self, exchange: Exchange, named: dict[str, str]) -> None:
+        _say(exchange, model_statistics([self._models.find(named["name"], named["version"])]))
+
+    def _scrape(self, exchange: Exchange, _: dict[str, str]) -> None:
+        fields: dict[str, str | int] = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
+        exchange.answer(200, self._metrics.render(), fields=fields)
+
+
+def _say(exchange: Exchange, said: object) -> None:
+    if exchange.length > MOST_JSON:
+        raise RefusedError(413, "the body is longer than anything that may be said here")
+    exchange.body(lambda _: None)
+    exchange.answer(200, json.dumps(said).encode())
+
+
+def _fixed(_exchange: Exchange, _named: dict[str, str]) -> None:
+    raise RefusedError(400, "the networks of this server are those that it was started with")

@@ -1,0 +1,107 @@
+"""The socket that HTTP clients connect to, and their connections."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from agent_sdk.errors import InputError
+from agent_sdk.server.access import Address
+from agent_sdk.server.connection import Connection, Exchange
+
+MOST_CONNECTIONS: Final = 4096
+"""Most clients at once; each has a thread, and 16 KB."""
+BACKLOG: Final = 4096
+FULL: Final = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
+PAUSE_S: Final = 0.1
+"""How long it waits where the system has no file or thread left for a client."""
+
+
+class Listener:
+    """Serves HTTP at one address from ``start`` until ``stop``.
+
+    Args:
+        address: where to listen.
+        tls: what connections are wrapped in, if anything.
+        handle: what answers a request.
+
+    Raises InputError where that address cannot be had.
+    """
+
+    def __init__(self, address: Address, tls: ssl.SSLContext | None, handle: Callable[[Exchange], None]) -> None:
+        self._tls, self._handle = tls, handle
+        self._connections: set[Connection] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+        try:
+            family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+            self._socket = socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
+        except OSError as error:
+            raise InputError(f"cannot listen on {address}: {error.strerror or error}") from None
+        self.address = Address(address.host, self._socket.getsockname()[1])
+        self._thread = threading.Thread(target=self._accept, name="hope-http", daemon=True)
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    def stop(self, drained: Callable[[], object]) -> None:
+        """Take no further client or request, wait for ``drained``, and end what is left."""
+        self._stopped = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+        self._socket.close()
+        for connection in self._all():
+            connection.end()
+        drained()
+        for connection in self._all():
+            connection.close()
+
+    def _all(self) -> list[Connection]:
+        with self._lock:
+            return list(self._connections)
+
+    def _accept(self) -> None:
+        while not self._stopped:
+            try:
+                taken, _ = self._socket.accept()
+            except OSError:
+                if not self._stopped:
+                    time.sleep(PAUSE_S)  # too many files are open
+                continue
+            connection = Connection(taken, self._tls)
+            with self._lock:
+                full = len(self._connections) >= MOST_CONNECTIONS
+                if not full:
+                    self._connections.add(connection)
+            try:
+                if not full:
+                    threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            except RuntimeError:  # the system has no thread left
+                full = True
+            if full:
+                with suppress(OSError):
+                    taken.setblocking(False)
+                    taken.send(FULL)
+                self._gone(connection)
+
+    def _serve(self, connection: Connection) -> None:
+        try:
+            connection.serve(self._handle)
+        finally:
+            self._gone(connection)
+
+    def _gone(self, connection: Connection) -> None:
+        connection.close()
+        with self._lock:
+            self._connections.discard(connection)

@@ -1,0 +1,214 @@
+"""The networks that are served: what they take and give, how they answered, and one inference of one of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from agent_sdk.errors import (
+    DeviceClosedError,
+    HopeError,
+    InputError,
+    OutOfMemory,
+    RefusedError,
+    RunTimeoutError,
+    printable,
+)
+from agent_sdk.model.ports import Port
+from agent_sdk.server.admission import Room
+from agent_sdk.server.datatypes import BYTES, NUMPY, OF_PORT
+from agent_sdk.server.metrics import Metrics
+from agent_sdk.session import Session
+
+VERSION: Final = "1"
+"""The one version that every network has."""
+PLATFORM: Final = "onnx_hope"
+UNOFFERED: Final = ("sequence_id", "shared_memory_region", "classification")
+"""Parameters of extensions that change what is computed, and that are not offered."""
+HIGHEST_PRIORITY: Final = 100
+"""That of the protocol's level 1; each further level is one lower."""
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What is to be computed, however it was sent.
+
+    Attributes:
+        feed: tensors by input.
+        outputs: names of those that are wanted.
+        deadline_ms: how long after now the answer is still wanted; None: at any time.
+        priority: higher goes first; 0 by default.
+    """
+
+    feed: Mapping[str, np.ndarray]
+    outputs: tuple[str, ...]
+    deadline_ms: float | None = None
+    priority: int = 0
+
+
+@dataclass
+class Statistics:
+    """How a network has answered so far."""
+
+    succeeded: int = 0
+    failed: int = 0
+    succeeded_ns: int = 0
+    failed_ns: int = 0
+    last_ms: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, ns: int, *, well: bool) -> None:
+        """Count one inference."""
+        with self.lock:
+            self.last_ms = time.time_ns() // 1_000_000
+            if well:
+                self.succeeded, self.succeeded_ns = self.succeeded + 1, self.succeeded_ns + ns
+            else:
+                self.failed, self.failed_ns = self.failed + 1, self.failed_ns + ns
+
+
+class Served:
+    """One network under its name. Raises InputError where the protocol has no type for a tensor of it."""
+
+    def __init__(self, name: str, session: Session) -> None:
+        self.name, self.session, self.statistics = name, session, Statistics()
+        self.inputs, self.outputs = session.plans.ends()
+        self._takes = {port.name: port for port in (*self.inputs, *session.plans.about.optional)}
+        self._gives = {port.name: port for port in self.outputs}
+        for port in (*self._takes.values(), *self.outputs):
+            if port.type not in OF_PORT:
+                raise InputError(f"'{name}' cannot be served: the protocol has no type for '{port.name}' ({port.type})")
+        sizes = [_size(port) for port in self.outputs]
+        self.answer_bytes = sum(size for size in sizes if size is not None)
+        """What all outputs take whose shapes are fixed."""
+
+    def check(self, name: str, datatype: str, shape: Sequence[int]) -> None:
+        """Raise RefusedError unless the network has such an input, of this type, and this shape where that is fixed."""
+        port = self._takes.get(name)
+        if port is None:
+            raise RefusedError(400, f"'{self.name}' has no input '{name}'; it has {', '.join(self._takes) or 'none'}")
+        if datatype != OF_PORT[port.type]:
+            raise RefusedError(400, f"input '{name}' of '{self.name}' is {OF_PORT[port.type]}, not {datatype}")
+        sizes = [size if isinstance(size, int) and size >= 0 else -1 for size in port.shape]
+        fits = len(sizes) == len(shape) and all(a in (-1, b) for a, b in zip(sizes, shape, strict=True))
+        if not fits:
+            raise RefusedError(400, f"input '{name}' of '{self.name}' has shape {sizes}, not {list(shape)}")
+
+    def wanted(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The outputs that these names mean; all without any. Raises RefusedError."""
+        for name in names:
+            if name not in self._gives:
+                raise RefusedError(400, f"'{self.name}' has no output '{name}'; it has {', '.join(self._gives)}")
+        if len(set(names)) != len(names):
+            raise RefusedError(400, "an output is asked for twice")
+        return tuple(names) or tuple(self._gives)
+
+    def refuse_missing(self, feed: Mapping[str, np.ndarray]) -> None:
+        """Raise RefusedError where an input was not given."""
+        missing = [port.name for port in self.inputs if port.name not in feed]
+        if missing:
+            raise RefusedError(400, f"'{self.name}' also takes {', '.join(missing)}")
+
+    def metadata(self) -> dict[str, Any]:
+        """What the protocol says of a network."""
+        return {
+            "name": self.name,
+            "versions": [VERSION],
+            "platform": PLATFORM,
+            "inputs": [_described(port) for port in self.inputs],
+            "outputs": [_described(port) for port in self.outputs],
+        }
+
+
+class Models:
+    """The networks by name, and inferences of them, from any number of threads."""
+
+    def __init__(self, served: Sequence[Served], metrics: Metrics) -> None:
+        self.by_name = {one.name: one for one in served}
+        self._metrics = metrics
+        if len(self.by_name) != len(served):
+            raise InputError("two networks have the same name: give one of them another, as NAME=FILE")
+
+    def find(self, name: str, version: str = "") -> Served:
+        """The network of this name. Raises RefusedError."""
+        if name not in self.by_name:
+            raise RefusedError(404, f"no network is called '{printable(name[:64])}'")
+        if version not in ("", VERSION):
+            raise RefusedError(404, f"'{name}' has version {VERSION} alone, not '{printable(version[:16])}'")
+        return self.by_name[name]
+
+    def has(self, name: str, version: str = "") -> bool:
+        """Whether there is such a network."""
+        with suppress(RefusedError):
+            return bool(self.find(name, version))
+        return False
+
+    def infer(self, served: Served, inference: Inference, room: Room, transport: str) -> list[np.ndarray]:
+        """Compute the outputs that are wanted, in their order. Raises RefusedError."""
+        began, outcome = time.perf_counter_ns(), "failed"
+        try:
+            room.take(served.answer_bytes)
+            made = _computed(served, inference)
+            outputs = [made[name] for name in inference.outputs]
+            room.take(max(0, sum(output.nbytes for output in outputs) - served.answer_bytes))
+            outcome = "ok"
+            return outputs
+        except RefusedError as error:
+            outcome = f"refused_{error.status}"
+            raise
+        finally:
+            took = time.perf_counter_ns() - began
+            served.statistics.add(took, well=outcome == "ok")
+            self._metrics.inferred(served.name, transport, outcome, took * 1e-9)
+
+
+def _computed(served: Served, inference: Inference) -> Mapping[str, np.ndarray]:
+    try:
+        return served.session.run(inference.feed)
+    except InputError as error:
+        raise RefusedError(400, str(error)) from error
+    except RunTimeoutError as error:
+        raise RefusedError(504, str(error)) from error
+    except (OutOfMemory, MemoryError) as error:
+        raise RefusedError(503, f"no memory was left to compute this: {error}") from error
+    except (DeviceClosedError, CancelledError) as error:
+        raise RefusedError(503, str(error) or "the run was cancelled") from error
+    except HopeError as error:
+        raise RefusedError(500, printable(str(error))) from error
+
+
+def schedule(parameters: Mapping[str, object]) -> tuple[float | None, int]:
+    """The deadline, in milliseconds, and the priority that parameters of the schedule-policy extension mean.
+
+    Raises RefusedError for values that are none, and for parameters of extensions that are not offered.
+    """
+    for name in UNOFFERED:
+        if parameters.get(name):
+            raise RefusedError(400, f"the parameter '{name}' is not offered")
+    timeout_us, level = parameters.get("timeout", 0), parameters.get("priority", 0)
+    for name, value in (("timeout", timeout_us), ("priority", level)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+            raise RefusedError(400, f"the parameter '{name}' is a whole number of 0 or more, not {value!r:.32}")
+    assert isinstance(timeout_us, int)
+    assert isinstance(level, int)
+    priority = max(-HIGHEST_PRIORITY, HIGHEST_PRIORITY + 1 - level) if level else 0
+    return timeout_us / 1e3 if timeout_us else None, priority
+
+
+def _described(port: Port) -> dict[str, Any]:
+    shape = [size if isinstance(size, int) else -1 for size in port.shape]
+    return {"name": port.name, "datatype": OF_PORT[port.type], "shape": shape}
+
+
+def _size(port: Port) -> int | None:
+    datatype = OF_PORT[port.type]
+    if port.is_open or datatype == BYTES:
+        return None
+    return int(np.prod(port.sizes, dtype=np.int64)) * NUMPY[datatype].itemsize

@@ -1,0 +1,254 @@
+"""The protocol's calls over gRPC. Tensors are raw contents, or typed ones where a client sends those."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import BoundedSemaphore
+from typing import Any, Final
+
+import grpc
+import numpy as np
+
+from agent_sdk.errors import InputError, RefusedError
+from agent_sdk.server.access import Access, Address, Tls
+from agent_sdk.server.admission import Admission
+from agent_sdk.server.datatypes import BYTES, datatype_of, from_bytes, from_values, to_bytes
+from agent_sdk.server.messages import SERVICE, message, methods
+from agent_sdk.server.models import VERSION, Inference, Models, Served, schedule
+from agent_sdk.server.said import model_config, model_statistics, repository_index, server_metadata
+
+log = logging.getLogger(__name__)
+
+CALLS: Final = 64
+"""Most calls at once. Each may hold a message before it is admitted, so none has more than its part of the memory."""
+MOST_MESSAGE: Final = 2**31 - 1
+"""Most bytes that a message of protobuf can have."""
+MOST_STREAMS: Final = CALLS // 2
+"""Most streams among them, which last as long as their clients wish."""
+STATUS: Final[Mapping[int, grpc.StatusCode]] = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    404: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+_CONTENTS: Final = {
+    "BOOL": "bool_contents",
+    **{f"INT{bits}": "int_contents" for bits in (8, 16, 32)},
+    **{f"UINT{bits}": "uint_contents" for bits in (8, 16, 32)},
+    "INT64": "int64_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    BYTES: "bytes_contents",
+}
+_RAW: Final = b"\x32"
+"""What stands before each of ``raw_output_contents`` on the wire: field 6, with a length."""
+Answer = tuple[Any, Sequence[memoryview]]
+"""A ``ModelInferResponse`` without contents, and the contents."""
+
+
+class Grpc:
+    """The server of one address; serves from ``start`` until ``stop``.
+
+    Args:
+        models: what is served.
+        admission: who is let in.
+        access: who may call.
+        address: where to listen.
+        tls: what connections are wrapped in, if anything.
+
+    Raises InputError where that address cannot be had.
+    """
+
+    def __init__(self, models: Models, admission: Admission, access: Access, address: Address, tls: Tls | None) -> None:
+        self._models, self._admission, self._access = models, admission, access
+        self._streams = BoundedSemaphore(MOST_STREAMS)
+        self._server = grpc.server(
+            ThreadPoolExecutor(CALLS, thread_name_prefix="hope-grpc"),
+            maximum_concurrent_rpcs=CALLS,
+            options=[
+                ("grpc.max_receive_message_length", min(MOST_MESSAGE, admission.memory // CALLS)),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+            ],
+        )
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, self._handlers()),))
+        try:
+            if tls is None:
+                port = self._server.add_insecure_port(str(address))
+            else:
+                pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
+                port = self._server.add_secure_port(str(address), grpc.ssl_server_credentials([pair]))
+        except RuntimeError as error:
+            raise InputError(f"cannot listen on {address}: {error}") from None
+        self.address = Address(address.host, port)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._server.start()
+
+    def stop(self, grace_s: float) -> None:
+        """Take no further call, and end those under way after so long."""
+        self._server.stop(grace_s).wait()
+
+    def _handlers(self) -> dict[str, Any]:
+        answers: dict[str, Callable[[Any, grpc.ServicerContext], Any]] = {
+            "ServerLive": lambda _, __: {"live": True},
+            "ServerReady": lambda _, __: {"ready": not self._admission.draining},
+            "ServerMetadata": lambda _, __: server_metadata(),
+            "ModelReady": lambda request, _: {"ready": self._models.has(request.name, request.version)},
+            "ModelMetadata": lambda request, _: self._models.find(request.name, request.version).metadata(),
+            "ModelConfig": lambda request, _: {
+                "config": model_config(self._models.find(request.name, request.version))
+            },
+            "ModelStatistics": self._statistics,
+            "RepositoryIndex": lambda _, __: {"models": repository_index(list(self._models.by_name.values()))},
+            "RepositoryModelLoad": _fixed,
+            "RepositoryModelUnload": _fixed,
+        }
+        handlers = {}
+        for name, (takes, gives, streams) in methods().items():
+            if streams:
+                handlers[name] = grpc.stream_stream_rpc_method_handler(
+                    self._stream, takes.FromString, gives.SerializeToString
+                )
+            elif name == "ModelInfer":
+                handlers[name] = grpc.unary_unary_rpc_method_handler(
+                    self._guarded(self._infer), takes.FromString, _serialised
+                )
+            else:
+                handlers[name] = grpc.unary_unary_rpc_method_handler(
+                    self._guarded(answers[name], gives), takes.FromString, gives.SerializeToString
+                )
+        return handlers
+
+    def _guarded(
+        self, answer: Callable[[Any, grpc.ServicerContext], Any], gives: type[Any] | None = None
+    ) -> Callable[[Any, grpc.ServicerContext], Any]:
+        def handle(request: Any, context: grpc.ServicerContext) -> Any:
+            try:
+                self._check(context)
+                made = answer(request, context)
+                return made if gives is None else gives(**made)
+            except RefusedError as error:
+                context.abort(STATUS.get(error.status, grpc.StatusCode.INTERNAL), str(error))
+            except Exception as error:
+                log.exception("a call failed")
+                context.abort(grpc.StatusCode.INTERNAL, f"the server failed: {type(error).__name__}")
+
+        return handle
+
+    def _check(self, context: grpc.ServicerContext) -> None:
+        shown = next((value for key, value in context.invocation_metadata() if key == "authorization"), "")
+        self._access.check(str(shown), "localhost")  # no page in a browser speaks gRPC
+
+    def _statistics(self, request: Any, _: grpc.ServicerContext) -> dict[str, Any]:
+        named = [self._models.find(request.name, request.version)] if request.name else self._models.by_name.values()
+        return model_statistics(list(named))
+
+    def _infer(self, request: Any, _: grpc.ServicerContext) -> Answer:
+        served = self._models.find(request.model_name, request.model_version)
+        with self._admission.admitted() as room:
+            room.take(2 * request.ByteSize())  # the message, and what it is made into
+            inference = _inference(served, request)
+            outputs = self._models.infer(served, inference, room, "grpc")
+            room.take(sum(output.nbytes for output in outputs))  # the message of the answer
+            return _answered(request, inference.outputs, outputs)
+
+    def _stream(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        made = message("ModelStreamInferResponse")
+        if not self._streams.acquire(blocking=False):
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "this server has all the streams that it serves at once")
+        try:
+            self._guarded(lambda *_: None)(None, context)
+            for request in requests:
+                try:
+                    head, tail = self._infer(request, context)
+                    head.raw_output_contents.extend(map(bytes, tail))
+                    yield made(infer_response=head)
+                except RefusedError as error:
+                    yield made(error_message=str(error), infer_response={"id": request.id})
+        finally:
+            self._streams.release()
+
+
+def _fixed(_request: Any, _context: grpc.ServicerContext) -> dict[str, Any]:
+    raise RefusedError(400, "the networks of this server are those that it was started with")
+
+
+def _inference(served: Served, request: Any) -> Inference:
+    """What a request asks for. Raises RefusedError where it contradicts itself or does not fit the network."""
+    raw = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise RefusedError(400, f"there are {len(request.inputs)} inputs, but {len(raw)} raw contents")
+    deadline_ms, priority = schedule(_parameters(request.parameters))
+    feed: dict[str, np.ndarray] = {}
+    for place, tensor in enumerate(request.inputs):
+        name, shape = tensor.name, list(tensor.shape)
+        if name in feed:
+            raise RefusedError(400, f"input '{name:.64}' is given twice")
+        if any(size < 0 for size in shape):
+            raise RefusedError(400, f"input '{name:.64}' has a size below 0")
+        served.check(name, tensor.datatype, shape)
+        schedule(_parameters(tensor.parameters))
+        if raw and tensor.HasField("contents"):
+            raise RefusedError(400, f"input '{name}' has typed contents in a request of raw ones")
+        feed[name] = (
+            from_bytes(name, tensor.datatype, shape, raw[place])
+            if raw
+            else _typed(name, tensor.datatype, shape, tensor)
+        )
+    served.refuse_missing(feed)
+    for output in request.outputs:
+        schedule(_parameters(output.parameters))
+    return Inference(feed, served.wanted([output.name for output in request.outputs]), deadline_ms, priority)
+
+
+def _typed(name: str, datatype: str, shape: Sequence[int], tensor: Any) -> np.ndarray:
+    wanted = _CONTENTS.get(datatype)
+    if wanted is None:
+        raise RefusedError(400, f"input '{name}' is {datatype}, which is sent as raw contents alone")
+    others = [field.name for field, _ in tensor.contents.ListFields() if field.name != wanted]
+    if others:
+        raise RefusedError(400, f"input '{name}' is {datatype}, which stands in {wanted}, not in {', '.join(others)}")
+    values = getattr(tensor.contents, wanted)
+    return from_values(name, datatype, shape, list(values))
+
+
+def _parameters(given: Any) -> dict[str, object]:
+    return {key: getattr(value, value.WhichOneof("parameter_choice") or "", None) for key, value in given.items()}
+
+
+def _answered(request: Any, names: Sequence[str], outputs: Sequence[np.ndarray]) -> Answer:
+    head = message("ModelInferResponse")(
+        model_name=request.model_name,
+        model_version=VERSION,
+        id=request.id,
+        outputs=[
+            {"name": name, "datatype": datatype_of(output), "shape": output.shape}
+            for name, output in zip(names, outputs, strict=True)
+        ],
+    )
+    return head, [to_bytes(output) for output in outputs]
+
+
+def _serialised(answer: Answer) -> bytes:
+    """The message on the wire: fields of one message may stand in several parts, so contents are joined once."""
+    head, tail = answer
+    parts: list[bytes | memoryview] = [head.SerializeToString()]
+    for contents in tail:
+        parts += (_RAW, _varint(len(contents)), contents)
+    return b"".join(parts)
+
+
+def _varint(number: int) -> bytes:
+    made = bytearray()
+    while number > 0x7F:
+        made.append(number & 0x7F | 0x80)
+        number >>= 7
+    made.append(number)
+    return bytes(made)

@@ -1,0 +1,84 @@
+"""One server: networks of an agent over HTTP and gRPC, until it is stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agent_sdk.closing import Closes
+from agent_sdk.server.access import Access, Address, Tls
+from agent_sdk.server.admission import Admission
+from agent_sdk.server.http import Http
+from agent_sdk.server.listener import Listener
+from agent_sdk.server.metrics import Metrics
+from agent_sdk.server.models import Models, Served
+from agent_sdk.server.rpc import Grpc
+
+GRACE_S: Final = 30.0
+"""How long requests under way may take once the server is to stop."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a server is set to.
+
+    Attributes:
+        http, grpc: where to listen; without ``grpc`` there is none.
+        memory: bytes that requests may hold at once.
+        requests: how many may be under way at once.
+        tls: certificate and key of both.
+        grace_s: how long requests under way may take once it is to stop.
+    """
+
+    http: Address
+    grpc: Address | None
+    memory: int
+    requests: int
+    tls: Tls | None = None
+    grace_s: float = GRACE_S
+
+
+class Server(Closes):
+    """Serves from the moment it is made; ``close`` drains it.
+
+    Raises InputError for an address that cannot be had, or that others reach where nobody needs a token.
+    """
+
+    def __init__(self, served: Sequence[Served], access: Access, settings: Settings) -> None:
+        self._settings = settings
+        for address in filter(None, (settings.http, settings.grpc)):
+            access.refuse_open(address)
+        context = settings.tls.context() if settings.tls else None
+        self._admission = admission = Admission(memory=settings.memory, requests=settings.requests)
+        gauges = {
+            ("requests", "Requests under way."): lambda: float(admission.requests),
+            ("memory_bytes", "Bytes that requests under way hold."): lambda: float(admission.held),
+            ("connections", "Clients connected over HTTP."): lambda: float(self._listener.connections),
+        }
+        metrics = Metrics(gauges)
+        models = Models(served, metrics)
+        self._listener: Listener = Listener(settings.http, context, Http(models, admission, access, metrics))
+        self._grpc = settings.grpc and Grpc(models, admission, access, settings.grpc, settings.tls)
+        self._closed = False
+        self._listener.start()
+        if self._grpc:
+            self._grpc.start()
+
+    @property
+    def urls(self) -> list[str]:
+        """Where it is reached."""
+        secure = "s" if self._settings.tls else ""
+        return [
+            f"http{secure}://{self._listener.address}",
+            *([f"grpc{secure}://{self._grpc.address}"] if self._grpc else []),
+        ]
+
+    def close(self) -> None:
+        """Take no further request, let those under way end for a while, and end. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._listener.stop(lambda: self._admission.drain(self._settings.grace_s))
+        if self._grpc:
+            self._grpc.stop(1.0)

@@ -1,0 +1,101 @@
+"""The messages are those of the protocol's file, and tensors are the same on both sides of the wire."""
+
+from __future__ import annotations
+
+import struct
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from grpc_tools import protoc
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as drawn
+from tritonclient.grpc import service_pb2 as theirs
+
+from agent_sdk.errors import RefusedError
+from agent_sdk.server.datatypes import NUMPY, from_bytes, from_values, to_bytes
+from agent_sdk.server.messages import COMPILED, message, methods
+from agent_sdk.server.models import schedule
+
+
+def test_the_compiled_messages_are_those_of_the_file(tmp_path: Path) -> None:
+    """``inference.pb`` was made from ``inference.proto`` as it is."""
+    made = tmp_path / COMPILED
+    folder = files("agent_sdk.server")
+    assert protoc.main(["protoc", f"-I{folder}", f"--descriptor_set_out={made}", "inference.proto"]) == 0
+    kept = FileDescriptorSet.FromString((folder / COMPILED).read_bytes())
+    assert FileDescriptorSet.FromString(made.read_bytes()) == kept
+
+
+@pytest.mark.parametrize("name", ["ModelInferRequest", "ModelInferResponse", "ModelMetadataResponse", "InferParameter"])
+def test_the_messages_have_the_protocol_s_numbers(name: str) -> None:
+    """Every field has the number and the type that it has in an independent client."""
+    known = theirs.DESCRIPTOR.message_types_by_name[name].fields_by_name
+    ours = message(name).DESCRIPTOR.fields_by_name
+    assert {field: (one.number, one.type) for field, one in ours.items()} == {
+        field: (one.number, one.type) for field, one in known.items()
+    }
+    assert {"ModelInfer", "ModelStreamInfer", "ServerLive"} <= set(methods())
+
+
+@given(st.sampled_from(sorted(NUMPY)), st.data())
+def test_tensors_survive_the_wire(datatype: str, data: st.DataObject) -> None:
+    """What is sent as bytes, at any address, and what is written out both come back as they were, bit for bit."""
+    shape = data.draw(drawn.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+    array = data.draw(drawn.arrays(NUMPY[datatype], shape))
+    for shift in (0, 1):
+        sent = memoryview(bytes(shift) + bytes(to_bytes(array)))[shift:]
+        found = from_bytes("x", datatype, shape, sent)
+        assert found.tobytes() == array.tobytes()
+        assert found.flags.aligned
+    written_out = from_values("x", datatype, shape, array.ravel().tolist())
+    np.testing.assert_array_equal(written_out, array)
+
+
+@given(st.lists(st.text(max_size=5), max_size=6))
+def test_texts_survive_the_wire(texts: list[str]) -> None:
+    """Texts of any characters come back as they were."""
+    array = np.array(texts, object)
+    assert from_bytes("x", "BYTES", [len(texts)], to_bytes(array)).tolist() == texts
+    assert from_values("x", "BYTES", [len(texts)], texts).tolist() == texts
+
+
+@given(st.integers(0, 3), st.binary(max_size=24))
+def test_any_bytes_are_texts_or_refused(count: int, data: bytes) -> None:
+    """Whatever arrives as texts is read to its last byte or refused; nothing else is raised."""
+    try:
+        found = from_bytes("x", "BYTES", [count], data)
+    except RefusedError:
+        return
+    assert b"".join(struct.pack("<I", len(text.encode())) + text.encode() for text in found.tolist()) == data
+
+
+@pytest.mark.parametrize(
+    ("datatype", "values"),
+    [
+        ("INT8", [128]),
+        ("UINT8", [-1]),
+        ("UINT64", [2**64]),
+        ("INT32", [1.0]),
+        ("BOOL", [1]),
+        ("FP32", ["1"]),
+        ("INT8", [True]),
+    ],
+)
+def test_values_that_a_type_lacks_are_refused(datatype: str, values: list[object]) -> None:
+    """A value outside of its type's bounds, or of another type, is refused, never changed."""
+    with pytest.raises(RefusedError):
+        from_values("x", datatype, [1], values)
+
+
+def test_priorities_and_timeouts_become_priorities_and_deadlines() -> None:
+    """Level 1 goes first and each further one later; microseconds become milliseconds; zero means neither."""
+    assert schedule({}) == schedule({"priority": 0, "timeout": 0}) == (None, 0)
+    priorities = [schedule({"priority": level})[1] for level in (1, 2, 50, 201, 1000)]
+    assert priorities == sorted(priorities, reverse=True)
+    assert priorities[0] == 100
+    assert priorities[-1] == -100
+    assert schedule({"timeout": 2500})[0] == 2.5
