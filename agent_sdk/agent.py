@@ -51,7 +51,7 @@ from agent_sdk.planner.field import Field
 from agent_sdk.planner.identity import device_id, kept_tokens, stored_token
 from agent_sdk.planner.recognise import recognising
 from agent_sdk.planner.supplier import Obtained, PlanSupplier
-from agent_sdk.progress import ProgressListener
+from agent_sdk.progress import Listener, Reporter
 from agent_sdk.runtimes.offered import discover, discover_plain
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.torch.choice import PRECISIONS
@@ -80,7 +80,7 @@ class Agent(Closes):
         wait_s: seconds the planner may hold a plan back to improve it; None takes what it has at once.
         planner_timeout_s: seconds any other call to a remote planner may take; then what is at hand answers.
         cache: where plans, the embedded planner's database and this device's id are kept.
-        progress: hears about phases and steps.
+        progress: called with the ``Progress`` of every phase and step, of all networks.
 
     Raises:
         UnknownNameError: this device has no such processor, or nothing computes in this precision.
@@ -101,7 +101,7 @@ class Agent(Closes):
         wait_s: float | None = None,
         planner_timeout_s: float = DEADLINE_S,
         cache: str | os.PathLike[str] | None = None,
-        progress: ProgressListener | None = None,
+        progress: Listener | None = None,
     ) -> None:
         for name, seconds in (
             ("measuring_s", measuring_s),
@@ -112,8 +112,7 @@ class Agent(Closes):
                 refuse_unless_seconds(name, seconds)
         here = read_soc()
         self.soc = replace(here, name=soc or here.name, frequency=frequency or here.frequency)
-        progress = progress or ProgressListener()
-        self.progress = progress
+        self.progress = Reporter(*filter(None, [progress]))
         self._kept = Kept(Path(cache or cache_directory()))
         state = Path(cache or state_directory())
         self.device_id = device_id(state)
@@ -161,7 +160,7 @@ class Agent(Closes):
             wait_s=wait_s,
             embedded=embedded,
             notes=tuple(note for note in (*notes, _unused(precision, self.planned)) if note),
-            progress=progress,
+            progress=self.progress,
         )
         own = self.device.processors
         self._services = Services(
@@ -196,6 +195,7 @@ class Agent(Closes):
         all_rivals: bool = False,
         plan: str | os.PathLike[str] | None = None,
         in_flight: int = 1,
+        progress: Listener | None = None,
     ) -> Session:
         """Return a network that answers at once, by the best single runtime, while its plan is made behind it.
 
@@ -214,6 +214,7 @@ class Agent(Closes):
             plan: a file that ``export_plan`` wrote: nothing is measured, solved or asked.
             in_flight: runs that a plan has under way at once, 1 to 64; each has buffers of its own, which
                 ``session.latest.executor.memory`` tells.
+            progress: called with what is done to prepare it, on the thread that does it: ``print`` shows it.
 
         Raises InputError for shapes that contradict the network or a plan file that is damaged, PlanMismatchError for
         one of another network or device, ModelError where no installed runtime loads the network, UnknownNameError;
@@ -233,9 +234,10 @@ class Agent(Closes):
             source = exported(source, inputs)
         elif inputs:
             raise InputError("inputs are given only to a torch.nn.Module, to be exported on: a network has its own")
-        self.progress.phase(f"reading {shown}")
+        reporter = Reporter(*self.progress.listeners, *filter(None, [progress]), name=Path(shown).stem)
+        reporter.phase(f"reading {shown}")
         journey = Journey(
-            self._services,
+            self._services.reporting(reporter),
             Content(located(source, seed)),
             shown=Path(shown).stem,
             given_name=bare_name(source),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import methodcaller
@@ -21,16 +21,8 @@ from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 
 from agent_sdk.errors import InputError
 from agent_sdk.journey.catalogue import Plans
+from agent_sdk.model.ports import NUMPY_TYPES
 
-NUMPY_TYPES: Final[Mapping[str, np.dtype[Any]]] = {
-    "tensor(float)": np.dtype("float32"),
-    "tensor(double)": np.dtype("float64"),
-    **{
-        f"tensor({name})": np.dtype(name)
-        for name in ("float16", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
-    },
-}
-"""Types of tensors whose elements NumPy has, by ONNX Runtime's names."""
 HOST: Final = "cpu"
 """What ONNX Runtime calls the host's memory."""
 

@@ -14,7 +14,7 @@ import onnxruntime as ort
 
 from agent_sdk.binding import IOBinding, host_array, is_numeric, own_value
 from agent_sdk.closing import Closes
-from agent_sdk.errors import DeviceClosedError, InputError, ModelError, UnplannableError
+from agent_sdk.errors import DeviceClosedError, InputError, ModelError, UnplannableError, refuse_unless_seconds
 from agent_sdk.explain import Explanation, explain, explain_whole
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.journey.catalogue import Feed, Plans, Stats
@@ -47,7 +47,7 @@ class Session(Closes, Forks):
     def __init__(self, journey: Journey, plans: Plans) -> None:
         self.content, self.reference = journey.content, journey.reference
         self.plans = plans
-        self._first_runs = journey.services.first_runs
+        self._first_runs, self._progress = journey.services.first_runs, journey.progress
         self.in_child()
         watch_forks(self)
 
@@ -248,13 +248,28 @@ class Session(Closes, Forks):
         """Make a plan ready for these input shapes, unless one is, and return it; see ``Plans.prepare``."""
         return self.plans.prepare(shapes)
 
+    @property
+    def ready(self) -> bool:
+        """Whether it is prepared: its plan is there and tried, or ``notes`` say why none is to come."""
+        return self.plans.begun
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until ``ready``, for so many seconds at most; whether it is. Raises DeviceClosedError."""
+        if timeout is not None:
+            refuse_unless_seconds("timeout", timeout)
+        return self.plans.wait(timeout if timeout is None or timeout < threading.TIMEOUT_MAX else None)
+
     # What it says
 
     @property
     def notes(self) -> list[str]:
-        """Everything that was not as it should be, in sentences."""
-        last = self.plans.last
-        return [*self.plans.notes, *(last.notes if last is not None else ())]
+        """All that is not as it should be, in sentences; last, what takes long: ``measuring, 12 of 55 s``."""
+        last, doing = self.plans.last, self._progress.latest
+        return [
+            *self.plans.notes,
+            *(last.notes if last is not None else ()),
+            *([str(doing)] if doing and doing.most_s else []),
+        ]
 
     @property
     def stats(self) -> Stats:
@@ -315,9 +330,9 @@ class Session(Closes, Forks):
         return self.plans.last
 
     @property
-    def plan(self) -> Plan:
-        """Its plan; without one, the single processor that ran fastest, as a plan."""
-        return self.latest.plan
+    def plan(self) -> Plan | None:
+        """Its plan, whoever answers; None until there is one, and where there is no planner."""
+        return None if self.plans.last is None else self.plans.last.obtained.plan
 
     def close(self) -> None:
         """Cancel what goes on behind, and free everything, after the runs that are under way. Idempotent.

@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from functools import partial
-from math import inf
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from agent_sdk.agent import Agent
-from agent_sdk.cli.report import RunReport, WholeReport
+from agent_sdk.cli.report import DEFAULT, RunReport, WholeReport
 from agent_sdk.engine import Program
+from agent_sdk.engine.single import whole_run
 from agent_sdk.engine.trace import Trace
 from agent_sdk.explain import measured_bars, planned_bars, to_perfetto
-from agent_sdk.journey.trial import PLAN, hold_trial
-from agent_sdk.machine.timing import timed
+from agent_sdk.journey.rivals import UNFIT
+from agent_sdk.journey.trial import FAILURES, PLAN
+from agent_sdk.machine.timing import take_turns, timed
+from agent_sdk.machine.witness import Witness, calm
 from agent_sdk.session import Session
 from hope_schema import merge
-
-DEFAULT: Final = "onnxruntime"
-"""The processor that stands for ONNX Runtime as its own users run it."""
 
 
 def examine(
@@ -36,35 +36,41 @@ def examine(
 ) -> tuple[RunReport, Trace]:
     """Check a session's answers and time the plan beside the single processors that stand against it.
 
-    Timed runs are interleaved, so that what disturbs the machine disturbs all alike. The report's baselines hold
-    every single processor with ``compare``, for which the session must have been loaded with all rivals; a plan that
-    uses one processor is its own baseline there. Returns the report and the trace of one run of what is fastest.
+    All take turns, ``runs`` each, so that what disturbs the machine disturbs all alike; ONNX Runtime by default is
+    among them. With ``compare`` the session must have been loaded with all rivals. Returns the report and the trace of
+    one run of what is fastest.
     """
     latest = session.latest
-    model, serving = latest.model, latest.serving
+    model, serving, plan, served = latest.model, latest.serving, latest.obtained.plan, latest.obtained.served
+    contenders = dict(serving.contenders)
     agent.progress.phase("timing")
-    trial = hold_trial(serving.contenders, inputs, [(runs, inf)])
-    trial_us, best = trial.us, trial.best
-    executor = serving.contenders[best]
-    plan, served, program = session.plan, latest.obtained.served, executor.program
-    planned = PLAN in serving.contenders
-    predicted_us = plan.makespan_us if best == PLAN or not planned else serving.quiet_us.get(best, trial_us[best])
-    traces = sorted(trial.traces[best], key=lambda trace: trace.total_us)
-    trace = traces[len(traces) // 2]
-    agent.progress.phase("checking the answer")
-    judged = latest.judged(inputs, {latest.plan_executor, executor}, tolerance)
-    executed = best if planned else PLAN
-    alone = {name: us for name, us in trial_us.items() if name != PLAN}
-    baselines_us = dict(alone)
-    if PLAN in trial_us and len(plan.processors_used) == 1:
-        baselines_us[plan.processors_used[0]] = trial_us[PLAN]
+    with ExitStack() as opened:
+        default = agent.device.processors.get(DEFAULT)
+        if DEFAULT not in contenders and default is not None:
+            with suppress(*UNFIT):  # where there is no room for it beside the others, nothing is said of it
+                contenders[DEFAULT] = opened.enter_context(whole_run(model, default, agent.device))
+        with Witness() as witness:
+            calls = {name: partial(executor.traced, inputs) for name, executor in contenders.items()}
+            turns = take_turns(
+                calls, rounds=runs, calm_rounds=runs, most=runs, witness=witness, failing=FAILURES
+            )  # fmt: skip
+        if not turns.counted:
+            raise next(iter(turns.failures.values()))
+        traces = {name: [turn.result for turn in own] for name, own in turns.counted.items()}
+        timed_us = {name: statistics.median(trace.total_us for trace in own) for name, own in traces.items()}
+        executed = min(timed_us, key=lambda name: (timed_us[name], name != PLAN, name))
+        executor, program = contenders[executed], contenders[executed].program
+        trace = sorted(traces[executed], key=lambda trace: trace.total_us)[len(traces[executed]) // 2]
+        agent.progress.phase("checking the answer")
+        judged = latest.judged(inputs, {latest.plan_executor, executor}, tolerance)
     notes = list(session.notes)
-    if served is not None and latest.obtained.source == "planner" and PLAN in trial_us:
-        failure = agent.report(served.reply, trial_us[PLAN], trial.runs[PLAN])
+    quiet_us = [turn.result.total_us for turn in turns.counted.get(PLAN, ()) if calm(turn.disturbance)]
+    if served is not None and latest.obtained.source == "planner" and quiet_us:
+        failure = agent.report(served.reply, statistics.median(quiet_us), len(quiet_us))
         notes += [failure] if failure else []
-    if executed != PLAN and PLAN not in trial_us:
+    if plan is not None and PLAN not in timed_us:
         notes.append(f"the plan failed on this device at present, so {executed} runs")
-    single = min(alone, key=lambda name: alone[name], default=None)
+    planned = latest.plan_executor.program
     report = RunReport(
         model=model.name,
         model_hash=model.graph.model_hash,
@@ -77,41 +83,30 @@ def examine(
         plan_version=served.reply.version if served else None,
         plan_cached=latest.obtained.cached,
         plan_source=latest.obtained.source,
-        method=plan.method,
-        planned_us=plan.makespan_us,
-        predicted_us=predicted_us,
-        lower_bound_us=plan.lower_bound_us,
-        gap=plan.gap,
-        measured_us=trial_us[best],
-        plan_measured_us=trial_us.get(PLAN, trial_us[best]),
-        baselines_us=baselines_us if compare else {},
+        method=plan.method if plan else None,
+        planned_us=plan.makespan_us if plan else None,
+        lower_bound_us=plan.lower_bound_us if plan else None,
+        gap=plan.gap if plan else None,
+        at_load_us=serving.quiet_us.get(executed),
+        timed_us=timed_us,
         executed=executed,
+        compared=compare,
         processors_used=program.processors_used,
         segments=len(program.segments),
-        plan_processors_used=latest.plan_executor.program.processors_used,
-        plan_segments=len(latest.plan_executor.program.segments),
-        runs=trial.runs[best],
+        plan_processors_used=planned.processors_used if PLAN in timed_us else (),
+        plan_segments=len(planned.segments) if PLAN in timed_us else 0,
+        runs=len(traces[executed]),
         max_rel_error=judged.error,
         profiled_signatures=latest.obtained.profiled_signatures,
         profiling_seconds=latest.obtained.profiling_seconds,
         planner_ms=latest.obtained.planner_ms,
         tolerance=judged.tolerance,
         verdict=str(judged),
-        default_us=trial_us.get(DEFAULT) or _as_at_load(serving.quiet_us, best, trial_us[best]),
-        best_single=single,
-        best_single_us=alone[single] if single else None,
-        notes=(*notes, *plan.notes),
-        planned=planned_bars(plan),
+        notes=(*notes, *(plan.notes if plan else ())),
+        planned=planned_bars(plan) if plan else (),
         measured=measured_bars(trace),
     )
     return report, trace
-
-
-def _as_at_load(quiet_us: Mapping[str, float], best: str, best_us: float) -> float | None:
-    """What ONNX Runtime by default would take now, if it still takes as many times what the best takes as at load."""
-    if DEFAULT not in quiet_us or not quiet_us.get(best):
-        return None
-    return best_us * quiet_us[DEFAULT] / quiet_us[best]
 
 
 def examine_whole(session: Session, inputs: Mapping[str, Any], *, runs: int, tolerance: float | None) -> WholeReport:

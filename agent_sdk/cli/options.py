@@ -16,6 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from agent_sdk.errors import InputError
+from agent_sdk.progress import Progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -129,8 +130,9 @@ class Given:
         if self.verbose:
             logging.basicConfig(format="%(message)s")
             logging.getLogger("agent_sdk").setLevel(logging.INFO)
+            logging.getLogger("agent_sdk.progress").setLevel(logging.WARNING)  # which is shown already
         with TerminalProgress(Console(stderr=True, quiet=self.quiet)) as progress:
-            progress.phase("starting the runtimes")
+            progress(Progress("starting the runtimes"))
             if shapes is None:
                 shapes, *others = self.shape_sets
                 if others:

@@ -19,31 +19,31 @@ from agent_sdk.planner.supplier import PlanSource
 from agent_sdk.runtimes.base import PACKAGES
 from hope_schema.wording import duration
 
+DEFAULT: Final = "onnxruntime"
+"""The processor that stands for ONNX Runtime as its own users run it."""
+PLAN: Final = "plan"
+"""What the plan is called among what is timed."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class RunReport:
     """The result of ``hope-agent run``. Times in microseconds unless the name says otherwise.
 
+    Whatever is said of times is made of ``timed_us``, but for what was planned and what the trial at load found.
+
     Attributes:
-        planned_us: the plan's makespan, never below ``lower_bound_us``.
-        predicted_us: what was predicted for what is executed: the plan's makespan, or the trial's figure of a single
-            processor.
-        measured_us: median end-to-end time of what was executed.
-        plan_measured_us: median of the plan itself, also when a faster single processor was executed instead.
-        baselines_us: median per single processor.
-        runs: how many runs ``measured_us`` is the median of.
-        executed: ``plan``, or the id of the single processor that ran instead; ``processors_used`` and ``segments``
-            are what was executed.
-        plan_processors_used: the processors that the plan uses, executed or not.
+        planned_us: the plan's makespan, never below ``lower_bound_us``; None without a plan.
+        at_load_us: what the trial at load found of what is executed; None where it had no part in it.
+        timed_us: medians of runs in turns, of ``plan`` and of single processors by id.
+        executed: the fastest of these; ``processors_used`` and ``segments`` are its own.
+        compared: whether every kind of single processor was timed.
+        plan_processors_used: the processors that the plan uses, executed or not; none where it does not run.
+        runs: how many runs each median is of.
         max_rel_error: max |Δ| / max |reference| over the outputs, of a final softmax over what enters it, whose outputs
             are compared with what ONNX Runtime makes of that; infinite where one is missing, of another shape or not
             finite.
         tolerance: the largest ``max_rel_error`` that counts as right.
         verdict: right or wrong in words, as ``session.verify()`` prints it.
-        default_us: what ONNX Runtime takes as its users run it; where it was not timed beside ``measured_us``, as many
-            times that as it took at load. None where it was never tried.
-        best_single: the fastest that runs the whole network by itself, and was timed beside it.
-        best_single_us: its median.
         planner_ms: time spent in calls to the planner, milliseconds.
         notes: everything that was not as it should be, said in sentences.
     """
@@ -59,15 +59,14 @@ class RunReport:
     plan_version: int | None
     plan_cached: bool
     plan_source: PlanSource
-    method: str
-    planned_us: float
-    predicted_us: float
-    lower_bound_us: float
-    gap: float
-    measured_us: float
-    plan_measured_us: float
-    baselines_us: dict[str, float]
+    method: str | None
+    planned_us: float | None
+    lower_bound_us: float | None
+    gap: float | None
+    at_load_us: float | None
+    timed_us: dict[str, float]
     executed: str
+    compared: bool
     processors_used: tuple[str, ...]
     segments: int
     plan_processors_used: tuple[str, ...]
@@ -79,9 +78,6 @@ class RunReport:
     planner_ms: float
     tolerance: float = FLOAT32
     verdict: str = ""
-    default_us: float | None = None
-    best_single: str | None = None
-    best_single_us: float | None = None
     notes: tuple[str, ...] = ()
     planned: tuple[Bar, ...] = field(default=(), repr=False)
     measured: tuple[Bar, ...] = field(default=(), repr=False)
@@ -92,19 +88,38 @@ class RunReport:
         return self.max_rel_error <= self.tolerance
 
     @property
-    def best_baseline(self) -> tuple[str, float] | None:
-        """The fastest single processor and its time, if they were measured."""
-        return min(self.baselines_us.items(), key=lambda item: item[1]) if self.baselines_us else None
+    def measured_us(self) -> float:
+        """What the fastest took."""
+        return self.timed_us[self.executed]
+
+    @property
+    def plan_measured_us(self) -> float | None:
+        """What the plan took, whoever is faster; None where it does not run."""
+        return self.timed_us.get(PLAN)
+
+    @property
+    def baselines_us(self) -> dict[str, float]:
+        """What single processors took; a plan of one processor stands for that one."""
+        alone = {name: us for name, us in self.timed_us.items() if name != PLAN}
+        if len(self.plan_processors_used) == 1:
+            alone.setdefault(self.plan_processors_used[0], self.timed_us[PLAN])
+        return alone
+
+    @property
+    def best_single(self) -> str | None:
+        """The fastest that runs the whole network by itself."""
+        alone = self.timed_us.keys() - {PLAN}
+        return min(alone, key=lambda name: (self.timed_us[name], name), default=None)
 
     @property
     def speedup(self) -> float | None:
-        """Best single processor ÷ measured, above 1 when the plan gained; None without ``--compare``."""
-        return self.best_baseline[1] / self.measured_us if self.best_baseline and self.measured_us else None
+        """Best single processor ÷ measured, above 1 when the plan gained; None unless all were compared."""
+        return min(self.baselines_us.values()) / self.measured_us if self.compared else None
 
     @property
     def gain(self) -> float | None:
-        """ONNX Runtime by default ÷ measured: what a user gains who has only that; None where it was never tried."""
-        return self.default_us / self.measured_us if self.default_us and self.measured_us else None
+        """ONNX Runtime by default ÷ measured: what a user gains who has only that; None where it was not timed."""
+        return self.timed_us[DEFAULT] / self.measured_us if DEFAULT in self.timed_us else None
 
     def as_json(self) -> dict[str, Any]:
         """Return everything but the timelines, ready for ``json.dumps``.
@@ -112,10 +127,12 @@ class RunReport:
         JSON knows no infinity: an infinite ``max_rel_error`` becomes null, and ``correct`` is false.
         """
         row = asdict(self)
-        del row["planned"], row["measured"]
+        del row["planned"], row["measured"], row["compared"]
         if not math.isfinite(self.max_rel_error):
             row["max_rel_error"] = None
-        return {**row, "gain": self.gain, "speedup": self.speedup, "correct": self.correct}
+        derived = ("measured_us", "plan_measured_us", "best_single", "gain", "speedup", "correct")
+        baselines_us = self.baselines_us if self.compared else {}
+        return {**row, **{name: getattr(self, name) for name in derived}, "baselines_us": baselines_us}
 
 
 @dataclass(frozen=True)
@@ -188,27 +205,22 @@ SAME: Final = 0.02
 
 def headline(report: RunReport) -> list[str]:
     """What it is worth, in the order in which a user asks: beside what they had, the best single runtime, the plan."""
-    took = _ms(report.measured_us)
-    alone = report.executed != "plan"
+    took, best = _ms(report.measured_us), report.best_single
     lines = []
-    if report.executed != "onnxruntime" and report.gain is not None and report.default_us is not None:
-        before = f"ONNX Runtime by default: {took} against {_ms(report.default_us)}"
-        if abs(report.gain - 1) < SAME:
-            lines.append(f"as fast as {before}")
-        elif report.gain > 1:
-            lines.append(f"{report.gain:.2f}× faster than {before}")
-        else:
-            lines.append(f"{1 / report.gain:.2f}× slower than {before}")
+    if report.executed != DEFAULT and report.gain is not None:
+        before = f"ONNX Runtime by default: {took} against {_ms(report.timed_us[DEFAULT])}"
+        faster = "as fast as" if report.gain < 1 + SAME else f"{report.gain:.2f}× faster than"
+        lines.append(f"{faster} {before}")
     if report.plan_source == "single":
-        return [*lines, f"there was no planner to ask: {spoken(report.processors_used[0])} alone, {took}"]
+        return [*lines, f"there was no planner to ask: {spoken(report.executed)} alone, {took}"]
     if report.executed in DEFAULTS:
         lines.append(f"{DEFAULTS[report.executed]} alone is the fastest here, as it is by default: {took}")
-    elif alone:
+    elif report.executed != PLAN:
         lines.append(f"{spoken(report.executed)} alone is the fastest here: {took}")
-    elif report.best_single is not None and report.best_single_us is not None:
-        lines.append(f"best single runtime: {spoken(report.best_single)}, {_ms(report.best_single_us)}")
-    used = ", ".join(report.plan_processors_used)
-    lines.append(f"the plan ({used}): {took if not alone else _ms(report.plan_measured_us)}")
+    elif best is not None:
+        lines.append(f"best single runtime: {spoken(best)}, {_ms(report.timed_us[best])}")
+    if report.plan_measured_us is not None:
+        lines.append(f"the plan ({', '.join(report.plan_processors_used)}): {_ms(report.plan_measured_us)}")
     return lines
 
 
@@ -228,24 +240,29 @@ def _table(report: RunReport) -> Table:
     table.add_column("", style="bold")
     table.add_column("latency", justify="right")
     table.add_column("")
-    bound = f"bound {_ms(report.lower_bound_us)}, gap {report.gap:.1%}, method {report.method}"
-    table.add_row("planned", _ms(report.planned_us), bound)
+    if report.planned_us is not None:
+        bound = f"bound {_ms(report.lower_bound_us or 0.0)}, gap {report.gap or 0.0:.1%}, method {report.method}"
+        table.add_row("planned", _ms(report.planned_us), bound)
     used = f"{', '.join(report.plan_processors_used)}; {_count(report.plan_segments, 'segment')}"
-    if report.executed == "plan":
-        used = f"{', '.join(report.processors_used)}; {_count(report.segments, 'segment')}"
-        table.add_row("measured", _ms(report.measured_us), f"{used}; median of {_count(report.runs, 'run')}")
-    else:
-        table.add_row("plan measured", _ms(report.plan_measured_us), f"{used}; not used: slower here")
-        table.add_row("predicted", _ms(report.predicted_us), f"for {report.executed} alone, from the trial at load")
-        table.add_row("measured", _ms(report.measured_us), f"{report.executed} alone, which is faster here")
-    for name, value in sorted(report.baselines_us.items(), key=lambda item: item[1]):
-        table.add_row(f"  {name} alone", _ms(value), f"{value / report.measured_us:.2f} x measured")
+    if report.executed != PLAN:
+        if report.plan_measured_us is not None:
+            table.add_row("plan measured", _ms(report.plan_measured_us), f"{used}; not used: slower here")
+        if report.at_load_us is not None:
+            table.add_row("at load", _ms(report.at_load_us), f"{report.executed} alone, in the trial")
+        used = f"{report.executed} alone, the fastest here"
+    table.add_row("measured", _ms(report.measured_us), f"{used}; median of {_count(report.runs, 'run')}")
+    if report.compared:
+        for name, value in sorted(report.baselines_us.items(), key=lambda item: item[1]):
+            table.add_row(f"  {name} alone", _ms(value), f"{value / report.measured_us:.2f} x measured")
     table.add_section()
     verdict = Text("right", style="green") if report.correct else Text("WRONG", style="bold red")
     table.add_row("outputs", verdict, report.verdict.partition(": ")[2])
-    plan = "no planner" if report.plan_id is None else f"{report.plan_id} version {report.plan_version}"
-    came = {"planner": "cached" if report.plan_cached else "solved now", "disk": "from disk", "single": "made here"}
-    table.add_row("plan", came[report.plan_source], f"{plan}; {duration(report.planner_ms * 1e3)} in the planner")
+    asked = f"{duration(report.planner_ms * 1e3)} in the planner"
+    if report.plan_id is None:
+        table.add_row("planner", "none", asked)
+    else:
+        came = {"planner": "cached" if report.plan_cached else "solved now", "disk": "from disk", "file": "from a file"}
+        table.add_row("plan", came[report.plan_source], f"{report.plan_id} version {report.plan_version}; {asked}")
     table.add_row("profiled", _count(report.profiled_signatures, "signature"), f"in {report.profiling_seconds:.1f} s")
     table.add_row("device", "", f"{report.soc} at {report.frequency}; {', '.join(report.processors)}")
     return table

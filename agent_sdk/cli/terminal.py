@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from agent_sdk.errors import printable
-from agent_sdk.progress import ProgressListener
+from agent_sdk.progress import Progress as Doing
 
 QUIET_S: Final = 2.0
 """Where nothing can be animated, something is said at least so often."""
@@ -38,7 +38,7 @@ class Clock(ProgressColumn):
         return Text(_clock(task.elapsed or 0.0, task.fields["most_s"]), style="progress.elapsed")
 
 
-class TerminalProgress(ProgressListener):
+class TerminalProgress:
     """Draws what is being done and for how long; where that cannot be redrawn it prints lines, at least every 2 s."""
 
     def __init__(self, console: Console) -> None:
@@ -47,9 +47,8 @@ class TerminalProgress(ProgressListener):
                    TextColumn("{task.fields[note]}", style="dim", markup=False))  # fmt: skip
         self._bar = Progress(*columns, console=console, transient=True)
         self._task: TaskID | None = None
-        self._phase = self._doing = ""
-        self._most_s: float | None = None
-        self._began = self._spoke = time.monotonic()
+        self._now: Doing | None = None
+        self._spoke = time.monotonic()
         self._over = threading.Event()
         self._open = ExitStack()
 
@@ -68,30 +67,29 @@ class TerminalProgress(ProgressListener):
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def phase(self, text: str, most_s: float | None = None) -> None:
-        """Begin to say that this is done, for ``most_s`` seconds at the longest."""
-        self._phase, self._doing, self._most_s = printable(text), "", most_s
-        self._began = time.monotonic()
+    def __call__(self, now: Doing) -> None:
+        """Say that this is done."""
+        begins = self._now is None or self._now.began_s != now.began_s
+        self._now = now
+        text = printable(now.phase)
         if not self._console.is_terminal:
-            self._print(f"{self._phase} ..." if most_s is None else f"{self._phase}, {most_s:.0f} s at most ...")
+            if begins:
+                self._print(f"{text} ..." if now.most_s is None else f"{text}, {now.most_s:.0f} s at most ...")
             return
+        if begins:
+            if self._task is not None:
+                self._bar.remove_task(self._task)
+            self._task = self._bar.add_task(text, total=None, note="", most_s=now.most_s)
         if self._task is not None:
-            self._bar.remove_task(self._task)
-        self._task = self._bar.add_task(self._phase, total=None, note="", most_s=most_s)
-
-    def step(self, text: str) -> None:
-        """Say what is done within the phase."""
-        self._doing = printable(text)
-        if self._task is not None:
-            self._bar.update(self._task, note=self._doing[:48])
+            self._bar.update(self._task, note=printable(now.step)[:48])
 
     def _beat(self) -> None:
         """Say how long it has taken whenever nothing else was said."""
         while not self._over.wait(QUIET_S / 4):
-            now = time.monotonic()
-            if self._phase and now - self._spoke >= QUIET_S * 0.75:
-                doing = f": {self._doing}" if self._doing else ""
-                self._print(f"  {self._phase}{doing} ({_clock(now - self._began, self._most_s)})")
+            now = self._now
+            if now is not None and time.monotonic() - self._spoke >= QUIET_S * 0.75:
+                step = f": {printable(now.step)}" if now.step else ""
+                self._print(f"  {printable(now.phase)}{step} ({_clock(now.elapsed_s, now.most_s)})")
 
     def _print(self, text: str) -> None:
         self._spoke = time.monotonic()

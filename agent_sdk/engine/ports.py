@@ -13,6 +13,8 @@ from hope_schema import ModelGraph
 
 Feeds = dict[str, np.ndarray]
 Outputs = dict[str, np.ndarray]
+Shape = tuple[int | str | None, ...]
+"""Sizes; a symbol's name, or None, where any may come."""
 NEW: Mapping[str, np.ndarray] = MappingProxyType({})
 """No arrays of the caller's: every output goes to a new one."""
 
@@ -27,25 +29,8 @@ class Ports:
         )
 
     def check(self, inputs: Mapping[str, Any]) -> Feeds:
-        """Return the inputs as arrays. Raises FeedError for wrong names, shapes or element types."""
-        feeds = {}
-        for name, (shape, dtype) in self._wanted.items():
-            if name not in inputs:
-                others = ", ".join(inputs) or "none"
-                raise FeedError(f"input '{name}' ({dtype}{list(shape)}) is missing; given: {others}")
-            given = inputs[name]
-            array = np.asarray(given)
-            if type(given) is list and np.can_cast(array.dtype, dtype, "same_kind"):
-                array = array.astype(dtype)  # numbers have no width; ONNX Runtime takes them too
-            if array.shape != shape or (array.dtype is not dtype and array.dtype != dtype):
-                raise FeedError(
-                    f"input '{name}' is {array.dtype}{list(array.shape)}, the model wants {dtype}{list(shape)}"
-                )
-            feeds[name] = array
-        if len(inputs) != len(feeds):
-            unknown = next(name for name in inputs if name not in feeds)
-            raise FeedError(f"the model has no input '{unknown}'; it has {', '.join(feeds) or 'none'}")
-        return feeds
+        """Return the inputs as arrays; see ``check_feed``."""
+        return check_feed(self._wanted, inputs)
 
     def check_outputs(self, into: Mapping[str, np.ndarray]) -> None:
         """Raise FeedError where an output cannot be written into the array that is given for it."""
@@ -53,6 +38,39 @@ class Ports:
             if name not in self._made:
                 raise FeedError(f"the model has no output '{name}'; it has {', '.join(self._made)}")
             check_output(name, *self._made[name], array)
+
+
+def check_feed(wanted: Mapping[str, tuple[Shape, np.dtype[Any]]], inputs: Mapping[str, Any]) -> Feeds:
+    """Return the inputs as arrays. Raises FeedError for wrong names, shapes or element types."""
+    feeds = {}
+    for name, (shape, dtype) in wanted.items():
+        if name not in inputs:
+            others = ", ".join(inputs) or "none"
+            raise FeedError(f"input '{name}' ({dtype}{_shown(shape)}) is missing; given: {others}")
+        given = inputs[name]
+        array = np.asarray(given)
+        if type(given) is list and np.can_cast(array.dtype, dtype, "same_kind"):
+            array = array.astype(dtype)  # numbers have no width; ONNX Runtime takes them too
+        fits = array.shape == shape or _fits(array.shape, shape)
+        if not fits or (array.dtype is not dtype and array.dtype != dtype):
+            raise FeedError(
+                f"input '{name}' is {array.dtype}{_shown(array.shape)}, the model wants {dtype}{_shown(shape)}"
+            )
+        feeds[name] = array
+    if len(inputs) != len(feeds):
+        unknown = next(name for name in inputs if name not in feeds)
+        raise FeedError(f"the model has no input '{unknown}'; it has {', '.join(feeds) or 'none'}")
+    return feeds
+
+
+def _fits(shape: tuple[int, ...], wanted: Shape) -> bool:
+    return len(shape) == len(wanted) and all(
+        size == own or not isinstance(own, int) for size, own in zip(shape, wanted, strict=True)
+    )
+
+
+def _shown(shape: Shape) -> str:
+    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
 
 
 def check_output(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], array: np.ndarray) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from agent_sdk.engine.trace import Trace
+from agent_sdk.errors import printable
 from hope_schema import Plan
+
+COLUMNS: Final = ("op", "type", "seg", "processor", "plan µs", "run µs", "next best")
+PLANNED: Final = 4
+"""The column that is there only with a plan."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,35 @@ class Explanation:
     def as_json(self) -> dict[str, Any]:
         """Return plain values, ready for ``json.dumps``."""
         return asdict(self)
+
+    def __str__(self) -> str:
+        """The table: a line for every op, and why it is there below the first of its super-op."""
+        rows = [COLUMNS, *map(_cells, self.ops)] if self.ops else []
+        if self.planned_us is None:
+            rows = [(*row[:PLANNED], *row[PLANNED + 1 :]) for row in rows]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for index, row in enumerate(rows):
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            lines.append("  ".join(cells).rstrip())
+            op = self.ops[index - 1] if index else None
+            if op is not None and (index == 1 or op.super_op != self.ops[index - 2].super_op):
+                lines.append("    " + printable(f"{op.cause.replace('_', ' ')}: {op.why}"))
+        lines.append(printable(f"{self.model}: {self.why}"))
+        if self.planned_us is not None:
+            lines.append(
+                f"the plan: {self.planned_us / 1e3:.2f} ms planned, {self.measured_us / 1e3:.2f} ms in this run"
+            )
+        lines += [printable(f"note: {note}") for note in self.notes if note != self.why]
+        return "\n".join(lines)
+
+
+def _cells(op: ExplainedOp) -> tuple[str, ...]:
+    name, kind, processor, other = map(printable, (op.op, op.type, op.processor, op.next_best or ""))
+    segment = "" if op.segment is None else str(op.segment)
+    took = "" if op.measured_us is None else f"{op.measured_us:.1f}"
+    best = "" if op.next_best_us is None else f"{op.next_best_us:.1f} {other}"
+    return name, kind, segment.rjust(3), processor, f"{op.predicted_us:.1f}".rjust(7), took.rjust(7), best
 
 
 def planned_bars(plan: Plan) -> tuple[Bar, ...]:

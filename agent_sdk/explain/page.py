@@ -40,7 +40,7 @@ def to_html(explanation: Explanation) -> str:
             f"<div><dt>{name}</dt><dd>{_text(value)}</dd></div>" for name, value in _figures(explanation)
         ),
         "notes": _notes(explanation.notes),
-        "chart": _chart(explanation) if explanation.planned else "",
+        "chart": _chart(explanation) if explanation.measured else "",
         "table": _table(explanation) if explanation.ops else "",
     }
     template = files("agent_sdk.explain").joinpath("page.html").read_text(encoding="utf-8")
@@ -52,7 +52,7 @@ def _figures(explanation: Explanation) -> Iterable[tuple[str, str]]:
     yield "answers", {"plan": "the plan"}.get(answers, f"{answers} alone")
     for name, us in (
         ("planned", explanation.planned_us),
-        ("this run of the plan" if explanation.ops else "measured", explanation.measured_us),
+        ("this run of the plan" if explanation.planned else "measured", explanation.measured_us),
         ("lower bound", explanation.lower_bound_us),
     ):
         if us is not None:
@@ -72,6 +72,8 @@ def _chart(explanation: Explanation) -> str:
     groups = {op.super_op: str(op.segment) for op in explanation.ops}
     names, lanes, first = [], [], True
     for title, bars in (("planned", explanation.planned), ("measured", explanation.measured)):
+        if not bars:
+            continue
         names.append(f'<div class="group">{title}</div>')
         lanes.append('<div class="group"></div>')
         for processor in dict.fromkeys(bar.processor for bar in bars):

@@ -28,17 +28,18 @@ def explain(prepared: Prepared, inputs: Mapping[str, Any], *, runs: int, notes: 
     traces = sorted((executor.traced(inputs) for _ in range(runs)), key=lambda trace: trace.total_us)
     trace = traces[len(traces) // 2]
     plan = trace.program.plan
+    here = _made_here(plan)
     return Explanation(
         model=prepared.model.name,
         answers=prepared.serving.current,
         why=_who(prepared),
         processors=trace.program.processors_used,
-        planned_us=plan.makespan_us,
-        lower_bound_us=None if _made_here(plan) else plan.lower_bound_us,
+        planned_us=None if here else plan.makespan_us,
+        lower_bound_us=None if here else plan.lower_bound_us,
         measured_us=trace.total_us,
-        method=plan.method,
+        method="" if here else plan.method,
         ops=_rows(trace, prepared.model.graph),
-        planned=planned_bars(plan),
+        planned=() if here else planned_bars(plan),
         measured=measured_bars(trace),
         notes=notes,
     )

@@ -20,11 +20,12 @@ import numpy as np
 
 from agent_sdk.cancel import Cancel, cancelling, check
 from agent_sdk.closing import Closes
-from agent_sdk.engine.ports import NEW, check_output
+from agent_sdk.engine.ports import NEW, check_feed, check_output
 from agent_sdk.errors import (
     DeviceClosedError,
     ExecutionError,
     HopeError,
+    InputError,
     ModelError,
     NotWantedError,
     OpenShapeError,
@@ -96,7 +97,7 @@ class Plans(Closes, Forks):
         self._demand = Demand(journey.services.budget)
         self._planned = True
         self._reading = threading.Lock()
-        self._first_answer = threading.Event()
+        self._first_answer, self._begun = threading.Event(), threading.Event()
         self._answered: Counter[str] = Counter()
         self._switches = 0
         self._worker = Worker(self._cancel)
@@ -105,8 +106,9 @@ class Plans(Closes, Forks):
     def in_child(self) -> None:
         """No plan is made any more; the locks are as if nobody had ever held them."""
         self.forked, self._planned = True, False
-        self._lock, self._first_answer = threading.RLock(), threading.Event()
-        self._reading = threading.Lock()
+        self._lock, self._reading = threading.RLock(), threading.Lock()
+        self._first_answer, self._begun = threading.Event(), threading.Event()
+        self._begun.set()
 
     @property
     def name(self) -> str:
@@ -161,7 +163,7 @@ class Plans(Closes, Forks):
                 break
         else:
             whole = prepared
-        outputs = whole.run(feed)
+        outputs = self._answered_whole(whole, feed)
         if (ready := self._ready_at(feed)) is not None:
             ready.learn(outputs)
         self._keep(feed)
@@ -173,6 +175,16 @@ class Plans(Closes, Forks):
             check_output(name, np.shape(outputs[name]), outputs[name].dtype, array)
             array[...] = outputs[name]
         return {**outputs, **into}
+
+    def _answered_whole(self, whole: WholeOrt, feed: Feed) -> dict[str, Any]:
+        try:
+            return whole.run(feed)
+        except InputError:
+            wanted = {port.name: (port.shape, dtype) for port in self.inputs if (dtype := port.dtype) is not None}
+            if len(wanted) == len(self.inputs):  # then the refusal reads as it does where a plan answers
+                optional = {port.name for port in whole.about.optional}
+                check_feed(wanted, {name: value for name, value in feed.items() if name not in optional})
+            raise
 
     def _gives_optional(self, feed: Feed) -> bool:
         """Whether an initialiser is given that is an input too: plans have its own value in them."""
@@ -277,7 +289,26 @@ class Plans(Closes, Forks):
             cancel.cancel()
 
     def _made(self, shapes: Shapes | None) -> Prepared:
-        return self._prepared(shapes) or self._kept(self._journey.prepared(self._bound(shapes)))
+        try:
+            return self._prepared(shapes) or self._kept(self._journey.prepared(self._bound(shapes)))
+        finally:
+            self._over()
+
+    def _over(self) -> None:
+        self._begun.set()
+        self._journey.progress.done()
+
+    @property
+    def begun(self) -> bool:
+        """Whether whoever is to answer at first does: the first preparation is over, whatever came of it."""
+        return self._begun.is_set()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait until ``begun``, for so long at most; whether it is. Raises DeviceClosedError once this is closed."""
+        begun = self._begun.wait(timeout_s)
+        if self._closed:
+            raise DeviceClosedError("the session is closed")
+        return begun
 
     def _prepared(self, shapes: Shapes | None) -> Prepared | None:
         network = self.network
@@ -297,19 +328,19 @@ class Plans(Closes, Forks):
         ``known`` says that an earlier start has found out who is best. What is wrong with the shapes is found behind,
         and noted.
         """
-        log.info("%s: %s answers until there is a plan", self.name, self.whole.runtime)
+        log.info("%s: %s answers meanwhile", self.name, self.whole.runtime)
         self._worker.submit(partial(self._begin_behind, shapes, known))
 
     def _begin_behind(self, shapes: Shapes | None, known: bool) -> None:
         self._first_answer.wait(FIRST_ANSWER_S)  # the caller has the machine to itself until then
         check()
         try:
-            network = self.network
-        except (HopeError, MemoryError) as error:
+            if shapes or not self.network.is_open:
+                self._prepare_behind(shapes, again=known)
+        except (ModelError, MemoryError) as error:
             self._settle_whole(error)
-            return
-        if shapes or not network.is_open:
-            self._prepare_behind(shapes, again=known)
+        finally:
+            self._over()
 
     def run_whole(self, why: Exception) -> None:
         """Have the whole network answer: from now on, or where only shapes are open, until there are plans.
@@ -388,6 +419,7 @@ class Plans(Closes, Forks):
         if key is not None and key not in self._ready:
             with self._journey.services.budget.spending():
                 self._prepare_behind({port.name: shape for port, shape in zip(self.inputs, key, strict=True)})
+            self._over()
 
     def _key_of(self, feed: Feed) -> ShapeKey | None:
         """What the plan for inputs of these shapes is kept under; None where there is one for all shapes, or none."""
@@ -406,7 +438,7 @@ class Plans(Closes, Forks):
         try:
             model = self._bound(shapes)
             check()
-            stays = f"{shown}: {self.whole.runtime} goes on answering, because plans would round differently"
+            stays = f"{shown}: {self.whole.runtime} goes on answering, because others would round differently"
             if self._journey.deterministic or rounding(model.graph).differs:
                 self._note(stays)
                 if again:
@@ -417,7 +449,7 @@ class Plans(Closes, Forks):
                 self._note(stays)
                 return
             prepared = self._kept(prepared)
-            log.info("%s: a plan answers from now on at %s", self.name, shown)
+            log.info("%s: from now on at %s: %s", self.name, shown, prepared.said())
             with self._lock:
                 self._switches += 1
             if not self.network.is_open:
@@ -447,6 +479,7 @@ class Plans(Closes, Forks):
                 prepared = self._ready[key]
             else:
                 self._ready[key] = self.last = prepared
+                self._over()
                 log.info("%s: ready: %s", self.name, self.said())
                 for note in prepared.notes:
                     log.info("%s: %s", self.name, note)
@@ -483,6 +516,7 @@ class Plans(Closes, Forks):
         self._first_answer.set()
         with self._lock:
             self._closed = True
+            self._begun.set()
             ready, self._ready = list(self._ready.values()), OrderedDict()
             self._whole.close()
         if self.forked:

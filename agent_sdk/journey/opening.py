@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, Final
 
 from agent_sdk.engine import Executor, build_program
-from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.errors import ExecutionError, InputError, ModelError, ProcessorError, UnplannableError
 from agent_sdk.journey.prepared import Opened
 from agent_sdk.journey.reference import Reference
@@ -84,12 +83,7 @@ class _Opening:
             best = first_choice({name: us.get(name, float("inf")) for name in self.contenders})
             if not self.all_rivals:
                 self._close_all_but({PLAN, best, *likeliest(us, self.processors, RIVALS)})
-            plan, planned, served = self.obtained.plan, PLAN in self.contenders, self.obtained.served
-            if plan is None or not planned:
-                soc = self.obtainer.soc
-                plan = single_processor_plan(
-                    self.model.graph, best, soc=soc.name, frequency=soc.frequency, latency_us=us.get(best, 0.0)
-                )
+            planned, served = PLAN in self.contenders, self.obtained.served
             sample = None
             if self.services.field is not None and served is not None and planned:
                 sample = self.services.field.follow(served.reply)
@@ -99,7 +93,7 @@ class _Opening:
                     f"running '{best}' instead of the plan: {us[best] / 1e3:.2f} ms against {us[PLAN] / 1e3:.2f} ms"
                 )
             ending.pop_all()
-        return Opened(self.obtained, plan, serving, self.drawn, tuple(self.notes))
+        return Opened(self.obtained, serving, self.drawn, tuple(self.notes))
 
     def _compile(self) -> None:
         """The plan, if there is one that can run, and whom it is tried against."""
@@ -139,7 +133,9 @@ class _Opening:
             self.contenders[PLAN] = Executor(program, self.obtainer.device, self.in_flight)
         except UNFIT as error:
             self._refused(error)
-            self.notes.append(f"the plan cannot run here ({error}); running the best single processor instead")
+            self.notes.append(
+                f"the plan cannot run here ({error}); the fastest single processor runs the whole network"
+            )
 
     def _refused(self, error: Exception) -> None:
         """Have the planner told that a plan of its own cannot answer here."""
@@ -148,7 +144,7 @@ class _Opening:
 
     def _tried(self) -> dict[str, float]:
         """What each takes, microseconds; of several plans that were asked for, with the best."""
-        self.obtainer.progress.phase("trying it against single processors")
+        self.obtainer.progress.phase("trying who is the fastest")
         found = [(self.obtained, hold_trial(self.contenders, self.inputs))]
         while len(found) <= RENEWALS and (again := self._asked_again(found[-1][1])) is not None:
             self.notes += [note for note in again.notes if note not in self.notes]

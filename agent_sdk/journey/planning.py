@@ -31,7 +31,7 @@ from agent_sdk.planner.client import ServedPlan
 from agent_sdk.planner.embedded import mend
 from agent_sdk.planner.identity import versions
 from agent_sdk.planner.supplier import OFFLINE, Obtained, PlanSource, PlanSupplier, Question
-from agent_sdk.progress import ProgressListener
+from agent_sdk.progress import Reporter
 from hope_schema import DeviceReport, Job, MeasuredRun, MissingRequest, Plan, PlanRequest, Processor
 from hope_schema.plan import Method
 
@@ -70,7 +70,7 @@ class Obtainer:
         wait_s: seconds the planner may hold a plan back to improve it.
         embedded: the database of a planner inside this process.
         notes: what is to be said with every plan.
-        progress: hears about phases and steps.
+        progress: is told of phases and steps.
     """
 
     supplier: PlanSupplier
@@ -84,7 +84,7 @@ class Obtainer:
     wait_s: float | None
     embedded: Path | None
     notes: tuple[str, ...]
-    progress: ProgressListener
+    progress: Reporter
 
     def recall(self, model: Model) -> Obtained | None:
         """The plan that an earlier start kept on disk, asking nobody."""
@@ -133,7 +133,7 @@ class Obtainer:
             served, cached = copy, copy is not None
             source = "single" if copy is None else "disk"
             at_hand = (
-                "running the best single processor instead of a plan"
+                "the fastest single processor runs the whole network"
                 if copy is None
                 else f"using the last plan from the disk cache, made on {copy.reply.created_at.date().isoformat()}"
             )
@@ -183,7 +183,6 @@ class Obtainer:
             return None
 
     def _planned(self, question: Question, wait_s: float | None) -> ServedPlan:
-        self.progress.phase("asking the planner for a plan")
         try:
             return self.supplier.plan(question, wait_s)
         except BadRequestError as error:
@@ -231,7 +230,7 @@ class Obtainer:
             missing = self.supplier.missing(question)  # less, where another process has just measured
             if not missing.latencies and not missing.transfers:
                 return True
-            self.progress.phase("profiling this device", budget_s)
+            self.progress.phase("measuring", budget_s)
             began = time.perf_counter()
 
             def step(what: str) -> None:
@@ -242,6 +241,7 @@ class Obtainer:
             observations = self.measuring.measured(model, processors, missing, budget_s, step)
             measured.seconds = time.perf_counter() - began
             measured.signatures = len(set(observations.latencies.signature))
+            self.progress.phase("asking the planner")
             kept = self.supplier.hold(observations)
             try:
                 self.supplier.send(observations)

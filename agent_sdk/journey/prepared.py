@@ -23,7 +23,6 @@ from agent_sdk.model import Model
 from agent_sdk.model.bounds import ordinary
 from agent_sdk.model.feeds import Drawn
 from agent_sdk.planner.supplier import Obtained
-from hope_schema import Plan
 
 
 @dataclass(frozen=True)
@@ -32,14 +31,12 @@ class Opened:
 
     Attributes:
         obtained: how its plan was come by.
-        plan: what stands for it.
         serving: who answers.
         drawn: what it was tried with.
         notes: what was to be said.
     """
 
     obtained: Obtained
-    plan: Plan
     serving: Serving
     drawn: Drawn
     notes: tuple[str, ...]
@@ -52,7 +49,6 @@ class Prepared(Closes):
         model: what was read.
         reference: the file that it was read from.
         obtained: how the plan was come by.
-        plan: the planner's plan; without one, the single processor that ran fastest, as a plan.
         drawn: feeds that it takes.
         serving: the plan and its rivals by name, whichever is fastest of which answers.
         notes: everything that was not as it should be, in sentences.
@@ -65,8 +61,7 @@ class Prepared(Closes):
         self._set(opened)
 
     def _set(self, opened: Opened) -> None:
-        self.obtained, self.plan, self.serving = opened.obtained, opened.plan, opened.serving
-        self.drawn = opened.drawn
+        self.obtained, self.serving, self.drawn = opened.obtained, opened.serving, opened.drawn
         self.notes = list(opened.notes)
         # By identity: these programs have processors that mean the same by ordinary values only.
         self._looked_at = {
@@ -112,7 +107,7 @@ class Prepared(Closes):
         """Who answers, in words."""
         program, current = self.executor.program, self.serving.current
         if current != PLAN:
-            return f"{current} alone, faster here than the plan"
+            return f"{current} alone" + (", faster here than the plan" if PLAN in self.serving.contenders else "")
         steps = Counter(program.plan.step[step].processor for each in program.segments for step in each.steps)
         return "the plan: " + ", ".join(f"{count} super-ops on {name}" for name, count in steps.items())
 

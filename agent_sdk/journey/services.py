@@ -14,6 +14,7 @@ from agent_sdk.journey.planning import Obtainer
 from agent_sdk.journey.starts import Starts
 from agent_sdk.model import Model
 from agent_sdk.planner.field import Field
+from agent_sdk.progress import Reporter
 from agent_sdk.runtimes.base import Processor
 
 
@@ -38,6 +39,10 @@ class Services:
     field: Field | None
     cancel: Cancel
     budget: Budget
+
+    def reporting(self, progress: Reporter) -> Services:
+        """These, telling what they do by ``progress``."""
+        return replace(self, obtainer=replace(self.obtainer, progress=progress))
 
     def fit_for(self, model: Model, feeds: Sequence[Mapping[str, Any]] = ()) -> Services:
         """These without the runtimes that crash at a model, or at a run of it on these feeds.

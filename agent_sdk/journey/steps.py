@@ -22,6 +22,7 @@ from agent_sdk.journey.trial import PLAN
 from agent_sdk.model import Content, Model, Network, Shapes, read_network
 from agent_sdk.model.feeds import Drawn, feeds_of
 from agent_sdk.planner.supplier import Obtained
+from agent_sdk.progress import Reporter
 from agent_sdk.runtimes.ort.whole import WholeOrt
 
 OwnFeed = Callable[[], Mapping[str, Any] | None]
@@ -58,6 +59,11 @@ class Journey:
     all_rivals: bool = False
     in_flight: int = 1
     travelling: TravellingPlan | None = None
+
+    @property
+    def progress(self) -> Reporter:
+        """Is told of what is done for it."""
+        return self.services.obtainer.progress
 
     @cached_property
     def reference(self) -> Reference:

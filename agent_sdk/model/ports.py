@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
+import numpy as np
 import onnx
 
 from agent_sdk.model.infer import ELEMENT_NAMES
 from agent_sdk.model.shapes import symbol_of
 
+NUMPY_TYPES: Final[Mapping[str, np.dtype[Any]]] = {
+    "tensor(float)": np.dtype("float32"),
+    "tensor(double)": np.dtype("float64"),
+    **{
+        f"tensor({name})": np.dtype(name)
+        for name in ("float16", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+    },
+}
+"""Types of tensors whose elements NumPy has, by ONNX Runtime's names."""
 _NAME_OF = {number: name for name, number in ELEMENT_NAMES.items()}
 
 
@@ -26,6 +37,11 @@ class Port:
     name: str
     type: str
     shape: tuple[int | str | None, ...]
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """Its elements' type; None where NumPy lacks it, or it is no tensor."""
+        return NUMPY_TYPES.get(self.type)
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -367,7 +367,7 @@ def test_answers_too_far_apart_for_a_switch_are_kept_to(agent: Agent, monkeypatc
         assert any("lie between the runtimes' answers" in note for note in session.notes)
     with agent.load(branching_model(channels=4).SerializeToString()) as session:
         until(lambda: bool(session.notes))
-        assert "goes on answering, because plans would round differently" in session.notes[0]
+        assert "goes on answering, because others would round differently" in session.notes[0]
         assert not session.plans.ready()
 
 

@@ -12,11 +12,10 @@ import pytest
 
 from agent_sdk.cli import commands as cli
 from agent_sdk.journey.reference import Reference
-from agent_sdk.journey.trial import WORTH
 
 PROMISED = {
     "model", "model_hash", "soc", "frequency", "processors", "plan_id", "plan_cached", "method", "planned_us",
-    "predicted_us", "lower_bound_us", "measured_us", "baselines_us", "processors_used", "segments", "max_rel_error",
+    "at_load_us", "lower_bound_us", "measured_us", "baselines_us", "processors_used", "segments", "max_rel_error",
     "profiled_signatures", "profiling_seconds",
 }  # fmt: skip
 
@@ -83,13 +82,12 @@ def _made(model: Any) -> set[str]:
 
 
 def test_compare_times_every_kind_of_processor(model_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With ``--compare`` every kind of single processor is timed, and what runs is not slower than any of them, except
-    that a runtime as its users run it is preferred to what is faster by less than ``WORTH``.
-    """
+    """With ``--compare`` every kind of single processor is timed as often as asked, and what runs is none slower."""
     report = run(capsys, "--model", str(model_file), "--processors", "ort", "--compare")
     assert "ort@0" in report["baselines_us"]
     assert {name.partition("/")[0] for name in report["baselines_us"]} <= {*report["processors"], "onnxruntime"}
-    assert WORTH * report["measured_us"] <= min(report["baselines_us"].values())
+    assert report["measured_us"] <= min(report["baselines_us"].values())
+    assert report["runs"] == 3
 
 
 def test_mixed_runtimes_agree(model_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

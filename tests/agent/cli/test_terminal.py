@@ -13,12 +13,14 @@ from rich.progress_bar import ProgressBar
 
 from agent_sdk.cli import terminal
 from agent_sdk.cli.terminal import TerminalProgress, TimeBar
+from agent_sdk.progress import Reporter
 
 
 def test_phases_and_steps_are_no_markup() -> None:
     """Square brackets in a path or an op's name are shown, and control characters are not passed on."""
     file = io.StringIO()
-    with TerminalProgress(Console(file=file, force_terminal=True, width=120)) as progress:
+    with TerminalProgress(Console(file=file, force_terminal=True, width=120)) as shown:
+        progress = Reporter(shown)
         progress.phase("reading d[/a]b[int8].onnx\x1b]0;title\x07", 2)
         progress.step("Conv[bold] on\x1b[31m ort@0")
     assert "d[/a]b[int8].onnx?]0;title?" in file.getvalue()
@@ -28,7 +30,8 @@ def test_phases_and_steps_are_no_markup() -> None:
 def test_a_pipe_gets_a_line_each() -> None:
     """What is longer than a terminal is wide is not broken where nobody looks at one."""
     file = io.StringIO()
-    with TerminalProgress(Console(file=file, width=20)) as progress:
+    with TerminalProgress(Console(file=file, width=20)) as shown:
+        progress = Reporter(shown)
         progress.phase("reading a file of a long name")
     assert file.getvalue() == "reading a file of a long name ...\n"
 
@@ -46,12 +49,13 @@ def test_where_nothing_can_be_redrawn_no_silence_is_longer_than_two_seconds(monk
                 heard.set()
             return len(text)
 
-    with TerminalProgress(Console(file=Listener(), width=120)) as progress:
-        progress.phase("profiling this device", 55)
+    with TerminalProgress(Console(file=Listener(), width=120)) as shown:
+        progress = Reporter(shown)
+        progress.phase("measuring", 55)
         progress.step("Conv on ort@0")
         assert heard.wait(20)
-    assert file.getvalue().startswith("profiling this device, 55 s at most ...\n")
-    assert "  profiling this device: Conv on ort@0 (0 s of at most 55 s)\n" in file.getvalue()
+    assert file.getvalue().startswith("measuring, 55 s at most ...\n")
+    assert "  measuring: Conv on ort@0 (0 s of at most 55 s)\n" in file.getvalue()
 
 
 def test_the_bar_fills_with_time() -> None:
@@ -71,7 +75,8 @@ def test_quiet_is_quiet() -> None:
     """With ``--quiet`` nothing is said, on a terminal or not."""
     for terminal_there in (True, False):
         file = io.StringIO()
-        with TerminalProgress(Console(file=file, force_terminal=terminal_there, quiet=True)) as progress:
+        with TerminalProgress(Console(file=file, force_terminal=terminal_there, quiet=True)) as shown:
+            progress = Reporter(shown)
             progress.phase("reading")
             progress.step("x")
         assert file.getvalue() == ""

@@ -71,6 +71,18 @@ def test_an_explanation_is_plain_data(explained: tuple[Session, Explanation]) ->
     assert read["planned_us"] == explanation.planned_us
 
 
+def test_printed_it_is_the_table(explained: tuple[Session, Explanation]) -> None:
+    """``print`` shows a line for every op, the reason for each super-op, who answers, and every note."""
+    _, explanation = explained
+    lines = str(explanation).splitlines()
+    assert [line.split()[0] for line in lines[1:] if not line.startswith(("    ", "note: "))][
+        : len(explanation.ops)
+    ] == [row.op for row in explanation.ops]
+    assert sum(line.startswith("    ") for line in lines) == len({row.super_op for row in explanation.ops})
+    assert f"{explanation.model}: {explanation.why}" in lines
+    assert all(f"note: {note}" in lines for note in explanation.notes)
+
+
 def test_a_session_says_in_short_what_runs_where(explained: tuple[Session, Explanation]) -> None:
     """``repr`` names who answers and every processor that is used."""
     session, explanation = explained
@@ -86,6 +98,8 @@ def test_without_a_planner_nothing_is_made_up(agent: Agent, monkeypatch: pytest.
     assert explanation.lower_bound_us is None
     assert {row.cause for row in explanation.ops} == {"single"}
     assert all(row.next_best is None and "no planner" in row.why for row in explanation.ops)
+    assert explanation.planned_us is None
+    assert not explanation.planned
 
 
 def test_a_network_that_runs_whole_says_why(agent: Agent) -> None:
@@ -111,9 +125,7 @@ def test_what_is_computed_in_parts_says_so(agent: Agent) -> None:
     plan = plan_of(model, super_ops, range(len(super_ops)), where, ("ort@0",), cuts)
     device = agent.device
     with Executor(build_program(plan, model, device.processors), device) as executor:
-        opened = Opened(
-            Obtained(None, "single", False), plan, Serving({PLAN: executor}, {}), Drawn(feeds_of(model)), ()
-        )
+        opened = Opened(Obtained(None, "single", False), Serving({PLAN: executor}, {}), Drawn(feeds_of(model)), ())
         explanation = explain(Prepared(model, Reference(Content(b"")), opened), draw(model, 0), runs=1, notes=())
     said = {row.op: row.why for row in explanation.ops}
     assert "part 0 to 3 of 'stem_r' along axis 1" in said["stem_r[1:0:3]"]
@@ -130,9 +142,7 @@ def test_what_stays_whole_says_why(agent: Agent) -> None:
     super_ops = merge(cut_graph(model.graph, cuts))
     plan = plan_of(model, super_ops, range(len(super_ops)), ["ort@0"] * len(super_ops), ("ort@0",), cuts)
     with Executor(build_program(plan, model, agent.device.processors), agent.device) as executor:
-        opened = Opened(
-            Obtained(None, "single", False), plan, Serving({PLAN: executor}, {}), Drawn(feeds_of(model)), ()
-        )
+        opened = Opened(Obtained(None, "single", False), Serving({PLAN: executor}, {}), Drawn(feeds_of(model)), ())
         explanation = explain(Prepared(model, Reference(Content(b"")), opened), draw(model, 0), runs=1, notes=())
     whole = [row for row in explanation.ops if row.super_op in {op.id for op in merge(model.graph)} - {"stem_r"}]
     assert whole

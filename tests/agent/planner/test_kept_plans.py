@@ -34,7 +34,7 @@ def test_without_planner_and_copy_there_is_no_plan(tmp_path: Path) -> None:
     obtained, _ = obtain(tmp_path, httpx.ConnectError("refused"))
     assert (obtained.plan, obtained.source) == (None, "single")
     assert "refused" in obtained.notes[0]
-    assert "best single processor" in obtained.notes[0]
+    assert "the fastest single processor" in obtained.notes[0]
 
 
 def test_an_updated_runtime_gets_its_own_key() -> None:
