@@ -25,7 +25,6 @@ from agent_sdk.machine.timing import Turn, take_turns
 from agent_sdk.machine.witness import Witness, calm
 from agent_sdk.model import Model
 from agent_sdk.model.feeds import draw
-from agent_sdk.session import Session
 from benchmarks.engine.runtimes import Run, baselines
 from benchmarks.traces import allocated_bytes, busy_together, peak_bytes
 
@@ -88,8 +87,12 @@ def rows_for(
         answered_by = (serving.answered - before).most_common(1)[0][0]
         executors = {"ours": serving.contenders[answered_by], "ours_planned": session.latest.plan_executor}
         medians = {config: statistics.median(turn.us for turn in turns[config]) for config in calls}
-        predicted_us = {"ours": predicted(session, answered_by), "ours_planned": session.plan.makespan_us}
-        planner_us = session.latest.plan_executor.program.plan.makespan_us
+        plan = session.latest.plan_executor.program.plan
+        planner_us = plan.makespan_us
+        predicted_us = {
+            "ours": planner_us if answered_by == PLAN else serving.quiet_us.get(answered_by, math.nan),
+            "ours_planned": planner_us,
+        }
         best_ort = min(us for config, us in medians.items() if config.startswith("ort_"))
         best_single = min(medians[config] for config in runs)
         traces = {"ours": [executors["ours"].traced(inputs) for _ in range(TRACED)]}
@@ -126,20 +129,13 @@ def rows_for(
             "notes": list(session.notes),
             "quiet_us": dict(serving.quiet_us),
             "planned_us": planner_us,
-            "lower_bound_us": session.plan.lower_bound_us,
+            "lower_bound_us": plan.lower_bound_us,
             "predicted_us": predicted_us["ours_planned"],
-            "method": session.plan.method,
+            "method": plan.method,
             "peak_bytes": peak_bytes(trace),
             "allocated_bytes": allocated_bytes(session.latest.plan_executor),
         }
         return rows, facts
-
-
-def predicted(session: Session, answered_by: str) -> float:
-    """What was said beforehand about what answers: the plan's makespan, or the trial's figure of another."""
-    return (
-        session.plan.makespan_us if answered_by == PLAN else session.latest.serving.quiet_us.get(answered_by, math.nan)
-    )
 
 
 def _forgotten(run: Run, inputs: Mapping[str, np.ndarray]) -> None:

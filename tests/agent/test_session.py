@@ -43,7 +43,6 @@ from hope_schema import PlanReply
 from tests.agent.cores import GONE
 from tests.agent.haste import measure_hastily
 from tests.agent.models import BRANCHING, branching_model, expected
-from tests.agent.test_session_shapes import until
 
 
 def test_a_new_start_neither_measures_nor_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,7 +365,8 @@ def test_answers_too_far_apart_for_a_switch_are_kept_to(agent: Agent, monkeypatc
         assert session.latest.serving.pinned
         assert any("lie between the runtimes' answers" in note for note in session.notes)
     with agent.load(branching_model(channels=4).SerializeToString()) as session:
-        until(lambda: bool(session.notes))
+        session.run(session.draw())
+        assert session.wait(120)
         assert "goes on answering, because others would round differently" in session.notes[0]
         assert not session.plans.ready()
 

@@ -162,10 +162,10 @@ def test_without_the_planner_extra_a_single_processor_runs(
     """Where the planner is not installed and no URL is given, the best single processor runs, and it is said."""
     monkeypatch.setitem(sys.modules, "planner_api.embedded", None)
     report = run(capsys, "--model", str(model_file), "--processors", "ort")
-    assert (report["plan_source"], report["plan_id"], report["method"]) == ("single", None, "single")
+    assert (report["plan_source"], report["plan_id"], report["planned_us"]) == ("single", None, None)
     assert len(report["processors_used"]) == 1
     assert "'planner' extra" in report["notes"][0]
-    assert "best single processor" in report["notes"][0]
+    assert "the fastest single processor" in report["notes"][0]
 
 
 def test_the_last_plan_survives_the_planner(

@@ -71,4 +71,4 @@ def test_one_planner_serves_many_devices(
     alone = run(capsys, "--model", str(model_file), "--planner", url)
     assert (alone["plan_source"], alone["plan_id"]) == ("single", None)
     assert alone["max_rel_error"] <= 1e-4
-    assert "best single processor" in alone["notes"][0]
+    assert "the fastest single processor" in alone["notes"][0]
