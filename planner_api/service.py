@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
 
+from planner_api.console.oidc import Provider
 from planner_api.console.overview import Overviews
 from planner_api.devices.audit import service as audit
 from planner_api.devices.guard import Tokens
@@ -23,9 +23,6 @@ from planner_api.runtime import Planner
 from planner_api.settings import Settings
 from planner_api.web.metrics import Gauge, Metrics
 from planner_api.web.probes import Probes
-
-if TYPE_CHECKING:
-    from planner_api.console.oidc import Provider
 
 FLUSH_S = 5.0
 """How often hits are written to the plans' rows."""
@@ -50,7 +47,7 @@ class Service(Planner):
         self.probes = Probes(self.database, self.metrics, GAUGES)
         self.tokens = Tokens(self.database, self.news)
         self.overviews = Overviews(self.database)
-        self.provider = _provider(settings)
+        self.provider = Provider(settings) if settings.oidc_issuer is not None else None
         self.reports = Reports(self.database, counting.listen)
         self.splits = Splits(self.database, self.plan_cache)
         self.plans.choose = self.splits.plan_version
@@ -86,12 +83,3 @@ class Service(Planner):
     async def forget_device(self, device_id: str) -> int:
         """Take back what a device said in every profile; return in how many."""
         return await oversight.forget_device(self.database, device_id)
-
-
-def _provider(settings: Settings) -> Provider | None:
-    """Whom people may sign in with, where one is set; what that takes is installed with the extra ``oidc``."""
-    if settings.oidc_issuer is None:
-        return None
-    from planner_api.console.oidc import Provider
-
-    return Provider(settings)

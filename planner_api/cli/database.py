@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +118,6 @@ def serve(settings: Settings, host: str, port: int, tls_cert: Path | None, tls_k
         raise UsageError("--tls-cert and --tls-key go together")
     if not is_loopback(host):
         settings = settings.model_copy(update={"tokens_required": True})
-    if settings.oidc_issuer is not None and find_spec("joserfc") is None:
-        raise UsageError("HOPE_OIDC_ISSUER takes more than is installed: pip install 'hope-inference[oidc]'")
     from planner_api.cli import serve as serving  # seconds, which no other command waits for
     from planner_api.runtime import prepare
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from fastapi import FastAPI
@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 from planner_api.console import session as sessions
 from planner_api.console.address import HOME, home, look_from
+from planner_api.console.oidc import Provider
 from planner_api.console.overview import Overviews
 from planner_api.console.pages import (
     audit,
@@ -44,9 +45,6 @@ from planner_api.settings import Settings
 from planner_api.web.asgi import Asgi, Headers, Scope
 from planner_api.web.problems import as_http
 from planner_api.web.rate import AddressLimit, RateLimit
-
-if TYPE_CHECKING:
-    from planner_api.console.oidc import Provider
 
 LOGIN = f"{HOME}/login"
 LOGOUT = f"{HOME}/logout"

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from planner_api.console import session as sessions
 from planner_api.console.address import HOME
+from planner_api.console.oidc import Attempt, Provider, SignInError
 from planner_api.console.pages.sign_in import ours, page
 from planner_api.console.rendering import render
 from planner_api.console.session import new_secret, set_cookie
 from planner_api.errors import NotFoundError
 from planner_api.web.principal import Principal
-
-if TYPE_CHECKING:
-    from planner_api.console.oidc import Provider
 
 # NOTE: no StrictRoute: providers add parameters of their own to their answers.
 router = APIRouter()
@@ -34,8 +32,6 @@ MAX_ANSWER = 4096
 @router.get("/oidc")
 async def leave(request: Request, to: Annotated[str, Query(max_length=2048)] = HOME) -> Response:
     """Send a browser to the provider, with a cookie that knows it again."""
-    from planner_api.console.oidc import Attempt, SignInError
-
     secret, to = new_secret(), ours(to)
     try:
         address = await _provider(request).address(Attempt(secret), _callback(request))
@@ -57,8 +53,6 @@ async def leave(request: Request, to: Annotated[str, Query(max_length=2048)] = H
 @router.get("/oidc/callback")
 async def come_back(request: Request) -> Response:
     """Begin the session of whom the provider vouches for."""
-    from planner_api.console.oidc import Attempt, SignInError
-
     planner, provider = request.app.state.planner, _provider(request)
     secret, to = _attempt(request.cookies.get(COOKIE, ""))
     said = {name: value for name, value in request.query_params.items() if len(value) <= MAX_ANSWER}
