@@ -75,12 +75,32 @@ def test_where_no_library_can_be_had_plans_run_in_sequence_and_the_log_says_so_o
     compiler.chmod(0o755)
     library = tmp_path / "lanes.so"
     why = building.build(library, building.LANES, [] if body is None else [[str(compiler)]])
-    monkeypatch.setattr(native, "LIBRARY", library)
+    monkeypatch.setattr(native, "native.LIBRARY", library)
     with caplog.at_level(logging.WARNING, native.__name__):
         assert [runs_right(frozen, reference) for _ in range(2)] == [SequentialLoop, SequentialLoop]
     (said,) = [record.getMessage() for record in caplog.records if record.name == native.__name__]
     assert re.search(reason, why or said)
     assert "in sequence" in said
+
+
+def test_a_library_that_somebody_left_in_a_cache_is_not_loaded(tmp_path: Path) -> None:
+    """What runs is the library beside the code: no folder that others may write to is asked for one."""
+    for name in ("lanes.so", "native/lanes.so", "hope/native/lanes.so", "hope/lanes.so"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(native.LIBRARY.read_bytes())
+    code = "from agent_sdk.native import library; assert library(); print(open('/proc/self/maps').read())"
+    places = dict.fromkeys(
+        ("HOPE_CACHE_DIR", "XDG_CACHE_HOME", "HOME", "TMPDIR", "PWD", "LD_LIBRARY_PATH"), str(tmp_path)
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **places, native.LANES_VARIABLE: ""},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert {line.split()[-1] for line in ran.stdout.splitlines() if "lanes" in line} == {str(native.LIBRARY)}
 
 
 def test_a_build_replaces_no_library_that_somebody_has_loaded(tmp_path: Path) -> None:

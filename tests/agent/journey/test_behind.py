@@ -158,6 +158,27 @@ def test_a_session_closes_wherever_its_preparation_stands(
     assert session.stats.prepared == 0
 
 
+def test_closing_waits_for_no_renewal(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that is closed while a newer plan is asked and measured for is closed at once; who asked is told."""
+    begun, over = threading.Event(), threading.Event()
+
+    def stands(*given: Any, **named: Any) -> Any:
+        begun.set()
+        over.wait(60)
+        check()
+        pytest.fail("what nobody waits for goes on")
+
+    session = agent.load(BRANCHING, background=False)
+    monkeypatch.setattr("agent_sdk.journey.planning.Obtainer.obtain", stands)
+    with ThreadPoolExecutor(2) as threads:
+        renewing = threads.submit(agent.refresh, session)
+        assert begun.wait(60)
+        threads.submit(agent.close).result(30)
+        over.set()
+        with pytest.raises(NotWantedError):
+            renewing.result(60)
+
+
 def test_shapes_that_come_once_cost_nothing_behind(agent: Agent) -> None:
     """A hundred sets of shapes, each once: nothing is begun; the third run of one of them begins its plan."""
     source = open_model()

@@ -13,7 +13,7 @@ from agent_sdk.machine.soc import Soc
 from agent_sdk.machine.timing import Timing, Turn, Turns
 from agent_sdk.measure import neighbours as module
 from agent_sdk.measure.neighbours import end_us, kept_busy, neighbours, segment_of_all, slowdown, stretch
-from agent_sdk.runtimes.base import Processor
+from agent_sdk.runtimes.base import Processor, Segment
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 from tests.agent.runtimes.networks import random_model
 
@@ -72,13 +72,27 @@ def test_neighbours_work_when_told_and_end_with_the_block(processors: list[Proce
     assert "hope-neighbour" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_real_processors_are_slowed_down_by_a_finite_factor(processors: list[Processor]) -> None:
-    """On this machine every kind that leaves cores to others has a factor of at least one."""
-    model = random_model(3, steps=12)
-    for processor in processors:
-        found = slowdown(processor, processors, model, time.monotonic() + 5)
-        assert (found is None) == (not neighbours(processor, processors))
-        assert found is None or 1.0 <= found <= module.MOST
+def test_who_takes_longer_beside_others_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor whose calls take twice as long while its neighbour computes has a factor of about two."""
+    own, other = ort(0, 0), ort(1, 1)
+    made: list[int] = []
+
+    def call(processor: Processor) -> None:
+        before = len(made)
+        time.sleep(0.001 if processor is other else 0.01)
+        if processor is other:
+            made.append(1)
+        elif len(made) > before:
+            time.sleep(0.01)
+
+    def compiled(self: OrtProcessor, _: Segment) -> SimpleNamespace:
+        return SimpleNamespace(close=lambda: None, processor=self)
+
+    monkeypatch.setattr(module, "bound", lambda executable: lambda: call(executable.processor))
+    monkeypatch.setattr(OrtProcessor, "compile", compiled)
+    monkeypatch.setattr(OrtProcessor, "caller_cores", frozenset())
+    found = slowdown(own, [own, other], random_model(1, steps=4), time.monotonic() + 30)
+    assert found == pytest.approx(2.0, rel=0.25)
 
 
 def test_a_border_costs_what_two_pieces_take_beyond_the_whole(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import fmean
 from types import SimpleNamespace
@@ -25,7 +25,6 @@ from agent_sdk.measure.truth import (
     pressure,
     segment_samples,
 )
-from benchmarks.traces import busy_together, together_us
 from hope_schema import HOST, Overheads, Plan, Processor, Transfer
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_legal_plan, whole_plan
 from tests.agent.engine.generate import random_model as simulated_model
@@ -34,7 +33,6 @@ from tests.agent.runtimes.networks import image, random_model
 
 SETS = ("ab", "a", "b", "cd", "c", "d")
 """Processors by the names of their cores."""
-SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=8)
 
 
 def ran(device: Device, seed: int, times: int = 1) -> list[Trace]:
@@ -50,18 +48,6 @@ def spec(cores: str) -> Processor:
     return Processor(
         id=cores, runtime="r", version="1", threads=len(cores), core_class="c", resources=tuple(cores), place="host/r"
     )
-
-
-def spans_of(times: Sequence[tuple[int, int]]) -> list[Span]:
-    """Segments that begin then and take so long."""
-    return [Span("segment", "p", "p", index, start, start + us) for index, (start, us) in enumerate(times)]
-
-
-@given(SPANS)
-def test_together_is_when_two_work(times: list[tuple[int, int]]) -> None:
-    """Equal to looking at every microsecond."""
-    busy = [sum(start <= now < start + us for start, us in times) for now in range(100)]
-    assert together_us(spans_of(times)) == sum(count > 1 for count in busy)
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20), st.sampled_from(SETS)), max_size=8))
@@ -235,7 +221,6 @@ def test_what_flows_back_adds_up(device: Device) -> None:
     assert len({step.alone_us for step in program.plan.steps}) == 1  # so medians over equal rows lose nothing
     assert total == pytest.approx(sum(span.us for span in trace.segments))
     assert found.overheads == Overheads()
-    assert busy_together(trace) == 0
 
 
 def test_segments_beside_others_tell_too(device: Device) -> None:
