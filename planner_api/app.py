@@ -47,7 +47,10 @@ def create_app(settings: Settings) -> App[Service]:
     per_token = RateLimit(settings.rate_per_token, settings.burst_per_token)
     per_address = AddressLimit(settings.rate_per_address, settings.burst_per_address)
     required = settings.tokens_required
-    inner: Asgi = Guard(api, service.tokens, required=required, per_token=per_token, per_address=per_address)
+    refused = service.quotas.refused
+    inner: Asgi = Guard(
+        api, service.tokens, required=required, per_token=per_token, per_address=per_address, refused=refused
+    )
     if settings.console:
         inner = Console(inner, service, required=required, per_bearer=per_token, per_address=per_address)
     if not required:

@@ -105,3 +105,10 @@ def plan_unknown(plan_id: str) -> NotFoundError:
     """Return the error for a plan id that nobody asked for yet."""
     cure = "`hope-planner plans list` lists those there are, `hope-agent run` asks for another"
     return NotFoundError("plan-unknown", f"no plan {plan_id}: {cure}")
+
+
+def version_unknown(plan_id: str, version: int) -> NotFoundError:
+    """Return the error for a version that is not kept."""
+    cure = f"`hope-planner plans versions {plan_id}` lists them"
+    detail = f"plan {plan_id} has no version {version}, or it is too old: {cure}"
+    return NotFoundError("version-unknown", detail)

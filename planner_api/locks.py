@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 from planner_api.errors import TooOftenError
 
+FORGIVEN = 10.0
+"""An owner that was at work for a second comes after others for so many seconds."""
+MAX_OWNERS = 10_000
+"""Owners of which it is remembered what they took."""
+
 
 class Turns:
     """At most ``slots`` at work at once, ``each`` of one owner; owners that wait take turns. Used from one event loop.
 
-    So an owner with a hundred things to do delays another's first by no more than what is at work already.
+    Who took the least time lately comes first, then who has waited longest. So an owner with a hundred things to do,
+    or a hundred owners that keep at it, delay another's first by no more than what is at work already.
 
     Args:
         what: the name of the quota.
-        slots: at work at once.
+        slots: at work at once; None: any number.
         each: of one owner at work at once.
         waiting: of one owner that may wait.
         refused: counts refusals, by the quota's name.
     """
 
-    def __init__(self, what: str, *, slots: int, each: int, waiting: int, refused: Counter[str]) -> None:
+    def __init__(self, what: str, *, slots: int | None, each: int, waiting: int, refused: Counter[str]) -> None:
         self._what = what
         self._slots = slots
         self._each = each
@@ -31,6 +38,7 @@ class Turns:
         self._at_work: Counter[Hashable] = Counter()
         self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
         self._refused = refused
+        self._forgiven_at: dict[Hashable, float] = {}
 
     @asynccontextmanager
     async def turn(self, owner: Hashable) -> AsyncIterator[None]:
@@ -51,10 +59,19 @@ class Turns:
             else:
                 self._end(owner)
             raise
+        began = time.monotonic()
         try:
             yield
         finally:
+            if self._slots is not None:
+                self._took(owner, began)
             self._end(owner)
+
+    def _took(self, owner: Hashable, began: float) -> None:
+        now = time.monotonic()
+        if len(self._forgiven_at) >= MAX_OWNERS:
+            self._forgiven_at = {owner: at for owner, at in self._forgiven_at.items() if at > now}
+        self._forgiven_at[owner] = max(self._forgiven_at.get(owner, now), now) + FORGIVEN * (now - began)
 
     def _end(self, owner: Hashable) -> None:
         self._at_work[owner] -= 1
@@ -71,8 +88,12 @@ class Turns:
 
     def _grant(self) -> None:
         """Give free slots away: to each owner in turn, and it then stands at the end of the line."""
-        for owner, queue in list(self._waiting.items()):
-            if self._at_work.total() >= self._slots:
+        waiting = list(self._waiting.items())
+        if self._forgiven_at:
+            now = time.monotonic()
+            waiting.sort(key=lambda item: max(now, self._forgiven_at.get(item[0], now)))
+        for owner, queue in waiting:
+            if self._slots is not None and self._at_work.total() >= self._slots:
                 return
             if self._at_work[owner] >= self._each:
                 continue

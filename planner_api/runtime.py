@@ -27,10 +27,8 @@ from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings
 from planner_api.web.reader import Reader
 
-LARGE_BODIES = 16
-"""Bodies above ``http.body.SMALL_BYTES`` that are taken in at once."""
-
-
+LARGE_BODIES = 2
+"""Bodies above ``web.body.SMALL_BYTES`` of one sender that are taken in at once."""
 READINGS = "planner_api.models.reading", "planner_api.profiles.reading"
 """Where what a child makes of large bodies stands."""
 WARM = "planner_api.plans.make:ready"
@@ -98,7 +96,9 @@ class Planner:
         self.settings = settings
         self.database = Database(settings.database_url, pool_size=settings.pool_size)
         self.quotas = Quotas(settings)
-        self.large_bodies = Turns("large_bodies", slots=LARGE_BODIES, each=2, waiting=32, refused=self.quotas.refused)
+        self.large_bodies = Turns(
+            "large_bodies", slots=None, each=LARGE_BODIES, waiting=32, refused=self.quotas.refused
+        )
         self.reader = Reader(
             *READINGS,
             limit=settings.max_inflated_bytes,

@@ -23,6 +23,7 @@ from planner_api.runtime import Planner
 from planner_api.settings import Settings
 from planner_api.web.metrics import Gauge, Metrics
 from planner_api.web.probes import Probes
+from planner_api.web.rate import RateLimit
 
 FLUSH_S = 5.0
 """How often hits are written to the plans' rows."""
@@ -46,6 +47,7 @@ class Service(Planner):
         self.metrics.refused = self.quotas.refused
         self.probes = Probes(self.database, self.metrics, GAUGES)
         self.tokens = Tokens(self.database, self.news)
+        self.per_claim = RateLimit(settings.rate_per_claim, settings.burst_per_claim)
         self.overviews = Overviews(self.database)
         self.provider = Provider(settings) if settings.oidc_issuer is not None else None
         self.reports = Reports(self.database, counting.listen)

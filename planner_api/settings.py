@@ -68,6 +68,11 @@ class Settings(BaseSettings):
     rate_per_address: float = Field(50.0, ge=0)
     """Requests per second one address may make without a valid token (0: no limit)."""
     burst_per_address: int = Field(500, ge=1)
+    connections_per_address: int = Field(256, ge=0)
+    """Connections one address may hold at once (0: no limit); a proxy that is trusted may hold any number."""
+    rate_per_claim: float = Field(1.0, ge=0)
+    """Devices per second that may enrol with one claim (0: no limit)."""
+    burst_per_claim: int = Field(100, ge=1)
     pool_size: int = Field(10, ge=1, le=200)
     """PostgreSQL connections per process to read, and as many to write; a few more for jobs, news and uploads."""
 

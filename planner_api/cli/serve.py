@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import resource
 import socket
 import ssl
 import sys
@@ -20,6 +21,7 @@ from planner_api.errors import UsageError
 from planner_api.service import Service
 from planner_api.settings import Settings
 from planner_api.web.application import App
+from planner_api.web.connections import RESERVED_FILES, Connections, open_files
 from planner_api.web.logs import configure
 from planner_api.web.prefix import ProxyHeaders
 from planner_api.web.protocol import BoundedProtocol
@@ -83,20 +85,24 @@ class Server(uvicorn.Server):
 
 
 def _works_on(app: App[Service]) -> str:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     access = "every call needs a token" if app.planner.settings.tokens_required else "open to this machine, no tokens"
-    return f"{shown(app.planner.database.url)}; {access}"
+    return f"{shown(app.planner.database.url)}; {access}; up to {most} open files"
 
 
 def build_config(app: App[Service], host: str, port: int, tls: Tls | None = None) -> uvicorn.Config:
     """How the application is served; ``serve`` without running it."""
     settings = app.planner.settings
-    protocol = type("Protocol", (BoundedProtocol,), {"body_timeout_s": settings.body_timeout_s})
+    proxied = ProxyHeaders(cast(Any, app), os.environ.get("FORWARDED_ALLOW_IPS", ""))
+    most = max(RESERVED_FILES, open_files() - RESERVED_FILES)
+    connections = Connections(most, settings.connections_per_address, cast(Any, proxied.trusted_hosts))
+    bounds = {"body_timeout_s": settings.body_timeout_s, "held": connections}
     return uvicorn.Config(
-        ProxyHeaders(cast(Any, app), os.environ.get("FORWARDED_ALLOW_IPS", "")),
+        proxied,
         host=host,
         port=port,
         loop="uvloop",
-        http=protocol,
+        http=type("Protocol", (BoundedProtocol,), bounds),
         ws="none",
         proxy_headers=False,
         access_log=False,

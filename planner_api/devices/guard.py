@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,8 +25,9 @@ from planner_api.errors import DatabaseAwayError, ForbiddenError, TooOftenError,
 from planner_api.gathering import Gathering
 from planner_api.jobs.chores import end, keep_doing
 from planner_api.jobs.news import News
+from planner_api.locks import Turns
 from planner_api.web.asgi import Asgi, Scope
-from planner_api.web.principal import Principal, bearer
+from planner_api.web.principal import Principal, bearer, principal_of
 from planner_api.web.problems import status_of
 from planner_api.web.rate import AddressLimit, RateLimit
 from planner_api.web.tokens import hash_token
@@ -42,6 +45,9 @@ WRONG = frozenset({400, 401, 413, 415, 422})
 """How requests are answered that nobody sends who keeps to the contract."""
 WRONG_COUNTS = 10
 """As how many requests each of them counts: what it costs is found out only by reading it."""
+AT_ONCE, WAITING = 16, 64
+"""Requests of one device that are answered at once, from the first byte of a body to the last that it reads, and that
+may wait for that."""
 ENDED = "this token has expired; a device gets a new one with `hope-agent enrol`"
 NO_TOKEN = "this planner needs a token; a device gets its own with `hope-agent enrol`"
 
@@ -154,18 +160,27 @@ class Guard:
         tokens: the bearers.
         required: whether a request needs a token at all; without, a caller without one may do everything.
         per_token: limit per bearer.
+        refused: counts refusals, by the quota's name.
         per_address: limit per client address, and its network, of requests without a valid token (entrances,
             guessing); an address beyond it is refused before a token that this process does not know costs a query.
     """
 
     def __init__(
-        self, app: Asgi, tokens: Tokens, *, required: bool, per_token: RateLimit, per_address: AddressLimit
+        self,
+        app: Asgi,
+        tokens: Tokens,
+        *,
+        required: bool,
+        per_token: RateLimit,
+        per_address: AddressLimit,
+        refused: Counter[str],
     ) -> None:
         self._app = app
         self._tokens = tokens
         self._required = required
         self._per_token = per_token
         self._per_address = per_address
+        self._turns = Turns("requests", slots=None, each=AT_ONCE, waiting=WAITING, refused=refused)
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Pass the request on. Raises PlannerError for one that is not admitted."""
@@ -191,8 +206,10 @@ class Guard:
         except UnauthorisedError:
             await refuse_for(self._per_address.hit(address_of(scope)))
             raise
+        device = principal_of(scope).device_id
         try:
-            await self._app(scope, receive, send)
+            async with self._turns.turn(device) if device is not None else nullcontext():
+                await self._app(scope, receive, send)
         except Exception as error:
             if caller and status_of(error) in WRONG:
                 limit.count(caller, WRONG_COUNTS - 1)

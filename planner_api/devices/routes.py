@@ -20,7 +20,7 @@ from hope_schema.base import LABEL
 from hope_schema.registry import PLAIN
 from planner_api.devices import service
 from planner_api.devices.audit.service import actor_of
-from planner_api.devices.guard import bearer_of
+from planner_api.devices.guard import bearer_of, refuse_for
 from planner_api.web.body import read_message
 from planner_api.web.contract import describe
 from planner_api.web.parameters import After, DeviceId, Limit
@@ -46,8 +46,10 @@ async def enrol_device(request: Request) -> Response:
     """Exchange a claim token (sent as the bearer) for a token of the device's own."""
     planner = request.app.state.planner
     claim = bearer_of(request.scope, "an enrolment needs a claim token as its bearer")
+    await refuse_for(planner.per_claim.wait(claim))
     await service.check_claim(planner.database, claim)
     message = await read_message(request, Enrolment, limit=ENROLMENT_BYTES)
+    await refuse_for(planner.per_claim.hit(claim))
     receipt = await service.enrol(planner.database, claim, message)
     headers = {"Cache-Control": "no-store"}
     return reply(receipt, 201, headers)

@@ -7,7 +7,6 @@ import re
 from fastapi import APIRouter, Request, Response
 
 from hope_schema import ModelGraph, ModelReceipt
-from planner_api.compression import unzstd
 from planner_api.models import service
 from planner_api.models.reading import read_graph
 from planner_api.web.body import read_large
@@ -15,6 +14,7 @@ from planner_api.web.contract import describe
 from planner_api.web.parameters import ModelHash
 from planner_api.web.principal import principal_of
 from planner_api.web.route import StrictRoute, reply
+from planner_api.web.stored import StoredReply
 
 router = APIRouter(tags=["models"], route_class=StrictRoute)
 
@@ -59,4 +59,4 @@ async def submit_model(request: Request) -> Response:
 async def read_model(request: Request, model_hash: ModelHash) -> Response:
     """Return the graph under a hash."""
     body = await service.load_json(request.app.state.planner.database, model_hash)
-    return Response(unzstd(body), media_type="application/json")
+    return StoredReply(body, request.headers.get("accept-encoding", ""))

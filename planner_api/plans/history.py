@@ -9,17 +9,10 @@ from typing import Any
 from hope_schema import PlanDiff, PlanHistory, PlanVersion, Results
 from planner_api.db.engine import Database, ReadSession
 from planner_api.db.messages import message_of, messages_of
-from planner_api.errors import NotFoundError, plan_unknown
+from planner_api.errors import plan_unknown, version_unknown
 from planner_api.plans import repository
 from planner_api.plans.diff import moves
 from planner_api.plans.stored import StoredPlan
-
-
-def version_unknown(plan_id: str, version: int) -> NotFoundError:
-    """Return the error for a version that is not kept."""
-    cure = f"`hope-planner plans versions {plan_id}` lists them"
-    detail = f"plan {plan_id} has no version {version}, or it is too old: {cure}"
-    return NotFoundError("version-unknown", detail)
 
 
 async def history(database: Database, plan_id: str) -> PlanHistory:

@@ -8,12 +8,13 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from hope_schema import PlanDiff, PlanHistory, PlanReply, PlanRequest
 from planner_api.plans import history
-from planner_api.plans.stored import StoredPlan, matches, reads_zstd
+from planner_api.plans.stored import StoredPlan, matches
 from planner_api.plans.waits import preferred_wait
 from planner_api.web.body import read_message
 from planner_api.web.contract import describe
 from planner_api.web.principal import device_of, principal_of
 from planner_api.web.route import StrictRoute, reply
+from planner_api.web.stored import StoredReply
 
 router = APIRouter(tags=["plans"], route_class=StrictRoute)
 
@@ -82,10 +83,7 @@ async def read_plan(
 ) -> Response:
     """Return a plan by id, or 304 when the copy at hand is the version that would be returned."""
     planner = request.app.state.planner
-    if version is None:
-        stored = await planner.plans.get(plan_id, device_of(request.scope))
-    else:
-        stored = await history.stored(planner.database, plan_id, version)
+    stored = await planner.plans.get(plan_id, device_of(request.scope), version)
     return _respond(request, stored)
 
 
@@ -120,7 +118,4 @@ def _respond(request: Request, stored: StoredPlan, *, hit: bool = True) -> Respo
     }
     if request.method == "GET" and matches(request.headers.get("if-none-match", ""), stored.etag):
         return Response(status_code=304, headers=headers)
-    if reads_zstd(request.headers.get("accept-encoding", "")):
-        headers["Content-Encoding"] = "zstd"
-        return Response(stored.body_zstd, headers=headers, media_type="application/json")
-    return Response(stored.body, headers=headers, media_type="application/json")
+    return StoredReply(stored.body_zstd, request.headers.get("accept-encoding", ""), headers)

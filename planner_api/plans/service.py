@@ -13,7 +13,14 @@ from hope_schema.periods import runs
 from planner_api.db.engine import Database, WriteSession
 from planner_api.devices import repository as devices
 from planner_api.devices.quota import Quotas
-from planner_api.errors import InvalidError, UnavailableError, model_unknown, plan_unknown, profile_unknown
+from planner_api.errors import (
+    InvalidError,
+    UnavailableError,
+    model_unknown,
+    plan_unknown,
+    profile_unknown,
+    version_unknown,
+)
 from planner_api.jobs import repository as jobs
 from planner_api.jobs.queue import URGENT, Queue, put
 from planner_api.jobs.repository import Wanted
@@ -79,8 +86,16 @@ class Plans:
         self.hits: Counter[str] = Counter()
         self.misses: Counter[str] = Counter()
 
-    async def get(self, wanted: str, device_id: str | None = None) -> StoredPlan:
-        """Return the version of a plan that a device gets. Raises NotFoundError when nobody asked for it yet."""
+    async def get(self, wanted: str, device_id: str | None = None, version: int | None = None) -> StoredPlan:
+        """Return a version of a plan (None: the one that a device gets).
+
+        Raises:
+            NotFoundError: nobody asked for the plan yet, or the version is not kept.
+        """
+        if version is not None:
+            if (kept := await self._stored(wanted, version)) is None:
+                raise version_unknown(wanted, version)
+            return kept
         if self._settings.embedded:
             await self._settle(wanted)
         stored = await self._served(wanted, device_id)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hope_schema import PlanReply
 from planner_api.compression import unzstd, zstd
-
-_ZERO = re.compile(r"\s*q\s*=\s*0(\.0{0,3})?\s*", re.IGNORECASE)
-"""The weight with which a client says that it does not read a coding (RFC 9110, section 12.4.2)."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +37,6 @@ def serialise(plan: bytes, *, plan_id: str, version: int, provisional: bool, sol
     body = head.encode() + plan + b"}"
     etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
     return StoredPlan(plan_id, version, provisional, etag, zstd(body))
-
-
-def reads_zstd(accept_encoding: str) -> bool:
-    """Whether an ``Accept-Encoding`` header names zstd (RFC 9110, section 12.5.3)."""
-    for item in accept_encoding.split(","):
-        name, _, weight = item.partition(";")
-        if name.strip().lower() == "zstd":
-            return _ZERO.fullmatch(weight) is None
-    return False
 
 
 def matches(if_none_match: str, etag: str) -> bool:

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Path, Request, Response
 
 from hope_schema import Missing, MissingRequest, Observations, Profile, UploadReceipt
 from hope_schema.base import FREQUENCY, LABEL
-from planner_api.compression import unzstd
 from planner_api.profiles.reading import read_upload
 from planner_api.web.body import read_large, read_message
 from planner_api.web.contract import describe
 from planner_api.web.principal import principal_of, require_own
 from planner_api.web.route import StrictRoute, reply
+from planner_api.web.stored import StoredReply
 
 Soc = Annotated[str, Path(max_length=257, pattern=LABEL, description="The SoC")]
 Frequency = Annotated[str, Path(max_length=128, pattern=FREQUENCY, description="The operating point")]
@@ -62,4 +62,4 @@ async def read_profile(request: Request, soc: Soc, frequency: Frequency) -> Resp
     `hope-planner profiles import` takes it in elsewhere.
     """
     body = await request.app.state.planner.profiles.read(soc, frequency, principal_of(request.scope))
-    return Response(unzstd(body), media_type="application/json")
+    return StoredReply(body, request.headers.get("accept-encoding", ""))

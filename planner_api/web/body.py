@@ -8,9 +8,10 @@ they are (``web/reader.py``), and only what has to be stored comes back.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from tempfile import SpooledTemporaryFile
 from typing import Literal, TypeVar
 
 import zstandard
@@ -56,8 +57,24 @@ class Body:
     encoding: Encoding
 
 
-async def read_body(request: Request, *, limit: int, before_large: Callable[[], Awaitable[None]] | None = None) -> Body:
-    """Read the whole body; how long that may take is the connection's to say (``web/protocol.py``).
+@dataclass(frozen=True)
+class Received:
+    """A request body as it came: beyond ``SMALL_BYTES`` it stands on disk, however slowly it came."""
+
+    file: SpooledTemporaryFile[bytes]
+    encoding: Encoding
+
+    def read(self) -> Body:
+        """Take it into memory."""
+        self.file.seek(0)
+        return Body(self.file.read(), self.encoding)
+
+
+@asynccontextmanager
+async def receive_body(
+    request: Request, *, limit: int, before_large: Callable[[], Awaitable[None]] | None = None
+) -> AsyncIterator[Received]:
+    """Receive the whole body; how long that may take is the connection's to say (``web/protocol.py``).
 
     ``before_large`` is awaited once, before more than ``SMALL_BYTES`` of it are taken in.
 
@@ -76,18 +93,24 @@ async def read_body(request: Request, *, limit: int, before_large: Callable[[], 
         raise HttpError(415, "unsupported-media-type", "send the body as application/json")
     if (declared := given.get(b"content-length", "")).isdigit() and int(declared) > limit:
         raise TooLargeError("", limit)
-    raw = bytearray()
-    try:
-        async for chunk in request.stream():
-            raw += chunk
-            if len(raw) > limit:
-                raise TooLargeError("", limit)
-            if before_large is not None and len(raw) > SMALL_BYTES:
-                await before_large()
-                before_large = None
-    except ClientDisconnect:
-        raise HttpError(400, "body-incomplete", "the connection closed before the body was complete") from None
-    return Body(bytes(raw), encoding)
+    with SpooledTemporaryFile(max_size=SMALL_BYTES) as file:
+        try:
+            async for chunk in request.stream():
+                if before_large is not None and file.tell() + len(chunk) > SMALL_BYTES:
+                    await before_large()
+                    before_large = None
+                file.write(chunk)
+                if file.tell() > limit:
+                    raise TooLargeError("", limit)
+        except ClientDisconnect:
+            raise HttpError(400, "body-incomplete", "the connection closed before the body was complete") from None
+        yield Received(file, encoding)
+
+
+async def read_body(request: Request, *, limit: int) -> Body:
+    """Receive a small body and take it into memory. Raises HttpError as ``receive_body`` does."""
+    async with receive_body(request, limit=limit) as received:
+        return received.read()
 
 
 async def read_message(
@@ -119,15 +142,19 @@ async def read_large(request: Request, reading: Reading[Result], *, inline: int)
         async def take_turn() -> None:
             await held.enter_async_context(planner.large_bodies.turn(owner))
 
-        body = await read_body(request, limit=settings.max_body_bytes, before_large=take_turn)
-        refuse_declared(body, settings.max_inflated_bytes)
-        try:
-            text: bytes | bytearray | None = inflate(body, limit=min(inline, settings.max_inflated_bytes))
-        except TooLargeError:
-            text = None
-        if text is None or is_slow(text):
-            return await planner.reader.read(owner, reading, body), body
-        return reading(text), body
+        receiving = receive_body(request, limit=settings.max_body_bytes, before_large=take_turn)
+        received = await held.enter_async_context(receiving)
+        if received.file.tell() <= SMALL_BYTES:
+            body = received.read()
+            refuse_declared(body, settings.max_inflated_bytes)
+            try:
+                text = inflate(body, limit=min(inline, settings.max_inflated_bytes))
+                if not is_slow(text):
+                    return reading(text), body
+            except TooLargeError:
+                pass
+        result: Result = await planner.reader.read(owner, reading, received)
+        return result, received.read()
 
 
 def is_slow(text: bytes | bytearray) -> bool:

@@ -7,9 +7,7 @@ bytes of a head alone, at half the requests per second.
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Sequence, Sized
-from functools import lru_cache
+from collections.abc import Sized
 from typing import Any, cast
 from weakref import WeakSet
 
@@ -18,31 +16,36 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from planner_api.web.asgi import REQUEST_ID
+from planner_api.web.connections import MOST_FILES, Connections
 from planner_api.web.error import HttpError
 from planner_api.web.problems import answer
 
 MAX_HEAD_BYTES = 32 * 1024
 """Longest request line with all its fields, and trailer if there is one; looked at after each piece."""
 PIECE_BYTES = 16 * 1024
+"""What is taken in, or sent, at once."""
 MAX_FIELDS = 100
 HEAD_S = 10.0
 """Longest time from a connection's beginning to its first byte, and from the first byte to the end of a head."""
+READ_S = 10.0
+"""Longest time that a client may take to read on: the answer, or 64 KiB of a longer one."""
 LOOK_S = 0.5
 """How often it is looked at what connections wait for, and since when: a timer for each request would cost it a tenth.
 What takes too long is seen up to two looks late."""
 
 _WATCHED: WeakSet[ServerState] = WeakSet()
 """Servers whose connections are looked at; while they have any."""
-_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-"""What no header may hold."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection that ends with 400, 408 or 431 where a request is malformed, slow or has too large a head."""
+    """A connection that ends with 400, 408 or 431 where a request is malformed, slow or has too large a head, and
+    without a word where nobody reads the answer.
+    """
 
     body_timeout_s = 30.0
     """Longest time from the end of a head to the end of its body."""
+    held = Connections(MOST_FILES, 0)
+    """The connections of this server."""
 
     def __init__(self, config: Config, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
@@ -52,6 +55,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._owed: tuple[str, RequestResponseCycle | None] | None = None
         """What the client owed at the last look, after which request; and (by the loop's clock) since when."""
         self._owed_since = 0.0
+        self._address: str | None = None
         self._refusal = HttpError(400, "malformed-request", "this is not a request of HTTP/1.1")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -59,9 +63,24 @@ class BoundedProtocol(HttpToolsProtocol):
         stream = cast(asyncio.Transport, transport)
         super().connection_made(stream)
         self.flow = _Flow(stream, self.pipeline)
+        self._address = self.client[0] if self.client else "unknown"
+        if not self.held.enter(self._address):
+            self._address = None
+            self._refuse(429, "too-many-connections", "this address has too many connections open; close some")
         if self.server_state not in _WATCHED:
             _WATCHED.add(self.server_state)
             self.loop.call_later(LOOK_S, _look, self.loop, self.server_state)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count it no more."""
+        if self._address is not None:
+            self.held.leave(self._address)
+        super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        """Go on with an answer that the client reads on."""
+        self._owed = None
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Take in what arrived, piece by piece: the parser reads on whatever it is given."""
@@ -109,7 +128,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Say why this connection ends, and end it."""
         headers, body = answer(self._refusal, None, None)
         headers += [*self.server_state.default_headers, (b"connection", b"close")]
-        self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[self._refusal.status], _lines(headers), body))
+        lines = b"".join([b"%b: %b\r\n" % pair for pair in headers])
+        self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[self._refusal.status], lines, body))
         self.transport.close()
 
     def look(self, now: float) -> None:
@@ -119,7 +139,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._owed, self._owed_since = owed, now
             return
         waited_s = now - self._owed_since
-        if owed[0] == "body" and waited_s >= self.body_timeout_s:
+        if owed[0] == "answer":
+            if waited_s >= READ_S:
+                self.transport.abort()  # what is left of it stands in memory until then
+        elif owed[0] == "body" and waited_s >= self.body_timeout_s:
             self._refuse(408, "body-timeout", f"the body did not arrive within {self.body_timeout_s:g} s")
         elif owed[0] == "head" and waited_s >= HEAD_S:
             self._refuse(408, "head-timeout", f"the head did not arrive within {HEAD_S:g} s")
@@ -127,7 +150,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()  # nothing was asked
 
     def _owes(self) -> tuple[str, RequestResponseCycle | None] | None:
-        """What the client is to send next, after which request; None: it is we who keep it waiting."""
+        """What the client is to read or to send next, after which request; None: it is we who keep it waiting."""
+        if self.transport.get_write_buffer_size():
+            return "answer", self.cycle
         if self._in_body:
             return None if self.flow.read_paused else ("body", self.cycle)
         if self.cycle is not None and not self.cycle.response_complete:
@@ -155,67 +180,16 @@ def _look(loop: asyncio.AbstractEventLoop, server: ServerState) -> None:
 
 
 class _Answering(RequestResponseCycle):
-    """A request and its answer. Of an answer whose length is known, head and body leave in one system call.
-
-    Others are written by uvicorn itself, which looks at headers one by one: a quarter of what a cached plan costs.
-    """
-
-    _held: bytes | None = None
-    """The head, until the body is there."""
+    """A request and its answer, which goes out in pieces: whoever reads slowly is waited for after each."""
 
     async def send(self, message: Any) -> None:
-        """Hold the head, then send both."""
-        head = self._held
-        if head is None:
-            if self.response_started or not self._hold(message):
-                await super().send(message)
-            return
-        self._held = None
-        if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
-        if self.disconnected:
-            return
+        """Send a message, the body of it piece by piece."""
         body = message.get("body", b"")
-        if message.get("more_body") or len(body) != self.expected_content_length:
-            self.transport.write(head)
-            await super().send(message)
-            return
-        self.transport.writelines((head, body))
-        self.response_complete = True
-        self.message_event.set()
-        if not self.keep_alive:
-            self.transport.close()
-        self.on_response()
-
-    def _hold(self, message: Any) -> bool:
-        """Make the head of an answer that says how long it is, or has no body; False for any other."""
-        headers, status, line = message["headers"], message["status"], b""
-        if headers and headers[-1][0] == REQUEST_ID and not _CONTROL.search(headers[-1][1]):
-            *headers, (_, identity) = headers
-            line = b"x-request-id: %b\r\n" % identity
-        lines, named = _looked_at((*self.default_headers, *headers))
-        length = b"0" if status in (204, 304) else named.get(b"content-length")
-        if length is None or b"connection" in named or b"transfer-encoding" in named:
-            return False
-        if not self.keep_alive or self.scope["method"] == "HEAD":
-            return False
-        self._held = b"%b%b%b\r\n" % (STATUS_LINE[status], lines, line)
-        self.response_started, self.chunked_encoding, self.expected_content_length = True, False, int(length)
-        self.waiting_for_100_continue = False
-        return True
-
-
-def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """Headers as they are sent. Raises RuntimeError for one that is more than one line, or none."""
-    if _CONTROL.search(b"".join(map(b"".join, headers))):
-        raise RuntimeError("a header of the answer is no line of text")
-    return b"".join([b"%b: %b\r\n" % pair for pair in headers])
-
-
-@lru_cache(maxsize=256)
-def _looked_at(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[bytes, dict[bytes, bytes]]:
-    """Headers as they are sent, and by name: those of a plan in memory are the same ones until the date changes."""
-    return _lines(headers), dict(headers)
+        last = max(0, len(body) - 1) // PIECE_BYTES * PIECE_BYTES
+        for start in range(0, last, PIECE_BYTES):
+            piece = {"type": message["type"], "body": body[start : start + PIECE_BYTES], "more_body": True}
+            await super().send(cast(Any, piece))
+        await super().send(cast(Any, {**message, "body": body[last:]} if last else message))
 
 
 class _Flow(FlowControl):

@@ -7,19 +7,22 @@ lock. The child gets the bytes as they came and answers with what the route's re
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar, get_type_hints
 
 import msgspec
+from cachetools import LRUCache
 
 from planner_api.errors import UnavailableError
 from planner_api.jobs.child import Ask, Child, serve
 from planner_api.locks import Turns
-from planner_api.web.body import Body, Encoding, Reading, inflate
+from planner_api.web.body import Body, Encoding, Reading, Received, inflate, refuse_declared
 from planner_api.web.error import HttpError
 
 Result = TypeVar("Result")
@@ -28,6 +31,10 @@ START_S = 60.0
 """Longest time the child may take to load its modules."""
 PATIENCE = 6
 """How many times its processor time reading a body may take on the clock, before the machine counts as too busy."""
+COSTLY_S = 0.25
+"""What took so long to read is remembered ..."""
+REMEMBERED_BYTES = 32 * 2**20
+"""... in so many bytes together."""
 WAITING = 8
 """Large bodies of one sender that may wait to be read."""
 
@@ -52,7 +59,9 @@ class Task(msgspec.Struct):
 
 
 class Reader(Child):
-    """One child for one body at a time; senders take turns.
+    """One child for one body at a time; senders take turns. A body is in memory while it is read, and no longer.
+
+    What took long is not read again: whoever sends the same once more gets the same answer from memory.
 
     Args:
         limit: most bytes of an inflated body.
@@ -67,9 +76,10 @@ class Reader(Child):
         super().__init__("planner_api.web.reader", *modules, memory_bytes=memory_bytes, start_s=START_S, arenas=1)
         self._limit = limit
         self._timeout_s = timeout_s
+        self._answers: LRUCache[bytes, bytes] = LRUCache(REMEMBERED_BYTES, getsizeof=len)
         self.turns = Turns("bodies_to_read", slots=1, each=1, waiting=WAITING, refused=refused)
 
-    async def read(self, owner: str, reading: Reading[Result], body: Body) -> Result:
+    async def read(self, owner: str, reading: Reading[Result], received: Received) -> Result:
         """Return what ``reading``, which returns a ``msgspec.Struct``, makes of the inflated body.
 
         Raises:
@@ -77,16 +87,28 @@ class Reader(Child):
             UnavailableError: the machine has no time for it.
         """
         if not self._timeout_s:
-            return await asyncio.to_thread(lambda: reading(inflate(body, limit=self._limit)))
+            return await asyncio.to_thread(lambda: reading(inflate(received.read(), limit=self._limit)))
         name = f"{reading.__module__}:{reading.__qualname__}"
-        task = Task(name, body.raw, body.encoding, self._limit, self._timeout_s)
         async with self.turns.turn(owner):
-            answer = await self._answer(msgspec.msgpack.encode(task))
+            body = received.read()
+            refuse_declared(body, self._limit)
+            task = Task(name, body.raw, body.encoding, self._limit, self._timeout_s)
+            answer = await self._once(msgspec.msgpack.encode(task))
         if not answer[0]:
             refusal = msgspec.msgpack.decode(answer[1:], type=Refusal)
             raise HttpError(refusal.status, refusal.kind, refusal.detail, causes=refusal.causes)
         result: Result = msgspec.msgpack.decode(answer[1:], type=get_type_hints(reading)["return"])
         return result
+
+    async def _once(self, task: bytes) -> bytes:
+        """Answer from memory, where that took long before."""
+        key, began = hashlib.sha256(task).digest(), time.monotonic()
+        if (known := self._answers.get(key)) is not None:
+            return known
+        answer = await self._answer(task)
+        if time.monotonic() - began >= COSTLY_S and len(answer) <= REMEMBERED_BYTES // 8:
+            self._answers[key] = answer
+        return answer
 
     async def _answer(self, task: bytes) -> bytes:
         try:
@@ -100,9 +122,8 @@ class Reader(Child):
             ) from None
         except (asyncio.IncompleteReadError, ConnectionError):
             await self.kill()
-            raise HttpError(
-                413, "body-too-costly", f"the body takes more than {self._timeout_s:g} s or too much memory to read"
-            ) from None
+            detail = f"the body takes more than {self._timeout_s:g} s or too much memory to read"
+            return b"\x00" + msgspec.msgpack.encode(Refusal(413, "body-too-costly", detail))
         except BaseException:
             await self.kill()  # cancelled half-way
             raise

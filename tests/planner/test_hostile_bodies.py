@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import msgspec
@@ -36,7 +37,7 @@ from planner_api.models.reading import read_graph
 from planner_api.models.repository import AT_ONCE, insert_features
 from planner_api.models.repository import features as stored_features
 from planner_api.profiles.reading import read_upload
-from planner_api.web.body import MOST_EXPANDED, Body, inflate, is_slow
+from planner_api.web.body import MOST_EXPANDED, Body, Received, inflate, is_slow
 from planner_api.web.error import HttpError
 from planner_api.web.problems import answer
 from planner_api.web.reader import Reader
@@ -252,7 +253,7 @@ def test_sixteen_kilobytes_take_little_memory_whoever_reads_them(api: Api) -> No
     device = {**JSON, **enrolled(api, "device-1"), "content-encoding": "zstd"}
     reader = api.app.planner.reader
     honest = measure(Missing(profile_version=0)).model_dump_json().encode()
-    api.await_(reader.read, "idle", read_upload, Body(honest, "identity"))
+    api.await_(reader.read, "idle", read_upload, received(honest))
     for (path, what), body in FEW_KILOBYTES.items():
         assert len(body) == 16 * 1024
         busy, held, held_there = api.await_(_loop_s), forget_peak(), forget_peak(reader.pid)
@@ -292,7 +293,7 @@ def test_numbers_that_are_slow_to_read_are_read_elsewhere() -> None:
 def test_nobody_unknown_is_read(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a forged token, or a claim that is none, no byte of a body is inflated or parsed, on any route."""
     monkeypatch.setattr("planner_api.web.body.inflate", _never)
-    monkeypatch.setattr("planner_api.web.body.read_body", _never)
+    monkeypatch.setattr("planner_api.web.body.receive_body", _never)
     for name, (method, path, body, _) in ATTACKS.items():
         headers = {**JSON, "content-encoding": "zstd", "authorization": "Bearer hope_d_forged"}
         answer = api.client.request(method, path, content=body, headers=headers)
@@ -331,6 +332,42 @@ def _never(*_: Any, **__: Any) -> Any:
     raise AssertionError("a body was read before its sender was known")
 
 
+def received(text: bytes) -> Received:
+    """A body as it came."""
+    file: SpooledTemporaryFile[bytes] = SpooledTemporaryFile()  # noqa: SIM115 - whoever reads it closes it
+    file.write(text)
+    return Received(file, "identity")
+
+
+def test_what_was_costly_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same content, whoever sends it, costs its reading once: what was found is said again, and so is a refusal."""
+
+    async def main() -> None:
+        reader = Reader(limit=SIZE, timeout_s=10.0, memory_bytes=256 * 2**20, refused=Counter())
+        asked = 0
+
+        async def counted(task: bytes) -> bytes:
+            nonlocal asked
+            asked += 1
+            return await Reader.ask(reader, task)
+
+        monkeypatch.setattr(reader, "ask", counted)
+        try:
+            for owner in ("a", "b", "c"):
+                assert (await reader.read(owner, kept_waiting, received(b"{}"))).count == 2
+            assert asked == 1
+            assert (await reader.read("a", kept_waiting, received(b"[1]"))).count == 3
+            reader._timeout_s = 0.3
+            for owner in ("a", "b"):
+                with pytest.raises(HttpError, match=r"more than 0\.3 s"):
+                    await reader.read(owner, read_for_ever, received(b"{}"))
+            assert asked == 3
+        finally:
+            await reader.kill()
+
+    asyncio.run(main())
+
+
 def test_a_body_pays_for_what_it_takes_and_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that computes for too long is refused and its process killed; one that a busy machine keeps waiting is read,
     and where it keeps it waiting for ever, that is no fault of the body's.
@@ -339,19 +376,21 @@ def test_a_body_pays_for_what_it_takes_and_for_nothing_else(monkeypatch: pytest.
 
     async def main() -> None:
         reader = Reader(limit=SIZE, timeout_s=10.0, memory_bytes=256 * 2**20, refused=Counter())
-        body = Body(b"{}", "identity")
+        texts = iter([b"{}", b"[]", b"{}", b"0.", b"10"])
         try:
-            assert (await reader.read("a", kept_waiting, body)).count == 2  # and has loaded the module
+            assert (await reader.read("a", kept_waiting, received(next(texts)))).count == 2  # and has loaded the module
             reader._timeout_s = 0.2
-            assert (await reader.read("a", kept_waiting, body)).count == 2
+            assert (await reader.read("a", kept_waiting, received(next(texts)))).count == 2
             with pytest.raises(HttpError, match=r"more than 0\.2 s") as refused:
-                await reader.read("a", read_for_ever, body)
+                await reader.read("a", read_for_ever, received(next(texts)))
             assert (refused.value.status, refused.value.kind) == (413, "body-too-costly")
             reader._timeout_s = 10.0
-            assert (await reader.read("a", kept_waiting, body)).count == 2, "the next one gets a new process"
+            assert (await reader.read("a", kept_waiting, received(next(texts)))).count == 2, (
+                "the next one gets a new process"
+            )
             monkeypatch.setattr("planner_api.web.reader.PATIENCE", 0.01)
             with pytest.raises(UnavailableError, match="too busy"):
-                await reader.read("a", kept_waiting, body)
+                await reader.read("a", kept_waiting, received(next(texts)))
         finally:
             await reader.kill()
 

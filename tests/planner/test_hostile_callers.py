@@ -13,7 +13,7 @@ from hope_schema.base import is_label
 from planner_api.cli.serve import build_config
 from planner_api.console.session import COOKIE, new_secret
 from planner_api.web.rate import NETWORK, AddressLimit
-from tests.planner.samples import Api, chain, enrolled, serving
+from tests.planner.samples import Api, chain, enrol, enrolled, issue, serving
 
 
 def test_addresses_of_one_network_share_a_limit() -> None:
@@ -133,3 +133,12 @@ def test_a_proxy_that_nobody_named_is_said(sqlite_url: str) -> None:
         assert [line["cure"] for line in said if line["event"] == "proxy_not_trusted"] == [
             "name it in FORWARDED_ALLOW_IPS, and set HOPE_TOKENS_REQUIRED=true"
         ]
+
+
+def test_a_claim_enrols_so_many_at_once(database_url: str) -> None:
+    """Whoever holds a claim makes no army of devices of it in a moment; another claim goes on."""
+    with serving(database_url, works=(), tokens_required=True, rate_per_claim=0.001, burst_per_claim=3) as api:
+        first, second = (issue(database_url, "claim", lifetime_s=3600.0) for _ in range(2))
+        codes = [enrol(api, first, f"sybil-{number}").status_code for number in range(6)]
+        assert codes == [201, 201, 201, 429, 429, 429]
+        assert enrol(api, second, "honest").status_code == 201

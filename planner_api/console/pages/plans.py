@@ -16,7 +16,7 @@ from planner_api.console.charts import bars, gantt
 from planner_api.console.forms import Words
 from planner_api.console.rendering import render
 from planner_api.db.engine import Database
-from planner_api.errors import InvalidError, plan_unknown
+from planner_api.errors import InvalidError, plan_unknown, version_unknown
 from planner_api.plans import history
 from planner_api.plans.routes import MAX_VERSION
 from planner_api.profiles import repository as profile_rows
@@ -81,7 +81,7 @@ async def show(
     versions = (await history.history(database, plan_id)).versions
     wanted = next((one for one in versions if (one.served if version is None else one.version == version)), None)
     if wanted is None:
-        raise history.version_unknown(plan_id, version or row.version)
+        raise version_unknown(plan_id, version or row.version)
     reply = await _read(database, plan_id, wanted.version)
     async with database.read() as session:
         times = await pages.measured(session, plan_id, wanted.version, REPORTS)

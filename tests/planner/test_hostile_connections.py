@@ -1,0 +1,195 @@
+"""Connections that take and do not give: unread answers, dripped bodies, more of them than one address may hold."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from sqlalchemy import event
+
+from hope_schema import ModelGraph, Op, Tensor
+from planner_api.cli.serve import build_config
+from planner_api.devices.guard import AT_ONCE
+from planner_api.locks import Turns
+from planner_api.web import protocol
+from planner_api.web.body import SMALL_BYTES
+from planner_api.web.connections import Connections
+from tests.planner.samples import Api, admin_token, bearer, chain, enrolled, eventually, serving
+from tests.planner.wire import listening, raw
+
+GRAPH = chain()
+
+
+def large_graph() -> ModelGraph:
+    """A graph of four megabytes, which is small when it is compressed."""
+    tensors = tuple(Tensor(name=f"t{i:03}" + "x" * 400, shape=(1,), dtype="float32") for i in range(4000))
+    ops = tuple(
+        Op(type="Relu", inputs=(tensors[i].name,), outputs=(tensors[i + 1].name,)) for i in range(len(tensors) - 1)
+    )
+    return ModelGraph(name="large", tensors=tensors, ops=ops, inputs=(tensors[0].name,), outputs=(tensors[-1].name,))
+
+
+@pytest.fixture(scope="module")
+def served(shared_url: str) -> Iterator[tuple[Api, int, str]]:
+    """A planner behind a socket that knows a large graph; its port, and the path of the graph."""
+    with serving(shared_url, works=(), tokens_required=True, connections_per_address=60) as api:
+        graph = large_graph()
+        answer = api.post("/models", graph, **bearer(admin_token(api)))
+        assert answer.status_code == 201, answer.text
+        with listening(api, build_config(api.app, "127.0.0.1", 0)) as port:
+            yield api, port, f"/models/{graph.model_hash}"
+
+
+def test_answers_that_nobody_reads_take_little_and_end(
+    served: tuple[Api, int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any number of large answers a device holds pieces alone, of few at once, and not for long."""
+    api, port, path = served
+    token = enrolled(api, "idle")["authorization"]
+    written: list[int] = []
+
+    async def pending() -> list[int]:
+        found = [each for each in asyncio.all_tasks() if "RequestResponseCycle.run_asgi" in repr(each)]
+        sizes = [each.transport.get_write_buffer_size() for each in list(connections)]
+        written[:] = [len(found)]
+        return sizes
+
+    connections: set[protocol.BoundedProtocol] = set()
+    made = protocol.BoundedProtocol.connection_made
+
+    def note(self: protocol.BoundedProtocol, transport: asyncio.BaseTransport) -> None:
+        made(self, transport)
+        connections.add(self)
+
+    monkeypatch.setattr(protocol.BoundedProtocol, "connection_made", note)
+    monkeypatch.setattr(protocol, "READ_S", 1.0)
+    with contextlib.ExitStack() as stack:
+        for _ in range(30):
+            connection = socket.socket()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stack.enter_context(connection).connect(("127.0.0.1", port))
+            connection.sendall(raw("GET", path, authorization=token))
+        assert eventually(lambda: sum(size > 0 for size in api.await_(pending)) >= AT_ONCE // 2)
+        sizes = api.await_(pending)
+        assert max(sizes) <= 256 * 1024
+        assert sum(size > 0 for size in sizes) <= AT_ONCE
+        assert eventually(lambda: all(each.transport.is_closing() for each in connections if each.cycle), 30.0)
+
+
+def test_a_large_answer_is_the_same_in_each_coding(served: tuple[Api, int, str]) -> None:
+    """Piece by piece, as stored, and without a body: what is said of the length is true."""
+    api, _, path = served
+    header = bearer(admin_token(api))
+    plain = api.client.get(path, headers={**header, "accept-encoding": "identity"})
+    assert len(plain.content) == int(plain.headers["content-length"])
+    assert ModelGraph.model_validate_json(plain.content) == large_graph()
+    stored = api.client.get(path, headers={**header, "accept-encoding": "zstd"})
+    assert stored.headers["content-encoding"] == "zstd"
+    assert int(stored.headers["content-length"]) < len(plain.content) // 10
+    head = api.client.head(path, headers={**header, "accept-encoding": "identity"})
+    assert head.headers["content-length"] == plain.headers["content-length"]
+    assert head.content == b""
+
+
+def test_an_address_holds_so_many_connections(served: tuple[Api, int, str]) -> None:
+    """One more than it may hold is told so and logged; what was closed makes room."""
+    _, port, _ = served
+    with structlog.testing.capture_logs() as said, contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(61)]
+        assert idle[-1].recv(4096).startswith(b"HTTP/1.1 429 ")
+        assert [line["address"] for line in said if line["event"] == "connections_refused"] == ["127.0.0.1"]
+        idle[0].close()
+        assert eventually(lambda: b" 200 " in _answer_of(port))
+
+
+def _answer_of(port: int) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(raw("GET", "/healthz", connection="close"))
+        with contextlib.suppress(ConnectionResetError):
+            return connection.recv(4096)
+    return b""
+
+
+def test_connections_are_counted_by_address_and_together() -> None:
+    """Each address has its bound, a proxy's has none, and all together have theirs."""
+    held = Connections(5, 2, {"10.0.0.9"})
+    assert [held.enter("10.0.0.1") for _ in range(3)] == [True, True, False]
+    assert [held.enter("10.0.0.9") for _ in range(4)] == [True, True, True, False]
+    held.leave("10.0.0.9")
+    assert held.enter("10.0.0.2")
+    held.leave("10.0.0.1")
+    held.leave("10.0.0.2")
+    assert held.enter("10.0.0.1")
+
+
+def test_open_files_are_raised(sqlite_url: str) -> None:
+    """A server asks for as many open files as it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, soft), hard))
+    try:
+        with serving(sqlite_url, works=()) as api:
+            build_config(api.app, "127.0.0.1", 0)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= min(hard, 2**16)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_who_drips_holds_nobodys_slot(served: tuple[Api, int, str]) -> None:
+    """However many devices send large bodies that never end, another one's is read."""
+    api, port, _ = served
+    with contextlib.ExitStack() as stack:
+        for number in range(12):
+            token = enrolled(api, f"drip-{number}")["authorization"]
+            begun = raw("POST", "/models", content_length="400000", authorization=token) + b" " * (SMALL_BYTES + 1)
+            for _ in range(2):
+                connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+                connection.sendall(begun)
+        assert eventually(lambda: api.app.planner.large_bodies._at_work.total() == 24)
+        body = GRAPH.model_dump_json().encode() + b" " * (SMALL_BYTES + 1)
+        assert api.post("/models", body, **enrolled(api, "honest")).status_code in (200, 201)
+
+
+def test_who_took_least_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of owners that wait, one that took nothing lately goes before any that keep the slot busy."""
+    now = [0.0]
+    monkeypatch.setattr("planner_api.locks.time.monotonic", lambda: now[0])
+
+    async def main() -> list[str]:
+        turns, order = Turns("things", slots=1, each=1, waiting=100, refused=Counter()), list[str]()
+
+        async def work(owner: str) -> None:
+            async with turns.turn(owner):
+                order.append(owner)
+                now[0] += 1.0
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(work(f"hostile {number}") for number in range(5)))
+        order.clear()
+        await asyncio.gather(*(work(f"hostile {number}") for number in range(5)), work("honest"))
+        return order
+
+    assert asyncio.run(main()).index("honest") <= 1
+
+
+def test_an_old_version_is_read_once(database_url: str) -> None:
+    """Asked for again and again, a version of a plan costs the database one query."""
+    with serving(database_url) as api:
+        api.learn(GRAPH)
+        plan = api.plan(GRAPH)
+        asked: list[str] = []
+
+        def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+            asked.append(statement)
+
+        event.listen(api.app.planner.database.reader.sync_engine, "before_cursor_execute", note)
+        address = f"/plans/{plan.plan_id}?version={plan.version}"
+        answers = {api.client.get(address).content for _ in range(5)}
+        assert len(answers) == 1
+        assert sum("plan_versions" in statement for statement in asked) <= 1
+        assert api.client.get(f"/plans/{plan.plan_id}?version=99").status_code == 404
