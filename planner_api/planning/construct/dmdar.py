@@ -28,11 +28,13 @@ def solve(problem: Problem, budget: Budget) -> Solution:
 
     def push(op: int, now: float, decoder: Decoder) -> None:
         cost, processor = math.inf, -1
-        for candidate in runnable(lists.latency[op]):
+        able = runnable(lists.latency[op])
+        for soonest, candidate in sorted((max(now, expected_end[p]) + lists.latency[op][p], p) for p in able):
+            if soonest > cost:
+                break
             times = decoder.times(op, candidate)
             end = max(now, expected_end[candidate]) + (times.finish - times.start)
-            if end < cost:
-                cost, processor = end, candidate
+            cost, processor = min((cost, processor), (end, candidate))
         if processor < 0:
             raise stuck(problem, op)
         queues[processor].append(op)

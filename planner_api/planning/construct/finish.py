@@ -34,8 +34,12 @@ def placed(decoder: Decoder, ops: Sequence[int], among: Container[int]) -> Decod
     problem = decoder.problem
     for op in ops:
         able = runnable(problem.lists.latency[op])
-        end, processor = min((decoder.times(op, p).finish, p) for p in [p for p in able if p in among] or able)
-        if math.isinf(end):
+        best, processor = math.inf, -1
+        for soonest, here in sorted((decoder.soonest(op, p), p) for p in [p for p in able if p in among] or able):
+            if soonest > best:
+                break
+            best, processor = min((best, processor), (decoder.times(op, here).finish, here))
+        if math.isinf(best):
             raise stuck(problem, op)
         decoder.place(op, processor)
     return decoder

@@ -55,13 +55,14 @@ def super_ops(problem: Problem) -> list[list[int]]:
     return list(members.values())
 
 
-def best_mapping(decoder: Decoder, batch: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+def best_mapping(decoder: Decoder, batch: Sequence[list[int]]) -> tuple[int, ...] | None:
     """Where the groups of a batch go so that the last of them ends first, then all of them early; of all P^K mappings.
 
     The decoder is left as it was; None where no mapping serves them all.
     """
     latency = decoder.lists.latency
-    able = [[p for p in range(len(decoder.at)) if all(latency[op][p] < math.inf for op in group)] for group in batch]
+    rows = [np.isfinite(decoder.problem.latency_us[group]) for group in batch]
+    able = [np.flatnonzero(supported.all(axis=0)).tolist() for supported in rows]
     path: list[int] = []
     best: tuple[float, float, tuple[int, ...] | None] = (math.inf, math.inf, None)
 
@@ -72,7 +73,11 @@ def best_mapping(decoder: Decoder, batch: Sequence[Sequence[int]]) -> tuple[int,
             best = (latest, total, tuple(path))
             return
         group = batch[len(path)]
-        for processor in able[len(path)]:
+        others = [latency[op] for op in group[1:]]
+        soon = [(decoder.soonest(group[0], p) + sum([row[p] for row in others]), p) for p in able[len(path)]]
+        for soonest, processor in sorted(soon):
+            if (max(latest, soonest), total + soonest) >= best[:2]:
+                break
             if len(path) + 1 == len(batch) and len(group) == 1:
                 end = decoder.times(group[0], processor).finish
                 if (max(latest, end), total + end) < best[:2]:
