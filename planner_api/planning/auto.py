@@ -30,7 +30,9 @@ from planner_api.planning.search.cuts import search_cuts
 from planner_api.planning.search.search import Search
 
 STARTS = ("single", "heft", "grain", "dmdar", "greedy", "mosaic")
-"""What it starts from the best of, quick ones first."""
+"""What it starts from the best of, quick ones first;"""
+OF_JOBS = ("earliest_deadline", "least_slack")
+"""and before those where there are jobs."""
 AT_ONCE = 3
 """How many of them are made however little the budget is: without them a short one buys a single processor alone,"""
 AT_ONCE_OF_MANY = 2
@@ -106,11 +108,12 @@ def start(problem: Problem, budget: Budget) -> Solution:
     causes = []
     many = len(problem.ops) > MANY_OPS
     wide = many or len(problem.ops) * problem.host > MANY_CHOICES
-    for index, name in enumerate(STARTS):
+    starts = (*OF_JOBS, *STARTS) if "jobs" in features(problem) else STARTS
+    for index, name in enumerate(starts):
         if best is not None:
             # Zero seconds buy the best of all methods where they are quick.
             at_once = AT_ONCE_OF_MANY if many else AT_ONCE
-            late = budget.left() <= 0 and (budget.seconds > 0 or many) and index >= at_once
+            late = budget.left() <= 0 and (budget.seconds > 0 or many) and index >= at_once + len(starts) - len(STARTS)
             if late or (wide and name == "mosaic"):
                 break
         try:

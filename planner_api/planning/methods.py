@@ -83,6 +83,8 @@ METHODS: dict[str, Method] = {
     "grain": Method(f"{_HERE}.construct.grain:solve"),
     "dmdar": Method(f"{_HERE}.construct.dmdar:solve"),
     "greedy": Method(f"{_HERE}.construct.greedy:solve"),
+    "earliest_deadline": Method(f"{_HERE}.construct.urgent:earliest_deadline"),
+    "least_slack": Method(f"{_HERE}.construct.urgent:least_slack"),
     "mosaic": Method(f"{_HERE}.construct.mosaic:solve", serves=frozenset({"neighbours"})),
     "codl": Method(f"{_HERE}.construct.codl:solve", serves=frozenset({"neighbours"}), cuts=True),
     "partitiontuner": Method(f"{_HERE}.construct.partitiontuner:solve", serves=frozenset({"neighbours"})),

@@ -92,7 +92,7 @@ def event_by_event(
         while begun := begin(now, decoder):  # a processor may have room for several
             for op in begun:
                 heapq.heappush(events, (decoder.finish[op], op))
-        now = events[0][0]
+        now = max(now, events[0][0])  # what has room before others may end before they begin
         while events and events[0][0] <= now:
             for later in lists.after[heapq.heappop(events)[1]]:
                 waiting[later] -= 1

@@ -1,0 +1,94 @@
+"""The most urgent op first: by its job's deadline, or by the slack that it leaves (Band's policies, op by op).
+
+Whenever ops have ended or jobs are released, the most urgent of those that are ready begin, each where it ends first;
+one whose best processor is busy waits for it while others pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from planner_api.planning.budget import Budget
+from planner_api.planning.construct.listing import event_by_event, runnable, stuck, upward_rank
+from planner_api.planning.judge.simulator import Decoder, Schedule
+from planner_api.planning.methods import Solution
+from planner_api.planning.problem import Problem
+
+LOOKED_AT: Final = 8
+"""So many of the most urgent ready ops are looked at: what comes behind them rarely begins, and each costs time."""
+
+
+def earliest_deadline(problem: Problem, budget: Budget) -> Solution:
+    """The op whose job is due first goes first; of one job the op with the longest way to the end.
+
+    Raises:
+        PlanningError: an op's inputs cannot reach any processor that supports it.
+    """
+    due = _due(problem)
+    rank = upward_rank(problem)
+    return Solution(_played(problem, [(due[op], -rank[op]) for op in range(len(rank))]), "earliest_deadline")
+
+
+def least_slack(problem: Problem, budget: Budget) -> Solution:
+    """The op with the least time between what is still to do behind it and its deadline goes first.
+
+    Raises:
+        PlanningError: an op's inputs cannot reach any processor that supports it.
+    """
+    rank = upward_rank(problem)
+    slack = [(us - rank[op], us) for op, us in enumerate(_due(problem))]
+    return Solution(_played(problem, slack), "least_slack")
+
+
+def _due(problem: Problem) -> list[float]:
+    """When each op's job is due; jobs without a deadline come last."""
+    due = [math.inf if job.deadline_us is None else job.deadline_us for job in problem.jobs]
+    return [due[job] for job in problem.job_of.tolist()]
+
+
+def _played(problem: Problem, urgency: Sequence[tuple[float, float]]) -> Schedule:
+    """What comes of an urgency per op, smallest first."""
+    ready: list[int] = []
+
+    def push(op: int, now: float, decoder: Decoder) -> None:
+        ready.append(op)
+        ready.sort(key=urgency.__getitem__)
+
+    def begin(now: float, decoder: Decoder) -> list[int]:
+        waiting: list[tuple[float, int, int]] = []
+        for op in ready[:LOOKED_AT]:
+            start, here = _first_end(decoder, op)
+            if start <= now:
+                waiting = [(start, op, here)]
+                break
+            waiting.append((start, op, here))
+        # Where nothing runs that could make room, the first that can begin waits for its release or its inputs.
+        if not waiting or (waiting[0][0] > now and decoder.latest > now):
+            return []
+        _, op, here = min(waiting)
+        ready.remove(op)
+        decoder.place(op, here)
+        return [op]
+
+    return event_by_event(problem, push, begin).schedule()
+
+
+def _first_end(decoder: Decoder, op: int) -> tuple[float, int]:
+    """When an op would begin where it ends first, and where that is.
+
+    Raises:
+        PlanningError: it cannot get its inputs anywhere.
+    """
+    able = sorted((decoder.soonest(op, p), p) for p in runnable(decoder.lists.latency[op]))
+    end, start, best = math.inf, math.inf, -1
+    for soonest, here in able:
+        if soonest > end:
+            break
+        times = decoder.times(op, here)
+        if times.finish < end:
+            end, start, best = times.finish, times.start, here
+    if best < 0:
+        raise stuck(decoder.problem, op)
+    return start, best
