@@ -22,6 +22,7 @@ from benchmarks.service.stage import Stage, databases, staged
 
 MEASURES: dict[str, Callable[[Stage, argparse.Namespace], Awaitable[list[Row]]]] = {
     "cached": lambda stage, options: measures.cached(stage, options.seconds),
+    "cold": lambda stage, options: measures.cold(stage, options.socs // 10),
     "burst": lambda stage, options: measures.burst(stage, options.requests, options.keys),
     "waiters": lambda stage, options: measures.waiters(stage, options.waiters),
     "kills": lambda stage, options: chaos.kills(stage, options.kills),

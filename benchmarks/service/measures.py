@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import zstandard
+from pydantic import BaseModel
 
+from agent_sdk.model.model import read_model
 from benchmarks.service.fixtures import compressed, key, ladder, processors, upload
 from benchmarks.service.pump import Answer, Pump
 from benchmarks.service.stage import Server, Stage, call
@@ -30,6 +32,8 @@ CONNECTIONS = 16
 SLICE_S = 0.25
 LEAST = 0.45
 """What cached answers must reach of a bare endpoint: plain routes do, and a fleet asks for a hundredth of it."""
+COLD_S = 0.6
+"""Within what a device has its first plan."""
 MOST_UPLOADS_PER_S = 1500
 """Uploads prepared per second of the ingest burst: more than two cores accept."""
 DONE = "plans.error IS NULL AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.key = plans.id)"
@@ -63,11 +67,15 @@ def line(found: Row) -> str:
 async def prepare(stage: Stage, server: Server, ops: int, name: str, soc: str, count: int = 2) -> Any:
     """Register a model and everything a SoC needs for it; returns the graph."""
     graph = ladder(ops, name, salt=next(_ids))
-    for path, message in (("/models", graph), ("/profiles", upload([graph], soc, device=fresh("dev"), count=count))):
-        answer = await call(server.address, stage.request("POST", path, compressed(message), content_encoding="zstd"))
-        if answer.status not in (200, 201, 202):
-            raise RuntimeError(f"POST {path} answered {answer.status}: {answer.body[:500]!r}")
+    await _sent(stage, server, "/models", graph)
+    await _sent(stage, server, "/profiles", upload([graph], soc, device=fresh("dev"), count=count))
     return graph
+
+
+async def _sent(stage: Stage, server: Server, path: str, message: BaseModel) -> None:
+    answer = await call(server.address, stage.request("POST", path, compressed(message), content_encoding="zstd"))
+    if answer.status not in (200, 201, 202):
+        raise RuntimeError(f"POST {path} answered {answer.status}: {answer.body[:500]!r}")
 
 
 async def until_warm(stage: Stage, server: Server) -> None:
@@ -138,6 +146,34 @@ async def cached(stage: Stage, seconds: float) -> list[Row]:
         }
         found.append(row(stage, measure, round(ratio, 2), f">= {least}", ratio >= least, **details))
     return found
+
+
+async def cold(stage: Stage, keys: int) -> list[Row]:
+    """From a device's first question for nasnet_mobile to version 1, while a worker is warm and has nothing to do."""
+    server, worker = (
+        await stage.server("cold", worker_in_process=False),
+        stage.worker("cold-worker", solve_budget_s=0.2),
+    )
+    await until_warm(stage, server)
+    graph = read_model("nasnet_mobile").graph
+    socs = [fresh("soc") for _ in range(keys)]
+    await _sent(stage, server, "/models", graph)
+    for soc in socs:
+        await _sent(stage, server, "/profiles", upload([graph], soc, device=fresh("dev"), count=4))
+    await stage.until("SELECT COUNT(*) FROM profiles WHERE version > 0", keys, 120.0)
+    times = []
+    for soc in socs:
+        await stage.until(f"SELECT COUNT(*) FROM jobs WHERE '{soc}' <> ''", 0, 60.0)
+        began = time.monotonic()
+        answer = await call(server.address, stage.request("POST", "/plans", key(graph, soc)))
+        times.append(time.monotonic() - began)
+        if answer.status != 200:
+            raise RuntimeError(f"POST /plans answered {answer.status}: {answer.body[:500]!r}")
+    await stage.stop(server, worker)
+    p95 = sorted(times)[round(0.95 * (len(times) - 1))]
+    details = {"p50": round(statistics.median(times), 3), "least": round(min(times), 3), "keys": keys}
+    measure = "cold POST /plans of nasnet_mobile -> version 1, warm worker, p95 s"
+    return [row(stage, measure, round(p95, 3), f"<= {COLD_S}", p95 <= COLD_S, **details)]
 
 
 async def burst(stage: Stage, requests: int, keys: int) -> list[Row]:
