@@ -7,6 +7,7 @@ from functools import partial
 
 from planner_api.console.oidc import Provider
 from planner_api.console.overview import Overviews
+from planner_api.db.engine import WriteSession
 from planner_api.devices.audit import service as audit
 from planner_api.devices.guard import Tokens
 from planner_api.devices.reports import Reports
@@ -82,6 +83,6 @@ class Service(Planner):
         await self.overviews.stop()
         await super().stop()
 
-    async def forget_device(self, device_id: str) -> int:
-        """Take back what a device said in every profile; return in how many."""
-        return await oversight.forget_device(self.database, device_id)
+    async def forget_device(self, session: WriteSession, device_id: str) -> int:
+        """Have what a device said forgotten in every profile; return in how many."""
+        return await oversight.forget_device(session, device_id)

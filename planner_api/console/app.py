@@ -36,7 +36,7 @@ from planner_api.console.pages import (
 )
 from planner_api.console.rendering import FOLDER, SECTIONS, STATIC, render, section
 from planner_api.console.session import Session, anonymous, check_origin, cookie_of, new_secret, set_cookie
-from planner_api.db.engine import Database
+from planner_api.db.engine import Database, WriteSession
 from planner_api.devices.guard import address_of, refuse_for
 from planner_api.errors import ForbiddenError, PlannerError
 from planner_api.profiles.service import Profiles
@@ -81,8 +81,8 @@ class Planner(Protocol):
     overviews: Overviews
     provider: Provider | None
 
-    async def forget_device(self, device_id: str) -> int:
-        """Take back what a device said in every profile; return in how many."""
+    async def forget_device(self, session: WriteSession, device_id: str) -> int:
+        """Have what a device said forgotten in every profile; return in how many."""
         ...
 
 

@@ -159,12 +159,12 @@ async def revoke_claim(database: Database, number: int, actor: Actor) -> bool:
     return found
 
 
-Forget = Callable[[str], Awaitable[object]]
-"""Takes back whatever a device said, given its id; what it returns is true where there was anything."""
+Forget = Callable[[WriteSession, str], Awaitable[object]]
+"""Takes back whatever a device (its id) said, with a transaction; returns what is true where there was anything."""
 
 
 async def revoke_device(database: Database, device_id: str, actor: Actor, forget: Forget) -> bool:
-    """Revoke a device and all its tokens, on every replica, then have what it said forgotten.
+    """Revoke a device and all its tokens, on every replica, and have what it said forgotten.
 
     Returns:
         False where there is neither such a device nor anything that it said.
@@ -174,8 +174,7 @@ async def revoke_device(database: Database, device_id: str, actor: Actor, forget
         if found:
             await _revoke(session, await repository.revoke(session, device_id=device_id))
             await record(session, actor, "device.revoke", device_id)
-    # Whatever became of an attempt before this one, it is finished now.
-    return bool(await forget(device_id)) or found
+        return bool(await forget(session, device_id)) or found
 
 
 async def _revoke(session: WriteSession, hashes: Sequence[str]) -> bool:

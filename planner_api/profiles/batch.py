@@ -16,7 +16,6 @@ from planner_api.profiles.fold import Folded, Order, Outcome, Stored
 from planner_api.profiles.folding import Estimates, Folder, estimates
 from planner_api.profiles.plausibility import held_of
 from planner_api.profiles.predictions import Predictions
-from planner_api.profiles.repository import ProfileHead
 from planner_api.profiles.snapshot import materially_changed, publish
 from planner_api.profiles.statistics import Statistics, device_hash
 from planner_api.web.body import Body, inflate
@@ -52,13 +51,15 @@ def fold(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
     """Fold a batch (``Order``) into the statistics of its profile; return the ``Outcome``."""
     order, facts = msgspec.msgpack.decode(payload, type=Order), Facts(ask)
     folder = _kept.take(order, facts)
+    if order.taken_back:
+        folder.statistics.forget(map(device_hash, order.taken_back))
+        folder = Folder(folder.statistics, order.share)  # rows have moved
     folded, found = _fold(folder, order)
     known = folder.statistics
     if order.doubts:
         _kept.predictions.doubt(order.profile_id, known, found, facts)
         _say_what_is_held(known, folded)
-    head = ProfileHead(order.profile_id, order.version, order.folded)
-    stored = finish(known, found, order.soc, order.frequency, head, len(order.uploads))
+    stored = _finish(known, found, order)
     _kept.put(order, folder)
     return msgspec.msgpack.encode(Outcome(stored, folded))
 
@@ -91,20 +92,14 @@ def _say_what_is_held(statistics: Statistics, folded: Folded) -> None:
             folded.unused[row_id] = "; ".join(filter(None, (folded.unused.get(row_id), held)))
 
 
-def finish(
-    statistics: Statistics, found: Estimates, soc: str, frequency: str, head: ProfileHead, uploads: int = 1
-) -> Stored:
-    """Return what is to be stored of changed statistics; ``uploads`` were folded into them, or 1 stands for the change.
-
-    The fence of concurrent folders moves on by as many.
-    """
+def _finish(statistics: Statistics, found: Estimates, order: Order) -> Stored:
     changed = materially_changed(statistics, found)
-    version = head.version + changed
-    snapshot = zstd(publish(statistics, found, soc, frequency, version)) if changed else None
+    version = order.version + changed
+    snapshot = zstd(publish(statistics, found, order.soc, order.frequency, version)) if changed else None
     values = {
         "statistics": statistics.dump(),
         "version": version,
-        "uploads": head.uploads + uploads,
+        "uploads": order.folded + len(order.uploads),
         "latencies": len(statistics.latencies.keys),
         "transfers": len(statistics.transfers.keys),
         "devices": max((len(devices) for devices in statistics.processors.values()), default=0),

@@ -1,5 +1,6 @@
-"""The job of folding: a batch of a profile's uploads is read, folded in a child, and stored under the profile's fence.
+"""The job of folding, which alone writes profiles: a batch of uploads is read, folded in a child, and stored.
 
+What devices said that an admin takes back, or that were revoked, is forgotten before the batch is folded.
 A job takes one batch; while more wait it stands in the queue anew, behind what others wait for.
 """
 
@@ -21,8 +22,7 @@ from planner_api.jobs.kind import Kind, Task
 from planner_api.jobs.news import publish
 from planner_api.jobs.repository import Lease, Wanted
 from planner_api.profiles import facts, repository
-from planner_api.profiles.jobs import FOLD, PROFILE, pair_of, store
-from planner_api.profiles.repository import ProfileHead
+from planner_api.profiles.jobs import FOLD, OUTDATED, PROFILE, pair_of
 from planner_api.settings import Settings
 from planner_api.web.body import Encoding
 
@@ -81,6 +81,7 @@ class Order(msgspec.Struct):
         folded: uploads that were folded into it so far.
         basis: what the statistics were called when they were stored, if this parent stored them; empty: ask for them.
         name: what the new ones are called.
+        taken_back: devices whose figures are to be forgotten.
         uploads: the batch.
         share: figures of a family that one device may say alone; null: as many as a profile holds.
         doubts: whether figures that no two devices agree on may be held back.
@@ -94,6 +95,7 @@ class Order(msgspec.Struct):
     folded: int
     basis: str
     name: str
+    taken_back: tuple[str, ...]
     uploads: tuple[Upload, ...]
     share: int | None
     doubts: bool
@@ -109,10 +111,18 @@ class Outcome(msgspec.Struct):
 
 @dataclass(frozen=True)
 class _State:
-    """What the parent wants to know again: the profile as it was read, what its statistics are called then, the ids."""
+    """What the parent wants to know again.
 
-    head: ProfileHead
+    Attributes:
+        profile_id: the profile's row.
+        name: what its statistics are called then.
+        taken_back_at: what was taken back until then is forgotten; None: nothing is.
+        more: whether more uploads wait.
+    """
+
+    profile_id: int
     name: str
+    taken_back_at: datetime | None
     more: bool
 
 
@@ -146,7 +156,8 @@ class Fold(Kind):
             chosen = first_rows(waiting[:most])
             uploads = await repository.bodies(session, chosen)
             revoked = await repository.revoked(session, {row.device_id for row in uploads})
-        if not uploads:
+            taken_back = await repository.taken_back(session, head.id)
+        if not uploads and not taken_back:
             return None
         stored_at, basis = self._names.get(head.id, (None, ""))
         name = f"{lease.id}-{lease.attempt}"
@@ -158,6 +169,7 @@ class Fold(Kind):
             folded=head.uploads,
             basis=basis if stored_at == head.updated_at else "",
             name=name,
+            taken_back=tuple(taken_back),
             uploads=tuple(
                 Upload(row.id, row.device_id, row.body or b"", row.encoding, row.device_id in revoked)
                 for row in uploads
@@ -166,7 +178,7 @@ class Fold(Kind):
             doubts=self._doubts,
             most_bytes=self._most_bytes,
         )
-        state = _State(head, name, len(waiting) > len(uploads))
+        state = _State(head.id, name, max(taken_back.values(), default=None), len(waiting) > len(uploads))
         return Task(msgspec.msgpack.encode(order), state, FOLD_TIMEOUT_S)
 
     async def tell(self, question: bytes) -> bytes:
@@ -178,21 +190,24 @@ class Fold(Kind):
         return msgspec.msgpack.decode(answer, type=Outcome)
 
     async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: Outcome) -> bool:
-        """Store what was folded, unless an operator changed the profile meanwhile; whether there is more to fold."""
+        """Store what was folded, and queue what follows a new version; return whether there is more to fold."""
         state, folded, work, now = task.state, prepared.folded, prepared.stored, datetime.now(UTC)
         soc, _ = pair_of(lease.key)
         values = {**work.values, "rejected": ProfileRow.rejected + folded.refused}
-        if not await store(session, state.head, lease.key, values, work.snapshot, now):
-            return True
+        await repository.store(session, state.profile_id, values, work.snapshot, now)
+        if work.snapshot is not None:
+            await queue.put(session, Wanted(OUTDATED, lease.key, again=True))
+        if state.taken_back_at is not None:
+            await repository.drop_taken_back(session, state.profile_id, state.taken_back_at)
         read = [row_id for row_id in folded.devices if row_id not in folded.errors]
         await repository.mark_folded(session, read, folded.unused, now)
         await repository.mark_unusable(session, folded.errors, now)
         devices = _by_device(folded)
-        await repository.release(session, state.head.id, list(devices), now)
-        await repository.contributed(session, state.head.id, devices, now)
+        await repository.release(session, state.profile_id, list(devices), now)
+        await repository.contributed(session, state.profile_id, devices, now)
         await repository.establish_agreed(session, soc, ESTABLISHED_BY, now)
         await publish(session, PROFILE, lease.key)
-        self._names[state.head.id] = now, state.name
+        self._names[state.profile_id] = now, state.name
         return bool(state.more)
 
     async def failed(self, session: WriteSession, lease: Lease, task: Task | None, error: str) -> None:

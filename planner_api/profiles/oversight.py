@@ -1,4 +1,4 @@
-"""What an admin sees of a profile and does to it: who said what, take a device's figures back, make it anew."""
+"""What an admin sees of a profile and has done to it: who said what, and whose figures are taken back."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ from planner_api.db.messages import message_of, messages_of
 from planner_api.db.paging import Page
 from planner_api.db.tables import ContributionRow
 from planner_api.devices.audit.service import Actor, record
-from planner_api.errors import ConflictError, NotFoundError, profile_unknown
+from planner_api.errors import NotFoundError, profile_unknown
+from planner_api.jobs.queue import URGENT, put
+from planner_api.jobs.repository import Wanted
 from planner_api.models.figures import Latency
 from planner_api.profiles import repository
-from planner_api.profiles.batch import finish
-from planner_api.profiles.facts import asking
-from planner_api.profiles.folding import Estimates, estimates, refused
-from planner_api.profiles.jobs import key_of, store
-from planner_api.profiles.predictions import Predictions
+from planner_api.profiles.folding import refused
+from planner_api.profiles.jobs import FOLD, key_of
 from planner_api.profiles.repository import ProfileHead
 from planner_api.profiles.statistics import Key, Statistics, device_hash
-
-FENCE_ATTEMPTS = 10
 
 
 async def contributions(database: Database, soc: str, frequency: str, *, after: str, limit: int) -> ContributionPage:
@@ -82,59 +79,39 @@ async def agreement(
 
 
 async def forget(
-    database: Database,
-    soc: str,
-    frequency: str,
-    devices: Collection[str] | None = None,
-    *,
-    actor: Actor | None = None,
-    action: str = "profile.forget",
-) -> bool:
-    """Take back what devices said in a profile (None: what all said); return whether it has a new version.
-
-    Beside any folder at work: the profile's fence decides. ``actor`` is who asks for it by itself; None: it is part of
-    something that is written down already.
-
-    Raises:
-        NotFoundError: there is no such profile.
-        ConflictError: uploads are folded into it all the time.
-    """
-    for _ in range(FENCE_ATTEMPTS):
-        head, statistics = await _load(database, soc, frequency)
-        found = await asyncio.to_thread(_without, statistics, devices)
-        if statistics.doubted:  # what two said may be one device's word now
-            await asyncio.to_thread(Predictions().doubt, head.id, statistics, found, asking(database))
-        work = await asyncio.to_thread(finish, statistics, found, soc, frequency, head)
-        async with database.write() as session:
-            if not await store(session, head, key_of(soc, frequency), work.values, work.snapshot, datetime.now(UTC)):
-                continue
-            await repository.drop_contributions(session, head.id, devices)
-            if actor is not None:
-                named = None if devices is None else ", ".join(devices)
-                await record(session, actor, action, f"{soc}/{frequency}", devices=named)
-        return work.snapshot is not None
-    raise ConflictError("profile-busy", "uploads are folded into this profile all the time; try again")
+    database: Database, soc: str, frequency: str, devices: Collection[str] | None, actor: Actor, action: str
+) -> None:
+    """Have what devices said in a profile (None: what all said) forgotten. Raises NotFoundError when there is none."""
+    async with database.write() as session:
+        head = await repository.head(session, soc, frequency)
+        if head is None:
+            raise profile_unknown(soc, frequency)
+        await _take_back(session, head.id, soc, frequency, devices)
+        named = None if devices is None else ", ".join(devices)
+        await record(session, actor, action, f"{soc}/{frequency}", devices=named)
 
 
-async def forget_device(database: Database, device_id: str) -> int:
-    """Take back what a device said in every profile; return in how many."""
-    async with database.read() as session:
-        pairs = await repository.contributed_to(session, device_id)
-    for soc, frequency in pairs:
-        await forget(database, soc, frequency, [device_id])
-    return len(pairs)
+async def forget_device(session: WriteSession, device_id: str) -> int:
+    """Have what a device said forgotten in every profile; return in how many."""
+    profiles = await repository.contributed_to(session, device_id)
+    for profile in profiles:
+        await _take_back(session, profile.id, profile.soc, profile.frequency, [device_id])
+    return len(profiles)
 
 
-async def rebuild(database: Database, soc: str, frequency: str, actor: Actor) -> bool:
-    """Make a profile anew of the votes that are kept of devices that are not revoked, without what has settled.
+async def _take_back(
+    session: WriteSession, profile_id: int, soc: str, frequency: str, devices: Collection[str] | None
+) -> None:
+    await repository.take_back(session, profile_id, devices, datetime.now(UTC))
+    await put(session, Wanted(FOLD, key_of(soc, frequency), priority=URGENT, again=True))
 
-    Raises:
-        NotFoundError: there is no such profile.
-    """
+
+async def rebuild(database: Database, soc: str, frequency: str, actor: Actor) -> None:
+    """Have what revoked devices said in a profile forgotten. Raises NotFoundError when there is no such profile."""
     async with database.read() as session:
         head = await repository.head(session, soc, frequency)
         revoked = [] if head is None else await repository.revoked_contributors(session, head.id)
-    return await forget(database, soc, frequency, revoked, actor=actor, action="profile.rebuild")
+    await forget(database, soc, frequency, revoked, actor, "profile.rebuild")
 
 
 async def establish(database: Database, soc: str, actor: Actor) -> None:
@@ -160,18 +137,6 @@ async def _load(database: Database, soc: str, frequency: str) -> tuple[ProfileHe
             raise profile_unknown(soc, frequency)
         dumped = await repository.statistics(session, head.id)
     return head, await asyncio.to_thread(Statistics.load, dumped)
-
-
-def _without(statistics: Statistics, devices: Collection[str] | None) -> Estimates:
-    """Take back what devices said (None: everything), and estimate what is left."""
-    if devices is None:
-        for family in statistics.families.values():
-            family.keep(np.zeros(len(family.keys), dtype=bool))
-        statistics.processors.clear()
-        statistics.channels.clear()
-    else:
-        statistics.forget(map(device_hash, devices))
-    return estimates(statistics)
 
 
 def _votes(statistics: Statistics, device: int | None) -> Iterator[tuple[Key, int, float]]:

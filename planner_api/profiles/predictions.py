@@ -77,7 +77,6 @@ class Predictions:
 
     def doubt(self, profile_id: int, statistics: Statistics, found: Estimates, facts: Facts) -> None:
         """Mark which figures of a profile are held back until a second device says them."""
-        statistics.doubted = True
         votes, moves = statistics.latencies, statistics.transfers
         latencies, transfers = Standing.of(votes, found["latencies"][0]), Standing.of(moves, found["transfers"][0])
         if not (latencies.open.any() or transfers.open.any()):

@@ -31,7 +31,7 @@ KEEP_VERSIONS = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class ProfileHead:
-    """A profile without its statistics. ``uploads`` counts the folded ones and fences concurrent folders."""
+    """A profile without its statistics. ``uploads`` counts the folded ones."""
 
     id: int
     version: int
@@ -182,21 +182,35 @@ async def revoked_contributors(session: AsyncSession, profile_id: int) -> Sequen
     return (await session.scalars(query)).all()
 
 
-async def contributed_to(session: AsyncSession, device_id: str) -> Sequence[tuple[str, str]]:
-    """(SoC, frequency) of the profiles a device said something in."""
+async def contributed_to(session: AsyncSession, device_id: str) -> Sequence[Any]:
+    """The profiles that a device said something in: ``id``, ``soc`` and ``frequency``."""
     query = (
-        select(SocRow.name, ProfileRow.frequency)
+        select(ProfileRow.id, SocRow.name.label("soc"), ProfileRow.frequency)
         .join(ProfileRow, ProfileRow.soc_id == SocRow.id)
         .join(ContributionRow, ContributionRow.profile_id == ProfileRow.id)
         .where(ContributionRow.device_id == device_id, ContributionRow.uploads > 0)
     )
-    return [(soc, frequency) for soc, frequency in await session.execute(query)]
+    return (await session.execute(query)).all()
 
 
-async def drop_contributions(session: WriteSession, profile_id: int, device_ids: Collection[str] | None) -> None:
-    """Forget that devices (None: any) had to do with a profile."""
-    gone = delete(ContributionRow).where(ContributionRow.profile_id == profile_id)
-    await session.execute(gone if device_ids is None else gone.where(ContributionRow.device_id.in_(device_ids)))
+async def take_back(session: WriteSession, profile_id: int, device_ids: Collection[str] | None, now: datetime) -> None:
+    """Have the next fold forget what devices (None: all) said in a profile."""
+    marked = update(ContributionRow).where(ContributionRow.profile_id == profile_id).values(taken_back_at=now)
+    await session.execute(marked if device_ids is None else marked.where(ContributionRow.device_id.in_(device_ids)))
+
+
+async def taken_back(session: AsyncSession, profile_id: int) -> dict[str, datetime]:
+    """The devices whose figures the next fold is to forget, and since when."""
+    query = select(ContributionRow.device_id, ContributionRow.taken_back_at).where(
+        ContributionRow.profile_id == profile_id, ContributionRow.taken_back_at.is_not(None)
+    )
+    return {device_id: at for device_id, at in await session.execute(query) if at is not None}
+
+
+async def drop_taken_back(session: WriteSession, profile_id: int, until: datetime) -> None:
+    """Forget that devices whose figures were forgotten had to do with a profile; not those taken back since."""
+    gone = ContributionRow.profile_id == profile_id, ContributionRow.taken_back_at <= until
+    await session.execute(delete(ContributionRow).where(*gone))
 
 
 async def name_soc(session: WriteSession, soc: str, now: datetime) -> None:
@@ -259,16 +273,12 @@ async def ensure(session: WriteSession, soc: str, frequency: str, now: datetime)
 
 
 async def store(
-    session: WriteSession, before: ProfileHead, values: Mapping[str, Any], body: bytes | None, now: datetime
-) -> bool:
-    """Store columns of a profile, and the body of a new version, unless another folder was faster; return whether."""
-    same = ProfileRow.id == before.id, ProfileRow.uploads == before.uploads
-    changed = update(ProfileRow).where(*same).values(**values, updated_at=now)
-    if not await session.touches(changed.returning(ProfileRow.id)):
-        return False
+    session: WriteSession, profile_id: int, values: Mapping[str, Any], body: bytes | None, now: datetime
+) -> None:
+    """Store columns of a profile, and the body of a new version (None: it has none)."""
+    await session.execute(update(ProfileRow).where(ProfileRow.id == profile_id).values(**values, updated_at=now))
     if body is not None:
-        await _store_version(session, before.id, values["version"], body, now)
-    return True
+        await _store_version(session, profile_id, values["version"], body, now)
 
 
 async def _store_version(session: WriteSession, profile_id: int, version: int, body: bytes, now: datetime) -> None:

@@ -133,10 +133,7 @@ class Profiles:
 
     async def folded(self, soc: str, frequency: str) -> None:
         """Have what waits for a profile folded, and wait for it, but not for ever."""
-        async with self._database.read() as session:
-            waits = bool(await repository.pending(session, soc, frequency, limit=1))
-        if waits:
-            await self._queue.ended((FOLD, key_of(soc, frequency)), timeout_s=FOLD_WAIT_S)
+        await self._queue.ended((FOLD, key_of(soc, frequency)), timeout_s=FOLD_WAIT_S)
 
     async def read(self, soc: str, frequency: str, caller: Principal = ANONYMOUS) -> bytes:
         """Return a profile as compressed JSON.

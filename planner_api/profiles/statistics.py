@@ -159,8 +159,7 @@ class Statistics:
     """Everything known of one SoC at one frequency.
 
     ``processors`` and ``channels`` map a definition (canonical JSON) to the newest devices that listed it, by their
-    hashes. ``doubted`` says whether lone figures are held back where others speak against them: elsewhere everybody is
-    believed.
+    hashes.
     """
 
     def __init__(self) -> None:
@@ -168,7 +167,6 @@ class Statistics:
         self.families: dict[str, Votes] = {name: getattr(self, name) for name in FAMILIES}
         self.processors: dict[str, list[int]] = {}
         self.channels: dict[str, list[int]] = {}
-        self.doubted = False
 
     def forget(self, devices: Iterable[int]) -> None:
         """Take back everything that these devices said."""
@@ -198,7 +196,7 @@ class Statistics:
     def dump(self) -> bytes:
         """Return the statistics as compressed bytes."""
         arrays: dict[str, Any] = {}
-        head: dict[str, Any] = {"processors": self.processors, "channels": self.channels, "doubted": self.doubted}
+        head: dict[str, Any] = {"processors": self.processors, "channels": self.channels}
         for name, votes in self.families.items():
             head[name] = votes.keys
             for field in _ARRAYS:
@@ -217,7 +215,6 @@ class Statistics:
         with np.load(io.BytesIO(unzstd(data)), allow_pickle=False) as arrays:
             head = msgspec.json.decode(arrays["head"].tobytes())
             statistics.processors, statistics.channels = head["processors"], head["channels"]
-            statistics.doubted = head.get("doubted", False)
             for name, votes in statistics.families.items():
                 votes.keys = [_tuples(key) for key in head[name]]
                 votes.index = {key: row for row, key in enumerate(votes.keys)}

@@ -92,7 +92,8 @@ async def list_votes(
 
 
 @router.delete(
-    "/fleet/profiles/contributions", openapi_extra=describe(replies={204: ("Forgotten.", None)}, errors=[404, 409])
+    "/fleet/profiles/contributions",
+    openapi_extra=describe(replies={204: ("It is being forgotten.", None)}, errors=[404]),
 )
 async def forget_contributions(
     request: Request, soc: Soc, frequency: Frequency, device_id: DeviceName = None
@@ -100,13 +101,15 @@ async def forget_contributions(
     """Take back what a device, or everybody, said in a profile; plans that rest on it are solved again."""
     devices = None if device_id is None else [device_id]
     database, actor = request.app.state.planner.database, actor_of(request.scope)
-    await oversight.forget(database, soc, frequency, devices, actor=actor)
+    await oversight.forget(database, soc, frequency, devices, actor, "profile.forget")
     return Response(status_code=204)
 
 
-@router.post("/fleet/profiles/rebuild", openapi_extra=describe(replies={204: ("Made anew.", None)}, errors=[404, 409]))
+@router.post(
+    "/fleet/profiles/rebuild", openapi_extra=describe(replies={204: ("It is being made anew.", None)}, errors=[404])
+)
 async def rebuild_profile(request: Request, soc: Soc, frequency: Frequency) -> Response:
-    """Make a profile anew of the votes that are kept, without those of revoked devices."""
+    """Make a profile anew of what devices said that are not revoked."""
     await oversight.rebuild(request.app.state.planner.database, soc, frequency, actor_of(request.scope))
     return Response(status_code=204)
 

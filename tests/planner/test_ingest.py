@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from hope_schema import Missing, Observations, UploadReceipt
 from planner_api.db.engine import Database
 from planner_api.db.tables import InboxRow, ProfileRow, ProfileVersionRow
+from planner_api.devices.audit.service import Actor
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs import repository as jobs
 from planner_api.jobs.kind import JobError
@@ -229,8 +230,8 @@ def test_an_upload_that_comes_while_its_profile_is_folded_is_folded_after(databa
     on(database_url, scenario)
 
 
-def test_an_operator_who_changes_the_profile_meanwhile_loses_nothing(database_url: str) -> None:
-    """A fold whose profile was changed while it computed is thrown away and done anew."""
+def test_what_is_taken_back_while_a_fold_computes_is_forgotten_by_the_next(database_url: str) -> None:
+    """Only folds write a profile: the one under way knows nothing of it, and another one follows."""
 
     async def scenario(ingest: Ingest) -> None:
         await ingest.accept(measure(ingest.missing, "kept"))
@@ -239,7 +240,7 @@ def test_an_operator_who_changes_the_profile_meanwhile_loses_nothing(database_ur
         prepare = ingest.kind.prepare
 
         async def overtaken(*arguments: Any) -> Any:
-            await oversight.forget(ingest.database, SOC, FREQUENCY, ["kept"])
+            await oversight.forget(ingest.database, SOC, FREQUENCY, ["kept"], Actor("admin:1"), "profile.forget")
             return await prepare(*arguments)
 
         ingest.kind.prepare = overtaken  # type: ignore[method-assign]

@@ -105,6 +105,8 @@ class ContributionRow(Base):
     """Uploads folded so far."""
     unused: Mapped[str | None] = mapped_column(Text)
     """What of its newest upload was not used, and why; null: nothing."""
+    taken_back_at: Mapped[datetime | None]
+    """Since when the next fold is to forget what it said; null: what it said counts."""
     since: Mapped[datetime]
     last_at: Mapped[datetime]
 

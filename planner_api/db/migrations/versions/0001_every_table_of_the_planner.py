@@ -360,6 +360,7 @@ def upgrade() -> None:
         sa.Column("device_id", sa.String(length=128), nullable=False),
         sa.Column("uploads", sa.BigInteger(), nullable=False),
         sa.Column("unused", sa.Text(), nullable=True),
+        sa.Column("taken_back_at", types.UtcDateTime(timezone=True), nullable=True),
         sa.Column("since", types.UtcDateTime(timezone=True), nullable=False),
         sa.Column("last_at", types.UtcDateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(
