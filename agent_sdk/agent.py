@@ -26,7 +26,7 @@ from agent_sdk.first.bench import Setting
 from agent_sdk.first.children import Children
 from agent_sdk.first.measuring import Measuring
 from agent_sdk.first.runs import FirstRuns
-from agent_sdk.journey.catalogue import Plans
+from agent_sdk.journey.catalogue import Feed, Plans
 from agent_sdk.journey.demand import Budget, cpu_s
 from agent_sdk.journey.planfile import (
     pack_plan,
@@ -55,6 +55,12 @@ from agent_sdk.progress import Listener, Reporter
 from agent_sdk.runtimes.offered import discover, discover_plain
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.torch.choice import PRECISIONS
+from agent_sdk.scheduling.groups import groups_of, spread
+from agent_sdk.scheduling.job import Job, Terms
+from agent_sdk.scheduling.jobs import MOST_QUEUED, Jobs
+from agent_sdk.scheduling.policies import EarliestDeadline, Policy
+from agent_sdk.scheduling.policies import policy as chosen
+from agent_sdk.scheduling.request import Late
 from agent_sdk.session import Session
 from hope_schema import MeasuredRun, PlanReply, Processor
 from hope_schema.plan import Method
@@ -81,9 +87,15 @@ class Agent(Closes):
         planner_timeout_s: seconds any other call to a remote planner may take; then what is at hand answers.
         cache: where plans, the embedded planner's database and this device's id are kept.
         progress: called with the ``Progress`` of every phase and step, of all networks.
+        policy: who goes first where several networks run, and where (``scheduling.policies``): a name, or a policy.
+        queued: runs that may wait at once, of all networks.
+
+    Attributes:
+        jobs: what waits and runs.
 
     Raises:
-        UnknownNameError: this device has no such processor, or nothing computes in this precision.
+        UnknownNameError: this device has no such processor, nothing computes in this precision, or there is no such
+            policy.
         InputError: the planner's address, the SoC, the frequency or a number of seconds is not one.
     """
 
@@ -102,7 +114,10 @@ class Agent(Closes):
         planner_timeout_s: float = DEADLINE_S,
         cache: str | os.PathLike[str] | None = None,
         progress: Listener | None = None,
+        policy: str | Policy = EarliestDeadline.name,
+        queued: int = MOST_QUEUED,
     ) -> None:
+        policy = chosen(policy)
         for name, seconds in (
             ("measuring_s", measuring_s),
             ("wait_s", wait_s),
@@ -172,6 +187,7 @@ class Agent(Closes):
             cancel=Cancel(),
             budget=Budget(lambda: cpu_s() + self._children.cpu_s()),
         )
+        self.jobs = Jobs(self.device, policy, queued)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         obtainer.request("0" * 64)
 
@@ -247,7 +263,7 @@ class Agent(Closes):
             in_flight=in_flight,
             travelling=travelling,
         )
-        session = Session(journey, Plans(journey))
+        session = Session(journey, Plans(journey), self.jobs)
         self._sessions.add(session)
         try:
             if travelling is not None and journey.content.fingerprint != travelling.fingerprint:
@@ -261,6 +277,65 @@ class Agent(Closes):
     async def aload(self, source: Source, **options: Any) -> Session:
         """Like ``load``, without blocking the event loop."""
         return await asyncio.to_thread(self.load, source, **options)
+
+    def submit(
+        self,
+        session: Session,
+        inputs: Feed,
+        *,
+        deadline_ms: float | None = None,
+        priority: int = 0,
+        on_late: Late = "late",
+        timeout_s: float | None = None,
+    ) -> Job:
+        """Ask for a run beside those of other networks; return a future of its outputs by name.
+
+        Runs of one session begin in the order in which they are asked for, one at a time or as many as ``in_flight``
+        and ``spread`` allow.
+
+        Args:
+            session: of this agent.
+            inputs: as for ``Session.run``; do not change them before the run is over.
+            deadline_ms: milliseconds from now until the outputs are to be there.
+            priority: -100 to 100; whoever has the higher one goes first, and equal ones as the agent's policy says.
+            on_late: what becomes of a run that cannot make its deadline: ``late`` runs it all the same, behind those
+                that can; ``drop`` gives it up before it begins (the future raises DroppedError); ``degrade`` has a
+                cheaper network answer (see ``degrade``), or the same where it costs least.
+            timeout_s: watchdog of the run itself.
+
+        Raises InputError for a deadline in the past or a priority out of bounds, QueueFullError, DeviceClosedError.
+        The future raises what ``Session.run`` raises, or CancelledError.
+        """
+        return self.jobs.submit(session.plans, inputs, Terms(deadline_ms, priority, on_late, timeout_s))
+
+    def spread(self, session: Session, *, in_flight: int = 1) -> tuple[str, ...]:
+        """Have a network ready on core groups of every size, so that the policy chooses how many cores each run gets.
+
+        Takes a copy of the network for each, as far as memory has room, and as long as preparing it. Returns their ids.
+
+        ``in_flight`` runs of it may be under way at once. Raises what ``Session.prepare`` raises, UnplannableError
+        where one answer has to stay for one input, ProcessorError where it runs on no group.
+        """
+        if not 1 <= in_flight <= MOST_IN_FLIGHT:
+            raise InputError(f"in_flight is {in_flight}; from 1 to {MOST_IN_FLIGHT} runs may be under way at once")
+        prepared = session.plans.last or session.prepare()
+        if prepared.serving.pinned:
+            raise UnplannableError(f"'{session.name}' is answered by one processor as long as it lives")
+        names = groups_of(self.device, {spec.id: self.device.processors[spec.id] for spec in self.planned})
+        with self._services.cancel.current():
+            executors, us = spread(prepared, self.device, names)
+        self.jobs.spread(session.plans, executors, us, in_flight)
+        return tuple(executors)
+
+    def degrade(self, session: Session, to: Session) -> None:
+        """Have another session answer runs of this one that would be late and were asked for ``on_late="degrade"``.
+
+        It has to take the same inputs.
+        """
+        wanted = {port.name for port in session.get_inputs()}
+        if session is to or wanted != {port.name for port in to.get_inputs()}:
+            raise InputError(f"'{to.name}' cannot answer for '{session.name}': it takes other inputs")
+        self.jobs.degrade(session.plans, to.plans)
 
     def export_plan(self, session: Session, path: str | os.PathLike[str]) -> None:
         """Write the plan of the shapes that ran last, for ``load(model, plan=path)`` on devices of this kind.
@@ -308,6 +383,7 @@ class Agent(Closes):
             closing.callback(self.device.close)
             for session in list(self._sessions):
                 closing.callback(session.close)
+            closing.callback(self.jobs.close)
             self._supplier.close()
 
 

@@ -29,6 +29,8 @@
     └── ExecutionError                     a plan was being carried out and failed
         ├── SegmentFailedError             a segment raised; says which processor and ops, the cause is chained
         ├── RunTimeoutError                the watchdog ended a run
+        ├── DroppedError                   it could not have made its deadline, and was given up before it began
+        ├── QueueFullError                 too many runs wait already
         ├── DeviceClosedError              the device was closed, or a processor is stuck in an earlier run
         └── ProcessorError                 a runtime refused, died or silently ran elsewhere
             ├── UnsupportedOp              it cannot run an op here (the profiler records it explicitly)
@@ -220,6 +222,14 @@ class SegmentFailedError(ExecutionError):
 
 class RunTimeoutError(ExecutionError):
     """The run did not finish within its time; the message names what each processor was doing."""
+
+
+class DroppedError(ExecutionError):
+    """The run was given up before it began, because it could not have made its deadline."""
+
+
+class QueueFullError(ExecutionError):
+    """So many runs wait already that no more are taken."""
 
 
 class DeviceClosedError(ExecutionError):

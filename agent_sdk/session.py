@@ -26,6 +26,9 @@ from agent_sdk.machine.timing import timed
 from agent_sdk.model import Shapes
 from agent_sdk.model.feeds import feeds_of_ports
 from agent_sdk.model.ports import ModelMetadata, NodeArg, bound, node_args
+from agent_sdk.scheduling.job import Terms
+from agent_sdk.scheduling.jobs import Jobs
+from agent_sdk.scheduling.request import Late
 from hope_schema import Plan
 from hope_schema.hashing import digest
 
@@ -42,11 +45,12 @@ class Session(Closes, Forks):
     Args:
         journey: the network's steps to whoever answers; what it was loaded from is closed with this.
         plans: who answers.
+        jobs: the agent's queue, for runs with a deadline or a priority.
     """
 
-    def __init__(self, journey: Journey, plans: Plans) -> None:
+    def __init__(self, journey: Journey, plans: Plans, jobs: Jobs) -> None:
         self.content, self.reference = journey.content, journey.reference
-        self.plans = plans
+        self.plans, self._jobs = plans, jobs
         self._first_runs, self._progress = journey.services.first_runs, journey.progress
         self.in_child()
         watch_forks(self)
@@ -93,7 +97,16 @@ class Session(Closes, Forks):
     # Running
 
     @overload
-    def run(self, output_names: Feed, /, *, timeout_s: float | None = None) -> dict[str, Any]: ...
+    def run(
+        self,
+        output_names: Feed,
+        /,
+        *,
+        timeout_s: float | None = None,
+        deadline_ms: float | None = None,
+        priority: int | None = None,
+        on_late: Late = "late",
+    ) -> dict[str, Any]: ...
     @overload
     def run(
         self,
@@ -102,6 +115,9 @@ class Session(Closes, Forks):
         run_options: ort.RunOptions | None = None,
         *,
         timeout_s: float | None = None,
+        deadline_ms: float | None = None,
+        priority: int | None = None,
+        on_late: Late = "late",
     ) -> list[Any]: ...
     def run(
         self,
@@ -110,22 +126,31 @@ class Session(Closes, Forks):
         run_options: ort.RunOptions | None = None,
         *,
         timeout_s: float | None = None,
+        deadline_ms: float | None = None,
+        priority: int | None = None,
+        on_late: Late = "late",
     ) -> dict[str, Any] | list[Any]:
         """Compute the outputs: by name with ``run(feed)``, as a list with ``run(names or None, feed)``.
 
-        A run with ``run_options`` is ONNX Runtime's own: they may stop it, or change it. ``timeout_s`` bounds runs of a
-        plan; a runtime that runs the whole network cannot be stopped. Raises InputError (FeedError), or what
+        With a deadline or a priority the run waits its turn among the jobs of the agent, as ``Agent.submit`` says;
+        without, it begins at once, and stands at the arbiter by the time of its call. A run with ``run_options`` is
+        ONNX Runtime's own: they may stop it, or change it. ``timeout_s`` bounds runs of a plan; a runtime that runs
+        the whole network cannot be stopped. Raises InputError (FeedError), or what
         ``Executor.run`` raises.
         """
         if input_feed is None:
             if not isinstance(output_names, (dict, Mapping)):
                 raise InputError("run takes a mapping of inputs, or a list of output names and a mapping of inputs")
-            return self.plans.run(output_names, timeout_s=timeout_s)
+            if deadline_ms is None and priority is None:
+                return self.plans.run(output_names, timeout_s=timeout_s)
+            return self._jobs.run(self.plans, output_names, Terms(deadline_ms, priority or 0, on_late, timeout_s))
         names = self._names(output_names)
         if run_options is not None:
             found = self.plans.plain.run(input_feed, names, run_options)
-        else:
+        elif deadline_ms is None and priority is None:
             found = self.plans.run(input_feed, timeout_s=timeout_s)
+        else:
+            found = self._jobs.run(self.plans, input_feed, Terms(deadline_ms, priority or 0, on_late, timeout_s))
         return [found[name] for name in names]
 
     def _names(self, output_names: object) -> list[str]:
@@ -339,6 +364,7 @@ class Session(Closes, Forks):
 
         Runs of ``run_async`` that have not begun fail, which their callbacks are told. May be called by a callback.
         """
+        self._jobs.leave(self.plans)
         self.plans.close()
         self._async.shutdown(wait=not getattr(self._called_back, "own", False))
         self.content.close()

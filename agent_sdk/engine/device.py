@@ -78,10 +78,10 @@ class Device(Closes, Forks):
         with self.arbiter.held(sorted(resources), key=key, timeout_s=timeout_s):
             yield
 
-    def held_by_whole(self) -> contextlib.AbstractContextManager[None]:
+    def held_by_whole(self, key: int | None = None) -> contextlib.AbstractContextManager[None]:
         """Hold every core that a network may run on as a whole: a runtime's own threads go where they like."""
         host = [own for own in self.processors.values() if own.spec.memory == HOST]
-        return self.held(*host) if host and not self.forked else contextlib.nullcontext()
+        return self.held(*host, key=key) if host and not self.forked else contextlib.nullcontext()
 
     def held_behind(self) -> contextlib.AbstractContextManager[None]:
         """Hold everything for a step of what goes on behind the answers, which then has the machine to itself.

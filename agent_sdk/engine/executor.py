@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 from time import monotonic, perf_counter_ns
 
 import numpy as np
 
+from agent_sdk.cancel import NEVER, Cancel
 from agent_sdk.closing import Closes
 from agent_sdk.engine.arbiter import check_key
 from agent_sdk.engine.compiled import Compiled
@@ -26,6 +27,7 @@ from agent_sdk.engine.lanes import FINISHED, NativeLoop, SequentialLoop, Start, 
 from agent_sdk.engine.memory import MemoryPlan
 from agent_sdk.engine.ports import NEW, Outputs, Ports
 from agent_sdk.engine.program import Program
+from agent_sdk.engine.rest import rest_ns
 from agent_sdk.engine.threads import LaneThread
 from agent_sdk.engine.trace import Trace
 from agent_sdk.engine.turns import Turns
@@ -33,6 +35,7 @@ from agent_sdk.errors import (
     DeviceClosedError,
     ExecutionError,
     InputError,
+    NotWantedError,
     ProcessorLost,
     RunTimeoutError,
     refuse_unless_seconds,
@@ -122,6 +125,11 @@ class Executor(Closes):
         self._closing = threading.Lock()
         self._turns = Turns(flights)
 
+    @cached_property
+    def rest_ns(self) -> tuple[np.ndarray, ...]:
+        """Offsets by which a segment is the more urgent the more is left of the run behind it."""
+        return rest_ns(self.program)
+
     @property
     def executables(self) -> tuple[Executable, ...]:
         """The compiled segments, by segment index: for measuring them alone and asking what they ran on."""
@@ -135,6 +143,7 @@ class Executor(Closes):
         timeout_s: float | None = None,
         key: int | None = None,
         offsets: Sequence[np.ndarray] = (),
+        cancel: Cancel = NEVER,
     ) -> tuple[Outputs, Trace]:
         """Compute the outputs.
 
@@ -147,6 +156,7 @@ class Executor(Closes):
             key: where its segments stand at the device's arbiter: the smallest goes first; None: the time of this
                 call, nanoseconds of the monotonic clock.
             offsets: what each segment adds to that: per lane an array of int64, one for each piece of its work.
+            cancel: ends the run at the next segment's border, once it is cancelled.
 
         Returns:
             Outputs by name, owned by the caller, and the record of the run.
@@ -156,6 +166,7 @@ class Executor(Closes):
             InputError: ``timeout_s`` is negative or no number, ``key`` no integer that the arbiter can hold.
             SegmentFailedError: a segment raised. Nothing of this run goes on; other runs are not touched.
             RunTimeoutError: the watchdog ended the run.
+            NotWantedError: ``cancel`` ended it.
             DeviceClosedError: the executor or its device is closed, or a runtime hangs in an abandoned run.
             ProcessorLost: this process may start no thread for a lane; nothing has run.
             KeyboardInterrupt: passed on once the other threads have ended this run; a second one waits for nothing
@@ -179,7 +190,12 @@ class Executor(Closes):
                 flight.load(feeds)
                 loaded = perf_counter_ns()
                 start = Start(flight.first, key, offsets=offsets)
-                (self._alone if alone else self._on_lanes)(run, start, end)
+                launch = self._alone if alone else self._on_lanes
+                if cancel is NEVER:
+                    launch(run, start, end)
+                else:
+                    with cancel.calling(partial(run.fail, NotWantedError("the run was cancelled"))):
+                        launch(run, start, end)
                 computed = perf_counter_ns()
                 outputs = flight.store(feeds, into)
                 finished = perf_counter_ns()
@@ -245,7 +261,11 @@ class Executor(Closes):
     def _alone(self, run: _Run, start: Start, end: float) -> None:
         """All lanes by the calling thread: the only one, or in sequence."""
         run.interrupts.tell(run.fail)
-        run.flight.loop.alone(start, interruptible=run.interrupts.cancels, end=end)
+        try:
+            run.flight.loop.alone(start, interruptible=run.interrupts.cancels, end=end)
+        except KeyboardInterrupt:  # it was stopped, by whomever
+            if not run.failures:
+                raise
         if run.failures:
             raise run.failures[0]
 

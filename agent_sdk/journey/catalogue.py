@@ -21,6 +21,7 @@ import numpy as np
 from agent_sdk.cancel import Cancel, cancelling, check
 from agent_sdk.closing import Closes
 from agent_sdk.engine.ports import NEW, check_feed, check_output
+from agent_sdk.engine.turn import NOW, Turn
 from agent_sdk.errors import (
     DeviceClosedError,
     ExecutionError,
@@ -116,6 +117,11 @@ class Plans(Closes, Forks):
         return self._journey.shown if self._network is None else self._network.name
 
     @property
+    def in_flight(self) -> int:
+        """How many runs of a plan may be under way at once."""
+        return self._journey.in_flight
+
+    @property
     def inputs(self) -> tuple[Port, ...]:
         """What has to be given, as the file has it: symbols stand where any size may come."""
         return self.whole.inputs if self._network is None else self._network.inputs
@@ -139,7 +145,12 @@ class Plans(Closes, Forks):
         return self.last.said()
 
     def run(
-        self, feed: Feed, *, into: Mapping[str, np.ndarray] = NEW, timeout_s: float | None = None
+        self,
+        feed: Feed,
+        *,
+        into: Mapping[str, np.ndarray] = NEW,
+        timeout_s: float | None = None,
+        turn: Turn = NOW,
     ) -> dict[str, Any]:
         """Compute the outputs by name, in arrays of ``into`` if any. Raises like ``Session.run``.
 
@@ -149,7 +160,7 @@ class Plans(Closes, Forks):
         while isinstance(prepared := self.at(feed) or self._answering(feed), Prepared):
             serving = prepared.serving
             try:
-                outputs, trace = serving.run(feed, into=into, timeout_s=timeout_s)
+                outputs, trace = serving.run(feed, into=into, timeout_s=timeout_s, turn=turn)
                 if prepared.believes(outputs, trace):
                     return outputs
                 whole = self.whole
@@ -163,7 +174,7 @@ class Plans(Closes, Forks):
                 break
         else:
             whole = prepared
-        outputs = self._answered_whole(whole, feed)
+        outputs = self._answered_whole(whole, feed, turn)
         if (ready := self._ready_at(feed)) is not None:
             ready.learn(outputs)
         self._keep(feed)
@@ -176,9 +187,9 @@ class Plans(Closes, Forks):
             array[...] = outputs[name]
         return {**outputs, **into}
 
-    def _answered_whole(self, whole: WholeOrt, feed: Feed) -> dict[str, Any]:
+    def _answered_whole(self, whole: WholeOrt, feed: Feed, turn: Turn) -> dict[str, Any]:
         try:
-            return whole.run(feed)
+            return whole.run(feed, key=turn.key)
         except InputError:
             wanted = {port.name: (port.shape, dtype) for port in self.inputs if (dtype := port.dtype) is not None}
             if len(wanted) == len(self.inputs):  # then the refusal reads as it does where a plan answers

@@ -27,6 +27,7 @@ import numpy as np
 from agent_sdk.engine import Executor
 from agent_sdk.engine.ports import NEW, Outputs
 from agent_sdk.engine.trace import Trace
+from agent_sdk.engine.turn import NOW, Turn
 from agent_sdk.errors import ExecutionError, RunTimeoutError
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.journey.trial import FAILURES, PLAN, first_choice, plain_runtime
@@ -151,6 +152,7 @@ class Serving(Forks):
         *,
         into: Mapping[str, np.ndarray] = NEW,
         timeout_s: float | None = None,
+        turn: Turn = NOW,
     ) -> tuple[Outputs, Trace]:
         """Compute the outputs with the current contender or the next one to compare; like ``Executor.run``.
 
@@ -168,7 +170,7 @@ class Serving(Forks):
                 continue
             trace, ended = None, False
             try:
-                outputs, trace = executor.run(inputs, into=into, timeout_s=timeout_s)
+                outputs, trace = turn.run(executor, inputs, into=into, timeout_s=timeout_s)
             except RunTimeoutError:  # the caller's own limit, or others' turns
                 ended = True
                 raise

@@ -24,6 +24,8 @@ class Network:
         latency_ns: by (first unit, last unit, processor); what is missing cannot run there.
 
     Attributes:
+        alike: processors that are equally fast, by processor: what one of them takes is learnt of all.
+        assumed: processors whose figure is a guess: what is measured there first takes its place.
         cheaper: what runs instead of it where it would be too late and may be degraded; None where there is nothing.
         in_flight: how many of its runs may be under way at once.
     """
@@ -33,10 +35,12 @@ class Network:
 
     def __init__(self, name: str, units: int, processors: int, latency_ns: Mapping[tuple[int, int, int], int]) -> None:
         self.name, self.units, self.processors = name, units, processors
+        self.alike: dict[int, list[int]] = {}
+        self.assumed: set[int] = set()
         self.table = array("q", [NEVER]) * (processors * units * units)
         """By processor, first and last unit; ``NEVER`` where it cannot run."""
         for key, ns in latency_ns.items():
-            self._set(key, ns)
+            self.set(key, ns)
 
     @property
     def latency_ns(self) -> dict[tuple[int, int, int], int]:
@@ -52,7 +56,15 @@ class Network:
     def learn(self, first: int, last: int, processor: int, ns: int) -> None:
         """Take note of what a subgraph took."""
         before = self.expected(first, last, processor)
-        self._set((first, last, processor), ns if before >= NEVER else round(ALPHA * ns + (1 - ALPHA) * before))
+        unknown = before >= NEVER or processor in self.assumed
+        self.assumed.discard(processor)
+        now = ns if unknown else round(ALPHA * ns + (1 - ALPHA) * before)
+        for other in self.alike.get(processor, (processor,)):
+            self.set((first, last, other), now)
+
+    def runs_on(self, processor: int) -> bool:
+        """Whether one processor runs the whole network."""
+        return self.expected(0, self.units - 1, processor) < NEVER
 
     def wholes(self) -> Iterable[tuple[int, int]]:
         """Processors that run the whole network, and how long each takes."""
@@ -60,12 +72,17 @@ class Network:
             if (ns := self.expected(0, self.units - 1, processor)) < NEVER:
                 yield processor, ns
 
-    def grow(self, processors: int) -> None:
-        """The device has more processors now, of which this network uses none yet."""
-        self.table.extend([NEVER] * ((processors - self.processors) * self.units**2))
-        self.processors = processors
+    def forget(self, processor: int) -> None:
+        """It cannot run there any more."""
+        for alike in self.alike.values():
+            if processor in alike:
+                alike.remove(processor)
+        for first in range(self.units):
+            for last in range(first, self.units):
+                self.table[(processor * self.units + first) * self.units + last] = NEVER
 
-    def _set(self, key: tuple[int, int, int], ns: int) -> None:
+    def set(self, key: tuple[int, int, int], ns: int) -> None:
+        """Say what is expected of (first unit, last unit, processor). Raises InputError where that is not there."""
         first, last, processor = key
         if not (0 <= first <= last < self.units and 0 <= processor < self.processors):
             raise InputError(f"'{self.name}' has no units {first} to {last}, or the device no processor {processor}")

@@ -61,6 +61,8 @@ class Scheduler:
 
     Attributes:
         masks: likewise.
+        overlaps: per processor those that share a resource with it, itself among them.
+        widths: per processor how many resources it takes.
         queue: what waits for a decision, in the order of arrival; what has begun stands before the rest.
         running: what was started.
         committed: what a policy gave to a processor that is busy, in that order.
@@ -71,28 +73,21 @@ class Scheduler:
 
     def __init__(self, policy: Chooses, masks: Sequence[int]) -> None:
         self.policy = policy
-        self.masks: list[int] = []
+        self.masks = list(masks)
+        self.overlaps = [[q for q, other in enumerate(self.masks) if other & mask] for mask in self.masks]
+        self.widths = [mask.bit_count() for mask in self.masks]
         self.queue: list[Request] = []
         self.running: list[Dispatch] = []
         self.committed: list[Dispatch] = []
         self.active: dict[Network, tuple[int, int]] = {}
         self.now_ns = 0
-        self.free_ns = array("q")
-        self._nobody = array("q")
+        self.free_ns = array("q", [0]) * len(self.masks)
+        self._nobody = array("q", [0]) * len(self.masks)
         self._shortest = Shortest()
         self._busy = self._blocked = 0
         self._number = 0
         self._started: list[Dispatch] = []
         self._dropped: list[Request] = []
-        self.add_processors(masks)
-
-    def add_processors(self, masks: Sequence[int]) -> None:
-        """The device has more processors from now on."""
-        self.masks += masks
-        self.overlaps = [[q for q, other in enumerate(self.masks) if other & mask] for mask in self.masks]
-        self.widths = [mask.bit_count() for mask in self.masks]
-        self.free_ns = array("q", [0]) * len(self.masks)
-        self._nobody = array("q", [0]) * len(self.masks)
 
     # What happens
 
@@ -134,6 +129,11 @@ class Scheduler:
         if not over:
             self.queue.insert(0, request)
         return over
+
+    def again(self, dispatch: Dispatch) -> None:
+        """A subgraph could not be run where it was: its request waits before all others for another processor."""
+        self.running.remove(dispatch)
+        self.queue.insert(0, dispatch.request)
 
     def decide(self, now_ns: int) -> tuple[list[Dispatch], list[Request]]:
         """What starts now, and what is dropped."""

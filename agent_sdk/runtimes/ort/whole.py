@@ -30,7 +30,7 @@ class WholeOrt(Forks):
     Args:
         source: the network's file.
         threads: how many compute.
-        held: holds what they compute on, while one run lasts.
+        held: holds what they compute on, while one run lasts; by its key at the arbiter.
 
     Attributes:
         about: what ONNX Runtime says of the file.
@@ -42,7 +42,7 @@ class WholeOrt(Forks):
         self,
         source: str | os.PathLike[str] | bytes,
         threads: int,
-        held: Callable[[], AbstractContextManager[None]] = nullcontext,
+        held: Callable[[int | None], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
         self._held = held
         options = ort.SessionOptions()
@@ -71,7 +71,7 @@ class WholeOrt(Forks):
     def in_child(self) -> None:
         """What is loaded stays, also once this is closed."""
         keep(dict(vars(self)))
-        self._held = nullcontext  # the cores' arbiter stays with the parent
+        self._held = lambda _: nullcontext()  # the cores' arbiter stays with the parent
 
     @property
     def session(self) -> ort.InferenceSession:
@@ -86,11 +86,16 @@ class WholeOrt(Forks):
         feed: Mapping[str, Any],
         names: Sequence[str] | None = None,
         options: ort.RunOptions | None = None,
+        *,
+        key: int | None = None,
     ) -> dict[str, Any]:
-        """Compute these outputs, or all; ``options`` are ONNX Runtime's. Raises InputError or ProcessorLost."""
+        """Compute these outputs, or all; ``options`` are ONNX Runtime's. Raises InputError or ProcessorLost.
+
+        ``key`` says where it stands among those that wait for the cores; None: the time of this call.
+        """
         session = self.session
         names = names or [port.name for port in self.outputs]
-        with self._held():
+        with self._held(key):
             return self._run(session, feed, names, options)
 
     def _run(

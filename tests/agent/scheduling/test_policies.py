@@ -20,7 +20,7 @@ from agent_sdk.scheduling.units import subgraphs, units, without_small_sets
 from tests import CAMPAIGN
 from tests.agent.scheduling.oracle import Asked, World
 
-MIXES = 2000 if CAMPAIGN else 20
+MIXES = 2000 if CAMPAIGN else 10
 MS = 1_000_000
 
 
@@ -52,11 +52,11 @@ def random_mix(draw: random.Random, models: list[str]) -> Mix:
             "on_late": draw.choice(("drop", "late")),
         }
         if arrival == "trace":
-            stream["trace_ms"] = [draw.uniform(0, 900) for _ in range(draw.randint(1, 20))]
+            stream["trace_ms"] = [draw.uniform(0, 390) for _ in range(draw.randint(1, 20))]
             if draw.random() < 0.5:
                 del stream["deadline_ms"], stream["period_ms"]
         streams.append(stream)
-    return Mix.model_validate({"seconds": 1, "streams": streams})
+    return Mix.model_validate({"seconds": 0.4, "streams": streams})
 
 
 @pytest.mark.parametrize("name", list(POLICIES))

@@ -1,0 +1,333 @@
+"""Runs of several networks on one agent: they wait in one queue, and its policy says who runs next, and where.
+
+A network that is *spread* (``groups.py``) is ready on several core groups, and the policy gives each run one of them.
+Any other is answered by whoever answers its session: a plan of several segments begins at once, and its keys decide at
+the device's arbiter, segment by segment; what runs in one go takes its turn when the cores are free.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any, Final, NamedTuple
+
+from agent_sdk.engine import Device, Executor
+from agent_sdk.engine.turn import Turn
+from agent_sdk.errors import (
+    DeviceClosedError,
+    DroppedError,
+    ExecutionError,
+    NotWantedError,
+    QueueFullError,
+    refuse_unless_seconds,
+)
+from agent_sdk.forking import Forks, watch_forks
+from agent_sdk.journey.catalogue import Feed, Plans
+from agent_sdk.journey.trial import FAILURES
+from agent_sdk.scheduling.job import USUAL, Job, JobStats, Terms
+from agent_sdk.scheduling.network import Network
+from agent_sdk.scheduling.policies import Policy
+from agent_sdk.scheduling.request import Request, check_terms
+from agent_sdk.scheduling.scheduler import Dispatch, Scheduler
+from hope_schema import HOST
+
+MOST_QUEUED: Final = 1024
+"""Runs that may wait by default."""
+THREADS: Final = 64
+"""Runs under way at most; the arbiter tells no more resources apart."""
+GUESS_NS: Final = 1_000_000
+"""What a network is taken to last that has never run."""
+
+
+@dataclass(eq=False)
+class _Member:
+    """A session among the others.
+
+    Attributes:
+        plans: who answers it.
+        network: what policies know of it.
+        executors: by processor, where it is spread.
+        stats: what became of its jobs.
+    """
+
+    plans: Plans
+    network: Network
+    executors: dict[int, Executor] = field(default_factory=dict)
+    stats: JobStats = field(default_factory=JobStats)
+
+
+class _Started(NamedTuple):
+    """What runs: a subgraph, for which job, of whose network."""
+
+    dispatch: Dispatch
+    job: Job
+    member: _Member
+
+
+class Jobs(Forks):
+    """The queue of an agent.
+
+    Args:
+        device: what runs them.
+        policy: who goes first, and where.
+        most: runs that may wait.
+    """
+
+    def __init__(self, device: Device, policy: Policy, most: int = MOST_QUEUED) -> None:
+        self._device, self._policy, self._most = device, policy, most
+        self.processors = list(device.processors)
+        """Ids, by the number that the scheduler knows a processor by."""
+        masks = [device.arbiter.mask(own.spec.resources) for own in device.processors.values()]
+        cores = [mask for mask, own in zip(masks, device.processors.values(), strict=True) if own.spec.memory == HOST]
+        every = 0
+        for mask in cores:
+            every |= mask
+        self._in_turn, self._at_once = len(masks), len(masks) + 1
+        self._scheduler = Scheduler(policy, [*masks, every, 0])
+        self._members: dict[Plans, _Member] = {}
+        self._of: dict[Network, _Member] = {}
+        self._jobs: dict[Request, Job] = {}
+        self._closed = False
+        self.in_child()
+        watch_forks(self)
+
+    def in_child(self) -> None:
+        """No job that waits in the parent is run here."""
+        self._lock = threading.RLock()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hope-job")
+
+    @property
+    def policy(self) -> Policy:
+        """Who goes first, and where."""
+        return self._policy
+
+    def use(self, policy: Policy) -> None:
+        """Have another policy decide from now on."""
+        with self._lock:
+            self._policy = self._scheduler.policy = policy
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs wait or run."""
+        return len(self._jobs)
+
+    def stats(self, plans: Plans) -> JobStats:
+        """What became of a session's jobs."""
+        with self._lock:
+            return self._member(plans).stats
+
+    def submit(self, plans: Plans, inputs: Feed, terms: Terms = USUAL) -> Job:
+        """Ask for a run; see ``Agent.submit``."""
+        return self._submit(plans, inputs, terms, here=False)[0]
+
+    def run(self, plans: Plans, inputs: Feed, terms: Terms = USUAL) -> dict[str, Any]:
+        """Ask for a run and wait for it; the calling thread computes it where its turn comes at once."""
+        job, mine = self._submit(plans, inputs, terms, here=True)
+        if mine is not None:
+            self._ran(mine, only=True)
+        try:
+            return job.result()
+        except BaseException:
+            job.cancel()  # a Ctrl-C: nobody waits any more
+            raise
+
+    def _submit(self, plans: Plans, inputs: Feed, terms: Terms, here: bool) -> tuple[Job, _Started | None]:
+        now = perf_counter_ns()
+        check_terms(terms.deadline_ms, terms.priority, terms.on_late)
+        if terms.timeout_s is not None:
+            refuse_unless_seconds("timeout_s", terms.timeout_s)
+        self._device.refuse_when_forked()
+        deadline = None if terms.deadline_ms is None else now + round(terms.deadline_ms * 1e6)
+        with self._lock:
+            if self._closed:
+                raise DeviceClosedError("the agent is closed")
+            if len(self._jobs) >= self._most:
+                raise QueueFullError(f"{len(self._jobs)} runs wait already, and no more may; try again later")
+            member = self._member(plans)
+            self._look_at(member)
+            member.stats.submitted += 1
+            request = self._scheduler.submit(
+                member.network, now, deadline_ns=deadline, priority=terms.priority, on_late=terms.on_late
+            )
+            job = self._jobs[request] = Job(request, inputs, terms.timeout_s, member.stats, self.cancel)
+            started, gone = self._decide()
+            mine = next((one for one in started if here and one.job is job), None)
+            self._hand_out([one for one in started if one is not mine])
+        self._tell_dropped(gone)
+        return job, mine
+
+    def cancel(self, job: Job) -> bool:
+        """Take a job out, or end it; see ``Job.cancel``."""
+        with self._lock:
+            if job.done() or job.request not in self._jobs:
+                return job.cancelled()
+            waits = self._scheduler.cancel(job.request)
+            gone: list[Job] = []
+            if waits:
+                del self._jobs[job.request]
+                job.stats.cancelled += 1
+                started, gone = self._decide()
+                self._hand_out(started)
+        self._tell_dropped(gone)
+        if waits:
+            job.give_up()
+        else:
+            job.wanted.cancel()
+        return True
+
+    def spread(self, plans: Plans, executors: Mapping[str, Executor], us: Mapping[str, float], in_flight: int) -> None:
+        """Have a network's runs go to these executors, by processor, of which so much is known."""
+        with self._lock:
+            member = self._member(plans)
+            number = {name: index for index, name in enumerate(self.processors)}
+            kinds: dict[str, list[int]] = {}
+            for name in executors:
+                kinds.setdefault(self._device.processors[name].spec.kind, []).append(number[name])
+            known = {self._device.processors[name].spec.kind: value for name, value in us.items()}
+            for kind, alike in kinds.items():
+                for index in alike:
+                    member.network.alike[index] = alike
+                    member.network.set((0, 0, index), round(known[kind] * 1e3))
+            member.executors = {number[name]: own for name, own in executors.items()}
+            member.network.in_flight = in_flight
+            for index in (self._in_turn, self._at_once):
+                member.network.forget(index)
+
+    def degrade(self, plans: Plans, to: Plans) -> None:
+        """Have another network answer runs of one that may be degraded and would be late."""
+        with self._lock:
+            self._look_at(self._member(to))
+            self._member(plans).network.cheaper = self._member(to).network
+
+    def leave(self, plans: Plans) -> None:
+        """A session is closed: its jobs that wait fail, those that run end, and its executors are closed."""
+        with self._lock:
+            member = self._members.pop(plans, None)
+            if member is None:
+                return
+            own = [job for job in self._jobs.values() if self._runs(job) is member]
+            del self._of[member.network]
+            for other in self._of:
+                other.cheaper = None if other.cheaper is member.network else other.cheaper
+            waiting = [job for job in own if self._scheduler.cancel(job.request)]
+            for job in waiting:
+                del self._jobs[job.request]
+                job.stats.failed += 1
+        for job in waiting:
+            job.set_exception(DeviceClosedError("the session is closed"))
+        for job in own:
+            job.wanted.cancel()
+        for executor in member.executors.values():
+            executor.close()
+
+    def close(self) -> None:
+        """Fail what waits, end what runs, and take nothing any more. Idempotent."""
+        with self._lock:
+            self._closed = True
+            members = list(self._members)
+        if not self._device.forked:
+            for plans in members:
+                self.leave(plans)
+            self._threads.shutdown(wait=False)
+
+    def _member(self, plans: Plans) -> _Member:
+        if plans not in self._members:
+            network = Network(plans.name, 1, len(self.processors) + 2, {})
+            network.in_flight = plans.in_flight
+            self._members[plans] = self._of[network] = _Member(plans, network)
+        return self._members[plans]
+
+    def _runs(self, job: Job) -> _Member | None:
+        """Whose network runs: another's where it was degraded."""
+        return self._of.get(job.request.network)
+
+    def _look_at(self, member: _Member) -> None:
+        """Who answers a session that is not spread: what holds its cores by segments begins at once."""
+        if member.executors:
+            return
+        network, last = member.network, member.plans.last
+        by_segments = last is not None and len(last.executor.program.segments) > 1
+        here, other = (self._at_once, self._in_turn) if by_segments else (self._in_turn, self._at_once)
+        if not network.runs_on(here):
+            known = None if last is None else last.serving.quiet_us.get(last.serving.current)
+            network.set((0, 0, here), round(known * 1e3) if known else GUESS_NS)
+            network.forget(other)
+            if not known:
+                network.assumed.add(here)
+
+    def _decide(self) -> tuple[list[_Started], list[Job]]:
+        """What starts now, and whose runs were dropped. With the lock."""
+        started, dropped = self._scheduler.decide(perf_counter_ns())
+        gone = [self._jobs.pop(request) for request in dropped]
+        for job in gone:
+            job.stats.dropped += 1
+        return [_Started(one, self._jobs[one.request], self._of[one.request.network]) for one in started], gone
+
+    def _hand_out(self, started: Iterable[_Started]) -> None:
+        """Have threads run what was started. With the lock."""
+        for one in started:
+            self._threads.submit(self._work, one)
+
+    def _tell_dropped(self, gone: list[Job]) -> None:
+        for job in gone:
+            allowed = ((job.deadline_ns or 0) - job.release_ns) / 1e6
+            job.set_exception(DroppedError(f"the run could not have ended within its {allowed:.3f} ms"))
+
+    def _work(self, started: _Started) -> None:
+        """Run what was started, and what starts behind it on the same thread."""
+        following: _Started | None = started
+        while following is not None:
+            following = self._ran(following)
+
+    def _ran(self, one: _Started, *, only: bool = False) -> _Started | None:
+        """Run what was started; what this thread shall run next, unless it shall run ``only`` this."""
+        job, member, where = one.job, one.member, one.dispatch.processor
+        job.started_ns = perf_counter_ns()
+        found: dict[str, Any] | BaseException
+        took, again = None, False
+        try:
+            found, alone = self._outputs(one)
+            job.ended_ns = perf_counter_ns()
+            took = job.ended_ns - job.started_ns if alone else None
+        except FAILURES as error:
+            found, again = error, where in member.executors and len(member.executors) > 1
+        except NotWantedError as error:
+            found = CancelledError() if job.wanted.cancelled else error
+        except BaseException as error:  # noqa: BLE001  the job's caller is who is told
+            found = error
+        with self._lock:
+            again = again and not self._closed
+            failed = member.executors.pop(where) if again else None
+            if again:
+                member.network.forget(where)
+                self._scheduler.again(one.dispatch)
+            else:
+                self._scheduler.finished(one.dispatch, took, failed=True)
+                del self._jobs[job.request]
+                job.stats.count(job, found)
+            started, gone = self._decide()
+            following = started.pop(0) if started and not only else None
+            self._hand_out(started)
+        self._tell_dropped(gone)
+        if not again:
+            job.settle(found)
+        if failed is not None:
+            with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
+                failed.close()
+        return following
+
+    def _outputs(self, one: _Started) -> tuple[dict[str, Any], bool]:
+        """What a run computes, and whether it was alone on its resources."""
+        job, plans = one.job, one.member.plans
+        turn = Turn(one.dispatch.key, self._policy.by_rest, job.wanted)
+        job.wanted.check()
+        executor = one.member.executors.get(one.dispatch.processor)
+        if executor is not None and plans.at(job.inputs) is not None:
+            job.where = self.processors[one.dispatch.processor]
+            outputs, trace = turn.run(executor, job.inputs, into={}, timeout_s=job.timeout_s)
+            return dict(outputs), trace.alone
+        return plans.run(job.inputs, timeout_s=job.timeout_s, turn=turn), True

@@ -1,0 +1,206 @@
+"""Jobs of an agent: answers, order, deadlines, cancelling, admission, and what goes wrong with one of many."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, wait
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from agent_sdk import Agent, Session
+from agent_sdk.errors import DeviceClosedError, DroppedError, FeedError, InputError, QueueFullError, UnplannableError
+from tests.agent.models import BRANCHING
+from tests.agent.test_session_shapes import until
+
+
+@pytest.fixture
+def session(agent: Agent) -> Iterator[Session]:
+    """A network with its plan."""
+    with agent.load(BRANCHING, background=False) as loaded:
+        yield loaded
+
+
+@contextmanager
+def occupied(agent: Agent) -> Iterator[None]:
+    """Somebody else holds every core."""
+    with agent.device.held(*agent.device.processors.values()):
+        yield
+
+
+def right(session: Session, feed: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> bool:
+    """Whether an answer is that of the network's file."""
+    wanted = session.reference.outputs(feed)
+    return all(np.allclose(outputs[name], value, atol=1e-4) for name, value in wanted.items())
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_every_job_gets_its_own_answer(agent: Agent, session: Session, spread: bool) -> None:
+    """Jobs of one session from several threads are each answered right, spread over core groups or not."""
+    if spread:
+        groups = agent.spread(session, in_flight=4)
+        assert {agent.device.processors[name].spec.kind for name in groups} == {spec.kind for spec in agent.planned}
+    feeds = [dict(session.draw(seed)) for seed in range(12)]
+    jobs = [agent.submit(session, feed, deadline_ms=60_000, priority=seed % 2) for seed, feed in enumerate(feeds)]
+    assert all(right(session, feed, job.result(60)) for feed, job in zip(feeds, jobs, strict=True))
+    stats = agent.jobs.stats(session.plans)
+    assert (stats.submitted, stats.done, stats.queued) == (12, 12, 0)
+    assert all(bool(job.where) is spread for job in jobs)
+
+
+def test_a_run_with_a_deadline_is_a_job_of_the_caller(agent: Agent, session: Session) -> None:
+    """``run`` takes a deadline, answers as without, in both its forms, and asyncio may wait for a job."""
+    feed = dict(session.draw(3))
+    plain = session.run(feed)
+    found = session.run(feed, deadline_ms=60_000)
+    listed = session.run(None, feed, priority=3)
+    assert all(np.allclose(found[name], plain[name]) for name in plain)
+    assert [value.shape for value in listed] == [value.shape for value in plain.values()]
+
+    async def waits() -> dict[str, np.ndarray]:
+        return await asyncio.wrap_future(agent.submit(session, feed))
+
+    assert right(session, feed, asyncio.run(waits()))
+
+
+def test_jobs_of_a_session_end_in_the_order_in_which_they_were_asked_for(agent: Agent, session: Session) -> None:
+    """One run in flight: whatever the deadlines, an earlier job ends before a later one begins."""
+    agent.spread(session)
+    feed = dict(session.draw())
+    jobs = [agent.submit(session, feed, deadline_ms=60_000 - 1000 * index) for index in range(8)]
+    wait(jobs, 60)
+    assert all(one.ended_ns <= other.started_ns for one, other in pairwise(jobs))
+
+
+def test_what_cannot_make_its_deadline_is_dropped_or_late(agent: Agent, session: Session) -> None:
+    """``drop`` gives a run up before it begins, ``late`` runs it all the same and counts it."""
+    agent.spread(session)
+    feed = dict(session.draw())
+    with pytest.raises(DroppedError, match=r"0\.001 ms"):
+        agent.submit(session, feed, deadline_ms=0.001, on_late="drop").result(60)
+    late = agent.submit(session, feed, deadline_ms=0.001)
+    assert right(session, feed, late.result(60))
+    stats = agent.jobs.stats(session.plans)
+    assert (stats.dropped, stats.late, stats.done) == (1, 1, 1)
+
+
+def test_a_late_run_is_degraded_to_a_cheaper_network(agent: Agent, session: Session) -> None:
+    """``degrade`` has another session answer that takes the same inputs; one with others is refused."""
+    feed = dict(session.draw())
+    with agent.load(BRANCHING, background=False) as cheaper, agent.load("squeezenet", background=True) as other:
+        with pytest.raises(InputError, match="other inputs"):
+            agent.degrade(session, other)
+        agent.degrade(session, cheaper)
+        assert right(session, feed, agent.submit(session, feed, deadline_ms=0.001, on_late="degrade").result(60))
+        assert cheaper.stats.answered
+        assert agent.jobs.stats(session.plans).late == 1
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_a_job_can_be_cancelled_while_it_waits_and_while_it_runs(agent: Agent, session: Session, spread: bool) -> None:
+    """One that waits is taken out; one that runs ends at the next border; the others are answered."""
+    if spread:
+        agent.spread(session)
+    feed = dict(session.draw())
+    with occupied(agent):
+        running = agent.submit(session, feed)
+        waiting = agent.submit(session, feed)
+        until(lambda: running.started_ns)
+        assert waiting.cancel()
+        assert waiting.cancelled()
+        last = agent.submit(session, feed)
+        assert running.cancel()
+    with pytest.raises(CancelledError):
+        running.result(60)
+    assert running.cancelled()
+    assert right(session, feed, last.result(60))
+    assert not last.cancel()
+    assert agent.jobs.stats(session.plans).cancelled == 2
+    assert right(session, feed, session.run(feed))
+
+
+def test_admission_is_bounded(agent: Agent, session: Session) -> None:
+    """A thousand jobs wait; the next one is refused at once, and all that were taken are answered."""
+    feed = dict(session.draw())
+    with occupied(agent):
+        jobs = [agent.submit(session, feed) for _ in range(1024)]
+        with pytest.raises(QueueFullError, match="1024"):
+            agent.submit(session, feed)
+        assert agent.jobs.waiting == 1024
+    assert not wait(jobs, 120).not_done
+    assert all(job.exception() is None for job in jobs)
+
+
+def test_one_bad_job_loses_only_itself(agent: Agent, session: Session) -> None:
+    """Wrong inputs, bad terms and a session that closes under its jobs fail those jobs, each with its reason."""
+    feed = dict(session.draw())
+    wrong = {name: np.zeros((7, 7), np.float32) for name in feed}
+    jobs = [agent.submit(session, wrong), agent.submit(session, feed)]
+    with pytest.raises((FeedError, InputError)):
+        jobs[0].result(60)
+    assert right(session, feed, jobs[1].result(60))
+    for terms in ({"deadline_ms": -1.0}, {"priority": 1000}, {"on_late": "soon"}, {"timeout_s": -1.0}):
+        with pytest.raises(InputError):
+            agent.submit(session, feed, **terms)
+    with agent.load(BRANCHING, background=False) as closing:
+        with occupied(agent):
+            left = [agent.submit(closing, feed) for _ in range(5)]
+            thread = threading.Thread(target=closing.close)
+            thread.start()
+            until(lambda: all(job.done() for job in left[1:]))
+        thread.join(60)
+    for job in left[1:]:
+        assert isinstance(job.exception(60), DeviceClosedError)
+    assert right(session, feed, agent.submit(session, feed).result(60))
+
+
+def test_a_processor_that_fails_is_left_out_and_the_job_goes_elsewhere(agent: Agent, session: Session) -> None:
+    """Where core groups fail, their jobs are answered by another one, and no later job goes there."""
+    agent.spread(session)
+    feed = dict(session.draw())
+    member = agent.jobs._members[session.plans]
+    *broken, left = member.executors
+    for index in broken:
+        member.executors[index].close()
+    for _ in range(5):
+        job = agent.submit(session, feed)
+        assert right(session, feed, job.result(60))
+        assert job.where == agent.jobs.processors[left]
+
+
+def test_a_pinned_answer_is_not_spread(agent: Agent) -> None:
+    """A network whose answer has to stay the same to the bit stays with who answers it."""
+    with (
+        agent.load(BRANCHING, background=False, deterministic=True) as session,
+        pytest.raises(UnplannableError, match="one processor"),
+    ):
+        agent.spread(session)
+
+
+def test_policies_may_be_changed_while_jobs_run(agent: Agent, session: Session) -> None:
+    """Every policy by name answers every job, spread or not, several networks at once."""
+    from agent_sdk.scheduling.policies import POLICIES, policy
+
+    with ExitStack() as opened:
+        other = opened.enter_context(agent.load(BRANCHING, background=False, in_flight=2))
+        agent.spread(other, in_flight=2)
+        feed = dict(session.draw())
+        for name in POLICIES:
+            agent.jobs.use(policy(name))
+            jobs = [
+                (own, agent.submit(own, feed, deadline_ms=None if index % 3 else 5_000.0))
+                for index in range(6)
+                for own in (session, other)
+            ]
+            assert all(right(own, feed, job.result(60)) for own, job in jobs)
+
+
+def test_a_closed_agent_takes_no_jobs(agent: Agent, session: Session) -> None:
+    """Jobs after the end are refused."""
+    agent.close()
+    with pytest.raises(DeviceClosedError):
+        agent.submit(session, {})
