@@ -37,6 +37,8 @@ from hope_schema import ModelGraph, TensorType
 CPU: Final = "CPU"
 ORIGINAL_NAMES: Final = "originalLayersNames"
 """What the runtime keeps with a kernel: the names of the ops that were fused into it, with commas between."""
+CHANGING_NOTHING: Final = frozenset({"Dropout", "Max", "Mean", "Min", "Sum"})
+"""Ops that with one input give it as it came, and that OpenVINO drops."""
 ACCELERATORS: Final = ("GPU", "NPU")
 FAILURES: Final = (RuntimeError, MemoryError, OSError)
 """What calls of OpenVINO raise, and the files that go with them."""
@@ -87,6 +89,8 @@ class OpenVinoProcessor(HostProcessor):
         """Convert a segment. Raises UnsupportedOp for an op that is not trusted or imported, and OutOfMemory."""
         graph = segment.model.graph
         self.refuse_untrusted((graph.op[op] for op in segment.ops), graph)
+        if passed := passed_through(segment):
+            raise UnsupportedOp(f"{self.id}: '{passed}' is an input as it came, which takes the input's buffer there")
         light, folder = self._lights.get(segment.model)
         proto = extract(light, segment.ops, segment.inputs, segment.outputs)
         try:
@@ -142,6 +146,23 @@ class OpenVinoProcessor(HostProcessor):
         always = [name for name in runs[0] if all(name in run for run in runs)]
         kernels = {name: [run[name] for run in runs] for name in always}
         return share_out(model, kernels, covered_ops(compiled, kernels, model.graph))
+
+
+def passed_through(segment: Segment) -> str:
+    """An output that is an input as it came; empty where there is none.
+
+    OpenVINO drops ops that change nothing. What is left, a parameter that is a result, has one buffer for both, so that
+    an output that is bound takes the place of the input, and every kernel reads it instead.
+    """
+    graph = segment.model.graph
+    ops = [graph.op[name] for name in segment.ops]
+    came = set(segment.inputs)
+    for op in ops:  # in order
+        read = [name for name in op.inputs if name]
+        alone = len(read) == 1 and (op.type == "Dropout" or not op.parameters)
+        if op.type in CHANGING_NOTHING and alone and read[0] in came:
+            came.add(op.outputs[0])
+    return next((name for name in segment.outputs if name in came), "")
 
 
 class OpenVinoExecutable(Executable):

@@ -135,6 +135,43 @@ def test_unsupported_is_said(processors: list[Processor]) -> None:
         processor.compile(segment_of(super_op, model))
 
 
+PASSING = [
+    ("Dropout", "", TensorProto.FLOAT),
+    ("Dropout", "half", TensorProto.FLOAT),
+    ("Max", "", TensorProto.UINT8),
+    ("Min", "", TensorProto.INT8),
+    ("Sum", "", TensorProto.FLOAT),
+]
+
+
+@pytest.mark.parametrize(("op", "ratio", "dtype"), PASSING)
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_what_passes_an_input_through_is_right_or_refused(
+    runtime: str, op: str, ratio: str, dtype: int, processors: list[Processor]
+) -> None:
+    """An output that is an input as it came, beside one that is computed: of this run, not of one before."""
+    nodes = [helper.make_node(op, ["x", *ratio.split()], ["y"]), helper.make_node("Expand", ["x", "shape"], ["z"])]
+    infos = [helper.make_tensor_value_info(name, dtype, [1, 3] if name == "x" else shape) for name, shape in
+             (("x", []), ("y", [1, 3]), ("z", [2, 3]))]  # fmt: skip
+    weights = [helper.make_tensor("shape", TensorProto.INT64, [2], [2, 3])]
+    if ratio:
+        weights.append(helper.make_tensor("half", TensorProto.FLOAT, [], [0.5]))
+    graph = helper.make_graph(nodes, "passing", infos[:1], infos[1:], weights)
+    model = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    for processor in of(processors, runtime)[:2]:
+        try:
+            executable = processor.compile(whole_network(model))
+        except UnsupportedOp:
+            assert runtime != "ort"
+            continue
+        for value in (1, 2, 3):
+            x = np.full((1, 3), value, helper.tensor_dtype_to_np_dtype(dtype))
+            outputs = run_once(executable, {"x": processor.place.from_host(x)})
+            for name, right in (("y", x), ("z", np.broadcast_to(x, (2, 3)))):
+                assert np.array_equal(processor.place.to_host(outputs[name]), right), (processor.id, name)
+        executable.close()
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_wrong_buffer_is_refused(runtime: str, processors: list[Processor]) -> None:
     """Binding an output buffer of another shape is an error, not a write past its end."""
