@@ -38,7 +38,7 @@ MAX_JOBS: Final = 64
 StepId = Annotated[int, Field(ge=0)]
 JobIndex = Annotated[int, Field(ge=0, lt=MAX_RUNS)]
 """Which of a plan's runs."""
-Method = Literal["auto", "ilp", "greedy", "partitiontuner", "codl"]
+Method = Literal["auto", "ilp", "greedy", "partitiontuner", "codl", "hpa", "neurosurgeon", "dads"]
 """How a plan is found."""
 FoundBy = Annotated[str, Field(min_length=1, max_length=128, pattern=PRINTABLE)]
 """What a plan was found by, in words: a method's name, or a way from one to another."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agent_sdk.agent import Agent
     from agent_sdk.session import Session
 
-METHODS: Final = ("auto", "ilp", "greedy", "partitiontuner", "codl")
+METHODS: Final = ("auto", "ilp", "greedy", "partitiontuner", "codl", "hpa", "neurosurgeon", "dads")
 """What ``hope_schema.plan.Method`` lists, without loading it: a command says what it does before it loads anything."""
 PRECISIONS: Final = ("fp32", "tf32", "fp16", "mixed")
 """What ``runtimes.torch.choice`` lists."""

@@ -88,6 +88,9 @@ METHODS: dict[str, Method] = {
     "mosaic": Method(f"{_HERE}.construct.mosaic:solve", serves=frozenset({"neighbours"})),
     "codl": Method(f"{_HERE}.construct.codl:solve", serves=frozenset({"neighbours"}), cuts=True),
     "partitiontuner": Method(f"{_HERE}.construct.partitiontuner:solve", serves=frozenset({"neighbours"})),
+    "hpa": Method(f"{_HERE}.construct.hpa:solve"),
+    "neurosurgeon": Method(f"{_HERE}.construct.offload:neurosurgeon"),
+    "dads": Method(f"{_HERE}.construct.offload:dads"),
     "ilp": Method(f"{_HERE}.ilp:solve", at_once=False, serves=frozenset({"queues", "neighbours"})),
     "auto": Method(f"{_HERE}.auto:solve", at_once=False, cuts=True, proves=True),
 }
