@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from time import monotonic, monotonic_ns, perf_counter_ns
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -65,8 +65,7 @@ class Instruction:
 Code = Sequence[Sequence[Instruction]]
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """How a run begins.
 
     Attributes:
@@ -320,7 +319,7 @@ class NativeLoop(Loop):
     @property
     @override
     def waited_ns(self) -> int:
-        return sum(self._library.hope_waited(self._run, lane) for lane in range(self._lanes))
+        return sum([self._library.hope_waited(self._run, lane) for lane in range(self._lanes)])
 
 
 def _mask(cores: frozenset[int]) -> bytes | None:

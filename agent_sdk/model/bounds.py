@@ -7,14 +7,17 @@ neither the graph nor a look at the feed bounds; and the guard is what a feed is
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from functools import cache
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from agent_sdk import native
 from agent_sdk.model.nodes import op_id, type_of
 from agent_sdk.model.springs import Springs
 from hope_schema import TensorType
@@ -94,20 +97,31 @@ class Guard:
         return True
 
 
+LIMITS: Final[Mapping[np.dtype[Any], int]] = {
+    np.dtype(kind): int(kind(min(ORDINARY, float(np.finfo(kind).max))).view(f"u{kind().itemsize}"))
+    for kind in (np.float16, np.float32, np.float64)
+}
+"""The bits of the largest ordinary float of a type."""
+
+
 def ordinary(array: np.ndarray) -> bool:
     """Whether all floats in an array are finite, and none exceeds ``ORDINARY``; other types are."""
-    kind = array.dtype.kind
-    if kind not in "fc" or not array.size:
+    if array.dtype.kind != "f" or not array.size:
         return True
-    if array.dtype == np.float32 and array.size <= SMALL:
-        flat = array.reshape(-1)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return bool(np.dot(flat, flat) < np.inf)  # one pass: half of what two extremes take
+    limit, library = LIMITS.get(array.dtype), _library()
+    if limit is not None and library is not None and array.flags.c_contiguous:
+        return bool(library.hope_ordinary(_start(array), array.size, array.itemsize, limit))
     return float(array.min()) >= -ORDINARY and float(array.max()) <= ORDINARY
 
 
-SMALL: Final = 8192
-"""Elements; above, a scalar product would be shared among threads of NumPy's own."""
+@cache
+def _library() -> ctypes.CDLL | None:
+    return native.library()
+
+
+def _start(array: np.ndarray) -> Any:
+    """Where an array begins: at half the price of ``array.ctypes``, which an array that is read-only has alone."""
+    return ctypes.byref(ctypes.c_char.from_buffer(array)) if array.flags.writeable else array.ctypes.data
 
 
 def bounded(

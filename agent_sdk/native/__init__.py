@@ -74,6 +74,7 @@ SIGNATURES: Final = {
     "hope_copy": (c_int, (c_void_p, c_void_p, c_size_t)),
     "hope_mark": (c_int, (c_void_p, c_size_t)),
     "hope_marked": (c_int, (c_void_p, c_size_t)),
+    "hope_ordinary": (c_int, (c_void_p, c_int64, c_int, c_uint64)),
     "hope_ort_api_base": (c_void_p, ()),
     "hope_ort_options": (c_void_p, ()),
 }

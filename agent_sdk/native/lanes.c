@@ -11,6 +11,7 @@
  * before it looks a last time, a publisher stores before it looks for sleepers. Plain looks are acquire loads.
  */
 #include "arbiter.h"
+#include "ordinary.h"
 #include "sequence.h"
 #include <sched.h>
 #include <signal.h>
@@ -636,6 +637,12 @@ EXPORT int hope_mark(unsigned char *at, size_t bytes) {
 }
 
 EXPORT int hope_marked(const unsigned char *at, size_t bytes) { return memcmp(at, MARK + 8 - bytes, bytes) ? 0 : 1; }
+
+/* Whether none of so many floats of 2, 4 or 8 bytes exceeds a limit, which is given by its bits. */
+EXPORT int hope_ordinary(const void *floats, int64_t count, int bytes, uint64_t limit) {
+    return bytes == 2 ? ordinary_halves(floats, count, (uint16_t)limit)
+         : bytes == 4 ? ordinary_floats(floats, count, (uint32_t)limit) : ordinary_doubles(floats, count, limit);
+}
 
 /* ONNX Runtime hands its C API to libraries of custom operators. This one brings none and keeps what it is handed, per
  * thread: the API, and the session options, which belong to the caller. */
