@@ -186,11 +186,15 @@ class FirstRuns:
 
 @contextmanager
 def _on_disk(content: Content) -> Iterator[Path]:
-    with content.opened() as file, tempfile.NamedTemporaryFile(suffix=content.suffix) as own:
-        if isinstance(file, bytes):
-            own.write(file)
-            own.flush()
-        yield Path(own.name if isinstance(file, bytes) else file)
+    with content.opened() as given, tempfile.TemporaryDirectory() as folder:
+        if isinstance(given.file, str):
+            yield Path(given.file)
+            return
+        own = Path(folder) / f"network{content.suffix}"
+        for file, data in ((own, given.file), *((own.parent / name, data) for name, data in given.beside.items())):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+        yield own
 
 
 def told(crashed: Crashed) -> list[str]:

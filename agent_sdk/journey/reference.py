@@ -35,7 +35,7 @@ class Reference:
         Raises ModelError, InputError for a feed that is refused, or what loading a ``WholeOrt`` raises.
         """
         self._refuse_crashing()
-        with self.content.opened() as file, closing(WholeOrt(file, 1)) as whole:
+        with self.content.opened() as given, closing(WholeOrt(given.file, 1, beside=given.beside)) as whole:
             return whole.run(feed)
 
     def inside(self, feed: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:

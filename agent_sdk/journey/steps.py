@@ -86,9 +86,9 @@ class Journey:
         if not at_once:
             self.services.first_runs.refuse_unjudged(self.content)
         try:
-            with self.content.opened() as file:
+            with self.content.opened() as given:
                 here = self.services.obtainer
-                return WholeOrt(file, len(here.soc.cores), here.device.held_by_whole)
+                return WholeOrt(given.file, len(here.soc.cores), here.device.held_by_whole, given.beside)
         except ExecutionError as error:
             raise ModelError(str(error)) from error
 

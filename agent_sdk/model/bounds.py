@@ -121,7 +121,7 @@ def _library() -> ctypes.CDLL | None:
 
 def _start(array: np.ndarray) -> Any:
     """Where an array begins: at half the price of ``array.ctypes``, which an array that is read-only has alone."""
-    return ctypes.byref(ctypes.c_char.from_buffer(array)) if array.flags.writeable else array.ctypes.data
+    return ctypes.byref(ctypes.c_char.from_buffer(array.data)) if array.flags.writeable else array.ctypes.data
 
 
 def bounded(

@@ -1,7 +1,7 @@
 """A network as it was when it was loaded, for as long as a session lives, whatever becomes of its files meanwhile.
 
-Runtimes map files of weights, and would answer with whatever is written there later; so they are given the network with
-its weights inside. What has to be loaded by its path, because there are too many, is checked before and after.
+Runtimes map files of weights, and would answer with whatever is written there later; so they are given what is in these
+files. What has to be loaded by its path, because it is too much, is checked before and after.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,7 @@ from onnx import external_data_helper
 from agent_sdk.closing import Closes
 from agent_sdk.errors import ModelError, UnplannableError, printable
 from agent_sdk.model.held import HeldFile
-from agent_sdk.model.source import MAX_MODEL_BYTES, load_external, parse, tensors
+from agent_sdk.model.source import MAX_MODEL_BYTES, ends_early, external, load_external, parse, tensors
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 """A model: a file's path, the name of a zoo network, an ONNX file's bytes, or a proto."""
@@ -35,6 +36,19 @@ EXTERNAL: Final = b"location"
 """What a file says that keeps weights in other files; one that does not say it anywhere keeps none."""
 RUNTIMES_OWN: Final = b"ORTM"
 """What ONNX Runtime's own format has at bytes 4 to 8."""
+
+
+@dataclass(frozen=True)
+class Loadable:
+    """What a runtime loads a network from.
+
+    Attributes:
+        file: a path, or the bytes of the network's file.
+        beside: what is in the files of its weights, by the names that it has for them; by a path these are found.
+    """
+
+    file: str | bytes
+    beside: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class Content(Closes):
@@ -121,53 +135,54 @@ class Content(Closes):
                 f"{self.where} is in ONNX Runtime's own format, which that alone runs; "
                 "for a plan, give the .onnx file that it was made from"
             )
-        proto = self._with_weights()
-        for file in self._files:
-            file.digest()  # what is behind an answer has the time for it
-        return proto
-
-    def _with_weights(self) -> onnx.ModelProto:
         proto = parse(self._read(), self.where)
         if self._missing is not None:
             raise self._missing
         load_external(proto, self._weights, self.where)
+        for file in self._files:
+            file.digest()  # what is behind an answer has the time for it
         return proto
 
     @contextmanager
-    def opened(self) -> Iterator[str | bytes]:
-        """What a runtime loads the network from as it is: a path, or the bytes of a file, valid until the end.
+    def opened(self) -> Iterator[Loadable]:
+        """What a runtime loads the network from as it is, valid until the end.
 
         Raises ModelError where the network has changed since it was loaded, or while the runtime read it.
         """
         if self._file is None:
-            yield self._data
+            yield Loadable(self._data)
         elif self._runtimes_own or not os.path.exists(self._file.at):
-            yield self._file.read()
+            yield Loadable(self._file.read())
         elif not self._beside and self._missing is None:
             self._file.check()
-            yield self._file.at
+            yield Loadable(self._file.at)
             self._file.check()
+        elif (read := self._in_memory()) is not None:
+            yield read
         else:
-            yield from self._opened_beside()
+            for turn in range(2):
+                for file in self._files:
+                    file.check(by_path=True)
+                if turn == 0:
+                    yield Loadable(str(self.path))
 
-    def _opened_beside(self) -> Iterator[str | bytes]:
-        """With the weights inside, so that what is in memory is nobody else's; where they are too many, the files."""
-        try:
-            with_weights = _serialised(self._with_weights())
-        except UnplannableError:
-            with_weights = b""
-        except ModelError as error:
-            if error is not self._missing:
-                raise
-            with_weights = b""
-        if with_weights:
-            yield with_weights
-            return
-        for turn in range(2):
-            for file in self._files:
-                file.check(by_path=True)
-            if turn == 0:
-                yield str(self.path)
+    def _in_memory(self) -> Loadable | None:
+        """All of it, so that nobody else can write there; None where it is too much, or some of it is missing.
+
+        NOTE: mapped instead of read it would load faster, and a file cut short meanwhile would end the process.
+        """
+        if self._missing is not None or sum(file.size for file in self._files) > MAX_MODEL_BYTES:
+            return None
+        data = self._read()
+        proto = parse(data, self.where)
+        for tensor, location, offset, size in external(proto, self.where):
+            if offset + size > self._beside[location].size:
+                raise ends_early(self.where, location, tensor)
+        at_top = sum(map(external_data_helper.uses_external_data, proto.graph.initializer))
+        if at_top < sum(map(external_data_helper.uses_external_data, tensors(proto.graph))):
+            load_external(proto, self._weights, self.where)
+            return Loadable(_serialised(proto))  # ONNX Runtime looks for those of inner graphs on disk
+        return Loadable(data, {location: file.read() for location, file in self._beside.items()})
 
     def _hold_beside(self) -> None:
         """Open the files of weights; where one cannot be, a runtime may still load the network by its path."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -124,12 +125,17 @@ def _names(graph: onnx.GraphProto) -> Iterator[str | bytes]:
             yield from _names(inner)
 
 
-def load_external(proto: onnx.ModelProto, read: Callable[[str, int, int], bytes], where: str) -> None:
-    """Put weights that lie in other files inside; ``read`` gives a file's bytes by location, offset and length.
+class External(NamedTuple):
+    """Where a tensor's data lies in another file: where in it, and how many bytes the tensor's shape needs."""
 
-    Raises ModelError for files that are shorter than is declared, UnplannableError for more weights than are cut.
-    """
-    left = MAX_MODEL_BYTES
+    tensor: onnx.TensorProto
+    location: str
+    offset: int
+    size: int
+
+
+def external(proto: onnx.ModelProto, where: str) -> Iterator[External]:
+    """Yield the weights that lie in other files. Raises ModelError for declarations that contradict themselves."""
     try:
         for tensor in filter(external_data_helper.uses_external_data, tensors(proto.graph)):
             expected = expected_bytes(tensor)
@@ -137,20 +143,41 @@ def load_external(proto: onnx.ModelProto, read: Callable[[str, int, int], bytes]
             offset = info.offset or 0
             if info.length is not None and info.length != expected:
                 raise ModelError(f"{where}: weights '{tensor.name}' need {expected} bytes, {info.length} are declared")
-            left -= expected
-            if left < 0:
-                raise UnplannableError(
-                    f"{where} has more than {MAX_MODEL_BYTES} bytes of weights, the most a plan cuts"
-                )
-            if offset < 0 or len(data := read(info.location, offset, expected)) != expected:
-                raise ModelError(f"{where}: its external weights '{info.location}' end before '{tensor.name}' does")
-            tensor.raw_data = data
-            tensor.ClearField("data_location")
-            del tensor.external_data[:]
+            if offset < 0:
+                raise ends_early(where, info.location, tensor)
+            yield External(tensor, info.location, offset, expected)
     except (OSError, ValueError) as error:
         if isinstance(error, ModelError):
             raise
         raise ModelError(f"{where}: its external weights cannot be read: {error}") from error
+
+
+def ends_early(where: str, location: str, tensor: onnx.TensorProto) -> ModelError:
+    """What is raised of a file that is shorter than the weights in it."""
+    return ModelError(f"{where}: its external weights '{location}' end before '{tensor.name}' does")
+
+
+def load_external(proto: onnx.ModelProto, read: Callable[[str, int, int], bytes], where: str) -> None:
+    """Put weights that lie in other files inside; ``read`` gives a file's bytes by location, offset and length.
+
+    Raises ModelError for files that are shorter than is declared, UnplannableError for more weights than are cut.
+    """
+    left = MAX_MODEL_BYTES
+    for tensor, location, offset, size in external(proto, where):
+        left -= size
+        if left < 0:
+            raise UnplannableError(f"{where} has more than {MAX_MODEL_BYTES} bytes of weights, the most a plan cuts")
+        try:
+            data = read(location, offset, size)
+        except (OSError, ValueError) as error:
+            if isinstance(error, ModelError):
+                raise
+            raise ModelError(f"{where}: its external weights cannot be read: {error}") from error
+        if len(data) != size:
+            raise ends_early(where, location, tensor)
+        tensor.raw_data = data
+        tensor.ClearField("data_location")
+        del tensor.external_data[:]
 
 
 def _make_dense(graph: onnx.GraphProto, where: str) -> None:

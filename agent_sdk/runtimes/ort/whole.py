@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import onnxruntime as ort
@@ -21,6 +22,9 @@ from agent_sdk.runtimes.ort.processor import SPIN_US
 REFUSED: Final = ("InvalidArgument", "INVALID_ARGUMENT", "Required inputs", "Missing Input", "Got invalid dimensions")
 """What the runtime says of a feed that does not fit the network."""
 
+NONE_BESIDE: Final[Mapping[str, bytes]] = MappingProxyType({})
+"""The network has all of its weights inside, or they are found by its path."""
+
 
 class WholeOrt(Forks):
     """One session on so many threads. Raises CompilationFailed or OutOfMemory.
@@ -31,6 +35,7 @@ class WholeOrt(Forks):
         source: the network's file.
         threads: how many compute.
         held: holds what they compute on, while one run lasts; by its key at the arbiter.
+        beside: what is in the files that hold its weights, by the names that it has for them.
 
     Attributes:
         about: what ONNX Runtime says of the file.
@@ -43,12 +48,17 @@ class WholeOrt(Forks):
         source: str | os.PathLike[str] | bytes,
         threads: int,
         held: Callable[[int | None], AbstractContextManager[None]] = lambda _: nullcontext(),
+        beside: Mapping[str, bytes] = NONE_BESIDE,
     ) -> None:
         self._held = held
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 4
         options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
+        if beside:
+            options.add_external_initializers_from_files_in_memory(
+                list(beside), list(beside.values()), list(map(len, beside.values()))
+            )
         given = source if isinstance(source, bytes) else os.fspath(source)
         try:
             with cancelling(partial(options.set_load_cancellation_flag, True)):

@@ -11,10 +11,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.external_data_helper import set_external_data
 
 from agent_sdk import Agent
 from agent_sdk.errors import ModelError
 from agent_sdk.model import Content, read_network
+from agent_sdk.model.source import tensors
 from tests.agent.test_session_shapes import until
 
 SIZE = 64
@@ -118,7 +120,7 @@ def test_a_file_that_was_only_moved_is_the_same_file(beside: bool, tmp_path: Pat
             (tmp_path / f"old-{file.name}").chmod(0o400)
         assert content.proto() == network(2.0)
         with content.opened() as file:
-            assert isinstance(file, bytes) == beside
+            assert isinstance(file.file, bytes) == bool(file.beside) == beside
         weights = tmp_path / f"old-{DATA if beside else 'net.onnx'}"
         about = weights.stat()
         weights.chmod(0o600)
@@ -130,6 +132,41 @@ def test_a_file_that_was_only_moved_is_the_same_file(beside: bool, tmp_path: Pat
             content.proto()
         with pytest.raises(ModelError, match="has changed since it was loaded"), content.opened():
             pass
+
+
+@pytest.mark.parametrize("inner", [False, True], ids=["at the top", "in a branch too"])
+def test_weights_are_read_from_wherever_they_lie(inner: bool, agent: Agent, tmp_path: Path) -> None:
+    """Several files, in folders, from any offset on, and those of branches, also once all of them are gone."""
+    proto, files = network(2.0), dict[str, bytes]()
+    if inner:
+        other = helper.make_graph(
+            [helper.make_node("Add", ["y", "c"], ["kept"])],
+            "branch",
+            [],
+            [helper.make_tensor_value_info("kept", TensorProto.FLOAT, [1, SIZE])],
+            [numpy_helper.from_array(np.full(SIZE, 4.0, np.float32), "c")],
+        )
+        proto.graph.node.append(helper.make_node("If", ["which"], ["z"], then_branch=other, else_branch=other))
+        proto.graph.input.append(helper.make_tensor_value_info("which", TensorProto.BOOL, []))
+        proto.graph.output[0].name = "z"
+    for place, tensor in enumerate(tensors(proto.graph)):
+        location = f"part/{tensor.name}.bin" if place % 2 else "weights.bin"
+        before = files.get(location, b"") + b"\xff" * (place + 1)
+        files[location] = before + tensor.raw_data
+        set_external_data(tensor, location, len(before), len(tensor.raw_data))
+        tensor.ClearField("raw_data")
+    (tmp_path / "net" / "part").mkdir(parents=True)
+    for name, data in files.items():
+        (tmp_path / "net" / name).write_bytes(data)
+    (tmp_path / "net" / "net.onnx").write_bytes(proto.SerializeToString())
+    feed = {**FEED, **({"which": np.array(True)} if inner else {})}
+    expected = 6.0 if inner else 2.0
+    with agent.load(tmp_path / "net" / "net.onnx") as session:
+        shutil.rmtree(tmp_path / "net")
+        np.testing.assert_allclose(session.run(None, feed)[0], expected, rtol=1e-5)
+        until(lambda: session.stats.prepared == 1 or bool(session.notes))
+        np.testing.assert_allclose(session.run(None, feed)[0], expected, rtol=1e-5)
+        assert session.verify(feed).correct
 
 
 def test_what_the_caller_holds_may_change(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
