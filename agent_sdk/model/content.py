@@ -32,6 +32,8 @@ MAX_OPEN: Final = 32
 """Files of one network that are kept open; further ones are found again by their path, and must be the same file."""
 ENDS_BYTES: Final = 64 * 1024
 """Of a file's beginning and of its end, where its graph stands; what lies between is weights."""
+SMALL_BYTES: Final = 1024
+"""Weights smaller than this may be shapes; exporters leave them in the network's own file."""
 EXTERNAL: Final = b"location"
 """What a file says that keeps weights in other files; one that does not say it anywhere keeps none."""
 RUNTIMES_OWN: Final = b"ORTM"
@@ -138,7 +140,7 @@ class Content(Closes):
         proto = parse(self._read(), self.where)
         if self._missing is not None:
             raise self._missing
-        load_external(proto, self._weights, self.where)
+        load_external(external(proto, self.where), self._weights, self.where)
         for file in self._files:
             file.digest()  # what is behind an answer has the time for it
         return proto
@@ -173,16 +175,16 @@ class Content(Closes):
         """
         if self._missing is not None or sum(file.size for file in self._files) > MAX_MODEL_BYTES:
             return None
-        data = self._read()
-        proto = parse(data, self.where)
-        for tensor, location, offset, size in external(proto, self.where):
+        proto = parse(self._read(), self.where)
+        found = list(external(proto, self.where))
+        for tensor, location, offset, size in found:
             if offset + size > self._beside[location].size:
                 raise ends_early(self.where, location, tensor)
         at_top = sum(map(external_data_helper.uses_external_data, proto.graph.initializer))
-        if at_top < sum(map(external_data_helper.uses_external_data, tensors(proto.graph))):
-            load_external(proto, self._weights, self.where)
-            return Loadable(_serialised(proto))  # ONNX Runtime looks for those of inner graphs on disk
-        return Loadable(data, {location: file.read() for location, file in self._beside.items()})
+        # ONNX Runtime looks for those of inner graphs on disk, and for shapes in the network's own file.
+        inside = [one for place, one in enumerate(found) if place >= at_top or one.size < SMALL_BYTES]
+        load_external(inside, self._weights, self.where)
+        return Loadable(_serialised(proto), {location: file.read() for location, file in self._beside.items()})
 
     def _hold_beside(self) -> None:
         """Open the files of weights; where one cannot be, a runtime may still load the network by its path."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -157,13 +157,13 @@ def ends_early(where: str, location: str, tensor: onnx.TensorProto) -> ModelErro
     return ModelError(f"{where}: its external weights '{location}' end before '{tensor.name}' does")
 
 
-def load_external(proto: onnx.ModelProto, read: Callable[[str, int, int], bytes], where: str) -> None:
+def load_external(found: Iterable[External], read: Callable[[str, int, int], bytes], where: str) -> None:
     """Put weights that lie in other files inside; ``read`` gives a file's bytes by location, offset and length.
 
     Raises ModelError for files that are shorter than is declared, UnplannableError for more weights than are cut.
     """
     left = MAX_MODEL_BYTES
-    for tensor, location, offset, size in external(proto, where):
+    for tensor, location, offset, size in found:
         left -= size
         if left < 0:
             raise UnplannableError(f"{where} has more than {MAX_MODEL_BYTES} bytes of weights, the most a plan cuts")
