@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Query
+from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from hope_schema.base import PRINTABLE
-from planner_api.errors import ForbiddenError
+from planner_api.errors import ForbiddenError, InvalidError
 from planner_api.web.body import TooLargeError
 from planner_api.web.error import HttpError
 
 MAX_BYTES = 8 * 1024
 MAX_FIELDS = 32
+Form = TypeVar("Form", bound=BaseModel)
 
 Words = Annotated[str, Query(max_length=256, pattern=PRINTABLE)]
 """What somebody looks for."""
@@ -33,6 +35,23 @@ async def read_form(request: Request) -> dict[str, str]:
             "form-not-signed", "This form is not of your present session; open the page again. Nothing was changed."
         )
     return fields
+
+
+def valid(kind: type[Form], /, **given: Any) -> Form:
+    """What a form says, as a message of the contract. Raises InvalidError, which names what to look at again."""
+    try:
+        return kind.model_validate(given, strict=False)
+    except ValidationError as error:
+        where = sorted({str(item["loc"][0]) for item in error.errors()})
+        raise InvalidError("invalid", f"This cannot be; look again at: {', '.join(where)}.") from None
+
+
+def scaled(text: str, factor: float) -> float | str | None:
+    """A number as people write it, times a factor; None for nothing, the text itself for what is no number."""
+    try:
+        return float(text.strip().replace(",", ".")) * factor if text.strip() else None
+    except ValueError:
+        return text
 
 
 async def read_fields(request: Request) -> dict[str, str]:

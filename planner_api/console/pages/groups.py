@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import ValidationError
 from starlette.responses import RedirectResponse
 
 from hope_schema import GroupSelector
 from hope_schema.registry import PLAIN
-from planner_api.console.forms import read_form
+from hope_schema.registry import PlainName as Name
+from planner_api.console.forms import read_form, scaled, valid
 from planner_api.console.rendering import render
 from planner_api.devices.audit.service import actor_of
 from planner_api.devices.groups import service
-from planner_api.errors import InvalidError
 from planner_api.web.parameters import AfterName, PlainName
 from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
 
 ROWS = 50
+
+
+class Sent(GroupSelector):
+    """What the form says."""
+
+    name: Name
 
 
 @router.get("/groups")
@@ -41,22 +45,16 @@ async def listing(
 async def store(request: Request) -> Response:
     """Make a group, or choose its devices anew."""
     fields = await read_form(request)
-    name = fields.get("name", "").strip()
     pairs = [part.partition("=") for part in _parts(fields.get("labels", ""))]
-    try:
-        selector = GroupSelector(
-            socs=tuple(_parts(fields.get("socs", ""))),
-            labels={key.strip(): value.strip() for key, _, value in pairs},
-            share=float(fields.get("share", "100").replace(",", ".")) / 100.0,
-        )
-    except ValidationError as error:
-        where = sorted({str(item["loc"][0]) for item in error.errors()})
-        raise InvalidError("invalid", f"There is no such group; look again at: {', '.join(where)}.") from None
-    except ValueError:
-        raise InvalidError("invalid", "Say in per cent which part of the devices it takes, e.g. 10.") from None
-    if len(name) > 100 or not re.fullmatch(PLAIN, name):
-        raise InvalidError("invalid", "A group's name has letters, digits, dots, dashes and underscores, at most 100.")
-    await service.store(request.app.state.planner.database, name, selector, actor_of(request.scope))
+    sent = valid(
+        Sent,
+        name=fields.get("name", "").strip(),
+        socs=_parts(fields.get("socs", "")),
+        labels={key.strip(): value.strip() for key, _, value in pairs},
+        share=scaled(fields.get("share", "100"), 0.01),
+    )
+    selector = GroupSelector(socs=sent.socs, labels=sent.labels, share=sent.share)
+    await service.store(request.app.state.planner.database, sent.name, selector, actor_of(request.scope))
     return RedirectResponse("/console/groups", status_code=303)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
-from hope_schema import FanoutRequest
+from hope_schema import FanoutRequest, RolloutPolicy
 from planner_api.console.charts import bars
-from planner_api.console.forms import read_form
+from planner_api.console.forms import read_form, valid
 from planner_api.console.rendering import render
 from planner_api.devices.audit.service import actor_of
-from planner_api.errors import InvalidError, model_unknown
+from planner_api.errors import model_unknown
 from planner_api.models.names import service as names
 from planner_api.models.names.routes import Before
 from planner_api.plans.ahead import plan_ahead
@@ -98,8 +98,6 @@ async def plan_everywhere(request: Request, model_hash: ModelHash) -> Response:
 async def set_rollout(request: Request, model_hash: ModelHash) -> Response:
     """Say how new versions of a model's plans reach devices."""
     fields = await read_form(request)
-    rollout = fields.get("rollout", "")
-    if rollout not in ROLLOUTS:
-        raise InvalidError("invalid", "Choose how new versions shall reach devices.")
-    await request.app.state.planner.releases.set_rollout(model_hash, rollout, actor_of(request.scope))
+    policy = valid(RolloutPolicy, rollout=fields.get("rollout"))
+    await request.app.state.planner.releases.set_rollout(model_hash, policy.rollout, actor_of(request.scope))
     return RedirectResponse(f"/console/models/{model_hash}", status_code=303)

@@ -6,16 +6,14 @@ import math
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
-from pydantic import ValidationError
 from starlette.responses import RedirectResponse
 
 from hope_schema import Release, ReleaseRequest
 from hope_schema.wording import plural
-from planner_api.console.forms import read_form
+from planner_api.console.forms import read_form, scaled, valid
 from planner_api.console.rendering import percent, render
 from planner_api.devices.audit.service import actor_of
 from planner_api.devices.groups.repository import names as names_of_groups
-from planner_api.errors import InvalidError
 from planner_api.models.names import service as names
 from planner_api.rollout.routes import Before, ReleaseId
 from planner_api.rollout.service import Action
@@ -64,21 +62,15 @@ async def listing(request: Request, before: Before = None) -> Response:
 async def begin(request: Request) -> Response:
     """Begin a release."""
     fields = await read_form(request)
-    hours = fields.get("hold_h", "1").strip().replace(",", ".")
-    try:
-        message = ReleaseRequest(
-            model=fields.get("model", "").strip(),
-            alias=fields.get("alias", "").strip() or None,
-            group=fields.get("group") or None,
-            approval="approval" in fields,
-            again="again" in fields,
-            hold_s=float(hours) * 3600.0,
-        )
-    except ValidationError as error:
-        where = sorted({".".join(map(str, item["loc"])) for item in error.errors()})
-        raise InvalidError("invalid", f"This cannot be released so; look again at: {', '.join(where)}.") from None
-    except ValueError:
-        raise InvalidError("invalid", "Say in hours how long a stage lasts at least, e.g. 0.5.") from None
+    message = valid(
+        ReleaseRequest,
+        model=fields.get("model", "").strip(),
+        alias=fields.get("alias", "").strip() or None,
+        group=fields.get("group") or None,
+        approval="approval" in fields,
+        again="again" in fields,
+        hold_s=scaled(fields.get("hold_h", "1"), 3600.0),
+    )
     made: Release = await request.app.state.planner.releases.begin(message, actor_of(request.scope))
     return RedirectResponse(f"/console/releases/{made.release_id}", status_code=303)
 

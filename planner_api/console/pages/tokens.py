@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Request, Response
 from starlette.responses import RedirectResponse
 
+from hope_schema import NewClaim
 from hope_schema.base import Digest
 from planner_api.console import repository as sessions
-from planner_api.console.forms import read_form
+from planner_api.console.forms import read_form, scaled, valid
 from planner_api.console.rendering import render
 from planner_api.devices import repository, service
 from planner_api.devices.audit.service import actor_of, record
-from planner_api.errors import InvalidError, NotFoundError
+from planner_api.errors import NotFoundError
 from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
@@ -23,10 +24,15 @@ LISTED = 200
 """Newest tokens shown, and as many claims."""
 LIFETIMES = {"1": "a day", "30": "30 days", "365": "a year", "": "no end"}
 """Days to how that is called."""
-MAX_LABEL = 128
-MAX_USES = 10_000_000
 
 Number = Annotated[int, Path(ge=1, le=2**62)]
+
+
+class Sent(NewClaim):
+    """What the form says."""
+
+    kind: Literal["admin", "viewer", "claim"]
+    days: Literal["1", "30", "365", ""]
 
 
 @router.get("/tokens")
@@ -39,25 +45,23 @@ async def listing(request: Request) -> Response:
 async def create(request: Request) -> Response:
     """Make a token and show it, this once."""
     fields = await read_form(request)
-    kind, label, days = fields.get("kind", ""), fields.get("label", "").strip(), fields.get("days", "")
-    if kind not in ("admin", "viewer", "claim"):
-        raise InvalidError("invalid", "Choose what kind of token it shall be.")
-    if len(label) > MAX_LABEL or not label.isprintable():
-        raise InvalidError("invalid", f"A note has at most {MAX_LABEL} characters, all of them printable.")
-    if days not in LIFETIMES:
-        raise InvalidError("invalid", "Choose how long it shall be valid.")
-    uses = fields.get("uses", "").strip() if kind == "claim" else ""
-    if uses and not (uses.isascii() and uses.isdigit() and 1 <= int(uses) <= MAX_USES):
-        raise InvalidError("invalid", f"A claim is good for 1 to {MAX_USES} devices; leave it empty for any number.")
+    sent = valid(
+        Sent,
+        kind=fields.get("kind"),
+        label=fields.get("label", "").strip(),
+        uses=fields.get("uses", "").strip() or None,
+        days=(days := fields.get("days", "")),
+        lifetime_s=scaled(days, 86_400.0),
+    )
     made = await service.issue(
         request.app.state.planner.database,
-        cast(Literal["admin", "viewer", "claim"], kind),
+        sent.kind,
         actor_of(request.scope),
-        label=label,
-        uses=int(uses) if uses else None,
-        lifetime_s=int(days) * 86_400.0 if days else None,
+        label=sent.label,
+        uses=sent.uses if sent.kind == "claim" else None,
+        lifetime_s=sent.lifetime_s,
     )
-    return await _page(request, made=made.token, kind=kind)
+    return await _page(request, made=made.token, kind=sent.kind)
 
 
 @router.post("/tokens/{number}")
