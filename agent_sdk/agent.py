@@ -28,6 +28,7 @@ from agent_sdk.first.measuring import Measuring
 from agent_sdk.first.runs import FirstRuns
 from agent_sdk.journey.catalogue import Feed, Plans
 from agent_sdk.journey.demand import Budget, cpu_s
+from agent_sdk.journey.hosts import Hosts
 from agent_sdk.journey.planfile import (
     pack_plan,
     read_plan,
@@ -62,7 +63,7 @@ from agent_sdk.scheduling.policies import EarliestDeadline, Policy
 from agent_sdk.scheduling.policies import policy as chosen
 from agent_sdk.scheduling.request import Late
 from agent_sdk.session import Session
-from hope_schema import MeasuredRun, PlanReply, Processor
+from hope_schema import MeasuredRun, Missing, Observations, PlanReply, Processor
 from hope_schema.plan import Method
 
 
@@ -85,6 +86,7 @@ class Agent(Closes):
         measuring_s: seconds that each ``load`` may measure for, once the planner can predict what it does not know.
         wait_s: seconds the planner may hold a plan back to improve it; None takes what it has at once.
         planner_timeout_s: seconds any other call to a remote planner may take; then what is at hand answers.
+        hosts: a file that names other machines whose processors plans may use (``docs/hosts.md``); weights go there.
         cache: where plans, the embedded planner's database and this device's id are kept.
         progress: called with the ``Progress`` of every phase and step, of all networks.
         policy: who goes first where several networks run, and where (``scheduling.policies``): a name, or a policy.
@@ -112,6 +114,7 @@ class Agent(Closes):
         measuring_s: float = A_LITTLE_S,
         wait_s: float | None = None,
         planner_timeout_s: float = DEADLINE_S,
+        hosts: str | os.PathLike[str] | None = None,
         cache: str | os.PathLike[str] | None = None,
         progress: Listener | None = None,
         policy: str | Policy = EarliestDeadline.name,
@@ -162,7 +165,8 @@ class Agent(Closes):
         planned = discover(processors, soc=self.soc, frozen=frozen, precision=precision)
         self.planned = tuple(processor.spec for processor in planned)
         """The processors that plans are made for; the device also has the runtimes as their users run them."""
-        self.device = Device([*planned, *discover_plain(processors, self.soc, frozen)])
+        others = Hosts.named(None if hosts is None else Path(hosts), self.soc.cores)
+        self.device = Device([*planned, *discover_plain(processors, self.soc, frozen), *others.processors()])
         obtainer = Obtainer(
             supplier=self._supplier,
             device=self.device,
@@ -174,8 +178,9 @@ class Agent(Closes):
             measuring_s=measuring_s,
             wait_s=wait_s,
             embedded=embedded,
-            notes=tuple(note for note in (*notes, _unused(precision, self.planned)) if note),
+            notes=tuple(note for note in (*notes, _unused(precision, self.planned), *others.notes) if note),
             progress=self.progress,
+            hosts=others,
         )
         own = self.device.processors
         self._services = Services(
@@ -364,6 +369,12 @@ class Agent(Closes):
     def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False) -> Obtained:
         """Obtain the plan of a model; see ``Obtainer.obtain``."""
         return self._services.fit_for(model).obtainer.obtain(model, renew=renew, at_once=at_once)
+
+    def measure(self, model: Model, missing: Missing, budget_s: float) -> Observations:
+        """Measure these figures of a model here, for so many seconds. Raises ProcessorError, DeviceClosedError."""
+        processors = [self.device.processors[spec.id] for spec in self.planned]
+        measuring = self._services.obtainer.measuring
+        return measuring.measured(model, processors, missing, budget_s, lambda _: None)
 
     def report(self, plan: PlanReply, measured_us: float, runs: int) -> str:
         """Tell a remote planner how long a plan really takes here; returns what went wrong, if anything."""

@@ -27,7 +27,7 @@ from hope_schema.fleet import (
 )
 from hope_schema.graph import ModelGraph, Op, Tensor, TensorType
 from hope_schema.history import MovedStep, PlanDiff, PlanHistory, PlanVersion, Results
-from hope_schema.hosts import Host, Link, PlannedHost
+from hope_schema.hosts import Host, Link, Offer, PlannedHost
 from hope_schema.messages import (
     Job,
     Missing,
@@ -136,6 +136,7 @@ __all__ = [
     "NewToken",
     "Objective",
     "Observations",
+    "Offer",
     "Op",
     "Overheads",
     "PartColumns",

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from pydantic import Field, model_validator
 
 from hope_schema.base import Contract, Count, FigureMicroseconds, Frequency, Label
-from hope_schema.profile import HOST
+from hope_schema.profile import HOST, Processor
 
 MAX_HOSTS: Final = 16
 """Most hosts that a plan may use beside the device."""
@@ -50,6 +50,22 @@ class Link(Contract):
     def _leads_away(self) -> Link:
         if self.source == self.target:
             raise ValueError(f"a link from '{self.source}' to itself")
+        return self
+
+
+class Offer(Contract):
+    """What an agent that lends its processors says of itself: they are named as on that machine."""
+
+    soc: Label
+    frequency: Frequency
+    processors: Annotated[tuple[Processor, ...], Field(min_length=1, max_length=1024, strict=False)]
+
+    @model_validator(mode="after")
+    def _is_its_own(self) -> Offer:
+        if any(one.host != HOST for one in self.processors):
+            raise ValueError("an agent lends its own processors alone")
+        if len({one.id for one in self.processors}) != len(self.processors):
+            raise ValueError("a processor is offered twice")
         return self
 
 

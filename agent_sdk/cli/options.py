@@ -170,6 +170,7 @@ _OPTIONS: Final = (
     ),
     click.option("--input", type=click.Path(path_type=Path), metavar="FILE.npz", help="inputs by name (else random)"),
     click.option("--planner", metavar="URL", help="planner to ask; without it one runs inside this process"),
+    click.option("--hosts", type=click.Path(path_type=Path), metavar="FILE.toml", help="other machines that may help"),
     click.option("--token", help="bearer token for the planner (default: of enrolling, else $HOPE_TOKEN)"),
     click.option("--soc", metavar="NAME", help="SoC the profile belongs to (default: read from this machine)"),
     click.option("--frequency", metavar="LABEL", help="operating point (default: read from this machine)"),
@@ -209,7 +210,7 @@ _OPTIONS: Final = (
     click.option("-v", "--verbose", is_flag=True, help="say who answers, and why, on stderr"),
 )
 _AGENT: Final = (
-    "planner", "token", "soc", "frequency", "method", "processors", "precision", "measuring_s", "wait_s",
+    "planner", "hosts", "token", "soc", "frequency", "method", "processors", "precision", "measuring_s", "wait_s",
     "planner_timeout_s",
 )  # fmt: skip
 """Those of these options that an agent is made with."""

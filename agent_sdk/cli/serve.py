@@ -23,12 +23,13 @@ MIB: Final = 2**20
 
 
 @click.command(epilog=EXAMPLES)
-@click.option("--models", required=True, metavar="[NAME=]FILE,...", help="networks; files, or names of the zoo")
+@click.option("--models", default="", metavar="[NAME=]FILE,...", help="networks; files, or names of the zoo")
 @click.option("--listen", default="127.0.0.1:8000", show_default=True, metavar="HOST:PORT", help="HTTP; port 0: any")
 @click.option("--grpc", default="127.0.0.1:8001", show_default=True, metavar="HOST:PORT|off", help="gRPC")
 @click.option("--tokens", type=click.Path(path_type=Path), metavar="FILE", help="a token a line: who may call")
 @click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="certificate in PEM")
 @click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="its key in PEM")
+@click.option("--lend", is_flag=True, help="lend this machine's processors to agents that hold a token")
 @click.option("--requests", type=click.IntRange(1, 65536), default=256, show_default=True, help="under way at once")
 @click.option(
     "--memory", type=click.IntRange(16), metavar="MIB", help="of requests at once (default: half of what is free)"
@@ -38,6 +39,7 @@ MIB: Final = 2**20
 )
 @click.option("--grace", type=click.FloatRange(0, 3600), default=30.0, show_default=True, help="seconds to end in")
 @click.option("--planner", metavar="URL", help="planner to ask; without it one runs inside this process")
+@click.option("--soc", metavar="NAME", help="SoC the profile belongs to (default: read from this machine)")
 @click.option("--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0-7,ort@8-15")
 @click.option("--precision", type=click.Choice(PRECISIONS), default=PRECISIONS[0], show_default=True)
 def serve(
@@ -48,15 +50,19 @@ def serve(
     tokens: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
+    lend: bool,
     requests: int,
     memory: int | None,
     in_flight: int,
     grace: float,
     planner: str | None,
+    soc: str | None,
     processors: str | None,
     precision: str,
 ) -> int:
     """Serve networks to other programs until a signal asks to stop; then answer what is under way, and end."""
+    if not models and not lend:
+        raise click.UsageError("say what to serve: --models FILE,..., or --lend")
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key are given together")
     from agent_sdk.agent import Agent
@@ -64,6 +70,7 @@ def serve(
     from agent_sdk.server.access import Access, Address, Tls
 
     try:
+        from agent_sdk.server.lending import Lending
         from agent_sdk.server.models import Served
         from agent_sdk.server.serving import Server, Settings
     except ModuleNotFoundError as error:
@@ -84,14 +91,15 @@ def serve(
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a client takes one
     with ExitStack() as closing:
-        agent = closing.enter_context(Agent(planner, processors=processors, precision=precision))
+        agent = closing.enter_context(Agent(planner, soc=soc, processors=processors, precision=precision))
         served = []
-        for named in models.split(","):
+        for named in filter(None, models.split(",")):
             name, _, source = named.strip().rpartition("=")
             session = closing.enter_context(agent.load(source, in_flight=in_flight))
-            served.append(Served(name or session.name, session))
-        server = closing.enter_context(Server(served, access, settings))
-        shown = ", ".join(one.name for one in served)
+            served.append(Served.of_session(name or session.name, session))
+        lending = closing.enter_context(Lending(agent, settings.memory)) if lend else None
+        server = closing.enter_context(Server(served, access, settings, lending))
+        shown = ", ".join([*(one.name for one in served), *(["its processors"] if lend else [])])
         for url in server.urls:
             click.echo(f"hope-agent serves {shown} at {url}", err=True)
         ended.wait()

@@ -24,7 +24,7 @@ from agent_sdk.model.feeds import ATTEMPTS, Drawn, Feeds
 from agent_sdk.model.weights import GRAPH_FILE, LightModels
 from agent_sdk.records import Records
 from agent_sdk.runtimes.base import PACKAGES, Compiler, Package, Processor
-from hope_schema import Plan
+from hope_schema import HOST, Plan
 from hope_schema.base import Contract
 from hope_schema.hashing import digest
 
@@ -136,8 +136,9 @@ class FirstRuns:
 
         What else it fails with it fails with here as well.
         """
-        compilers = sorted({own for name in plan.processors_used if (own := self.processors[name].compiler)})
-        if not compilers:
+        used = [self.processors[name] for name in plan.processors_used]
+        compilers = sorted({own.compiler for own in used if own.compiler})
+        if not compilers or any(own.spec.host != HOST for own in used):  # a child is connected to no other host
             return
 
         def run() -> Reply:

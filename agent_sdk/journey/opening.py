@@ -208,7 +208,7 @@ class _Opening:
         """
         before, here, plan = self.obtained, self.obtainer, self.obtained.plan
         traces = trial.traces.get(PLAN, ())
-        if plan is None or before.source != "planner" or not trial.calm or PLAN in trial.failures:
+        if plan is None or plan.hosts or before.source != "planner" or not trial.calm or PLAN in trial.failures:
             return None
         if not is_outdated(plan, traces):
             return None

@@ -24,6 +24,7 @@ from agent_sdk.errors import (
 )
 from agent_sdk.files import one_at_a_time
 from agent_sdk.first.measuring import Measuring
+from agent_sdk.journey.hosts import NOBODY, Hosts
 from agent_sdk.machine.soc import Soc
 from agent_sdk.measure.profiler import untrusted
 from agent_sdk.model import Model
@@ -71,6 +72,7 @@ class Obtainer:
         embedded: the database of a planner inside this process.
         notes: what is to be said with every plan.
         progress: is told of phases and steps.
+        hosts: other machines that plans may use.
     """
 
     supplier: PlanSupplier
@@ -85,6 +87,7 @@ class Obtainer:
     embedded: Path | None
     notes: tuple[str, ...]
     progress: Reporter
+    hosts: Hosts = NOBODY
 
     def recall(self, model: Model) -> Obtained | None:
         """The plan that an earlier start kept on disk, asking nobody."""
@@ -114,6 +117,9 @@ class Obtainer:
         try:
             notes += supplier.send_earlier()
             served = None if renew or copy is None else supplier.confirmed(copy, self.wait_s)
+            if served is None and self.hosts.reached:
+                notes += self.hosts.measure(model, supplier, self.device_id)
+                question = self._question(model)  # without those that have just failed
             cached = served is not None
             if served is None:
                 served = self._asked(model, question, measured, at_once)
@@ -264,12 +270,15 @@ class Obtainer:
 
     def request(self, model_hash: str) -> PlanRequest:
         """What is asked for. Raises InputError for a SoC or a frequency that is none."""
+        hosts, links = self.hosts.asked()
         try:
             return PlanRequest(
                 jobs=(Job(model_hash=model_hash),),
                 soc=self.soc.name,
                 frequency=self.soc.frequency,
                 processors=tuple(spec.id for spec in self.planned),
+                hosts=hosts,
+                links=links,
                 method=self.method,
             )
         except ValidationError as error:

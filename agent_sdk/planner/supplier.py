@@ -167,7 +167,11 @@ class PlanSupplier(Forks):
 
     def missing(self, question: Question) -> Missing:
         """What this device should measure."""
-        return self._call(lambda client: client.submitting(question.graph, lambda: client.missing(question.measurable)))
+        return self.lacking(question.graph, question.measurable)
+
+    def lacking(self, graph: ModelGraph, measurable: MissingRequest) -> Missing:
+        """What the planner lacks of a network on some device."""
+        return self._call(lambda client: client.submitting(graph, lambda: client.missing(measurable)))
 
     def plan(self, question: Question, wait_s: float | None) -> ServedPlan:
         """The planner's plan."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
+
+from pydantic import BaseModel, ValidationError
 
 from agent_sdk.errors import RefusedError, printable
 from agent_sdk.server.access import Access
 from agent_sdk.server.admission import Admission
 from agent_sdk.server.connection import Exchange
+from agent_sdk.server.lending import Measuring
 from agent_sdk.server.metrics import Metrics
 from agent_sdk.server.models import Models
 from agent_sdk.server.said import model_config, model_statistics, repository_index, server_metadata
@@ -25,7 +29,16 @@ MOST_JSON: Final = 16 * 2**20
 READ: Final = 24
 """Bytes of memory that a byte of JSON may come to take once it is read."""
 _MODEL: Final = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?"
+MOST_ECHOED: Final = 2**22
+"""Most bytes that are given back to measure the way."""
 _Route = Callable[[Exchange, dict[str, str]], None]
+
+
+class _Load(BaseModel):
+    parameters: dict[str, Any] = {}
+
+
+_Message = TypeVar("_Message", bound=BaseModel)
 
 
 class Http:
@@ -45,13 +58,17 @@ class Http:
             ("GET", r"/v2/health/live", lambda exchange, _: exchange.answer(200, b'{"live": true}')),
             ("GET", r"/v2/health/ready", self._ready),
             ("GET", r"/v2/?", lambda exchange, _: _say(exchange, server_metadata())),
-            ("GET", r"/v2/models/stats", lambda exchange, _: _say(exchange, model_statistics(self._all))),
+            ("GET", r"/v2/models/stats", lambda exchange, _: _say(exchange, model_statistics(self._models.all))),
             ("GET", rf"{_MODEL}/ready", self._model_ready),
             ("GET", rf"{_MODEL}/stats", self._stats),
             ("GET", rf"{_MODEL}/config", self._config),
             ("GET", _MODEL, self._metadata),
-            ("POST", r"/v2/repository/index", lambda exchange, _: _say(exchange, repository_index(self._all))),
-            ("POST", r"/v2/repository/models/[^/]+/(?:un)?load", _fixed),
+            ("POST", r"/v2/repository/index", lambda exchange, _: _say(exchange, repository_index(self._models.all))),
+            ("POST", r"/v2/repository/models/(?P<name>[^/]+)/load", self._load),
+            ("POST", r"/v2/repository/models/(?P<name>[^/]+)/unload", self._unload),
+            ("GET", r"/v2/hope", self._offer),
+            ("POST", r"/v2/hope/link", self._link),
+            ("POST", r"/v2/hope/models/(?P<name>[^/]+)/measure", self._measure),
             ("GET", r"/metrics", self._scrape),
         )
         self._routes = [(method, re.compile(path), route) for method, path, route in routes]
@@ -92,10 +109,6 @@ class Http:
             fields = {"retry-after": 1}
         exchange.answer(error.status, json.dumps({"error": str(error)}).encode(), fields=fields)
 
-    @property
-    def _all(self) -> list[Any]:
-        return list(self._models.by_name.values())
-
     def _infer(self, exchange: Exchange, named: dict[str, str]) -> None:
         served = self._models.find(named["name"], named["version"])
         given = exchange.fields.get("inference-header-content-length", str(exchange.length))
@@ -117,8 +130,10 @@ class Http:
             elif size > len(body):
                 raise RefusedError(400, "Inference-Header-Content-Length is no number of bytes of this body")
             asked = Asked(served, bytes(body[:size]), body[size:])
+            began = time.perf_counter()
             outputs = self._models.infer(served, asked.inference, room, "http")
-            exchange.answer(200, *asked.answer(outputs, room))
+            took = f"run;dur={(time.perf_counter() - began) * 1e3:.3f}"
+            exchange.answer(200, *asked.answer(outputs, room), fields={"server-timing": took})
 
     def _ready(self, exchange: Exchange, _: dict[str, str]) -> None:
         if self._admission.draining:
@@ -138,6 +153,40 @@ class Http:
     def _stats(self, exchange: Exchange, named: dict[str, str]) -> None:
         _say(exchange, model_statistics([self._models.find(named["name"], named["version"])]))
 
+    def _load(self, exchange: Exchange, named: dict[str, str]) -> None:
+        lending = self._models.lending
+        with self._admission.admitted() as room:
+            room.take(2 * exchange.length)  # as it is sent, and as it is read
+            body = exchange.body(room.take)
+            lending.load(named["name"], _read(_Load, body).parameters, room.take)
+            exchange.answer(200, b"{}")
+
+    def _unload(self, exchange: Exchange, named: dict[str, str]) -> None:
+        self._models.lending.unload(named["name"])
+        _say(exchange, {})
+
+    def _offer(self, exchange: Exchange, _: dict[str, str]) -> None:
+        exchange.answer(200, self._models.lending.offer().model_dump_json().encode())
+
+    def _link(self, exchange: Exchange, _: dict[str, str]) -> None:
+        """Take in bytes and give back as many as are asked for, so that the way here can be measured."""
+        wanted = exchange.fields.get("x-hope-bytes", "0")
+        if not self._models.lending or not wanted.isdigit() or int(wanted) > MOST_ECHOED:
+            raise RefusedError(400, f"X-Hope-Bytes is a number up to {MOST_ECHOED}")
+        with self._admission.admitted() as room:
+            room.take(int(wanted))
+            exchange.body(room.take)
+            exchange.answer(200, b"", [memoryview(bytes(int(wanted)))])
+
+    def _measure(self, exchange: Exchange, named: dict[str, str]) -> None:
+        with self._admission.admitted() as room:
+            if exchange.length > MOST_JSON:
+                raise RefusedError(413, f"the JSON of a request may have {MOST_JSON} bytes")
+            room.take(exchange.length * READ)
+            wanted = _read(Measuring, exchange.body(room.take))
+            found = self._models.lending.measure(named["name"], wanted)
+            exchange.answer(200, found.model_dump_json().encode())
+
     def _scrape(self, exchange: Exchange, _: dict[str, str]) -> None:
         fields: dict[str, str | int] = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
         exchange.answer(200, self._metrics.render(), fields=fields)
@@ -150,5 +199,10 @@ def _say(exchange: Exchange, said: object) -> None:
     exchange.answer(200, json.dumps(said).encode())
 
 
-def _fixed(_exchange: Exchange, _named: dict[str, str]) -> None:
-    raise RefusedError(400, "the networks of this server are those that it was started with")
+def _read(kind: type[_Message], body: memoryview) -> _Message:
+    try:
+        return kind.model_validate_json(bytes(body))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the body"
+        raise RefusedError(400, f"{where}: {first['msg']}") from None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -27,11 +27,16 @@ from agent_sdk.server.datatypes import BYTES, NUMPY, OF_PORT
 from agent_sdk.server.metrics import Metrics
 from agent_sdk.session import Session
 
+if TYPE_CHECKING:
+    from agent_sdk.server.lending import Lending
+
 VERSION: Final = "1"
 """The one version that every network has."""
 PLATFORM: Final = "onnx_hope"
 UNOFFERED: Final = ("sequence_id", "shared_memory_region", "classification")
 """Parameters of extensions that change what is computed, and that are not offered."""
+LENT: Final = "lent"
+"""What networks of others are counted as."""
 HIGHEST_PRIORITY: Final = 100
 """That of the protocol's level 1; each further level is one lower."""
 
@@ -75,19 +80,41 @@ class Statistics:
 
 
 class Served:
-    """One network under its name. Raises InputError where the protocol has no type for a tensor of it."""
+    """One network under its name.
 
-    def __init__(self, name: str, session: Session) -> None:
-        self.name, self.session, self.statistics = name, session, Statistics()
-        self.inputs, self.outputs = session.plans.ends()
-        self._takes = {port.name: port for port in (*self.inputs, *session.plans.about.optional)}
-        self._gives = {port.name: port for port in self.outputs}
-        for port in (*self._takes.values(), *self.outputs):
+    Args:
+        name: what it is asked for by.
+        inputs, outputs: what has to be given, and what is computed.
+        optional: what may be given as well.
+        run: computes the outputs by name.
+
+    Raises InputError where the protocol has no type for a tensor of it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        inputs: Sequence[Port],
+        outputs: Sequence[Port],
+        run: Callable[[Inference], Mapping[str, np.ndarray]],
+        optional: Sequence[Port] = (),
+    ) -> None:
+        self.name, self.inputs, self.outputs, self.statistics = name, inputs, outputs, Statistics()
+        self.run = run
+        self._takes = {port.name: port for port in (*inputs, *optional)}
+        self._gives = {port.name: port for port in outputs}
+        for port in (*self._takes.values(), *outputs):
             if port.type not in OF_PORT:
                 raise InputError(f"'{name}' cannot be served: the protocol has no type for '{port.name}' ({port.type})")
-        sizes = [_size(port) for port in self.outputs]
+        sizes = [_size(port) for port in outputs]
         self.answer_bytes = sum(size for size in sizes if size is not None)
         """What all outputs take whose shapes are fixed."""
+
+    @classmethod
+    def of_session(cls, name: str, session: Session) -> Served:
+        """A network that an agent has loaded. Raises InputError."""
+        inputs, outputs = session.plans.ends()
+        return cls(name, inputs, outputs, lambda asked: session.run(asked.feed), session.plans.about.optional)
 
     def check(self, name: str, datatype: str, shape: Sequence[int]) -> None:
         """Raise RefusedError unless the network has such an input, of this type, and this shape where that is fixed."""
@@ -128,21 +155,40 @@ class Served:
 
 
 class Models:
-    """The networks by name, and inferences of them, from any number of threads."""
+    """The networks by name, and inferences of them, from any number of threads.
 
-    def __init__(self, served: Sequence[Served], metrics: Metrics) -> None:
-        self.by_name = {one.name: one for one in served}
-        self._metrics = metrics
-        if len(self.by_name) != len(served):
+    Args:
+        served: those that are there as long as the server is.
+        metrics: what counts inferences.
+        lending: those that others send, if anybody may.
+    """
+
+    def __init__(self, served: Sequence[Served], metrics: Metrics, lending: Lending | None = None) -> None:
+        self._fixed = {one.name: one for one in served}
+        self._metrics, self._lending = metrics, lending
+        if len(self._fixed) != len(served):
             raise InputError("two networks have the same name: give one of them another, as NAME=FILE")
+
+    @property
+    def all(self) -> list[Served]:
+        """All networks that there are now."""
+        return [*self._fixed.values(), *(self._lending.lent() if self._lending else ())]
+
+    @property
+    def lending(self) -> Lending:
+        """What others may use. Raises RefusedError where nobody may."""
+        if self._lending is None:
+            raise RefusedError(400, "this server lends nothing: its networks are those that it was started with")
+        return self._lending
 
     def find(self, name: str, version: str = "") -> Served:
         """The network of this name. Raises RefusedError."""
-        if name not in self.by_name:
-            raise RefusedError(404, f"no network is called '{printable(name[:64])}'")
+        found = self._fixed.get(name) or (self._lending and self._lending.find(name))
+        if not found:
+            raise RefusedError(404, f"no network is called '{printable(name[:128])}'")
         if version not in ("", VERSION):
             raise RefusedError(404, f"'{name}' has version {VERSION} alone, not '{printable(version[:16])}'")
-        return self.by_name[name]
+        return found
 
     def has(self, name: str, version: str = "") -> bool:
         """Whether there is such a network."""
@@ -166,12 +212,12 @@ class Models:
         finally:
             took = time.perf_counter_ns() - began
             served.statistics.add(took, well=outcome == "ok")
-            self._metrics.inferred(served.name, transport, outcome, took * 1e-9)
+            self._metrics.inferred(served.name if served.name in self._fixed else LENT, transport, outcome, took * 1e-9)
 
 
 def _computed(served: Served, inference: Inference) -> Mapping[str, np.ndarray]:
     try:
-        return served.session.run(inference.feed)
+        return served.run(inference)
     except InputError as error:
         raise RefusedError(400, str(error)) from error
     except RunTimeoutError as error:

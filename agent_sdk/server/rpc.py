@@ -106,9 +106,9 @@ class Grpc:
                 "config": model_config(self._models.find(request.name, request.version))
             },
             "ModelStatistics": self._statistics,
-            "RepositoryIndex": lambda _, __: {"models": repository_index(list(self._models.by_name.values()))},
-            "RepositoryModelLoad": _fixed,
-            "RepositoryModelUnload": _fixed,
+            "RepositoryIndex": lambda _, __: {"models": repository_index(self._models.all)},
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
         }
         handlers = {}
         for name, (takes, gives, streams) in methods().items():
@@ -147,8 +147,19 @@ class Grpc:
         self._access.check(str(shown), "localhost")  # no page in a browser speaks gRPC
 
     def _statistics(self, request: Any, _: grpc.ServicerContext) -> dict[str, Any]:
-        named = [self._models.find(request.name, request.version)] if request.name else self._models.by_name.values()
+        named = [self._models.find(request.name, request.version)] if request.name else self._models.all
         return model_statistics(list(named))
+
+    def _load(self, request: Any, _: grpc.ServicerContext) -> dict[str, Any]:
+        lending = self._models.lending
+        with self._admission.admitted() as room:
+            room.take(2 * request.ByteSize())
+            lending.load(request.model_name, _parameters(request.parameters), room.take)
+        return {}
+
+    def _unload(self, request: Any, _: grpc.ServicerContext) -> dict[str, Any]:
+        self._models.lending.unload(request.model_name)
+        return {}
 
     def _infer(self, request: Any, _: grpc.ServicerContext) -> Answer:
         served = self._models.find(request.model_name, request.model_version)
@@ -174,10 +185,6 @@ class Grpc:
                     yield made(error_message=str(error), infer_response={"id": request.id})
         finally:
             self._streams.release()
-
-
-def _fixed(_request: Any, _context: grpc.ServicerContext) -> dict[str, Any]:
-    raise RefusedError(400, "the networks of this server are those that it was started with")
 
 
 def _inference(served: Served, request: Any) -> Inference:

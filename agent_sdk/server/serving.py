@@ -10,6 +10,7 @@ from agent_sdk.closing import Closes
 from agent_sdk.server.access import Access, Address, Tls
 from agent_sdk.server.admission import Admission
 from agent_sdk.server.http import Http
+from agent_sdk.server.lending import Lending
 from agent_sdk.server.listener import Listener
 from agent_sdk.server.metrics import Metrics
 from agent_sdk.server.models import Models, Served
@@ -42,10 +43,18 @@ class Settings:
 class Server(Closes):
     """Serves from the moment it is made; ``close`` drains it.
 
+    Args:
+        served: the networks that are there as long as it is.
+        access: who may call.
+        settings: where it listens, and what it bounds.
+        lending: what others may use of this machine.
+
     Raises InputError for an address that cannot be had, or that others reach where nobody needs a token.
     """
 
-    def __init__(self, served: Sequence[Served], access: Access, settings: Settings) -> None:
+    def __init__(
+        self, served: Sequence[Served], access: Access, settings: Settings, lending: Lending | None = None
+    ) -> None:
         self._settings = settings
         for address in filter(None, (settings.http, settings.grpc)):
             access.refuse_open(address)
@@ -57,7 +66,7 @@ class Server(Closes):
             ("connections", "Clients connected over HTTP."): lambda: float(self._listener.connections),
         }
         metrics = Metrics(gauges)
-        models = Models(served, metrics)
+        models = Models(served, metrics, lending)
         self._listener: Listener = Listener(settings.http, context, Http(models, admission, access, metrics))
         self._grpc = settings.grpc and Grpc(models, admission, access, settings.grpc, settings.tls)
         self._closed = False

@@ -1,0 +1,108 @@
+"""Other machines in a plan: which there are, what is known of them, and the ways there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent_sdk.closing import Closes
+from agent_sdk.errors import ExecutionError, PlannerError
+from agent_sdk.model import Model, extract
+from agent_sdk.planner.supplier import PlanSupplier
+from agent_sdk.runtimes.remote.host import RemoteHost
+from agent_sdk.runtimes.remote.processor import RemoteProcessor
+from agent_sdk.runtimes.remote.settings import read_hosts
+from hope_schema import Host, Link, MissingRequest
+
+log = logging.getLogger(__name__)
+
+MEASURING_S: Final = 20.0
+"""Seconds that a host is asked to measure for, where the planner lacks figures of it."""
+
+
+@dataclass(frozen=True)
+class Hosts(Closes):
+    """The hosts that were reached.
+
+    Attributes:
+        reached: them, each with a name of its own.
+        cores: this machine's, where their answers are waited for.
+        notes: which were not reached, and why.
+    """
+
+    reached: tuple[RemoteHost, ...] = ()
+    cores: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def named(cls, file: Path | None, cores: Iterable[int]) -> Hosts:
+        """Those that a file names. Raises InputError for a file that names none."""
+        reached: list[RemoteHost] = []
+        notes = []
+        for name, settings in (read_hosts(file) if file is not None else {}).items():
+            try:
+                reached.append(RemoteHost(name, settings))
+            except ExecutionError as error:
+                notes.append(f"host '{name}' is not used: {error}")
+                log.warning("%s", notes[-1])
+        return cls(tuple(reached), frozenset(cores), tuple(notes))
+
+    def processors(self) -> list[RemoteProcessor]:
+        """What they lend."""
+        return [RemoteProcessor(host, lent, self.cores) for host in self.reached for lent in host.offer.processors]
+
+    def asked(self) -> tuple[tuple[Host, ...], tuple[Link, ...]]:
+        """The hosts that answer, and the ways there, as a plan's request names them."""
+        up = [host for host in self.reached if not host.is_down]
+        hosts = (
+            Host(
+                name=host.name,
+                soc=host.offer.soc,
+                frequency=host.offer.frequency,
+                processors=tuple(lent.id for lent in host.offer.processors),
+            )
+            for host in up
+        )
+        return tuple(hosts), tuple(link for host in up for link in host.way.links())
+
+    def measure(self, model: Model, supplier: PlanSupplier, device_id: str) -> list[str]:
+        """Have each host measure what the planner lacks of it, and send that; sentences about what went wrong."""
+        notes = []
+        for host in self.reached:
+            try:
+                _measure(host, model, supplier, device_id)
+            except (ExecutionError, PlannerError) as error:
+                notes.append(f"host '{host.name}' was not measured: {error}")
+        return notes
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        for host in self.reached:
+            host.close()
+
+
+NOBODY: Final = Hosts()
+
+
+def _measure(host: RemoteHost, model: Model, supplier: PlanSupplier, device_id: str) -> None:
+    wanted = MissingRequest(
+        model_hash=model.graph.model_hash,
+        soc=host.offer.soc,
+        frequency=host.offer.frequency,
+        device_id=device_id,
+        processors=host.offer.processors,
+    )
+    missing = supplier.lacking(model.graph, wanted)
+    if not missing.latencies and not missing.transfers:
+        return
+    graph = model.graph
+    whole = extract(model, graph.op, graph.inputs, graph.outputs).SerializeToString(deterministic=True)
+    name = host.send(whole, host.offer.processors[0].id)
+    try:
+        found = host.measure(name, missing, MEASURING_S)
+    finally:
+        host.forget(name)
+    supplier.send(found.model_copy(update={"device_id": device_id, "soc": host.offer.soc}))

@@ -1,0 +1,1 @@
+"""Processors of other machines, over the Open Inference Protocol."""

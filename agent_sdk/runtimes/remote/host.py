@@ -1,0 +1,213 @@
+"""A host that lends its processors: what it offers, the networks that were sent there, and runs of them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost, UnsupportedOp, printable
+from agent_sdk.runtimes.remote.line import GoneError, Line, Reply, request
+from agent_sdk.runtimes.remote.link import Way
+from agent_sdk.runtimes.remote.settings import HostSettings
+from hope_schema import Missing, Observations, Offer
+
+log = logging.getLogger(__name__)
+
+CONNECT_S: Final = 2.0
+"""Longest time that connecting, or a short question, may take."""
+LOAD_S: Final = 20.0
+"""Longest time that a network may take to be made ready there, beside what its bytes take."""
+SLOWEST: Final = 64 * 1024
+"""Bytes a second that a link has at least."""
+RETRY_S: Final = 2.0
+"""How long a host that failed is left alone: whoever asks meanwhile is told so at once."""
+MOST_FILE: Final = 2**31 - 1
+"""Most bytes of a network's file: protobuf has no longer messages."""
+PROBE_BYTES: Final = 256 * 1024
+PROBES: Final = 3
+_RAN = re.compile(r"\brun;dur=([0-9.]+)")
+
+
+class RemoteHost:
+    """Another machine; may be used from any number of threads.
+
+    Args:
+        name: what it is called here.
+        settings: where it is, and what it serves us for.
+
+    Raises ProcessorLost where it cannot be reached or does not offer anything, InputError for settings that are none.
+    """
+
+    def __init__(self, name: str, settings: HostSettings) -> None:
+        self.name, self._settings = name, settings
+        host, port, _ = settings.place
+        self._address, self._context = (host, port), settings.context()
+        shown = f"[{host}]" if ":" in host else host
+        self._fields: dict[str, str | int] = {"host": f"{shown}:{port}"}
+        if settings.token:
+            self._fields["authorization"] = f"Bearer {settings.token}"
+        self._idle: deque[Line] = deque()
+        self._down_until = 0.0
+        self._why = ""
+        self._sending = threading.Lock()
+        self._sent: dict[str, int] = {}
+        self.closed = False
+        try:
+            offer = Offer.model_validate_json(self.say("GET", "/v2/hope"))
+        except ValidationError as error:
+            raise ProcessorLost(f"host '{name}' offers no processors as this agent knows them: {error}") from None
+        wanted = settings.processors
+        lent = tuple(one for one in offer.processors if wanted is None or one.id in wanted)
+        if not lent:
+            offered = ", ".join(one.id for one in offer.processors)
+            raise ProcessorLost(f"host '{name}' lends none of {', '.join(wanted or ())}, but {offered}")
+        self.offer = offer.model_copy(update={"processors": lent})
+        self.way = self._measured()
+
+    @property
+    def is_down(self) -> bool:
+        """Whether it failed a moment ago, and is left alone for a while."""
+        return time.monotonic() < self._down_until
+
+    # Requests
+
+    def say(self, method: str, path: str, body: bytes = b"", within_s: float = CONNECT_S) -> bytes:
+        """Ask something whose answer is JSON. Raises ProcessorLost, or what the host's refusal means."""
+        head = request(method, path, self._fields, len(body))
+        reply, said = self.ask([head, body], [], within_s)
+        self.refuse(reply, said)
+        return said
+
+    def ask(
+        self, parts: Sequence[bytes | memoryview], into: Sequence[memoryview], within_s: float
+    ) -> tuple[Reply, bytes]:
+        """Make a request on a connection that is idle, or on a new one. Raises ProcessorLost."""
+        if self.is_down:
+            raise ProcessorLost(f"host '{self.name}' is left alone for a while: {self._why}")
+        began = time.monotonic()
+        try:
+            while True:
+                with self._line(within_s) as line:
+                    try:
+                        return line.ask(parts, into, max(0.001, within_s - (time.monotonic() - began)))
+                    except GoneError:  # it was idle for too long; what was asked changes nothing there, so ask again
+                        continue
+        except ProcessorLost as error:
+            self._down_until, self._why = time.monotonic() + RETRY_S, str(error)
+            raise
+
+    @contextmanager
+    def _line(self, within_s: float) -> Iterator[Line]:
+        try:
+            line = self._idle.pop()
+        except IndexError:
+            line = Line(self._address, self._context, self.name, min(within_s, CONNECT_S))
+        try:
+            yield line
+        finally:
+            if self.closed:
+                line.close()
+            elif not line.closed:
+                self._idle.append(line)
+
+    def refuse(self, reply: Reply, said: bytes) -> None:
+        """Raise what it means that the host refused; nothing where it did not."""
+        if reply.status == 200:
+            return
+        try:
+            why = printable(str(json.loads(said)["error"]))[:400]
+        except (ValueError, KeyError, TypeError):
+            why = "no reason"
+        kinds: dict[int, type[ProcessorError]] = {400: UnsupportedOp, 413: OutOfMemory, 503: OutOfMemory}
+        kind = kinds.get(reply.status, ProcessorLost)
+        raise kind(f"host '{self.name}' refuses with {reply.status}: {why}")
+
+    def learn(self, reply: Reply, sent: int, received: int, took_us: float) -> float:
+        """Take in how long a run took, and how long the way; returns what the host says that it computed."""
+        said = _RAN.search(reply.fields.get("server-timing", ""))
+        ran_us = min(float(said[1]) * 1e3 if said else 0.0, took_us)
+        self.way.learn(sent, received, took_us - ran_us)
+        return ran_us
+
+    # Networks
+
+    def send(self, file: bytes, processor: str) -> str:
+        """Send a network, unless it is there, and return its name; ``forget`` says that it is not needed any more.
+
+        Raises OutOfMemory where the host is full or the file too large, UnsupportedOp where it refuses the network,
+        ProcessorLost.
+        """
+        name = f"{hashlib.sha256(file).hexdigest()}.{processor}"
+        if len(file) > MOST_FILE:
+            raise OutOfMemory(f"a network of {len(file)} bytes is too large to be sent to host '{self.name}'")
+        with self._sending:
+            if name not in self._sent:
+                body = b"".join((b'{"parameters": {"file:1/model.onnx": "', base64.b64encode(file), b'"}}'))
+                path = f"/v2/repository/models/{quote(name)}/load"
+                self.say("POST", path, body, LOAD_S + len(body) / SLOWEST)
+            self._sent[name] = self._sent.get(name, 0) + 1
+        return name
+
+    def forget(self, name: str) -> None:
+        """Let a network go that was sent, once for each time that it was. Never raises."""
+        with self._sending:
+            self._sent[name] = self._sent.get(name, 1) - 1
+            if self._sent[name] > 0:
+                return
+            del self._sent[name]
+        try:
+            self.say("POST", f"/v2/repository/models/{quote(name)}/unload")
+        except ProcessorError as error:
+            log.info("a network stays on host '%s': %s", self.name, error)
+
+    def run_request(self, name: str, head: bytes, tensors: int) -> bytes:
+        """What stands before the tensors of every run of a network."""
+        fields = self._fields | {"inference-header-content-length": len(head)}
+        return request("POST", f"/v2/models/{quote(name)}/infer", fields, len(head) + tensors) + head
+
+    def measure(self, name: str, missing: Missing, budget_s: float) -> Observations:
+        """Have it measure what is missing of a network that was sent. Raises ProcessorError."""
+        body = json.dumps({"missing": missing.model_dump(mode="json"), "budget_s": budget_s}).encode()
+        said = self.say("POST", f"/v2/hope/models/{quote(name)}/measure", body, LOAD_S + 2 * budget_s)
+        try:
+            return Observations.model_validate_json(said)
+        except ValidationError as error:
+            raise ProcessorLost(f"host '{self.name}' measured nothing that can be used: {error}") from None
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self.closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    # The way there
+
+    def _measured(self) -> Way:
+        small = self._round_trip(0, 1)
+        there = max(self._round_trip(PROBE_BYTES, 1) - small, 0.0) / PROBE_BYTES
+        back = max(self._round_trip(0, PROBE_BYTES) - small, 0.0) / PROBE_BYTES
+        return Way(self.name, small, there, back)
+
+    def _round_trip(self, sent: int, received: int) -> float:
+        """Microseconds that so many bytes there and back take, at best."""
+        into, body = memoryview(bytearray(received)), bytes(sent)
+        head = request("POST", "/v2/hope/link", self._fields | {"x-hope-bytes": received}, sent)
+        best = float("inf")
+        for _ in range(PROBES):
+            began = time.perf_counter()
+            reply, said = self.ask([head, body], [into], CONNECT_S + (sent + received) / SLOWEST)
+            self.refuse(reply, said)
+            best = min(best, time.perf_counter() - began)
+        return best * 1e6

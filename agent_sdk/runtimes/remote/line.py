@@ -1,0 +1,178 @@
+"""A kept connection to a host: requests that stand ready as bytes, answers that arrive where they stay."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+import httptools
+import numpy as np
+
+from agent_sdk.errors import ProcessorLost
+
+MOST_HEAD: Final = 64 * 1024
+"""Most bytes that are read of an answer before it is known how long it is."""
+MOST_SAID: Final = 64 * 2**20
+"""Most bytes of an answer that is JSON."""
+
+
+class GoneError(ProcessorLost):
+    """The host closed the connection before it answered anything: perhaps only because it was idle."""
+
+
+class Reply:
+    """The head of an answer."""
+
+    def __init__(self, head: bytes) -> None:
+        self.fields: dict[str, str] = {}
+        parser = httptools.HttpResponseParser(self)
+        parser.feed_data(head)
+        self.status = parser.get_status_code()
+        self.goes_on = parser.should_keep_alive()
+        self.length = int(self.fields["content-length"])
+        self.said = int(self.fields.get("inference-header-content-length", self.length))
+        if not 0 <= self.said <= self.length:
+            raise ValueError("lengths that contradict each other")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take in a field."""
+        self.fields[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+
+class Line:
+    """One connection, used by one thread at a time.
+
+    Raises ProcessorLost, from every method, where the host does not answer in time, or not as the protocol has it; the
+    connection is closed then.
+
+    Args:
+        address: host and port.
+        context: what it is wrapped in.
+        name: the host's, for messages.
+        within_s: how long connecting may take.
+    """
+
+    def __init__(self, address: tuple[str, int], context: ssl.SSLContext | None, name: str, within_s: float) -> None:
+        self._name = name
+        self._timeout_s = within_s
+        self._wrapped = context is not None
+        self._buffer = bytearray(MOST_HEAD)
+        self._view = memoryview(self._buffer)
+        self._filled = 0
+        self.used = self.closed = False
+        try:
+            self._socket = socket.create_connection(address, within_s)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if context is not None:
+                self._socket = context.wrap_socket(self._socket, server_hostname=address[0])
+        except (OSError, ssl.SSLError) as error:
+            raise ProcessorLost(f"host '{name}' cannot be reached: {error}") from error
+
+    def ask(
+        self, parts: Sequence[bytes | memoryview], into: Sequence[memoryview], within_s: float
+    ) -> tuple[Reply, bytes]:
+        """Send a request and read its answer: what it says, and the tensors behind that into the memory given.
+
+        Where the answer is an error, or says nothing of tensors, nothing is written.
+        """
+        until = time.monotonic() + within_s
+        try:
+            self._set(within_s)
+            self._send(parts)
+            reply, said = self._head(until)
+            if reply.status == 200 and reply.length != reply.said:
+                if reply.length - reply.said != sum(map(len, into)):
+                    raise ValueError(f"{reply.length - reply.said} bytes of tensors instead of {sum(map(len, into))}")
+                for part in into:
+                    self._fill(part, until)
+            elif reply.length != reply.said or (into and reply.status == 200):
+                raise ValueError("an answer without the tensors that were asked for")
+        except (OSError, ssl.SSLError) as error:
+            self.close()
+            late = isinstance(error, TimeoutError)
+            what = f"did not answer within {within_s:.3g} s" if late else f"broke the connection: {error}"
+            lost = GoneError if self.used and not late and not self._filled else ProcessorLost
+            raise lost(f"host '{self._name}' {what}") from error
+        except (ValueError, KeyError, httptools.HttpParserError) as error:
+            self.close()
+            raise ProcessorLost(f"host '{self._name}' answers what the protocol does not allow: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+        self.used = True
+        if not reply.goes_on:
+            self.close()
+        return reply, said
+
+    def close(self) -> None:
+        """End it. Idempotent."""
+        self.closed = True
+        with suppress(OSError):
+            self._socket.close()
+
+    def _set(self, within_s: float) -> None:
+        if within_s != self._timeout_s:
+            self._timeout_s = within_s
+            self._socket.settimeout(within_s)
+
+    def _send(self, parts: Sequence[bytes | memoryview]) -> None:
+        if self._wrapped:
+            for part in parts:
+                self._socket.sendall(part)
+            return
+        sent = self._socket.sendmsg(parts)
+        for part in parts:
+            if sent < len(part):
+                self._socket.sendall(memoryview(part)[sent:])
+            sent = max(0, sent - len(part))
+
+    def _head(self, until: float) -> tuple[Reply, bytes]:
+        self._filled = 0
+        while (end := self._buffer.find(b"\r\n\r\n", 0, self._filled)) < 0:
+            if self._filled == MOST_HEAD:
+                raise ValueError("the head of the answer is too long")
+            self._filled += self._received(self._view[self._filled :], until)
+        reply = Reply(bytes(self._view[: end + 4]))
+        if reply.said > MOST_SAID:
+            raise ValueError(f"{reply.said} bytes of JSON")
+        self._drop(end + 4)
+        if reply.said <= MOST_HEAD:
+            while self._filled < reply.said:
+                self._filled += self._received(self._view[self._filled :], until)
+            said = bytes(self._view[: reply.said])
+            self._drop(reply.said)
+            return reply, said
+        memory = np.empty(reply.said, np.uint8).data
+        self._fill(memory, until)
+        return reply, bytes(memory)
+
+    def _fill(self, into: memoryview, until: float) -> None:
+        have = min(len(into), self._filled)
+        into[:have] = self._view[:have]
+        self._drop(have)
+        while have < len(into):
+            have += self._received(into[have:], until)
+
+    def _received(self, into: memoryview, until: float) -> int:
+        count = self._socket.recv_into(into)
+        if not count:
+            raise ConnectionError("it ended in the middle of an answer" if self._filled else "it was closed")
+        if time.monotonic() > until:
+            raise TimeoutError
+        return count
+
+    def _drop(self, count: int) -> None:
+        left = self._filled - count
+        if left:
+            self._buffer[:left] = self._buffer[count : self._filled]
+        self._filled = left
+
+
+def request(method: str, path: str, fields: Mapping[str, str | int], length: int) -> bytes:
+    """The head of a request."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"{method} {path} HTTP/1.1\r\n{lines}content-length: {length}\r\n\r\n".encode("latin-1")

@@ -1,0 +1,55 @@
+"""How long the way to a host and back takes, measured once and then followed by what crosses it anyway."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Final
+
+from hope_schema import HOST, Link
+
+SMOOTHING: Final = 0.1
+"""Part of the estimate that each new observation has."""
+STEP: Final = 1.25
+"""Figures are said in powers of this: a plan's key names them, and not every run is to ask for another plan."""
+LEAST_US: Final = 1.0
+
+
+class Way:
+    """An estimate of a link both ways: a fixed cost, and microseconds per byte there and back.
+
+    Args:
+        host: the name of the host that it leads to.
+        fixed_us: a round trip with next to nothing in it, microseconds.
+        there, back: microseconds per byte.
+    """
+
+    def __init__(self, host: str, fixed_us: float, there: float, back: float) -> None:
+        self.host, self.fixed_us, self.there, self.back = host, fixed_us, there, back
+        self._lock = threading.Lock()
+
+    def us(self, sent: int, received: int) -> float:
+        """What a round trip with so many bytes takes, microseconds."""
+        return self.fixed_us + sent * self.there + received * self.back
+
+    def learn(self, sent: int, received: int, took_us: float) -> None:
+        """Take in what one took, without what the host computed meanwhile.
+
+        All figures change by one factor: one round trip does not say which of them has changed.
+        """
+        with self._lock:
+            ratio = max(took_us, LEAST_US) / max(self.us(sent, received), LEAST_US)
+            factor = min(max(ratio, 0.1), 10.0) ** SMOOTHING
+            self.fixed_us, self.there, self.back = self.fixed_us * factor, self.there * factor, self.back * factor
+
+    def links(self) -> tuple[Link, Link]:
+        """The same as the planner takes it: two ways on one resource, as of a radio."""
+        half, busy = _stepped(self.fixed_us / 2), f"link-{self.host}"
+        return (
+            Link(source=HOST, target=self.host, fixed_us=half, us_per_byte=_stepped(self.there), busy=busy),
+            Link(source=self.host, target=HOST, fixed_us=half, us_per_byte=_stepped(self.back), busy=busy),
+        )
+
+
+def _stepped(figure: float) -> float:
+    return STEP ** round(math.log(figure) / math.log(STEP)) if figure > 1e-9 else 0.0

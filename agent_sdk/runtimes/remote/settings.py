@@ -1,0 +1,76 @@
+"""Which hosts an agent may use: their owner names them, and thereby lets weights go there."""
+
+from __future__ import annotations
+
+import ssl
+import tomllib
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from agent_sdk.errors import InputError
+from hope_schema.hosts import MAX_HOSTS, HostName
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class HostSettings(BaseModel):
+    """One host.
+
+    Attributes:
+        address: ``https://HOST:PORT``, or ``http://`` on this machine or where ``plain`` says so.
+        token: what it serves us for.
+        certificate: whom its certificate is to be signed by, in PEM; the system's authorities by default.
+        plain: whether tensors, weights and the token may cross the network as anybody can read them.
+        processors: those that may be used, by the names that it has for them; all by default.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    address: str
+    token: str = ""
+    certificate: Path | None = None
+    plain: bool = False
+    processors: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+
+    @property
+    def place(self) -> tuple[str, int, bool]:
+        """Host, port, and whether it is reached over TLS. Raises InputError."""
+        try:
+            parts = urlsplit(self.address)
+            port = parts.port
+        except ValueError:
+            parts, port = urlsplit(""), None
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
+            raise InputError(f"'{self.address}' is no address of a host: https://HOST:PORT")
+        if parts.scheme == "http" and parts.hostname not in LOOPBACK and not self.plain:
+            raise InputError(f"'{self.address}' would be read by anybody on the way: https://, or plain = true")
+        return parts.hostname, port or (443 if parts.scheme == "https" else 80), parts.scheme == "https"
+
+    def context(self) -> ssl.SSLContext | None:
+        """What connections are wrapped in. Raises InputError."""
+        if not self.place[2]:
+            return None
+        try:
+            return ssl.create_default_context(cafile=self.certificate)
+        except (OSError, ssl.SSLError) as error:
+            raise InputError(f"the certificate in '{self.certificate}' cannot be read: {error}") from None
+
+
+_FILE = TypeAdapter(Annotated[dict[HostName, HostSettings], Field(max_length=MAX_HOSTS)])
+
+
+def read_hosts(file: Path) -> dict[str, HostSettings]:
+    """The hosts that a file names, each a table of its own. Raises InputError."""
+    try:
+        found = _FILE.validate_python(tomllib.loads(file.read_text()))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"the hosts in '{file}' cannot be read: {error}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise InputError(f"'{file}', {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    for settings in found.values():
+        _ = settings.place
+    return found
