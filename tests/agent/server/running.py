@@ -39,7 +39,13 @@ class Running:
 @contextmanager
 def running(models: Sequence[Path], cache: Path, *options: str) -> Iterator[Running]:
     """Serve networks on free ports of this machine, and end the process by SIGTERM."""
-    command = [sys.executable, "-m", "agent_sdk.cli", "serve", "--models", ",".join(map(str, models))]
+    command = [
+        sys.executable,
+        "-m",
+        "agent_sdk.cli",
+        "serve",
+        *(["--models", ",".join(map(str, models))] if models else []),
+    ]
     listening = ["--listen", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--processors", "ort@0"]
     environment = {**os.environ, "HOPE_CACHE_DIR": str(cache), "HOPE_SOLVE_BUDGET_S": "0.2"}
     with subprocess.Popen(

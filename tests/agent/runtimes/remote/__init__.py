@@ -1,0 +1,1 @@
+"""Tests of processors on other hosts."""

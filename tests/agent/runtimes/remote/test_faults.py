@@ -1,0 +1,177 @@
+"""A host that is slow, silent, torn, killed or lies: the run is answered by what is left, soon, and nothing hangs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent_sdk.engine import Device, Executor
+from agent_sdk.engine.single import whole_run
+from agent_sdk.errors import ProcessorError, ProcessorLost, SegmentFailedError, UnsupportedOp
+from agent_sdk.journey.serving import Serving
+from agent_sdk.journey.trial import PLAN
+from agent_sdk.machine.soc import read_soc
+from agent_sdk.model import read_model
+from agent_sdk.model.feeds import draw
+from agent_sdk.runtimes.offered import discover
+from agent_sdk.runtimes.remote import host as remote_host
+from agent_sdk.runtimes.remote.host import RemoteHost
+from agent_sdk.runtimes.remote.processor import FIRST_S, KNOWN_AFTER, RemoteProcessor
+from tests.agent.models import BRANCHING
+from tests.agent.runtimes.remote.conftest import TOKEN, Reached
+from tests.agent.runtimes.remote.relay import Relay, Spoil
+from tests.agent.server.running import running
+
+MODEL = read_model(BRANCHING)
+FEED = draw(MODEL, 1)
+
+
+def device_with(host: RemoteHost) -> Device:
+    """The first core of this machine, and that of a host."""
+    return Device([*discover("ort@0"), RemoteProcessor(host, host.offer.processors[0], frozenset(read_soc().cores))])
+
+
+@contextmanager
+def serving(device: Device) -> Iterator[tuple[Serving, Executor]]:
+    """The host answers, this machine stands by; and the host alone."""
+    remote, local = (whole_run(MODEL, device.processors[name], device) for name in ("edge1:ort@0", "ort@0"))
+    made = Serving({PLAN: remote, "ort@0": local}, {PLAN: 1.0, "ort@0": 2.0}, pinned=True)
+    for _ in range(KNOWN_AFTER + 1):
+        made.run(FEED)
+    yield made, local
+    made.close()
+
+
+LIES: dict[str, Spoil] = {
+    "another type": lambda said: said.replace(b'"FP32"', b'"FP16"'),
+    "another shape": lambda said: said.replace(b'"shape": [1,', b'"shape": [2,'),
+    "another network": lambda said: said.replace(b'"model_name": "', b'"model_name": "0', 1)[: len(said)],
+    "another name": lambda said: said.replace(b'"name": "y"', b'"name": "z"'),
+    "another length": lambda said: said.replace(b"content-length: ", b"content-length: 1"),
+    "no HTTP": lambda said: bytes(len(said)),
+    "an endless head": lambda said: b"a" * 200_000,
+    "nothing": lambda said: None,
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_host_that_lies_is_answered_for_by_this_machine(lie: str, both: Device, relay: Relay) -> None:
+    """Whatever arrives instead of the right answer, the caller gets the right one, from here."""
+    with serving(both) as (made, local):
+        right = local.run(FEED)[0]
+        relay.spoil = LIES[lie]
+        relay_answers, _ = made.run(FEED)
+        for name, expected in right.items():
+            np.testing.assert_array_equal(relay_answers[name], expected)
+        assert made.current == "ort@0"
+
+
+def test_an_answer_that_stops_half_way_is_given_up(both: Device, relay: Relay) -> None:
+    """A host that says one half and then nothing is given up as soon as it is later than it ever was."""
+    with serving(both) as (made, _):
+        relay.spoil = lambda said: said[: len(said) // 2]
+        began = time.monotonic()
+        made.run(FEED)
+        assert time.monotonic() - began < FIRST_S
+        assert made.current == "ort@0"
+
+
+def test_a_silent_host_is_given_up(both: Device, relay: Relay) -> None:
+    """A host that says nothing any more, as behind a cable that was pulled, is given up in bounded time."""
+    with serving(both) as (made, _):
+        relay.spoil = lambda said: b""
+        began = time.monotonic()
+        made.run(FEED)
+        assert time.monotonic() - began < FIRST_S
+        assert made.current == "ort@0"
+
+
+def test_a_connection_that_was_idle_is_opened_anew(both: Device, relay: Relay) -> None:
+    """A host that closes idle connections is asked again on a new one: no run fails for that."""
+    with whole_run(MODEL, both.processors["edge1:ort@0"], both) as executor:
+        right = executor.run(FEED)[0]
+        for _ in range(3):
+            relay.tear()
+            time.sleep(0.05)
+            found = executor.run(FEED)[0]
+            for name, expected in right.items():
+                np.testing.assert_array_equal(found[name], expected)
+
+
+def test_a_link_that_comes_back_is_used_again(both: Device, relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failure the host is left alone for a while, and then answers again."""
+    monkeypatch.setattr(remote_host, "RETRY_S", 0.3)
+    with whole_run(MODEL, both.processors["edge1:ort@0"], both) as executor:
+        right = executor.run(FEED)[0]
+        relay.spoil = lambda said: None
+        with pytest.raises(SegmentFailedError):
+            executor.run(FEED)
+        relay.spoil = bytes
+        with pytest.raises(SegmentFailedError, match="left alone"):
+            executor.run(FEED)
+        time.sleep(0.35)
+        np.testing.assert_array_equal(executor.run(FEED)[0]["y"], right["y"])
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_host_that_dies_or_stops_is_answered_for(sign: signal.Signals, tmp_path: Path) -> None:
+    """Killed or frozen between two runs, the host costs its caller a bounded time, and no answer."""
+    (tmp_path / "tokens").write_text(TOKEN)
+    with (
+        running([], tmp_path, "--lend", "--soc", "edgebox", "--tokens", str(tmp_path / "tokens")) as edge,
+        Reached(edge.http) as host,
+        Device(
+            [*discover("ort@0"), RemoteProcessor(host, host.offer.processors[0], frozenset(read_soc().cores))]
+        ) as two,
+        serving(two) as (made, local),
+    ):
+        right = local.run(FEED)[0]
+        edge.process.send_signal(sign)
+        try:
+            began = time.monotonic()
+            found, _ = made.run(FEED)
+            assert time.monotonic() - began < FIRST_S
+            np.testing.assert_array_equal(found["y"], right["y"])
+        finally:
+            edge.process.send_signal(signal.SIGCONT)
+            edge.process.kill()
+
+
+def load(host: RemoteHost, name: str, file: bytes) -> bytes:
+    """Send a file under a name."""
+    body = json.dumps({"parameters": {"file:1/model.onnx": base64.b64encode(file).decode()}}).encode()
+    return host.say("POST", f"/v2/repository/models/{name}/load", body, 20.0)
+
+
+def test_a_host_takes_no_file_under_another_s_name(host: RemoteHost) -> None:
+    """A file has to be what its name says, a network, and for a processor that is lent."""
+    right = hashlib.sha256(BRANCHING).hexdigest()
+    wrong = hashlib.sha256(b"no network").hexdigest()
+    for name, file, reason in (
+        (f"{wrong}.ort@0", BRANCHING, "its digest is"),
+        (f"{right}.cuda:0", BRANCHING, "there is no processor"),
+        (f"{wrong}.ort@0", b"no network", "ONNX|protobuf|model"),
+    ):
+        with pytest.raises(UnsupportedOp, match=reason):
+            load(host, name, file)
+    for body in (b"{}", b'{"parameters": {"file:1/model.onnx": "???"}}', b'{"parameters": 3}', b"["):
+        with pytest.raises(UnsupportedOp):
+            host.say("POST", f"/v2/repository/models/{right}.ort@0/load", body)
+
+
+def test_a_network_that_is_gone_is_an_error_that_names_it(host: RemoteHost) -> None:
+    """A run of what the host does not have is refused, as is measuring it."""
+    body = json.dumps({"missing": {"profile_version": 0}, "budget_s": 1.0}).encode()
+    with pytest.raises(ProcessorLost, match="404"):
+        host.say("POST", "/v2/hope/models/nothing.ort@0/measure", body)
+    with pytest.raises(ProcessorError, match="404"):
+        host.say("POST", "/v2/models/nothing.ort@0/infer", b'{"inputs": []}')

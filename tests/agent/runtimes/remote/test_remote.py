@@ -1,0 +1,131 @@
+"""Segments on another host: they are sent once, compute what they compute here, and are let go of."""
+
+from __future__ import annotations
+
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.engine.single import whole_run
+from agent_sdk.errors import InputError, ProcessorLost
+from agent_sdk.model import read_model
+from agent_sdk.model.feeds import draw
+from agent_sdk.runtimes.remote.host import RemoteHost
+from agent_sdk.runtimes.remote.link import Way
+from agent_sdk.runtimes.remote.settings import HostSettings, read_hosts
+from hope_schema import Host, PlanRequest
+from tests.agent.engine.generate import random_legal_plan, random_model
+from tests.agent.engine.test_executor import Reference, random_inputs
+from tests.agent.models import BRANCHING
+from tests.agent.runtimes.remote.conftest import TOKEN, Reached
+from tests.agent.runtimes.remote.relay import Relay
+
+
+def lent(host: RemoteHost) -> set[str]:
+    """The networks that are on the host."""
+    return {one["name"] for one in json.loads(host.say("POST", "/v2/repository/index"))}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_plans_over_two_hosts_are_bit_exact(seed: int, both: Device, reference: Reference) -> None:
+    """Any placement and order on this machine and the other gives the whole model's outputs, run after run."""
+    rng = random.Random(seed)
+    model = random_model(rng, rng.randint(2, 15))
+    plan = random_legal_plan(model, list(both.processors.values()), rng)
+    with Executor(build_program(plan, model, both.processors), both) as executor:
+        for repeat in range(3):
+            feeds = random_inputs(model, seed + repeat)
+            outputs, _ = executor.run(feeds)
+            for name, expected in reference(model, feeds).items():
+                np.testing.assert_array_equal(outputs[name], expected, err_msg=name)
+
+
+def test_a_network_is_sent_once_and_let_go_of(both: Device, host: RemoteHost) -> None:
+    """Two executors of one network share what was sent; it leaves the host with the second of them."""
+    model = read_model(BRANCHING)
+    remote = both.processors["edge1:ort@0"]
+    before = lent(host)
+    first = whole_run(model, remote, both)
+    sent = lent(host) - before
+    assert len(sent) == 1
+    with whole_run(model, remote, both):
+        assert lent(host) - before == sent
+        first.close()
+        assert lent(host) - before == sent
+    assert lent(host) == before
+
+
+def test_runs_under_way_at_once_answer_their_own_inputs(both: Device) -> None:
+    """Several flights of one network over one host do not mix up their tensors."""
+    model = read_model(BRANCHING)
+    local = whole_run(model, both.processors["ort@0"], both)
+    with whole_run(model, both.processors["edge1:ort@0"], both, in_flight=4) as executor, ThreadPoolExecutor(4) as pool:
+        feeds = [draw(model, seed) for seed in range(24)]
+        found = list(pool.map(lambda feed: executor.run(feed)[0], feeds))
+    for feed, outputs in zip(feeds, found, strict=True):
+        for name, expected in local.run(feed)[0].items():
+            np.testing.assert_array_equal(outputs[name], expected)
+
+
+def test_the_host_is_described_for_the_planner(host: RemoteHost) -> None:
+    """What it offers and the ways there make a request that the planner's contract takes."""
+    assert host.offer.soc == "edgebox"
+    assert [one.id for one in host.offer.processors] == ["ort@0"]
+    asked = Host(name=host.name, soc=host.offer.soc, frequency=host.offer.frequency, processors=("ort@0",))
+    links = host.way.links()
+    request = PlanRequest(jobs=({"model_hash": "0" * 64},), soc="x", frequency="y", hosts=(asked,), links=links)
+    assert {(link.source, link.target) for link in request.links} == {("host", "edge1"), ("edge1", "host")}
+    assert all(link.fixed_us > 0 for link in links)
+
+
+def test_a_link_is_followed() -> None:
+    """What crosses a link moves its figures towards what they are, and one outlier moves them little."""
+    way = Way("edge1", 1000.0, 0.01, 0.02)
+    truth = Way("edge1", 3000.0, 0.03, 0.06)
+    way.learn(10**5, 10**5, 100 * way.us(10**5, 10**5))
+    assert way.fixed_us < 1300.0
+    for _ in range(100):
+        way.learn(10**5, 10**4, truth.us(10**5, 10**4))
+    assert way.us(10**5, 10**4) == pytest.approx(truth.us(10**5, 10**4), rel=0.02)
+    assert way.links()[0].us_per_byte == pytest.approx(0.03, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[edge1]\n", "address"),
+        ('[edge1]\naddress = "edge:80"\n', "no address"),
+        ('[edge1]\naddress = "http://edge:80"\n', "plain = true"),
+        ('[edge1]\naddress = "https://edge/path"\n', "no address"),
+        ('[edge1]\naddress = "http://localhost:8"\nprocessors = []\n', "processors"),
+        ('[edge1]\naddress = "http://localhost:8"\npasword = "x"\n', "pasword"),
+        ('["edge 1"]\naddress = "http://localhost:8"\n', "edge 1"),
+        ("[edge1\n", "cannot be read"),
+    ],
+)
+def test_a_file_of_hosts_that_says_nothing_right_is_refused(text: str, reason: str, tmp_path: Path) -> None:
+    """What is missing, unknown, or would be readable on the way is refused in one sentence."""
+    (tmp_path / "hosts.toml").write_text(text)
+    with pytest.raises(InputError, match=reason):
+        read_hosts(tmp_path / "hosts.toml")
+
+
+def test_a_wrong_token_and_a_host_that_is_not_there_are_told_apart(relay: Relay) -> None:
+    """Who has no token is refused with the reason; where nobody listens that is said."""
+    with pytest.raises(ProcessorLost, match="401: no token"):
+        Reached(relay.port, token="another-token-of-somebody")
+    relay.close()
+    with pytest.raises(ProcessorLost, match="cannot be reached"):
+        RemoteHost("edge1", HostSettings(address=f"http://127.0.0.1:{relay.port}"))
+
+
+def test_a_processor_that_is_not_lent_is_named(relay: Relay) -> None:
+    """Where the owner names processors that the host does not have, it says what there is."""
+    settings = HostSettings(address=f"http://127.0.0.1:{relay.port}", token=TOKEN, processors=("cuda:0",))
+    with pytest.raises(ProcessorLost, match="lends none of cuda:0, but ort@0"):
+        RemoteHost("edge1", settings)

@@ -1,0 +1,45 @@
+"""An agent with a host beside it: it plans with both, answers right, and goes on when the host has gone."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent_sdk import Agent
+from agent_sdk.errors import InputError
+from tests.agent.models import BRANCHING, expected
+from tests.agent.server.running import running
+
+
+def test_a_plan_is_made_over_hosts_and_outlives_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None
+) -> None:
+    """The planner is asked with the host's figures and links; killed, the host is answered for by this machine."""
+    monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path / "own"))
+    with running([], tmp_path / "edge", "--lend", "--soc", "edgebox") as edge:
+        hosts = tmp_path / "hosts.toml"
+        hosts.write_text(
+            f'[edge1]\naddress = "http://127.0.0.1:{edge.http}"\n[edge2]\naddress = "http://127.0.0.1:9"\n'
+        )
+        with Agent(processors="ort@0", hosts=hosts) as agent, agent.load(BRANCHING, background=False) as session:
+            assert "edge1:ort@0" in agent.device.processors
+            served = session.latest.obtained.served
+            assert served is not None, session.notes
+            assert [(host.name, host.soc) for host in served.reply.plan.hosts] == [("edge1", "edgebox")]
+            assert "edge1:ort@0" in served.reply.plan.single_processor_us
+            assert any("edge2" in note for note in session.notes)
+            feed, right = expected(BRANCHING, 3)
+            for _ in range(3):
+                np.testing.assert_allclose(session.run(feed)["y"], right["y"], rtol=1e-4)
+            edge.process.send_signal(signal.SIGKILL)
+            for _ in range(3):
+                np.testing.assert_allclose(session.run(feed)["y"], right["y"], rtol=1e-4)
+
+
+def test_a_file_that_names_no_hosts_is_refused(tmp_path: Path) -> None:
+    """An agent whose file of hosts cannot be read does not begin without them in silence."""
+    with pytest.raises(InputError, match="cannot be read"):
+        Agent(processors="ort@0", hosts=tmp_path / "nothing.toml", cache=tmp_path)
