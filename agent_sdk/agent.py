@@ -59,9 +59,10 @@ from agent_sdk.runtimes.torch.choice import PRECISIONS
 from agent_sdk.scheduling.groups import groups_of, spread
 from agent_sdk.scheduling.job import Job, Terms
 from agent_sdk.scheduling.jobs import MOST_QUEUED, Jobs
+from agent_sdk.scheduling.periodic import Periodic
 from agent_sdk.scheduling.policies import EarliestDeadline, Policy
 from agent_sdk.scheduling.policies import policy as chosen
-from agent_sdk.scheduling.request import Late
+from agent_sdk.scheduling.request import Late, check_terms
 from agent_sdk.session import Session
 from hope_schema import MeasuredRun, Missing, Observations, PlanReply, Processor
 from hope_schema.plan import Method
@@ -312,6 +313,26 @@ class Agent(Closes):
         The future raises what ``Session.run`` raises, or CancelledError.
         """
         return self.jobs.submit(session.plans, inputs, Terms(deadline_ms, priority, on_late, timeout_s))
+
+    def stream(
+        self,
+        session: Session,
+        inputs: Feed | Callable[[], Feed],
+        *,
+        every_ms: float,
+        deadline_ms: float | None = None,
+        priority: int = 0,
+        on_late: Late = "late",
+        told: Callable[[Job], object] = lambda job: None,
+    ) -> Periodic:
+        """Ask for a run every so many milliseconds, until what this returns is closed; ``told`` hears of each job.
+
+        ``inputs`` may be a function, which is called when the time of a run has come. A run's deadline is its period
+        unless it is given. Raises InputError.
+        """
+        terms = Terms(every_ms if deadline_ms is None else deadline_ms, priority, on_late)
+        check_terms(terms.deadline_ms, terms.priority, terms.on_late)
+        return Periodic(lambda feed: self.jobs.submit(session.plans, feed, terms), inputs, every_ms, told)
 
     def spread(self, session: Session, *, in_flight: int = 1) -> tuple[str, ...]:
         """Have a network ready on core groups of every size, so that the policy chooses how many cores each run gets.

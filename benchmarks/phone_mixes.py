@@ -7,8 +7,9 @@ from itertools import pairwise
 
 from agent_sdk.scheduling.mixes import Mix
 from agent_sdk.scheduling.network import Network
+from agent_sdk.scheduling.outcome import missed
 from agent_sdk.scheduling.policies import POLICIES, policy
-from agent_sdk.scheduling.simulation import Ended, simulate
+from agent_sdk.scheduling.simulation import simulate
 from benchmarks.profiles import PhoneProfile
 from benchmarks.results import Table
 from planner_api.planning.problem.transfers import elements, fit
@@ -93,12 +94,6 @@ def mix_of(networks: Mapping[str, Network], load: float, arrival: str = "periodi
     return Mix.model_validate({"seconds": SECONDS * longest / 1e3, "streams": streams})
 
 
-def misses(ended: Sequence[Ended]) -> float:
-    """Deadlines missed, as a share."""
-    due = [one for one in ended if one.deadline_ms is not None]
-    return sum(one.missed for one in due) / len(due)
-
-
 def replay(profiles: Sequence[PhoneProfile]) -> tuple[Table, dict[str, dict[float, dict[str, float]]]]:
     """Misses by phone, load and policy."""
     phones: dict[str, list[PhoneProfile]] = {}
@@ -113,7 +108,7 @@ def replay(profiles: Sequence[PhoneProfile]) -> tuple[Table, dict[str, dict[floa
             by_policy = {}
             for which in POLICIES:
                 networks = {profile.model: network(profile, names) for profile in own}
-                by_policy[which] = misses(simulate(mix_of(networks, load), networks, masks, policy(which)))
+                by_policy[which] = missed(simulate(mix_of(networks, load), networks, masks, policy(which)))
             found.setdefault(phone, {})[load] = by_policy
             rows.append([phone, load, *by_policy.values()])
     return Table("phones: misses by load of the best processor", ["phone", "load", *POLICIES], rows), found

@@ -13,6 +13,7 @@ from click.shell_completion import get_completion_class
 from agent_sdk.cli.devices import devices
 from agent_sdk.cli.enrol import enrol
 from agent_sdk.cli.explain import explain
+from agent_sdk.cli.mix import mix
 from agent_sdk.cli.plan import plan
 from agent_sdk.cli.prepare import prepare
 from agent_sdk.cli.run import run
@@ -30,6 +31,7 @@ examples:
   hope-agent run net.onnx                    your own network
   hope-agent explain net.onnx                every op: where it runs, how long it takes, and why
   hope-agent serve --models net.onnx         for other programs, over the Open Inference Protocol
+  hope-agent mix a.onnx@30fps,b.onnx@10fps   several networks at once: which deadlines are kept
   hope-agent devices                         what this machine has
   hope-agent zoo list                        networks that can be named as MODEL
   eval "$(hope-agent completion bash)"       complete commands, options and networks in this shell
@@ -69,7 +71,7 @@ def completion(shell: str) -> int:
     return OK
 
 
-for command in (run, explain, serve, prepare, plan, devices, enrol, zoo):
+for command in (run, explain, mix, serve, prepare, plan, devices, enrol, zoo):
     hope_agent.add_command(command)
 
 

@@ -197,6 +197,13 @@ class Jobs(Forks):
             for index in (self._in_turn, self._at_once):
                 member.network.forget(index)
 
+    def alone_ms(self, plans: Plans) -> float:
+        """What a run is expected to take with the machine to itself."""
+        with self._lock:
+            member = self._member(plans)
+            self._look_at(member)
+            return min(ns for _, ns in member.network.wholes()) / 1e6
+
     def degrade(self, plans: Plans, to: Plans) -> None:
         """Have another network answer runs of one that may be degraded and would be late."""
         with self._lock:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
 from agent_sdk.scheduling.mixes import Mix, Stream
 from agent_sdk.scheduling.network import Network
+from agent_sdk.scheduling.outcome import Ended
 from agent_sdk.scheduling.policies import Policy
 from agent_sdk.scheduling.request import Request
 from agent_sdk.scheduling.scheduler import Dispatch, Scheduler
@@ -19,30 +19,6 @@ AGAIN_NS: Final = 1_000_000
 """How long a closed loop waits after a run that was dropped."""
 Takes = Callable[[Dispatch], int]
 """How long a subgraph really takes, nanoseconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """One run of a mix, as it went; milliseconds from the start of the mix.
-
-    Attributes:
-        stream: which.
-        release_ms: when it was asked for.
-        end_ms: when its outputs were there; None where it was dropped, failed, or had not ended when the mix did.
-        deadline_ms: when they were to be there; None where nobody said.
-        dropped: whether it was given up before it began.
-    """
-
-    stream: str
-    release_ms: float
-    end_ms: float | None
-    deadline_ms: float | None
-    dropped: bool = False
-
-    @property
-    def missed(self) -> bool:
-        """Whether a deadline was missed; who was dropped has missed it."""
-        return self.deadline_ms is not None and (self.end_ms is None or self.end_ms > self.deadline_ms)
 
 
 def expected(dispatch: Dispatch) -> int:
@@ -91,6 +67,7 @@ class _Simulation:
         self.order = count()
         self.events: list[tuple[int, int, Stream | Dispatch]] = []
         self.streams: dict[Request, Stream] = {}
+        self.began: dict[Request, tuple[float, int]] = {}
         self.ended: list[Ended] = []
         for stream in mix.streams:
             for at in stream.releases(mix.seconds, seed):
@@ -109,6 +86,7 @@ class _Simulation:
             started, dropped = self.scheduler.decide(now)
             self.told(now, started, dropped)
             for dispatch in started:
+                self.began.setdefault(dispatch.request, (now / 1e6, dispatch.processor))
                 self._at(now + self.takes(dispatch), dispatch)
             for request in dropped:
                 self._over(request, now, dropped=True)
@@ -131,9 +109,18 @@ class _Simulation:
 
     def _over(self, request: Request, now: int, *, dropped: bool) -> None:
         stream = self.streams.pop(request)
-        deadline = None if request.deadline_ns is None else request.deadline_ns / 1e6
-        end = None if dropped else now / 1e6
-        self.ended.append(Ended(stream.name, request.release_ns / 1e6, end, deadline, dropped))
+        start, where = self.began.pop(request, (None, -1))
+        self.ended.append(
+            Ended(
+                stream.name,
+                request.release_ns / 1e6,
+                start_ms=start,
+                end_ms=None if dropped else now / 1e6,
+                deadline_ms=None if request.deadline_ns is None else request.deadline_ns / 1e6,
+                dropped=dropped,
+                where=str(where) if where >= 0 else "",
+            )
+        )
         following = [stream] if stream.arrival == "closed" else []
         if not dropped:
             following += [

@@ -1,0 +1,86 @@
+"""``hope-agent mix``: several networks at once, as often and until when a file or a line says."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import click
+
+from agent_sdk.cli.options import positive, refuse_unwritable, write
+from agent_sdk.errors import UnknownNameError
+
+POLICIES: Final = ("fifo", "shortest_expected_latency", "heft", "least_slack", "earliest_deadline")
+"""What ``scheduling.policies`` has, without loading it."""
+EXAMPLES: Final = """\b
+examples:
+  hope-agent mix squeezenet@30fps,resnet50@10fps       each run is due when the next one is
+  hope-agent mix a.onnx@30fps,b.onnx                   b in a closed loop, beside a
+  hope-agent mix mix.json --policies all --load 1.2    every policy in turn, with more to do than there is time
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("mix", metavar="FILE.json|MODEL@30fps,MODEL@100ms,MODEL")
+@click.option("--seconds", type=positive, metavar="S", help="time of each policy (default: the file's, or 20)")
+@click.option(
+    "--policies", default="earliest_deadline", show_default=True, metavar="LIST|all", help=f"of {', '.join(POLICIES)}"
+)
+@click.option(
+    "--load", type=positive, metavar="X", help="scale all periods and deadlines until Σ latency alone ÷ period is X"
+)
+@click.option("--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0-7,ort@8-15")
+@click.option("--planner", metavar="URL", help="planner to ask; without it one runs inside this process")
+@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="write a trace for ui.perfetto.dev")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object; progress goes to stderr")
+@click.option("--quiet", is_flag=True, help="no progress")
+def mix(
+    mix: str,
+    seconds: float | None,
+    policies: str,
+    load: float | None,
+    processors: str | None,
+    planner: str | None,
+    trace: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Run several networks at once and say which deadlines are kept."""
+    chosen = list(POLICIES) if policies == "all" else policies.split(",")
+    for name in chosen:
+        if name not in POLICIES:
+            raise UnknownNameError("policy", name, POLICIES)
+    if trace is not None:
+        refuse_unwritable("--trace", trace)
+    from rich.console import Console
+
+    from agent_sdk.agent import Agent
+    from agent_sdk.cli import mixing
+    from agent_sdk.cli.terminal import TerminalProgress
+    from agent_sdk.progress import Progress
+    from agent_sdk.scheduling.mixes import read_mix
+
+    asked = read_mix(mix, seconds)
+    found = []
+    with ExitStack() as closing:
+        progress = closing.enter_context(TerminalProgress(Console(stderr=True, quiet=quiet)))
+        agent = closing.enter_context(Agent(planner, processors=processors, progress=progress))
+        ready = mixing.voices(agent, asked, closing)
+        asked = mixing.scaled(asked, ready, load)
+        for name in chosen:
+            progress(Progress(f"playing {asked.name} under {name}", most_s=asked.seconds))
+            found.append(mixing.played(agent, asked, ready, name))
+        load = asked.load({name: voice.alone_ms for name, voice in ready.items()})
+    if as_json:
+        shown = {"mix": asked.model_dump(), "load": load, "policies": [one.as_json() for one in found]}
+        click.echo(json.dumps(shown, allow_nan=False))
+    else:
+        console = Console()
+        console.print(f"load {load:.2f}: Σ latency alone ÷ period", markup=False)
+        for one in found:
+            mixing.show(one, console)
+    if trace is not None:
+        write("the trace", trace, mixing.trace(found))
+    return 0

@@ -1,0 +1,190 @@
+"""What ``hope-agent mix`` does and shows: networks loaded, a mix played under each policy, tables and a timeline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from agent_sdk.agent import Agent
+from agent_sdk.errors import ExecutionError, InputError, UnplannableError
+from agent_sdk.machine.soc import read_soc
+from agent_sdk.scheduling.job import Job
+from agent_sdk.scheduling.mixes import Mix, Stream
+from agent_sdk.scheduling.outcome import Ended, Summary, missed, summed_up
+from agent_sdk.scheduling.playing import play
+from agent_sdk.scheduling.policies import policy
+from agent_sdk.session import Session
+
+MOST_AT_ONCE: Final = 16
+"""Runs of one stream that may be under way at once."""
+COLUMNS: Final = 100
+"""Width of the timeline."""
+MARKS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+*"
+
+
+@dataclass(frozen=True)
+class Voice:
+    """A stream that is ready to be played.
+
+    Attributes:
+        session: its network.
+        feed: what each run computes from.
+        alone_ms: what a run takes with the machine to itself.
+    """
+
+    session: Session
+    feed: Mapping[str, Any]
+    alone_ms: float
+
+
+def voices(agent: Agent, mix: Mix, closing: ExitStack, *, spread: bool = True) -> dict[str, Voice]:
+    """Every stream's network, loaded, planned and spread over core groups where it can be.
+
+    Raises what ``Agent.load`` raises, InputError where no inputs can be drawn.
+    """
+    found = {}
+    cores = min(len(read_soc().cores), MOST_AT_ONCE)
+    for stream in mix.streams:
+        session = closing.enter_context(agent.load(stream.model, shapes=dict(stream.shape) or None, background=False))
+        feed = session.draw()
+        session.run(feed)
+        if spread:
+            # One answer has to stay for one input, or there is no room: whoever answers the session goes on.
+            with suppress(UnplannableError, ExecutionError, MemoryError):
+                agent.spread(session, in_flight=1 if stream.arrival == "closed" else cores)
+        found[stream.name] = Voice(session, feed, agent.jobs.alone_ms(session.plans))
+    return found
+
+
+@dataclass(frozen=True)
+class Played:
+    """A mix under one policy.
+
+    Attributes:
+        policy: its name.
+        mix: as it was played.
+        ended: what became of each run.
+        use: by processor how busy it was, as a share of the time; ``""`` is whoever answers a session that is not
+            spread.
+    """
+
+    policy: str
+    mix: Mix
+    ended: Sequence[Ended]
+    use: Mapping[str, float]
+
+    @property
+    def summaries(self) -> list[Summary]:
+        """By stream."""
+        return [summed_up(stream.name, self.ended, self.mix.seconds) for stream in self.mix.streams]
+
+    def as_json(self) -> dict[str, Any]:
+        """By name."""
+        return {
+            "policy": self.policy,
+            "missed": missed(self.ended),
+            "streams": [one.as_json() for one in self.summaries],
+            "use": dict(self.use),
+        }
+
+
+def played(agent: Agent, mix: Mix, ready: Mapping[str, Voice], which: str, *, seed: int = 0) -> Played:
+    """Play a mix under a policy."""
+    agent.jobs.use(policy(which))
+
+    def ask(stream: Stream, due_ms: float | None) -> Job:
+        voice = ready[stream.name]
+        return agent.submit(
+            voice.session, voice.feed, deadline_ms=due_ms, priority=stream.priority, on_late=stream.on_late
+        )
+
+    ended = play(mix, ask, seed=seed)
+    use: dict[str, float] = {}
+    for one in ended:
+        if one.start_ms is not None and one.end_ms is not None:
+            within = max(min(one.end_ms, mix.seconds * 1e3) - one.start_ms, 0.0)
+            use[one.where] = use.get(one.where, 0.0) + within / (mix.seconds * 1e3)
+    return Played(which, mix, ended, dict(sorted(use.items())))
+
+
+def show(found: Played, console: Console) -> None:
+    """Print a table, the use of processors and a timeline."""
+    table = Table(title=f"{found.mix.name} under {found.policy}: {missed(found.ended):.1%} of deadlines missed")
+    for column in ("stream", "runs", "p50 ms", "p99 ms", "missed", "dropped", "failed", "runs/s"):
+        table.add_column(column, justify="left" if column == "stream" else "right", no_wrap=True)
+    for mark, one in zip(MARKS, found.summaries, strict=False):
+        share = f"{one.missed}/{one.deadlines}" if one.deadlines else "–"
+        shown = [f"{mark} {one.stream}", str(one.runs), *(f"{ms:.2f}" if ms is not None else "–"
+                 for ms in (one.p50_ms, one.p99_ms)), share, str(one.dropped), str(one.failed),
+                 f"{one.per_second:.1f}"]  # fmt: skip
+        table.add_row(*shown)
+    console.print(table)
+    for failure in sorted({one.failure for one in found.ended if one.failure})[:5]:
+        console.print(f"failed: {failure}", markup=False)
+    used = ", ".join(f"{name or 'own'} {share:.0%}" for name, share in found.use.items())
+    console.print(f"busy: {used or 'nothing'}", markup=False)
+    for line in timeline(found):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def timeline(found: Played) -> list[str]:
+    """A line per processor over the first runs of the mix, and one per stream that says which runs were missed.
+
+    A letter is the stream that a processor worked for at that time; ``!`` a run that missed its deadline.
+    """
+    streams = [stream.name for stream in found.mix.streams]
+    mark = dict(zip(streams, MARKS, strict=False))
+    periods = [stream.period_ms for stream in found.mix.streams if stream.period_ms is not None]
+    window = min(found.mix.seconds * 1e3, 10 * max(periods, default=100.0))
+    step = window / COLUMNS
+    lines = [f"first {window:.0f} ms, a column is {step:.2f} ms"]
+    for where in found.use:
+        row = ["."] * COLUMNS
+        for one in found.ended:
+            if one.where == where and one.start_ms is not None and one.end_ms is not None and one.start_ms < window:
+                first = int(one.start_ms / step)
+                for column in range(first, min(max(int(one.end_ms / step), first + 1), COLUMNS)):
+                    row[column] = mark[one.stream]
+        lines.append(f"{where or 'own':>16} {''.join(row)}")
+    for stream in streams:
+        row = [" "] * COLUMNS
+        for one in found.ended:
+            if one.stream == stream and one.release_ms < window:
+                row[int(one.release_ms / step)] = "!" if one.missed else "'"
+        lines.append(f"{mark[stream] + ' ' + stream:>16} {''.join(row)}")
+    return lines
+
+
+def trace(all_played: Sequence[Played]) -> bytes:
+    """Every run as a trace for ui.perfetto.dev: a process per policy, a line per processor."""
+    events: list[dict[str, Any]] = []
+    for process, found in enumerate(all_played):
+        events.append({"ph": "M", "pid": process, "name": "process_name", "args": {"name": found.policy}})
+        lines = {where: line for line, where in enumerate(found.use)}
+        for where, line in lines.items():
+            events.append(
+                {"ph": "M", "pid": process, "tid": line, "name": "thread_name", "args": {"name": where or "own"}}
+            )
+        for one in found.ended:
+            if one.start_ms is None or one.end_ms is None:
+                continue
+            args = {"released_ms": one.release_ms, "deadline_ms": one.deadline_ms, "missed": one.missed}
+            took = (one.end_ms - one.start_ms) * 1e3
+            events.append({"ph": "X", "pid": process, "tid": lines[one.where], "name": one.stream,
+                           "ts": one.start_ms * 1e3, "dur": took, "args": args})  # fmt: skip
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode()
+
+
+def scaled(mix: Mix, ready: Mapping[str, Voice], load: float | None) -> Mix:
+    """A mix at a load. Raises InputError where it has none."""
+    if load is None:
+        return mix
+    if not 0 < load < 1e3:
+        raise InputError(f"--load is to be a number above 0, not {load}")
+    return mix.at_load(load, {name: voice.alone_ms for name, voice in ready.items()})

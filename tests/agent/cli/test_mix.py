@@ -1,0 +1,138 @@
+"""``hope-agent mix``: what it plays and prints, and the mixes that it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_sdk.cli.commands import main
+from agent_sdk.errors import InputError
+from agent_sdk.scheduling.mixes import Mix, read_mix
+from agent_sdk.scheduling.network import Network
+from agent_sdk.scheduling.outcome import percentile, summed_up
+from agent_sdk.scheduling.policies import POLICIES, policy
+from agent_sdk.scheduling.simulation import simulate
+from tests.agent.models import BRANCHING
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None) -> Path:
+    """A small network in a file, and a cache of its own."""
+    monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "small.onnx"
+    path.write_bytes(BRANCHING)
+    return path
+
+
+def written(tmp_path: Path, content: object) -> str:
+    """A mix file."""
+    path = tmp_path / "mix.json"
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def test_a_mix_is_played_under_every_policy(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file of a periodic, a random and a closed stream and a follower is played, as JSON and as a trace."""
+    streams = [
+        {"name": "camera", "model": str(model), "period_ms": 40, "jitter_ms": 2},
+        {"name": "burst", "model": str(model), "period_ms": 60, "arrival": "poisson", "on_late": "drop"},
+        {"name": "loop", "model": str(model), "arrival": "closed"},
+        {"name": "then", "model": str(model), "after": {"stream": "camera"}},
+    ]
+    mix = written(tmp_path, {"version": 1, "name": "test", "seconds": 0.4, "streams": streams})
+    trace = tmp_path / "trace.json"
+    asked = ["mix", mix, "--policies", "all", "--json", "--quiet", "--processors", "ort", "--trace", str(trace)]
+    assert main(asked) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["policy"] for one in found["policies"]] == list(POLICIES)
+    for one in found["policies"]:
+        camera, burst, loop, then = one["streams"]
+        assert camera["runs"] == 10
+        assert loop["runs"] > 0
+        assert burst["deadlines"] == burst["runs"]
+        assert then["runs"] <= camera["runs"]
+        assert not any(stream["failed"] for stream in one["streams"])
+    assert {event["name"] for event in json.loads(trace.read_bytes())["traceEvents"]} >= {"camera", "loop"}
+
+
+def test_a_mix_in_a_line_prints_a_timeline(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rates and periods stand in a line; the load is as asked for."""
+    assert (
+        main(["mix", f"{model}@20fps,{model}", "--seconds", "0.3", "--load", "0.2", "--quiet", "--processors", "ort"])
+        == 0
+    )
+    printed = capsys.readouterr().out
+    assert "load 0.20" in printed
+    assert "small#2" in printed
+    assert "a column is" in printed
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"version": 2, "streams": []}, "version 2"),
+        ({"streams": []}, "streams"),
+        ({"streams": [{"name": "a", "model": "m"}]}, "no period_ms"),
+        ({"streams": [{"name": "a", "model": "m", "period_ms": -1}]}, "period_ms"),
+        ({"streams": [{"name": "a", "model": "m", "arrival": "trace"}]}, "no trace_ms"),
+        ({"streams": [{"name": "a", "model": "m", "period_ms": 1, "surprise": 1}]}, "surprise"),
+        ({"seconds": 80_000, "streams": [{"name": "a", "model": "m", "period_ms": 0.001}]}, "more than"),
+        ([], "no mix"),
+        (
+            {
+                "streams": [
+                    {"name": name, "model": "m", "after": {"stream": other}} for name, other in ("ab", "bc", "ca")
+                ]
+            },
+            "comes after itself",
+        ),
+        ({"streams": [{"name": "a", "model": "m", "after": {"stream": "b"}}]}, "not in the mix"),
+        ({"streams": [{"name": "a", "model": "m", "period_ms": 5}] * 2}, "twice"),
+    ],
+)
+def test_bad_mixes_are_refused(tmp_path: Path, content: Any, said: str) -> None:
+    """A file of another version, a cycle, and whatever else is no mix, with its cause."""
+    with pytest.raises(InputError, match=said):
+        read_mix(written(tmp_path, content))
+
+
+def test_what_is_no_mix_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Missing files, text that is no JSON, lines that make no sense, and policies that do not exist exit with 2."""
+    (tmp_path / "bad.json").write_text("{")
+    for given, said in (
+        (str(tmp_path / "none.json"), "cannot read"),
+        (str(tmp_path / "bad.json"), "no JSON"),
+        ("a@0fps", "no rate"),
+        ("a@b@c", "no stream"),
+        ("a@1.2.3fps", "no rate"),
+    ):
+        assert main(["mix", given, "--quiet"]) == 2
+        assert said in capsys.readouterr().err
+    assert main(["mix", "squeezenet@1fps", "--policies", "fastest"]) == 2
+    assert "unknown policy" in capsys.readouterr().err
+
+
+def test_a_mix_keeps_its_shape_at_another_load() -> None:
+    """Times grow by one factor, and the load is the one asked for."""
+    mix = read_mix("a@100ms,b@50ms,c")
+    alone = {"a": 10.0, "b": 20.0, "c": 5.0}
+    assert mix.load(alone) == pytest.approx(0.5)
+    twice = mix.at_load(1.0, alone)
+    assert twice.load(alone) == pytest.approx(1.0)
+    assert [stream.period_ms for stream in twice.streams] == [50.0, 25.0, None]
+
+
+def test_outcomes_are_summed_up() -> None:
+    """Percentiles, misses and throughput of a simulated stream are those worked out by hand."""
+    streams = [{"name": "s", "model": "m", "period_ms": 10, "deadline_ms": 25, "on_late": "drop"}]
+    mix = Mix.model_validate({"seconds": 0.1, "streams": streams})
+    ended = simulate(mix, {"m": Network("m", 1, 1, {(0, 0, 0): 20_000_000})}, [1], policy("least_slack"))
+    found = summed_up("s", ended, mix.seconds)
+    # One run takes two periods: every other one is dropped once the slack of 5 ms is used up.
+    assert (found.runs, found.dropped, found.missed) == (10, 5, 5)
+    assert (found.p50_ms, found.per_second) == (20.0, 50.0)
+    assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.0
+    assert percentile([], 0.5) is None
