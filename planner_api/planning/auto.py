@@ -7,7 +7,7 @@
 4. *Cuts*: where the bound of plans with cuts leaves room for a gain beyond ``NOISE``, the rest of the budget goes to a
    search for cuts around that plan; where they turn out to gain less, what is left goes to whole ops again.
 
-Where figures are predicted all of it is done three times, hedged against their being too low (`hedge`).
+Where figures are predicted all of it is done twice, hedged against their being too low (`hedge`).
 """
 
 from __future__ import annotations

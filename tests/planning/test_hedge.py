@@ -63,7 +63,7 @@ def test_hedged_plans_are_best_in_the_mean_of_the_cases(seed: int) -> None:
     best = min(alone, key=lambda p: alone[p].value_us)
     same = (problem.latency_us == problem.latency_us[:, [best]]).all(axis=0)
     one = np.where(same, spread, 0.0)
-    factors = np.exp([np.zeros_like(one), one, spread - one])
+    factors = np.exp([np.zeros_like(one), one, spread - one, 2 * one, 2 * (spread - one)])
     cases = [replace(problem, latency_us=problem.latency_us * factor) for factor in factors]
 
     def mean(schedule: Schedule) -> float:
