@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from hope_schema.cutrules.view import MisalignedError, Part, View
 from hope_schema.cutting import CutError, Region
-
-
-@dataclass(frozen=True)
-class Window:
-    """A window's way along one axis: its extent with dilation, its stride, the padding before and behind the image."""
-
-    extent: int
-    stride: int
-    before: int
-    behind: int
+from hope_schema.tiling import Window, reach
 
 
 def _windows(op: View, kernel: Sequence[int], given: Sequence[int], made: Sequence[int]) -> list[Window]:
@@ -44,14 +34,9 @@ def _windows(op: View, kernel: Sequence[int], given: Sequence[int], made: Sequen
 
 
 def _rows(op: View, window: Window, region: Region, size: int) -> tuple[Region, int, int]:
-    """The indices that a region's windows cover within an image of ``size``, and the padding left on either side.
-
-    rows_in = (rows_out - 1) S + F (CoDL section 4.2), clipped.
-    """
-    start = region.start * window.stride - window.before
-    stop = (region.stop - 1) * window.stride - window.before + window.extent
-    inside = Region(region.axis, max(0, start), min(size, stop))
-    before, behind = max(0, -start), max(0, stop - size)
+    """The indices that a region's windows cover within an image of ``size``, and the padding left on either side."""
+    start, stop, before, behind = reach(window, region.start, region.stop, size)
+    inside = Region(region.axis, start, stop)
     if inside.start >= inside.stop or before >= window.extent or behind >= window.extent:
         raise CutError(f"{op.type}: a window would see nothing but padding")
     if window.extent > inside.stop - inside.start:
