@@ -31,6 +31,7 @@ from agent_sdk.engine.turn import NOW, Turn
 from agent_sdk.errors import ExecutionError, RunTimeoutError
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.journey.trial import FAILURES, PLAN, first_choice, plain_runtime
+from agent_sdk.planner.field import Sample
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class Serving(Forks):
         pinned: whether the first choice answers as long as it can, however slow it becomes: for networks whose answers
             differ between runtimes.
         sample: takes the microseconds of each of the plan's runs that was alone on its resources, infinite where it
-            failed alone.
+            failed alone; and of runs with a deadline whether they missed it.
 
     Attributes:
         current: name of the contender that is run.
@@ -110,7 +111,7 @@ class Serving(Forks):
         quiet_us: Mapping[str, float],
         *,
         pinned: bool = False,
-        sample: deque[float] | None = None,
+        sample: Sample | None = None,
     ) -> None:
         self._contenders = dict(contenders)
         self.quiet_us = dict(quiet_us)
@@ -205,6 +206,11 @@ class Serving(Forks):
         if comparison is not None:
             with self._lock:
                 self._count_down(comparison)
+
+    def note_deadline(self, *, missed: bool) -> None:
+        """Take note of what became of a run with a deadline, where the plan answers."""
+        if self.current == PLAN and self._sample is not None:
+            self._sample.missed.append(missed)
 
     def _learn(self, name: str, trace: Trace | None, comparison: _Comparison | None, *, ended: bool) -> None:
         """Take note of a run: its trace, None where it failed; ``ended`` by its caller's time limit.

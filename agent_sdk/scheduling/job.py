@@ -45,7 +45,7 @@ class JobStats:
             self.failed += 1
         else:
             self.done += 1
-            self.late += job.deadline_ns is not None and job.ended_ns > job.deadline_ns
+            self.late += job.is_late
 
     def as_json(self) -> dict[str, int]:
         """By name."""
@@ -117,6 +117,11 @@ class Job(Future[dict[str, Any]]):
     def deadline_ns(self) -> int | None:
         """When its outputs were to be there; None where nobody said."""
         return self.request.deadline_ns
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it has ended after its deadline."""
+        return self.deadline_ns is not None and self.ended_ns > self.deadline_ns
 
     def cancel(self) -> bool:
         """Take it out of the queue, or end it at the next segment's border; False where it is over."""

@@ -272,7 +272,19 @@ class Jobs(Forks):
         gone = [self._jobs.pop(request) for request in dropped]
         for job in gone:
             job.stats.dropped += 1
+            self._note_deadline(job, missed=True)
         return [_Started(one, self._jobs[one.request], self._of[one.request.network]) for one in started], gone
+
+    def _note_deadline(self, job: Job, *, missed: bool) -> None:
+        """Have the planner told how a plan keeps deadlines; a network that is spread has none. With the lock."""
+        member = self._runs(job)
+        if (
+            job.deadline_ns is not None
+            and member is not None
+            and not member.executors
+            and member.plans.last is not None
+        ):
+            member.plans.last.serving.note_deadline(missed=missed)
 
     def _hand_out(self, started: Iterable[_Started]) -> None:
         """Have threads run what was started. With the lock."""
@@ -316,6 +328,8 @@ class Jobs(Forks):
                 self._scheduler.finished(one.dispatch, took, failed=True)
                 del self._jobs[job.request]
                 job.stats.count(job, found)
+                if not isinstance(found, BaseException):
+                    self._note_deadline(job, missed=job.is_late)
             started, gone = self._decide()
             following = started.pop(0) if started and not only else None
             self._hand_out(started)

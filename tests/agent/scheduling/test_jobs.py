@@ -14,6 +14,8 @@ import pytest
 
 from agent_sdk import Agent, Session
 from agent_sdk.errors import DeviceClosedError, DroppedError, FeedError, InputError, QueueFullError, UnplannableError
+from agent_sdk.journey.trial import PLAN
+from agent_sdk.planner.field import Sample
 from tests.agent.models import BRANCHING
 from tests.agent.test_session_shapes import until
 
@@ -86,6 +88,21 @@ def test_what_cannot_make_its_deadline_is_dropped_or_late(agent: Agent, session:
     assert right(session, feed, late.result(60))
     stats = agent.jobs.stats(session.plans)
     assert (stats.dropped, stats.late, stats.done) == (1, 1, 1)
+
+
+def test_how_a_plan_keeps_deadlines_is_noted(agent: Agent, session: Session) -> None:
+    """Dropped runs and late ones missed their deadline, others with one kept it; who has none is not counted."""
+    assert session.plans.last is not None
+    serving, sample, feed = session.plans.last.serving, Sample(("p-1", 1)), dict(session.draw())
+    serving._sample, serving.current, serving.pinned = sample, PLAN, True
+    with pytest.raises(DroppedError):
+        agent.submit(session, feed, deadline_ms=0.001, on_late="drop").result(60)
+    for deadline_ms in (0.001, 60_000, None):
+        agent.submit(session, feed, deadline_ms=deadline_ms).result(60)
+    assert list(sample.missed) == [True, True, False]
+    serving.current = "another"
+    serving.note_deadline(missed=True)
+    assert len(sample.missed) == 3
 
 
 def test_a_late_run_is_degraded_to_a_cheaper_network(agent: Agent, session: Session) -> None:
