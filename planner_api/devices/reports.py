@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -42,9 +42,9 @@ class Said(NamedTuple):
     run: MeasuredRun
 
 
-Listener = Callable[[Connection, Sequence[Said]], Callable[[], None]]
-"""Hears of reports in the transaction that stores them: called before they replace the ones before, and what it returns
-is called after."""
+Listener = Callable[[Connection, Sequence[Said], Mapping[str, str | None]], Callable[[], None]]
+"""Hears of reports in the transaction that stores them, and of devices that were another SoC before (which one): called
+before they replace the ones before, and what it returns is called after."""
 
 
 class Reports:
@@ -73,7 +73,7 @@ class Reports:
 def store(connection: Connection, group: Sequence[Sent], listener: Listener) -> None:
     """Store reports in one transaction; rows in the order of their keys, so that two replicas cannot deadlock."""
     latest = {sent.device_id: sent for sent in group}  # PostgreSQL puts no row twice in one statement
-    _store_devices(connection, [latest[name] for name in sorted(latest)])
+    moved = _store_devices(connection, [latest[name] for name in sorted(latest)])
     predicted = _predictions(connection, {run.plan_id for sent in group for run in sent.report.measured})
     every = [
         (sent, run)
@@ -83,7 +83,7 @@ def store(connection: Connection, group: Sequence[Sent], listener: Listener) -> 
     ]
     newest = {(sent.device_id, run.plan_id): (sent, run) for sent, run in every}
     known = [newest[key] for key in sorted(newest)]
-    stored = listener(connection, [Said(sent.device_id, run) for sent, run in known])
+    stored = listener(connection, [Said(sent.device_id, run) for sent, run in known], moved)
     put_all(
         connection,
         DriftRow,
@@ -103,12 +103,28 @@ def store(connection: Connection, group: Sequence[Sent], listener: Listener) -> 
     stored()
 
 
-def _store_devices(connection: Connection, group: Sequence[Sent]) -> None:
-    """Keep what devices say about themselves; one that never enrolled (no tokens required) is added."""
+def _store_devices(connection: Connection, group: Sequence[Sent]) -> dict[str, str | None]:
+    """Keep what devices say about themselves; one that never enrolled (no tokens required) is added.
+
+    Returns:
+        Devices that were another SoC before, and which.
+    """
+    columns = select(DeviceRow.id, DeviceRow.soc, DeviceRow.soc_since)
+    before = {
+        row.id: row
+        for some in chunks([sent.device_id for sent in group])
+        for row in connection.execute(columns.where(DeviceRow.id.in_(some)))
+    }
+    moved = {
+        sent.device_id: before[sent.device_id].soc
+        for sent in group
+        if sent.device_id in before and before[sent.device_id].soc != sent.report.soc
+    }
     rows = [
         {
             "id": sent.device_id,
             "soc": sent.report.soc,
+            "soc_since": sent.at if sent.device_id in moved else getattr(before.get(sent.device_id), "soc_since", None),
             "frequency": sent.report.frequency,
             "versions": dict(sent.report.versions),
             "clock_skew_s": None if sent.report.sent_at is None else (sent.report.sent_at - sent.at).total_seconds(),
@@ -118,6 +134,7 @@ def _store_devices(connection: Connection, group: Sequence[Sent]) -> None:
         for sent in group
     ]
     put_all(connection, DeviceRow, rows, key=("id",), keep=("enrolled_at",))
+    return moved
 
 
 def _predictions(connection: Connection, plan_ids: Collection[str]) -> dict[tuple[str, int], float]:

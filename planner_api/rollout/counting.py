@@ -1,5 +1,8 @@
 """What a batch of reports adds to the releases under way: each device is compared with itself, once per release.
 
+Only devices count that the release gave the new version to: those that were there when it began, by the SoC that they
+were then, within its group and stage. One that has become another SoC since has left the release.
+
 Runs on a plain connection inside the transaction that stores the reports. Without a release under way it costs one
 query per batch.
 """
@@ -10,31 +13,43 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, update
 
 from hope_schema import MeasuredRun
 from planner_api.db.chunks import chunks
-from planner_api.db.tables import DriftRow, PlanJobRow, PlanRow, ReleaseDeviceRow, ReleasePartRow, ReleaseRow
+from planner_api.db.tables import (
+    DeviceRow,
+    DriftRow,
+    PlanJobRow,
+    PlanRow,
+    ReleaseClaimRow,
+    ReleaseDeviceRow,
+    ReleasePartRow,
+    ReleaseRow,
+)
 from planner_api.db.upsert import add_all, ignoring
+from planner_api.devices.groups.choice import position, takes
 from planner_api.devices.reports import Said
 from planner_api.plans.repository import serves
 from planner_api.rollout.judging import KINDS
 from planner_api.rollout.repository import ACTIVE
+from planner_api.rollout.splits import selector_of
 
 COUNTS = ("reported", *(column for _, *columns in KINDS.values() for column in columns))
 
 
-def listen(connection: Connection, said: Sequence[Said]) -> Callable[[], None]:
+def listen(connection: Connection, said: Sequence[Said], moved: Mapping[str, str | None]) -> Callable[[], None]:
     """Look up what reports are compared with; what is returned counts them (a ``devices.reports.Listener``)."""
-    return Counting(connection, said).add
+    return Counting(connection, said, moved).add
 
 
 class Counting:
     """The releases under way, as one batch of reports meets them."""
 
-    def __init__(self, connection: Connection, said: Sequence[Said]) -> None:
+    def __init__(self, connection: Connection, said: Sequence[Said], moved: Mapping[str, str | None]) -> None:
         self._connection = connection
         self._said = said
+        self._moved = moved
         self._releases = {
             row.id: row for row in connection.execute(select(*_RELEASE).where(ReleaseRow.state.in_(ACTIVE)))
         }
@@ -45,11 +60,18 @@ class Counting:
         self._served: set[tuple[str, str]] = set()
         """Plans, each with a model that it serves."""
         self._news: dict[str, dict[str, tuple[Any, MeasuredRun]]] = {}
-        if self._releases and said:
+        self._devices: dict[str, Any] = {}
+        if self._releases and (said or moved):
             self._look_up()
 
     def _look_up(self) -> None:
         """Find what is compared with what; called before the new reports replace the old ones."""
+        devices = sorted({each.device_id for each in self._said} | set(self._moved))
+        self._devices = {
+            row.id: row
+            for some in chunks(devices)
+            for row in self._connection.execute(select(*_DEVICE).where(DeviceRow.id.in_(some)))
+        }
         plan_ids = sorted({each.run.plan_id for each in self._said})
         plans = self._plans = {
             row.id: row
@@ -74,7 +96,8 @@ class Counting:
         found: dict[str, tuple[Any, MeasuredRun]] = {}
         for device_id, run in self._said:
             plan = self._plans.get(run.plan_id)
-            if plan is not None and (part := self._part(release, run, plan)) is not None:
+            part = None if plan is None else self._part(release, run, plan)
+            if part is not None and _gave(release, part, self._devices[device_id]):
                 found.setdefault(device_id, (part, run))
         return found
 
@@ -102,20 +125,52 @@ class Counting:
                     self._before[release.id, old.device_id] = old
 
     def add(self) -> None:
-        """Count the reports on new versions, each device's first one alone."""
+        """Count the reports on new versions, each device's first one alone, and who left."""
         found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        of_claims: dict[tuple[str, str, int], Counter[str]] = defaultdict(Counter)
         for release_id, news in self._news.items():
-            tolerance = self._releases[release_id].tolerance
+            release = self._releases[release_id]
             for device_id in self._first_time(release_id, sorted(news)):
                 part, run = news[device_id]
-                count = found[release_id, part.part]
-                count["reported"] += 1
-                count.update(compare(self._before.get((release_id, device_id)), run, tolerance))
-        rows = [
-            {"release_id": release_id, "part": part, **{name: count[name] for name in COUNTS}}
-            for (release_id, part), count in found.items()
-        ]
+                counted = compare(self._before.get((release_id, device_id)), run, release.tolerance)
+                counted["reported"] = 1
+                found[release_id, part.part].update(counted)
+                claim_id = self._devices[device_id].claim_id
+                if str(claim_id) in release.claims:
+                    of_claims[release_id, part.part, claim_id].update(counted)
+        rows = [{"release_id": key[0], "part": key[1], **_all(count)} for key, count in found.items()]
         add_all(self._connection, ReleasePartRow, rows, key=("release_id", "part"))
+        self._add_claims(of_claims)
+        for release in self._releases.values():
+            self._count_left(release)
+
+    def _add_claims(self, found: Mapping[tuple[str, str, int], Counter[str]]) -> None:
+        names = ("release_id", "part", "claim_id")
+        rows = [{**dict(zip(names, key, strict=True)), **_all(count)} for key, count in sorted(found.items())]
+        empty = [{**row, **dict.fromkeys(COUNTS, 0)} for row in rows]
+        if empty:
+            self._connection.execute(ignoring(self._connection.dialect, ReleaseClaimRow, names), empty)
+        add_all(self._connection, ReleaseClaimRow, rows, key=names)
+
+    def _count_left(self, release: Any) -> None:
+        """Count devices that were part of a release when it began, and have become another SoC.
+
+        Those of a claim that has few of them are not waited for in any case.
+        """
+        there = [
+            name
+            for name in sorted(self._moved)
+            if self._devices[name].enrolled_at <= release.created_at
+            and str(self._devices[name].claim_id) not in release.claims
+        ]
+        if not there:
+            return
+        known = select(ReleasePartRow.soc).where(ReleasePartRow.release_id == release.id)
+        socs = set(self._connection.execute(known.distinct()).scalars())
+        left = self._first_time(release.id, [name for name in there if self._moved[name] in socs])
+        if left:
+            counted = update(ReleaseRow).where(ReleaseRow.id == release.id)
+            self._connection.execute(counted.values(left=ReleaseRow.left + len(left)))
 
     def _first_time(self, release_id: str, devices: Sequence[str]) -> list[str]:
         insert_into = ignoring(self._connection.dialect, ReleaseDeviceRow, ["release_id", "device_id"])
@@ -124,6 +179,20 @@ class Counting:
             rows = [{"release_id": release_id, "device_id": device_id} for device_id in part]
             fresh += self._connection.execute(insert_into.returning(ReleaseDeviceRow.device_id), rows).scalars()
         return fresh
+
+
+def _gave(release: Any, part: Any, device: Any) -> bool:
+    """Whether a release gave its new version to a device."""
+    began = release.created_at
+    if device.enrolled_at > began or (device.soc_since is not None and device.soc_since > began):
+        return False
+    if device.soc != part.soc or position(device.id, release.id) >= release.stages[release.stage]:
+        return False
+    return takes(selector_of(release), release.group or "", device.id, device.soc, device.labels or {})
+
+
+def _all(count: Counter[str]) -> dict[str, int]:
+    return {name: count[name] for name in COUNTS}
 
 
 def compare(before: Any | None, after: MeasuredRun, tolerance: float) -> Counter[str]:
@@ -155,6 +224,11 @@ def compare(before: Any | None, after: MeasuredRun, tolerance: float) -> Counter
 
 _RELEASE = (
     ReleaseRow.id, ReleaseRow.alias, ReleaseRow.model_hash, ReleaseRow.before_hash, ReleaseRow.tolerance,
+    ReleaseRow.created_at, ReleaseRow.stages, ReleaseRow.stage, ReleaseRow.group, ReleaseRow.selector,
+    ReleaseRow.claims,
+)  # fmt: skip
+_DEVICE = (
+    DeviceRow.id, DeviceRow.soc, DeviceRow.soc_since, DeviceRow.enrolled_at, DeviceRow.claim_id, DeviceRow.labels,
 )  # fmt: skip
 _PART = ReleasePartRow.part, ReleasePartRow.soc, ReleasePartRow.before, ReleasePartRow.after
 _DRIFT = (

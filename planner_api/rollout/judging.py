@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from hope_schema.wording import plural
-from planner_api.db.tables import ReleasePartRow, ReleaseRow
+from planner_api.db.tables import Counts, ReleaseClaimRow, ReleasePartRow, ReleaseRow
 from planner_api.rollout.decision import Pairs, does_harm, evidence, joint, stratum_evidence
 
 Step = Literal["take back", "wait", "advance"]
@@ -39,25 +40,53 @@ class Judgement:
         return joint(list(self.evidence.values()))
 
 
-def judge(parts: Sequence[ReleasePartRow]) -> Judgement:
-    """Judge a release by the counts of its parts."""
-    found = {kind: evidence(pairs(part, kind) for part in parts) for kind in KINDS}
+def judge(parts: Sequence[ReleasePartRow], claims: Sequence[ReleaseClaimRow] = ()) -> Judgement:
+    """Judge a release by the counts of its parts.
+
+    Of each kind of harm the two claims are left out whose devices speak most against the release, and most for it: a
+    claim is anybody's who holds it, as many times as it allows. So no claim takes a release back by itself, and none
+    hides what all others see. ``claims`` are those that hold fewer than half of the devices.
+    """
+    by_claim: dict[int, dict[str, ReleaseClaimRow]] = defaultdict(dict)
+    for row in claims:
+        by_claim[row.claim_id][row.part] = row
+    found = {kind: evidence(_without_extremes(parts, by_claim, kind)) for kind in KINDS}
     return Judgement(found, sum(part.reported for part in parts))
 
 
-def pairs(part: ReleasePartRow, kind: str) -> Pairs:
-    """The devices of a part that are worse in one kind, and better."""
+def _without_extremes(
+    parts: Sequence[ReleasePartRow], claims: Mapping[int, Mapping[str, ReleaseClaimRow]], kind: str
+) -> Iterator[Pairs]:
+    """The pairs of each part, without the claims that have most worse ones, and most better ones, beyond the others."""
+    surplus = {claim: sum(_surplus(row, kind) for row in rows.values()) for claim, rows in claims.items()}
+    extremes = {most(surplus, key=surplus.__getitem__) for most in (min, max)} if surplus else set()
+    for part in parts:
+        found = pairs(part, kind)
+        for claim in extremes:
+            if surplus[claim] and part.part in claims[claim]:
+                gone = pairs(claims[claim][part.part], kind)
+                found = Pairs(found.worse - gone.worse, found.better - gone.better)
+        yield found
+
+
+def _surplus(row: ReleaseClaimRow, kind: str) -> int:
+    found = pairs(row, kind)
+    return found.worse - found.better
+
+
+def pairs(part: Counts, kind: str) -> Pairs:
+    """The devices of a part, or of a claim in it, that are worse in one kind, and better."""
     _, worse, better = KINDS[kind]
     return Pairs(getattr(part, worse), getattr(part, better))
 
 
-def next_step(row: ReleaseRow, parts: Sequence[ReleasePartRow]) -> Step | None:
+def next_step(row: ReleaseRow, parts: Sequence[ReleasePartRow], claims: Sequence[ReleaseClaimRow] = ()) -> Step | None:
     """What a release wants now: to be taken back, to wait for an admin, to advance; None: nothing."""
-    found = judge(parts)
+    found = judge(parts, claims)
     if does_harm(found.together, row.error_rate):
         return "take back"
     late = datetime.now(UTC) - row.stage_since - timedelta(seconds=row.hold_s)
-    few = found.reported < wanted(row)
+    few = found.reported < wanted(row) and not _enough_without_one(row, found.reported, claims)
     if row.state == "paused" or late < (PATIENCE if few else timedelta()):
         return None
     if not few and not (row.approval and row.stage + 1 < len(row.stages)):
@@ -66,9 +95,23 @@ def next_step(row: ReleaseRow, parts: Sequence[ReleasePartRow]) -> Step | None:
 
 
 def wanted(row: ReleaseRow) -> int:
-    """How many devices must have reported before this stage ends: at least one."""
-    share: float = row.stages[row.stage]
-    return max(1, math.floor(row.devices * share * row.reported))
+    """How many devices must have reported before this stage ends: at least one, unless it takes none of those known."""
+    return _wanted(row, 0)
+
+
+def _wanted(row: ReleaseRow, silent: int) -> int:
+    """The same without so many that the stage takes, too."""
+    takers = row.staged[row.stage] - row.left * row.stages[row.stage] - silent
+    return max(1 if takers > 0 or not row.devices else 0, math.floor(takers * row.reported))
+
+
+def _enough_without_one(row: ReleaseRow, reported: int, claims: Sequence[ReleaseClaimRow]) -> bool:
+    """Whether the stage is over but for the devices of one claim, which say nothing."""
+    said: Counter[str] = Counter()
+    for each in claims:
+        said[str(each.claim_id)] += each.reported
+    silent = {claim: staged[row.stage] for claim, staged in row.claims.items() if staged[row.stage]}
+    return any(reported - said[claim] >= max(1, _wanted(row, count)) for claim, count in silent.items())
 
 
 def waits_for(row: ReleaseRow, reported: int) -> str:

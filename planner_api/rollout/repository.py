@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.chunks import chunks
@@ -20,6 +20,7 @@ from planner_api.db.tables import (
     PlanJobRow,
     PlanRow,
     PlanVersionRow,
+    ReleaseClaimRow,
     ReleaseDeviceRow,
     ReleasePartRow,
     ReleaseRow,
@@ -99,14 +100,6 @@ async def socs_of(session: AsyncSession, model_hash: str, socs: Sequence[str]) -
     if socs:
         query = query.where(PlanRow.soc.in_(socs))
     return (await session.scalars(query.order_by(PlanRow.soc))).all()
-
-
-async def devices_by_soc(
-    session: AsyncSession, conditions: Sequence[ColumnElement[bool]], since: datetime
-) -> dict[str | None, int]:
-    """Devices seen since then, per SoC."""
-    query = select(DeviceRow.soc, func.count()).where(*conditions, DeviceRow.last_seen_at >= since)
-    return {row[0]: row[1] for row in await session.execute(query.group_by(DeviceRow.soc))}
 
 
 async def add(session: WriteSession, values: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> None:
@@ -207,6 +200,34 @@ async def take_back_alias(session: WriteSession, row: ReleaseRow) -> int:
 async def forget_devices(session: WriteSession, release_id: str) -> None:
     """Forget who reported about a release; the counts stay."""
     await session.execute(delete(ReleaseDeviceRow).where(ReleaseDeviceRow.release_id == release_id))
+    await session.execute(delete(ReleaseClaimRow).where(ReleaseClaimRow.release_id == release_id))
+
+
+async def claims(session: AsyncSession, release_id: str) -> Sequence[ReleaseClaimRow]:
+    """What the devices of claims that hold fewer than half of them say of a release under way."""
+    return (await session.scalars(select(ReleaseClaimRow).where(ReleaseClaimRow.release_id == release_id))).all()
+
+
+def _in_release(
+    query: Select[Any], conditions: Sequence[ColumnElement[bool]], socs: Collection[str], since: datetime
+) -> Select[Any]:
+    return query.where(*conditions, DeviceRow.last_seen_at >= since, DeviceRow.soc.in_(socs))
+
+
+async def devices_by_claim(
+    session: AsyncSession, conditions: Sequence[ColumnElement[bool]], socs: Collection[str], since: datetime
+) -> dict[int | None, int]:
+    """Devices of some SoCs seen since then, per claim that they enrolled with."""
+    query = _in_release(select(DeviceRow.claim_id, func.count()), conditions, socs, since)
+    return {row[0]: row[1] for row in await session.execute(query.group_by(DeviceRow.claim_id))}
+
+
+async def devices_and_claims(
+    session: AsyncSession, conditions: Sequence[ColumnElement[bool]], socs: Collection[str], since: datetime
+) -> Sequence[tuple[str, int | None]]:
+    """Each of these devices, with its claim."""
+    query = _in_release(select(DeviceRow.id, DeviceRow.claim_id), conditions, socs, since)
+    return [(row[0], row[1]) for row in await session.execute(query)]
 
 
 async def labels(session: AsyncSession, device_id: str) -> Mapping[str, str]:

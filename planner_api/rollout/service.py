@@ -17,7 +17,6 @@ from planner_api.db.messages import messages_of
 from planner_api.db.paging import Page
 from planner_api.db.tables import ReleaseRow
 from planner_api.devices.audit.service import PLANNER, Actor, record
-from planner_api.devices.groups import repository as groups
 from planner_api.devices.groups import service as grouping
 from planner_api.errors import ConflictError, InvalidError, NotFoundError, model_unknown
 from planner_api.jobs.chores import end, keep_doing
@@ -28,6 +27,7 @@ from planner_api.rollout.aliases import repository as alias_rows
 from planner_api.rollout.aliases.service import resolve
 from planner_api.rollout.judging import harm, judge, next_step, waits_for
 from planner_api.rollout.splits import Splits
+from planner_api.rollout.takers import count_takers
 from planner_api.rollout.views import part_view, release_view
 
 LOOK_S = 1.0
@@ -108,13 +108,13 @@ class Releases:
                     session, release_id, version.name, request.alias, version.version, again=request.again
                 )
                 parts = await self._socs(session, selector, values)
-            seen = await repository.devices_by_soc(session, groups.chosen(selector), now - SEEN)
-            chosen = sum(seen.get(soc, 0) for soc in {part["soc"] for part in parts})
+            socs = {part["soc"] for part in parts}
+            takers = await count_takers(session, release_id, request.group, selector, socs, request.stages, now - SEEN)
             values |= {
                 "group": request.group,
                 "selector": selector.model_dump(mode="json"),
                 "stages": list(request.stages),
-                "devices": round(selector.share * chosen),
+                **vars(takers),
                 "created_at": now,
                 "stage_since": now,
                 **request.model_dump(include={"reported", "hold_s", "approval", "tolerance", "error_rate"}),
@@ -166,15 +166,19 @@ class Releases:
         """A release and how it goes. Raises NotFoundError when there is none."""
         async with self._database.read() as session:
             row = await _found(session, release_id)
-            return release_view(row, await repository.parts(session, [release_id]))
+            parts = await repository.parts(session, [release_id])
+            return release_view(row, parts, await repository.claims(session, release_id))
 
     async def page(self, *, before: str | None, limit: int) -> ReleasePage:
         """Releases, newest first. Raises NotFoundError for a ``before`` that is none."""
         async with self._database.read() as session:
             last = None if before is None else await _found(session, before)
             rows = await repository.releases(session, before=last, limit=limit)
-            parts = {row.id: await repository.parts(session, [row.id]) for row in rows}
-        found = messages_of(rows, lambda row: release_view(row, parts[row.id]))
+            said = {
+                row.id: (await repository.parts(session, [row.id]), await repository.claims(session, row.id))
+                for row in rows
+            }
+        found = messages_of(rows, lambda row: release_view(row, *said[row.id]))
         return ReleasePage(releases=found, next=rows.next(lambda row: row.id))
 
     async def parts(self, release_id: str, *, after: str, limit: int) -> ReleasePartPage:
@@ -236,14 +240,16 @@ class Releases:
         async with self._database.read() as session:
             row = await session.get(ReleaseRow, release_id)
             parts = await repository.parts(session, [release_id])
-        if row is None or next_step(row, parts) is None:
+            claims = await repository.claims(session, release_id)
+        if row is None or next_step(row, parts, claims) is None:
             return False
         async with self._database.write() as session:
             locked = await repository.lock(session, release_id)
             if locked is None or locked.state not in repository.ACTIVE:
                 return False
             parts = await repository.parts(session, [release_id])
-            step, found = next_step(locked, parts), judge(parts)
+            claims = await repository.claims(session, release_id)
+            step, found = next_step(locked, parts, claims), judge(parts, claims)
             if step == "take back":
                 await self._take_back(session, locked, harm(parts, found), PLANNER)
             elif step == "wait":

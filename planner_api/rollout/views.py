@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hope_schema import Comparison, Release, ReleasePart
 from planner_api.db.messages import message_of
-from planner_api.db.tables import ReleasePartRow, ReleaseRow
+from planner_api.db.tables import ReleaseClaimRow, ReleasePartRow, ReleaseRow
 from planner_api.rollout.decision import Pairs, stratum_evidence
 from planner_api.rollout.judging import KINDS, judge, pairs, waits_for, wanted
 from planner_api.rollout.splits import selector_of
@@ -15,9 +15,9 @@ from planner_api.rollout.splits import selector_of
 LOG10 = math.log(10.0)
 
 
-def release_view(row: ReleaseRow, parts: Sequence[ReleasePartRow]) -> Release:
+def release_view(row: ReleaseRow, parts: Sequence[ReleasePartRow], claims: Sequence[ReleaseClaimRow] = ()) -> Release:
     """A release and how it goes."""
-    found = judge(parts)
+    found = judge(parts, claims)
     share = {"done": 1.0, "rolled_back": 0.0}.get(row.state, row.stages[row.stage])
     return message_of(
         Release,

@@ -13,7 +13,7 @@ from planner_api.errors import ForbiddenError
 Role = Literal["admin", "viewer", "device", "anonymous"]
 
 _DEVICE_POSTS = frozenset({"/models", "/profiles", "/profiles/missing", "/plans"})
-_DEVICE_GETS = ("/models/", "/profiles/")
+_DEVICE_GETS = ("/models/", "/profiles/", "/references/")
 _PLAN = re.compile(r"/plans/[^/]+")
 """A plan, whose history and comparisons are for people."""
 

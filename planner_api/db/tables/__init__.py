@@ -27,7 +27,7 @@ from planner_api.db.tables.profiles import (
     ProfileVersionRow,
     SocRow,
 )
-from planner_api.db.tables.rollout import ReleaseDeviceRow, ReleasePartRow, ReleaseRow
+from planner_api.db.tables.rollout import Counts, ReleaseClaimRow, ReleaseDeviceRow, ReleasePartRow, ReleaseRow
 
 __all__ = [
     "AssignmentRow",
@@ -37,6 +37,7 @@ __all__ = [
     "ClaimRow",
     "ConsoleSessionRow",
     "ContributionRow",
+    "Counts",
     "DeviceRow",
     "DriftRow",
     "FanoutPlanRow",
@@ -55,6 +56,7 @@ __all__ = [
     "PlanVersionRow",
     "ProfileRow",
     "ProfileVersionRow",
+    "ReleaseClaimRow",
     "ReleaseDeviceRow",
     "ReleasePartRow",
     "ReleaseRow",

@@ -79,6 +79,8 @@ class DeviceRow(Base):
     labels: Mapped[dict[str, Any] | None]
     """What groups choose by; only admins write them."""
     soc: Mapped[str | None] = mapped_column(String(128), index=True)
+    soc_since: Mapped[datetime | None]
+    """Since when it says so, where it said something else since it enrolled."""
     frequency: Mapped[str | None] = mapped_column(String(128))
     versions: Mapped[dict[str, Any] | None]
     """Agent and runtime versions, as reported."""

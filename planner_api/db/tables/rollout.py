@@ -42,6 +42,12 @@ class ReleaseRow(Base):
     tolerance: Mapped[float]
     error_rate: Mapped[float]
     devices: Mapped[int]
+    left: Mapped[int] = mapped_column(default=0)
+    """Those of the devices that have become another SoC since."""
+    staged: Mapped[list[Any]]
+    """How many of the devices each stage takes."""
+    claims: Mapped[dict[str, Any]]
+    """The same by the claim that devices enrolled with, where that has fewer than half of them."""
     stage: Mapped[int] = mapped_column(default=0)
     state: Mapped[str] = mapped_column(String(16), default="running")
     reason: Mapped[str] = mapped_column(String(500), default="")
@@ -52,18 +58,9 @@ class ReleaseRow(Base):
     """Raised by every change, so that a process sees what it does not know yet."""
 
 
-class ReleasePartRow(Base):
-    """One stratum of a release: a plan from one version to another, or, of an alias, a SoC."""
+class Counts:
+    """Devices that reported about a new version, and in what they are worse or better than before."""
 
-    __tablename__ = "release_parts"
-
-    release_id: Mapped[str] = mapped_column(ForeignKey("releases.id", ondelete="CASCADE"), primary_key=True)
-    part: Mapped[str] = mapped_column(String(128), primary_key=True)
-    """The plan's id, or the SoC."""
-    soc: Mapped[str] = mapped_column(String(128))
-    plan_id: Mapped[str | None] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), index=True)
-    before: Mapped[int]
-    after: Mapped[int]
     reported: Mapped[int] = mapped_column(default=0)
     slower: Mapped[int] = mapped_column(default=0)
     faster: Mapped[int] = mapped_column(default=0)
@@ -75,8 +72,32 @@ class ReleasePartRow(Base):
     keeping: Mapped[int] = mapped_column(default=0)
 
 
+class ReleasePartRow(Counts, Base):
+    """One stratum of a release: a plan from one version to another, or, of an alias, a SoC."""
+
+    __tablename__ = "release_parts"
+
+    release_id: Mapped[str] = mapped_column(ForeignKey("releases.id", ondelete="CASCADE"), primary_key=True)
+    part: Mapped[str] = mapped_column(String(128), primary_key=True)
+    """The plan's id, or the SoC."""
+    soc: Mapped[str] = mapped_column(String(128))
+    plan_id: Mapped[str | None] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), index=True)
+    before: Mapped[int]
+    after: Mapped[int]
+
+
+class ReleaseClaimRow(Counts, Base):
+    """What the devices of one claim say of a part, where it has fewer than half of them; gone when the release ends."""
+
+    __tablename__ = "release_claims"
+
+    release_id: Mapped[str] = mapped_column(ForeignKey("releases.id", ondelete="CASCADE"), primary_key=True)
+    part: Mapped[str] = mapped_column(String(128), primary_key=True)
+    claim_id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+
+
 class ReleaseDeviceRow(Base):
-    """A device that reported about a release under way, so that it counts once; gone when the release has ended."""
+    """A device that reported about a release under way, or left it, so that it counts once; gone when that ends."""
 
     __tablename__ = "release_devices"
 

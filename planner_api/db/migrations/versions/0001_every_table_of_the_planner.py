@@ -205,6 +205,7 @@ def upgrade() -> None:
         sa.Column("name", sa.String(length=200), nullable=True),
         sa.Column("labels", types.JsonDocument, nullable=True),
         sa.Column("soc", sa.String(length=128), nullable=True),
+        sa.Column("soc_since", types.UtcDateTime(timezone=True), nullable=True),
         sa.Column("frequency", sa.String(length=128), nullable=True),
         sa.Column("versions", types.JsonDocument, nullable=True),
         sa.Column("claim_id", types.BigKey, nullable=True),
@@ -324,6 +325,9 @@ def upgrade() -> None:
         sa.Column("tolerance", sa.Float(precision=53), nullable=False),
         sa.Column("error_rate", sa.Float(precision=53), nullable=False),
         sa.Column("devices", sa.Integer(), nullable=False),
+        sa.Column("left", sa.Integer(), nullable=False),
+        sa.Column("staged", types.JsonDocument, nullable=False),
+        sa.Column("claims", types.JsonDocument, nullable=False),
         sa.Column("stage", sa.Integer(), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("reason", sa.String(length=500), nullable=False),
@@ -493,6 +497,25 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("profile_id", "version", name=op.f("pk_profile_versions")),
     )
     op.create_table(
+        "release_claims",
+        sa.Column("release_id", sa.String(length=64), nullable=False),
+        sa.Column("part", sa.String(length=128), nullable=False),
+        sa.Column("claim_id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("reported", sa.Integer(), nullable=False),
+        sa.Column("slower", sa.Integer(), nullable=False),
+        sa.Column("faster", sa.Integer(), nullable=False),
+        sa.Column("failing", sa.Integer(), nullable=False),
+        sa.Column("mended", sa.Integer(), nullable=False),
+        sa.Column("wrong", sa.Integer(), nullable=False),
+        sa.Column("righted", sa.Integer(), nullable=False),
+        sa.Column("missing", sa.Integer(), nullable=False),
+        sa.Column("keeping", sa.Integer(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["release_id"], ["releases.id"], name=op.f("fk_release_claims_release_id_releases"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("release_id", "part", "claim_id", name=op.f("pk_release_claims")),
+    )
+    op.create_table(
         "release_devices",
         sa.Column("release_id", sa.String(length=64), nullable=False),
         sa.Column("device_id", sa.String(length=128), nullable=False),
@@ -578,6 +601,7 @@ def downgrade() -> None:
     op.drop_table("tokens")
     op.drop_table("release_parts")
     op.drop_table("release_devices")
+    op.drop_table("release_claims")
     op.drop_table("profile_versions")
     op.drop_table("plan_versions")
     op.drop_table("plan_rests_on")

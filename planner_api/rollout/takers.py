@@ -1,0 +1,59 @@
+"""How many devices each stage of a release takes, and how many of them enrolled with which claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from hope_schema import GroupSelector
+from planner_api.devices.groups import repository as groups
+from planner_api.devices.groups.choice import position
+from planner_api.rollout import repository
+
+COUNTED = 20_000
+"""Of more devices a stage takes its share, as exactly as matters; of fewer each one is looked at."""
+
+
+@dataclass(frozen=True)
+class Takers:
+    """Devices of a release: all of them, per stage, and per stage of each claim that has fewer than half of them."""
+
+    devices: int
+    staged: list[int]
+    claims: dict[str, list[int]]
+
+
+async def count_takers(
+    session: AsyncSession,
+    release_id: str,
+    group: str | None,
+    selector: GroupSelector,
+    socs: set[str],
+    stages: Sequence[float],
+    since: datetime,
+) -> Takers:
+    """Count the devices of some SoCs, seen since then, that a group and each stage take."""
+    wanted = groups.chosen(selector), socs, since
+    by_claim = await repository.devices_by_claim(session, *wanted)
+    total = sum(by_claim.values())
+    if total > COUNTED:
+        staged = {
+            claim: [round(share * selector.share * count) for share in stages] for claim, count in by_claim.items()
+        }
+        total = round(total * selector.share)
+    else:
+        taken = [
+            (position(device_id, release_id), claim)
+            for device_id, claim in await repository.devices_and_claims(session, *wanted)
+            if selector.share >= 1.0 or position(device_id, group or "") < selector.share
+        ]
+        total = len(taken)
+        staged = {
+            claim: [sum(of == claim and at < share for at, of in taken) for share in stages] for claim in by_claim
+        }
+    every = [sum(counts[stage] for counts in staged.values()) for stage in range(len(stages))]
+    few = [claim for claim, count in by_claim.items() if claim is not None and 2 * count < sum(by_claim.values())]
+    return Takers(total, every, {str(claim): staged[claim] for claim in few})
