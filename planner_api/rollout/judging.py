@@ -101,7 +101,7 @@ def wanted(row: ReleaseRow) -> int:
 
 def _wanted(row: ReleaseRow, silent: int) -> int:
     """The same without so many that the stage takes, too."""
-    takers = row.staged[row.stage] - row.left * row.stages[row.stage] - silent
+    takers: float = row.staged[row.stage] - row.left * row.stages[row.stage] - silent
     return max(1 if takers > 0 or not row.devices else 0, math.floor(takers * row.reported))
 
 

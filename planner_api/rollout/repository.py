@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.chunks import chunks
@@ -209,16 +209,16 @@ async def claims(session: AsyncSession, release_id: str) -> Sequence[ReleaseClai
 
 
 def _in_release(
-    query: Select[Any], conditions: Sequence[ColumnElement[bool]], socs: Collection[str], since: datetime
-) -> Select[Any]:
-    return query.where(*conditions, DeviceRow.last_seen_at >= since, DeviceRow.soc.in_(socs))
+    conditions: Sequence[ColumnElement[bool]], socs: Collection[str], since: datetime
+) -> list[ColumnElement[bool]]:
+    return [*conditions, DeviceRow.last_seen_at >= since, DeviceRow.soc.in_(socs)]
 
 
 async def devices_by_claim(
     session: AsyncSession, conditions: Sequence[ColumnElement[bool]], socs: Collection[str], since: datetime
 ) -> dict[int | None, int]:
     """Devices of some SoCs seen since then, per claim that they enrolled with."""
-    query = _in_release(select(DeviceRow.claim_id, func.count()), conditions, socs, since)
+    query = select(DeviceRow.claim_id, func.count()).where(*_in_release(conditions, socs, since))
     return {row[0]: row[1] for row in await session.execute(query.group_by(DeviceRow.claim_id))}
 
 
@@ -226,7 +226,7 @@ async def devices_and_claims(
     session: AsyncSession, conditions: Sequence[ColumnElement[bool]], socs: Collection[str], since: datetime
 ) -> Sequence[tuple[str, int | None]]:
     """Each of these devices, with its claim."""
-    query = _in_release(select(DeviceRow.id, DeviceRow.claim_id), conditions, socs, since)
+    query = select(DeviceRow.id, DeviceRow.claim_id).where(*_in_release(conditions, socs, since))
     return [(row[0], row[1]) for row in await session.execute(query)]
 
 
