@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from agent_sdk.agent import Agent
-from agent_sdk.engine import Executor
+from agent_sdk.engine import Copy, Executor
 from agent_sdk.engine.trace import Trace
 from agent_sdk.explain.perfetto import to_perfetto
 from agent_sdk.journey.planning import THOROUGH_S
@@ -79,7 +79,7 @@ def rows(name: str, traces_to: Path | None = None, on: str | None = None) -> lis
                 "overlap": round(busy_together(trace), 4),
                 "processors": list(program.processors_used),
                 "segments": len(program.segments),
-                "copies": sum(len(work.moves) for work in program.work),
+                "copies": sum(isinstance(work, Copy) for work in program.work),
                 "cuts": len(program.plan.jobs[0].cuts),
             }
             found.append(row)

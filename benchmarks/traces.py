@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from agent_sdk.engine import Executor
-from agent_sdk.engine.program import ProgramSegment
+from agent_sdk.engine.program import Copy, ProgramSegment
 from agent_sdk.engine.trace import Span, Trace
 
 
@@ -48,44 +48,38 @@ def peak_bytes(trace: Trace) -> dict[str, int]:
         if span.kind != "wait":
             begin.setdefault((span.lane, span.position), span.start_us)
             end[span.lane, span.position] = span.end_us
-    born: dict[tuple[str, str], float] = {}
+    born: dict[tuple[str, str], float] = {}  # by tensor and place
     dies: dict[tuple[str, str], float] = {}
     owner: dict[tuple[str, str], str] = {}
     for work in program.work:
-        here, memory = work.processor, program.processors[work.processor].place.memory
         queue = program.lanes[work.lane]
         start, over = begin[queue, work.position], end[queue, work.position]
-        for move in work.moves:
-            source = (move.tensor, owner[move.tensor, move.source])
-            owner[move.tensor, move.target] = here
-            born[move.tensor, here] = start
-            dies[source] = max(dies.get(source, 0.0), start)
+        if isinstance(work, Copy):
+            key = (work.move.tensor, work.move.target)
+            owner[key], born[key] = work.processor, start
+            source = (work.move.tensor, work.move.source)
+            dies[source] = max(dies.get(source, 0.0), over)
         if not isinstance(work, ProgramSegment):
             continue
-        for name in (part for read in work.segment.inputs for part in program.parts(read)):
-            if (name, memory) not in owner:
-                owner[name, memory] = here
-                born[name, here] = 0.0
-            key = (name, owner[name, memory])
-            dies[key] = max(dies.get(key, 0.0), over)
+        for name in work.segment.inputs:
+            for part in program.parts(name):
+                key = (part, program.place_of(work, name))
+                if key not in owner:
+                    owner[key], born[key] = work.processor, 0.0
+                dies[key] = max(dies.get(key, 0.0), over)
         for name in work.segment.outputs:
-            owner[name, memory] = here
-            born[name, here] = start
-            dies[name, here] = over
+            key = (name, program.place_of(work, name))
+            owner[key], born[key], dies[key] = work.processor, start, over
     for name in (part for kept in program.graph.outputs for part in program.parts(kept)):
-        dies[name, program.home[name]] = trace.total_us
-    return _peaks(trace, born, dies)
-
-
-def _peaks(trace: Trace, born: dict[tuple[str, str], float], dies: dict[tuple[str, str], float]) -> dict[str, int]:
+        dies[name, program.memory_of(name)] = trace.total_us
     events: list[tuple[float, int, str]] = []
-    for (name, processor), start in born.items():
-        size = trace.program.graph.tensor[name].bytes
+    for key, start in born.items():
+        size = program.graph.tensor[key[0]].bytes
         # A segment starts at the very clock reading at which the one before it ended and freed its inputs: at equal
         # times deaths come first. Whatever is born lives for an instant at least.
-        end = max(dies.get((name, processor), start), math.nextafter(start, math.inf))
-        events += [(start, size, processor), (end, -size, processor)]
-    live = dict.fromkeys(trace.program.processors, 0)
+        finish = max(dies.get(key, start), math.nextafter(start, math.inf))
+        events += [(start, size, owner[key]), (finish, -size, owner[key])]
+    live = dict.fromkeys(program.processors, 0)
     peak = dict(live)
     for _, size, processor in sorted(events, key=lambda event: event[:2]):
         live[processor] += size

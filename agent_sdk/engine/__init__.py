@@ -6,9 +6,10 @@
 from agent_sdk.engine.build import build_program
 from agent_sdk.engine.device import Device
 from agent_sdk.engine.executor import Executor
-from agent_sdk.engine.program import Event, Move, Program, ProgramSegment, Work
+from agent_sdk.engine.program import Copy, Event, Move, Program, ProgramSegment, Work
 
 __all__ = [
+    "Copy",
     "Device",
     "Event",
     "Executor",

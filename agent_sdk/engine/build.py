@@ -2,27 +2,29 @@
 
 Numbered passes, each a function:
 
-1. ``_live_steps``: the plan is checked against the model, steps that no output depends on are left out, and so are
-   slices and joins of what stands in one piece of memory anyway (``views.py``).
-2. ``_synchronise``: steps and copies are queued; vector clocks find the fewest waits between queues that keep data and
-   resource order.
+1. ``steps.py``: the plan is checked against the model, steps that no output depends on are left out, and so are slices
+   and joins of what stands in one piece of memory anyway (``views.py``).
+2. ``_synchronise``: steps and moves (``places.py``) are queued; vector clocks find the fewest waits between queues that
+   keep data and resource order.
 3. ``_cut``: steps become segments, cut only where somebody waits (HOPE section 4.2 launches single ops; a
    segment is the longest run of them that delays nobody).
-4. ``_assemble``: borders, layouts and copies of each piece of work.
+4. ``_assemble``: what each piece of work reads and leaves, and where.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agent_sdk.engine.program import Event, Move, Program, ProgramSegment, Work, lane_of
-from agent_sdk.engine.views import View, find_views, same_layout
-from agent_sdk.errors import IllegalPlanError, PlanMismatchError
+from agent_sdk.engine.places import Places, hops
+from agent_sdk.engine.program import Copy, Event, Move, Program, ProgramSegment, Work, lane_of, memory_of
+from agent_sdk.engine.steps import check_identity, live_steps
+from agent_sdk.engine.views import View, find_views
+from agent_sdk.errors import IllegalPlanError
 from agent_sdk.model.cutting import cut_model
 from agent_sdk.runtimes.base import Processor, Segment
-from hope_schema import HOST, ModelGraph, Plan, Step
+from hope_schema import HOST, Plan, Step
 from hope_schema.cutting import CutError
 
 if TYPE_CHECKING:
@@ -41,18 +43,20 @@ def build_program(plan: Plan, model: Model, processors: Mapping[str, Processor])
         PlanMismatchError: the plan is for another model, or uses a processor that is not there.
         IllegalPlanError: an op is unknown or missing, or cannot be cut as asked, or the order is not topological.
     """
-    _check_identity(plan, model, processors)
+    check_identity(plan, model, processors)
     if plan.jobs[0].cuts:
         try:
             model = cut_model(model, plan.jobs[0].cuts)
         except CutError as error:
             raise IllegalPlanError(f"the plan's cuts cannot be made: {error}") from error
-    steps, dead = _live_steps(plan, model.graph)
+    steps, dead = live_steps(plan, model.graph)
     used = {step.processor: processors[step.processor] for step in steps}
     views, steps = find_views(model, steps, used)
-    nodes, lanes = _synchronise(steps, plan, model.graph, used, views)
+    places = Places(model, steps, processors, views)
+    nodes, lanes = _synchronise(steps, plan, model, used, places, views)
     _cut(nodes)
-    return _assemble(plan, model, used, nodes, lanes, dead, _floats(used, processors), views)
+    work, home = _assemble(model, places, nodes, lanes, views)
+    return Program(plan, model, used, lanes, work, home, dead, _floats(used, processors), views)
 
 
 def _floats(used: Mapping[str, Processor], processors: Mapping[str, Processor]) -> frozenset[int]:
@@ -63,17 +67,22 @@ def _floats(used: Mapping[str, Processor], processors: Mapping[str, Processor]) 
     return frozenset().union(*equals) if alone else frozenset()
 
 
-@dataclass
+@dataclass(eq=False)
 class _Node:
-    """A step, or a copy that a resource of its own carries, on its way to becoming part of a piece of work."""
+    """A step, or a move, on its way to becoming part of a piece of work.
+
+    ``processor`` is whose time it takes, or for whom a queue carries.
+    """
 
     index: int
-    step: Step
-    ops: tuple[str, ...]
+    processor: Processor
+    resources: tuple[str, ...]
     lane: int
-    position: int
-    reads: tuple[str, ...]
-    copies: Move | None = None
+    step: Step | None = None
+    ops: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    move: Move | None = None
+    position: int = 0
     waits: list[_Node] = field(default_factory=list)
     known: list[int] = field(default_factory=list)
     begins: bool = False
@@ -81,166 +90,82 @@ class _Node:
     group: int = -1
 
 
-def _check_identity(plan: Plan, model: Model, processors: Mapping[str, Processor]) -> None:
-    if plan.model_hash != model.graph.model_hash:
-        raise PlanMismatchError(
-            f"the plan is for model {plan.model_hash[:12]}, not for '{model.graph.name}' "
-            f"({model.graph.model_hash[:12]}); ask the planner for a plan of this model"
-        )
-    if len(plan.jobs) > 1:
-        raise IllegalPlanError(f"the plan runs {len(plan.jobs)} networks side by side, which this agent cannot do yet")
-    for step in plan.steps:
-        if step.processor not in processors:
-            raise PlanMismatchError(
-                f"the plan puts step {step.id} on processor '{step.processor}', which this device lacks; "
-                f"it has {', '.join(sorted(processors)) or 'none'}"
-            )
-
-
-def _live_steps(plan: Plan, graph: ModelGraph) -> tuple[list[Step], tuple[str, ...]]:
-    """Check that the steps cover the graph in a topological order; leave out what no output depends on."""
-    owner: dict[str, Step] = {}
-    for step in plan.steps:
-        for op in step.ops:
-            if op not in graph.op:
-                raise IllegalPlanError(f"step {step.id} names op '{op}', which model '{graph.name}' does not have")
-            owner[op] = step
-    needed: set[str] = set()
-    stack = [graph.producer[name] for name in graph.outputs if name in graph.producer]
-    while stack:
-        op = stack.pop()
-        if op in needed:
-            continue
-        needed.add(op)
-        if op not in owner:
-            raise IllegalPlanError(f"no step of the plan runs op '{op}', on which an output depends")
-        stack += [graph.producer[name] for name in graph.op[op].inputs if name in graph.producer]
-        stack += [other for other in owner[op].ops if other not in needed]
-    place = {step_id: index for index, step_id in enumerate(plan.order)}
-    for op in needed:
-        for name in graph.op[op].inputs:
-            before = graph.producer.get(name)
-            if before is not None and place[owner[before].id] > place[owner[op].id]:
-                raise IllegalPlanError(
-                    f"the plan's order puts step {owner[op].id}, which reads '{name}', before step "
-                    f"{owner[before].id}, which makes it"
-                )
-    live = [plan.step[step_id] for step_id in plan.order if plan.step[step_id].ops[0] in needed]
-    if not live:
-        raise IllegalPlanError(f"no output of model '{graph.name}' depends on any op: there is nothing to run")
-    return live, tuple(op.id for op in graph.ops if op.id not in needed)
-
-
-def _carried(
-    plan: Plan,
-    graph: ModelGraph,
-    processors: Mapping[str, Processor],
-    home: Mapping[str, str],
-    read: Collection[tuple[str, str]],
-) -> dict[str, list[Move]]:
-    """The plan's transfers that a resource of their own carries between memories, by tensor; the rest is the readers'.
-
-    Graph inputs are loaded before a run and outputs stored after it, whatever carries them: ``read`` says which tensors
-    are read in which memories besides. Raises IllegalPlanError for what cannot be executed.
-    """
-    memories = {processor.place.memory for processor in processors.values()}
-    carried: dict[str, list[Move]] = {}
-    for transfer in plan.transfers:
-        what = f"the plan moves '{transfer.tensor}' from {transfer.source} to {transfer.target}"
-        if transfer.tensor not in graph.tensor:
-            raise IllegalPlanError(f"{what}, which model '{graph.name}' does not have")
-        source, target = (place.partition("/")[0] for place in (transfer.source, transfer.target))
-        if {source, target} - memories - {HOST}:
-            raise IllegalPlanError(f"{what}, where none of its processors computes")
-        if source == target or transfer.tensor not in home:
-            continue
-        stored = target == HOST and (transfer.tensor, HOST) not in read
-        if transfer.tensor in graph.inputs or stored or target not in memories:
-            continue
-        before = carried.setdefault(transfer.tensor, [])
-        if source not in {home[transfer.tensor], *(move.target for move in before)}:
-            raise IllegalPlanError(f"{what}, but it is not there")
-        if transfer.over is not None:
-            before.append(Move(transfer.tensor, source, target, transfer.over))
-    return carried
-
-
 def _synchronise(
     steps: Sequence[Step],
     plan: Plan,
-    graph: ModelGraph,
+    model: Model,
     processors: Mapping[str, Processor],
+    places: Places,
     views: Mapping[str, View],
 ) -> tuple[list[_Node], tuple[str, ...]]:
-    """Give every step, and every copy behind the step that makes the tensor, the waits it needs, and no more.
+    """Give every step and every move the waits it needs, and no more.
 
-    ``known[l]`` of a node counts the nodes of queue l that are finished whenever it starts. A dependency that
+    A move stands before its first reader, on that one's time; what a queue carries, behind the step that makes the
+    tensor. ``known[l]`` of a node counts the nodes of queue l that are finished whenever it starts. A dependency that
     ``known`` covers already, by program order or through another wait, needs no wait of its own.
     """
-    home = dict.fromkeys(graph.inputs, HOST) | {
-        name: processors[step.processor].place.memory
-        for step in steps
-        for op in step.ops
-        for name in graph.op[op].outputs
-    }
-    home |= {name: home[view.parts[0]] for name, view in views.items()}
-    read = {
-        (name, processors[step.processor].place.memory)
-        for step in steps
-        for op in step.ops
-        for name in graph.op[op].inputs
-    }
-    carried = _carried(plan, graph, processors, home, read)
+    graph = model.graph
+    in_memory = {processor.place.memory: processor for processor in processors.values()}
+    carried = places.carried(plan, set(in_memory))
     carriers = (move.over or "" for moves in carried.values() for move in moves)
     lanes = tuple(dict.fromkeys([*(lane_of(processors[step.processor]) for step in steps), *carriers]))
-    place = {op.id: index for index, op in enumerate(graph.topological_ops)}
+    rank = {op.id: index for index, op in enumerate(graph.topological_ops)}
     last_in_lane: dict[int, _Node] = {}
     last_user: dict[str, _Node] = {}
-    there: dict[tuple[str, str], _Node] = {}  # who makes or brings a tensor, by memory
+    there: dict[tuple[str, str], _Node] = {}  # who makes or brings a tensor, by place
     nodes: list[_Node] = []
 
-    def enqueue(node: _Node, wanted: Iterable[_Node]) -> None:
+    def enqueue(node: _Node, wanted: Iterable[_Node | None]) -> None:
         before = last_in_lane.get(node.lane)
         node.position = before.position + 1 if before else 0
         node.known = list(before.known) if before else [0] * len(lanes)
         node.known[node.lane] = node.position
+        rivals = (last_user.get(resource) for resource in node.resources)
         # Latest first: what a later node of another queue knows often makes an earlier wait needless.
-        for other in sorted({id(one): one for one in wanted}.values(), key=lambda one: one.index, reverse=True):
+        before_it = {one.index: one for one in (*wanted, *rivals) if one is not None}
+        for _, other in sorted(before_it.items(), reverse=True):
             if other.position < node.known[other.lane]:
                 continue
             node.waits.append(other)
             node.known = [max(a, b) for a, b in zip(node.known, other.known, strict=True)]
             node.known[other.lane] = max(node.known[other.lane], other.position + 1)
         last_in_lane[node.lane] = node
+        last_user.update(dict.fromkeys(node.resources, node))
         nodes.append(node)
+
+    def carry(move: Move, processor: Processor) -> None:
+        lane, resources = move.over or lane_of(processor), (move.over,) if move.over else processor.spec.resources
+        copy = _Node(len(nodes), processor, resources, lanes.index(lane), move=move)
+        enqueue(copy, [there[move.tensor, move.source]])
+        there[move.tensor, move.target] = copy
 
     for step in steps:
         processor = processors[step.processor]
-        memory, resources = processor.place.memory, processor.spec.resources
-        ops = tuple(sorted(step.ops, key=place.__getitem__))
+        ops = tuple(sorted(step.ops, key=rank.__getitem__))
         own = {name for op in ops for name in graph.op[op].outputs}
         reads = tuple(dict.fromkeys(name for op in ops for name in graph.op[op].inputs if name not in own))
-        node = _Node(len(nodes), step, ops, lanes.index(lane_of(processor)), 0, reads)
+        parts = [
+            (part, places.read(name, processor))
+            for name in reads
+            if name not in graph.inputs
+            for part in (views[name].parts if name in views else (name,))
+        ]
+        for part, target in parts:
+            for source, end in hops(places.made[part], target):
+                if (part, end) not in there:
+                    carry(Move(part, source, end), processor)
+        node = _Node(len(nodes), processor, processor.spec.resources, lanes.index(lane_of(processor)), step, ops, reads)
         node.begins = any(name in views and views[name].parts != (name,) for name in reads)
-        parts = [part for name in reads for part in (views[name].parts if name in views else (name,))]
-        sources = [there.get((name, memory)) or there.get((name, home[name])) for name in parts]
-        rivals = [last_user.get(resource) for resource in resources]
-        enqueue(node, [other for other in (*sources, *rivals) if other is not None])
-        last_user |= dict.fromkeys(resources, node)
-        for name in reads:  # from here on it is here, because this step has brought it if nobody had
-            if name not in graph.inputs:
-                there.setdefault((name, memory), node)
+        enqueue(node, [there[part, target] for part, target in parts])
         for name in (name for op in ops for name in graph.op[op].outputs):
-            there[name, memory] = node
+            there[name, places.made[name]] = node
             for move in carried.get(name, ()):
-                copy = _Node(len(nodes), step, (), lanes.index(move.over or ""), 0, (), move)
-                enqueue(copy, [there[name, move.source]])
-                there[name, move.target] = copy
+                carry(move, in_memory[memory_of(move.target)])
     return nodes, lanes
 
 
 def _cut(nodes: Sequence[_Node]) -> None:
-    """Begin a segment where a step waits or its lane changes processor; end one where somebody waits for a step.
+    """Begin a piece of work where a step waits, moves something or changes processor; end one where somebody waits.
 
     One that reads what several steps write has begun already: they may stand before it in its lane.
     So whatever a segment waits for is needed by its first step, and what others wait for is made by its last:
@@ -249,7 +174,7 @@ def _cut(nodes: Sequence[_Node]) -> None:
     before: dict[int, _Node] = {}
     for node in nodes:
         previous = before.get(node.lane)
-        if previous is None or node.waits or node.copies or previous.step.processor != node.step.processor:
+        if previous is None or node.waits or node.move or previous.move or previous.processor is not node.processor:
             node.begins = True
         for other in node.waits:
             other.ends = True
@@ -263,16 +188,9 @@ def _cut(nodes: Sequence[_Node]) -> None:
 
 
 def _assemble(
-    plan: Plan,
-    model: Model,
-    processors: Mapping[str, Processor],
-    nodes: Sequence[_Node],
-    lanes: tuple[str, ...],
-    dead: tuple[str, ...],
-    floats: frozenset[int],
-    views: Mapping[str, View],
-) -> Program:
-    """Number the segments and give each its border."""
+    model: Model, places: Places, nodes: Sequence[_Node], lanes: tuple[str, ...], views: Mapping[str, View]
+) -> tuple[tuple[Work, ...], dict[str, str]]:
+    """Number the pieces of work and give each its border; and by tensor that crosses one, who makes it."""
     groups: list[list[_Node]] = []
     current: dict[int, int] = {}
     for node in nodes:
@@ -291,126 +209,87 @@ def _assemble(
     for node in nodes:
         last = groups[node.group][-1] is node
         upto[node.lane].append(position[node.group] + (1 if last else 0))
-    border = _Border(model, processors, groups, views)
+    border = _Border(model, groups, views)
     work: list[Work] = []
     used: dict[str, Event] = {}
     segments = 0
     for index, group in enumerate(groups):
         first = group[0]
-        leads, own = lanes[first.lane], Event(first.lane, position[index] + 1)
-        lent = used.get(leads)
+        lent = used.get(lanes[first.lane])
         common: dict[str, Any] = {
             "lane": first.lane,
             "position": position[index],
-            "processor": next(p.id for p in processors.values() if p.place.memory == first.copies.target)
-            if first.copies
-            else first.step.processor,
+            "processor": first.processor.id,
+            "resources": first.resources,
+            "cores": first.processor.caller_cores,
             "waits": tuple(Event(other.lane, position[other.group] + 1) for other in first.waits),
             "lent": lent if lent is not None and lent.lane != first.lane else None,
-            "moves": (first.copies,) if first.copies else border.moves(index),
             "finished": tuple(upto[lane][count] for lane, count in enumerate(first.known)),
         }
-        used |= dict.fromkeys((leads,) if first.copies else processors[first.step.processor].spec.resources, own)
-        if first.copies:
-            work.append(Work(**common))
+        used |= dict.fromkeys(first.resources, Event(first.lane, position[index] + 1))
+        if first.move is not None:
+            work.append(_copy(first, places, common))
             continue
+        steps = [node.step for node in group if node.step is not None]
         work.append(
             ProgramSegment(
                 **common,
                 index=segments,
-                segment=border.segment(index, model),
-                steps=tuple(node.step.id for node in group),
-                start_us=first.step.start_us,
-                finish_us=max(node.step.finish_us for node in group),
+                segment=border.segment(index, model, places),
+                steps=tuple(step.id for step in steps),
+                start_us=steps[0].start_us,
+                finish_us=max(step.finish_us for step in steps),
             )
         )
         segments += 1
-    return Program(plan, model, dict(processors), lanes, tuple(work), border.home, dead, floats, views)
+    return tuple(work), border.home
+
+
+def _copy(node: _Node, places: Places, common: dict[str, Any]) -> Copy:
+    """A move as a piece of work. What a queue carries is set to work on the cores of whoever has that queue."""
+    move = node.move
+    assert move is not None
+    within = None if move.over else set(node.resources)
+    layout = move.source if memory_of(move.source) != move.source else move.target
+    changer = places.changer(layout, within) if move.changes_layout else None
+    if move.over:
+        common["cores"] = places.cores_of(move.over)
+    return Copy(**common, move=move, changer=changer)
 
 
 class _Border:
-    """What crosses the borders of segments, and in which layout."""
+    """What crosses the borders of segments."""
 
-    def __init__(
-        self,
-        model: Model,
-        processors: Mapping[str, Processor],
-        groups: Sequence[Sequence[_Node]],
-        views: Mapping[str, View],
-    ) -> None:
+    def __init__(self, model: Model, groups: Sequence[Sequence[_Node]], views: Mapping[str, View]) -> None:
         self._graph = graph = model.graph
-        self._processors = processors
         self._groups = groups
         self._reads = [self._read_by(index) for index in range(len(groups))]
         self.home: dict[str, str] = dict.fromkeys(graph.inputs, HOST)
-        producer = {
-            name: index
-            for index, group in enumerate(groups)
-            for node in group
-            for op in node.ops
-            for name in graph.op[op].outputs
-        }
-        kept = set(graph.outputs)
-        readers: dict[str, list[int]] = {}
-        for index, names in enumerate(self._reads):
-            for name in names:
-                readers.setdefault(name, []).append(index)
-        crossing = kept | readers.keys()
+        crossing = {*graph.outputs, *(name for names in self._reads for name in names)}
         crossing |= {part for name in crossing & views.keys() for part in views[name].parts}
         self._writes: list[list[str]] = [[] for _ in groups]
-        for name, index in producer.items():
-            if name in crossing:
-                self._writes[index].append(name)
-                self.home[name] = self._processor(index).id
+        for index, group in enumerate(groups):
+            for name in (name for node in group for op in node.ops for name in graph.op[op].outputs):
+                if name in crossing:
+                    self._writes[index].append(name)
+                    self.home[name] = group[0].processor.id
         self.home |= {name: self.home[views[name].parts[-1]] for name in crossing & views.keys()}
-        self._plain = {
-            name
-            for name, home in self.home.items()
-            if home == HOST
-            or name in kept
-            or any(self._processor(r).place.name != processors[home].place.name for r in readers.get(name, ()))
-        }
-        for storage in {views[name].storage for name in crossing & views.keys()}:
-            family = [name for name in crossing & views.keys() if views[name].storage == storage]
-            makers = {name: processors[self.home[name]] for name in family}
-            if not self._plain.isdisjoint(family) or not same_layout(makers, model):
-                self._plain |= set(family)
-        # Who brings a tensor to a memory: what copies only, else the first reader.
-        self._first: dict[tuple[str, str], int] = {
-            (group[0].copies.tensor, group[0].copies.target): index
-            for index, group in enumerate(groups)
-            if group[0].copies
-        }
-        for name, indices in readers.items():
-            for index in indices:
-                self._first.setdefault((name, self._processor(index).place.memory), index)
-
-    def _processor(self, index: int) -> Processor:
-        return self._processors[self._groups[index][0].step.processor]
 
     def _read_by(self, index: int) -> tuple[str, ...]:
         own = {name for node in self._groups[index] for op in node.ops for name in self._graph.op[op].outputs}
         return tuple(dict.fromkeys(name for node in self._groups[index] for name in node.reads if name not in own))
 
-    def segment(self, index: int, model: Model) -> Segment:
+    def segment(self, index: int, model: Model, places: Places) -> Segment:
         """What the processor compiles."""
+        group, reads, writes = self._groups[index], self._reads[index], self._writes[index]
+        processor = group[0].processor
+        memory = processor.place.memory
         return Segment(
             model=model,
-            ops=tuple(op for node in self._groups[index] for op in node.ops),
-            inputs=self._reads[index],
-            outputs=tuple(self._writes[index]),
-            exports=frozenset(self._writes[index]) & self._plain,
-            imports=frozenset(self._reads[index]) & self._plain,
-            times=tuple((node.ops, node.step.start_us, node.step.finish_us) for node in self._groups[index]),
-        )
-
-    def moves(self, index: int) -> tuple[Move, ...]:
-        """The tensors that this segment, as the first reader in its memory, brings there from another one."""
-        target = self._processor(index).place.memory
-        return tuple(
-            Move(name, source, target)
-            for name in self._reads[index]
-            if self.home[name] != HOST
-            and self._first[name, target] == index
-            and (source := self._processors[self.home[name]].place.memory) != target
+            ops=tuple(op for node in group for op in node.ops),
+            inputs=reads,
+            outputs=tuple(writes),
+            exports=frozenset(name for name in writes if places.made[name] == memory),
+            imports=frozenset(name for name in reads if places.read(name, processor) == memory),
+            times=tuple((node.ops, node.step.start_us, node.step.finish_us) for node in group if node.step),
         )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from agent_sdk.engine.program import Program, ProgramSegment
+from agent_sdk.engine.program import Copy, Program, ProgramSegment, Work, memory_of
 from agent_sdk.errors import WrongOutput
 from agent_sdk.forking import Forks, keep, watch_forks
 from agent_sdk.machine.cores import bound_to
 from agent_sdk.runtimes.base import Executable, Processor
+from hope_schema import TensorType
 
 
 class Compiled(Forks):
@@ -20,6 +23,7 @@ class Compiled(Forks):
     Attributes:
         program: what was compiled.
         executables: the compiled segments, by index; empty once closed.
+        changes: changes of layout, by who makes them, of what type, and whether to the plain one.
 
     Raises ProcessorError when a processor refuses a segment; what was compiled before is freed.
     """
@@ -27,8 +31,9 @@ class Compiled(Forks):
     def __init__(self, program: Program) -> None:
         self.program = program
         self.executables: list[Executable] = []
+        self.changes: dict[tuple[str, TensorType, bool], Executable] = {}
         # Whatever nobody holds any more is freed as if it had been closed.
-        self.close = weakref.finalize(self, _close_all, self.executables, os.getpid())
+        self.close = weakref.finalize(self, _close_all, self.executables, self.changes, os.getpid())
         watch_forks(self)
         try:
             for segment in program.segments:
@@ -37,13 +42,38 @@ class Compiled(Forks):
                     executable = processor.compile(segment.segment)
                 self.executables.append(executable)
                 _check_types(program, segment, executable)
+            for copy in (work for work in program.work if isinstance(work, Copy)):
+                self.change(copy)
         except BaseException:
             self.close()
             raise
 
+    def change(self, copy: Copy) -> Executable | None:
+        """What changes a layout, compiled once for all tensors of a type; None where a copy does not."""
+        if copy.changer is None:
+            return None
+        kind = self.program.graph.tensor[copy.move.tensor].type
+        outwards = memory_of(copy.move.target) == copy.move.target
+        key = (copy.changer.id, kind, outwards)
+        if key not in self.changes:
+            made = copy.changer.conversion(kind, outwards=outwards)
+            if made is None:
+                raise WrongOutput(f"'{copy.changer.id}' has no layout of its own for {kind}")
+            self.changes[key] = made
+        return self.changes[key]
+
+    def types(self, work: Work) -> Mapping[str, TensorType]:
+        """The physical types of what a piece of work reads and writes; of a copy, of what it makes."""
+        if isinstance(work, Copy):
+            change = self.change(work)
+            tensor = work.move.tensor
+            return {tensor: change.output_types["y"] if change else self.program.graph.tensor[tensor].type}
+        executable = self.executables[work.index]
+        return {**executable.input_types, **executable.output_types}
+
     def in_child(self) -> None:
         """What is compiled stays."""
-        keep(self.executables)
+        keep([*self.executables, *self.changes.values()])
 
 
 @cache
@@ -65,8 +95,9 @@ def _check_types(program: Program, segment: ProgramSegment, executable: Executab
             raise WrongOutput(f"'{segment.processor}' makes {made or 'nothing'} of '{name}', the graph says {declared}")
 
 
-def _close_all(executables: list[Executable], process: int) -> None:
+def _close_all(executables: list[Executable], changes: dict[Any, Executable], process: int) -> None:
     if process == os.getpid():
-        for executable in executables:
+        for executable in (*executables, *changes.values()):
             executable.close()
         executables.clear()
+        changes.clear()

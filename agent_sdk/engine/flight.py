@@ -14,13 +14,14 @@ from functools import partial
 import numpy as np
 
 from agent_sdk.engine.arbiter import Arbiter
+from agent_sdk.engine.code import Instruction
 from agent_sdk.engine.compiled import Compiled
-from agent_sdk.engine.lanes import Instruction, NativeLoop, SequentialLoop
+from agent_sdk.engine.lanes import NativeLoop, SequentialLoop
 from agent_sdk.engine.memory import MemoryPlan, plan_memory
 from agent_sdk.engine.ports import Feeds, Outputs
-from agent_sdk.engine.program import Program, ProgramSegment, Work
+from agent_sdk.engine.program import Copy, Program, ProgramSegment, Work, memory_of
 from agent_sdk.errors import WrongOutput
-from agent_sdk.runtimes.base import Bound, BoundCall, Buffer, Place
+from agent_sdk.runtimes.base import Bound, BoundCall, Buffer, Executable, Place
 from agent_sdk.runtimes.copying import bound_copy, host_array
 from hope_schema import HOST
 
@@ -72,10 +73,10 @@ class Flight:
         self.program = program = compiled.program
         self.first = True
         self._executables = compiled.executables
-        self.memory = plan_memory(program, [{**one.input_types, **one.output_types} for one in self._executables])
+        self.memory = plan_memory(program, [compiled.types(work) for work in program.work])
         self._buffers = allocate(program, self.memory)
         self._calls = [self._call(segment) for segment in program.segments]
-        code = [[self._instruction(work) for work in row] for row in program.by_lane]
+        code = [[self._instruction(work, compiled) for work in row] for row in program.by_lane]
         seats = [first for first, _ in program.seats]
         self.loop: NativeLoop | SequentialLoop = (
             SequentialLoop(code, program.work, seats, arbiter)
@@ -92,23 +93,30 @@ class Flight:
         ]
         self._unchanged = [name for name in graph.outputs if name not in graph.producer]
 
-    def _instruction(self, work: Work) -> Instruction:
-        segment = work if isinstance(work, ProgramSegment) else None
-        return Instruction(
-            work,
-            resources=self.program.resources(work),
-            cores=self.program.rebinds.get(work.index, frozenset()) if segment else frozenset(),
-            copies=tuple(copies(self.program, self._buffers, work)),
-            call=self._calls[segment.index] if segment else None,
-            check=partial(_check_outputs, self.program, self._buffers, segment) if segment else None,
-        )
+    def _instruction(self, work: Work, compiled: Compiled) -> Instruction:
+        call: Bound | None = None
+        check = None
+        if isinstance(work, ProgramSegment):
+            call = self._calls[work.index]
+            check = partial(_check_outputs, self.program, self._buffers, work)
+        elif isinstance(work, Copy):
+            call = self._copy(work, compiled.change(work))
+        moves = (work.lane, work.position) in self.program.rebinds
+        return Instruction(work, work.cores if moves else frozenset(), call, check)
 
     def _call(self, segment: ProgramSegment) -> BoundCall:
-        memory = self.program.processors[segment.processor].place.memory
-        return self._executables[segment.index].bind(
-            {name: self._buffers[name, memory] for name in segment.segment.inputs},
-            {name: self._buffers[name, memory] for name in segment.segment.outputs},
+        inputs, outputs = (
+            {name: self._buffers[name, self.program.place_of(segment, name)] for name in names}
+            for names in (segment.segment.inputs, segment.segment.outputs)
         )
+        return self._executables[segment.index].bind(inputs, outputs)
+
+    def _copy(self, copy: Copy, change: Executable | None) -> Bound:
+        move, places = copy.move, self.program.places
+        source, target = (self._buffers[move.tensor, place] for place in (move.source, move.target))
+        if change is not None:
+            return change.bind({"x": source}, {"y": target})
+        return bound_copy(source, places[memory_of(move.source)], target, places[memory_of(move.target)])
 
     def _plan_loads(self) -> list[_Load]:
         loads = []
@@ -176,13 +184,14 @@ def _written(array: np.ndarray, into: np.ndarray) -> np.ndarray:
 
 
 def allocate(program: Program, memory: MemoryPlan) -> dict[tuple[str, str], Buffer]:
-    """A buffer for every (tensor, memory), in its slot."""
+    """A buffer for every (tensor, place), in its slot."""
     places = {id(slot): program.processors[slot.processor].place for slot in memory.slots}
     # What stands on the host and is copied from or to a memory elsewhere stands where that reaches it best.
+    moves = (work.move for work in program.work if isinstance(work, Copy))
     peers = {
-        id(memory.spot[move.tensor, here].slot): program.places[there]
-        for work in program.work
-        for move in work.moves
+        id(memory.spot[move.tensor, here].slot): program.places[memory_of(there)]
+        for move in moves
+        if not move.changes_layout
         for here, there in ((move.source, move.target), (move.target, move.source))
         if here == HOST
     }
@@ -194,19 +203,6 @@ def allocate(program: Program, memory: MemoryPlan) -> dict[tuple[str, str], Buff
         key: places[id(spot.slot)].view(slots[id(spot.slot)], spot.kind, spot.offset)
         for key, spot in memory.spot.items()
     }
-
-
-def copies(program: Program, buffers: Mapping[tuple[str, str], Buffer], work: Work) -> list[Bound]:
-    """What brings tensors from one memory to another."""
-    return [
-        bound_copy(
-            buffers[move.tensor, move.source],
-            program.places[move.source],
-            buffers[move.tensor, move.target],
-            program.places[move.target],
-        )
-        for move in work.moves
-    ]
 
 
 def _check_outputs(program: Program, buffers: Mapping[tuple[str, str], Buffer], segment: ProgramSegment) -> None:

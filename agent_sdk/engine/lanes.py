@@ -1,7 +1,6 @@
 """The two ways to carry out a program's lanes: outside the interpreter, or in sequence where there is no library.
 
-Both keep the same record: per lane one reading of the clock at the start, and after each wait, each preparation and
-each call.
+Both keep the same record: per lane one reading of the clock at the start, and after each wait and each call.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ import ctypes
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from math import inf
 from time import monotonic, monotonic_ns, perf_counter_ns
 from typing import Any, Final, NamedTuple
@@ -22,47 +20,21 @@ from typing_extensions import override
 
 from agent_sdk import native
 from agent_sdk.engine.arbiter import Arbiter
+from agent_sdk.engine.code import Code, Instruction, Steps, gone_from
 from agent_sdk.engine.program import Work
 from agent_sdk.engine.threads import LaneThread
 from agent_sdk.errors import RunTimeoutError, SegmentFailedError
-from agent_sdk.machine.cores import bind_to, gone
-from agent_sdk.runtimes.base import Bound, BoundCall, NativeCall
+from agent_sdk.machine.cores import bind_to
 
 FINISHED: Final = 0xFFFFFFFF
 """Count of finished segments that a lane shows once it runs no more."""
 _NEVER_NS: Final = 2**63 - 1
-_FAILED: Final = 1
-"""What a step returns that Python makes, when it has raised."""
 _STOPPED: Final = 1 << 30
 """What a run by one thread returns that was stopped, and in which nothing failed."""
 _UNFINISHED: Final = _STOPPED + 1
 """What it returns that waits for long: it holds nothing, and goes on when it is called again."""
 _TURNED_AWAY: Final = -(2**63)
 """The status of a step that the arbiter refused."""
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """A piece of work, ready to be done.
-
-    Attributes:
-        work: which.
-        resources: what it holds meanwhile.
-        cores: the CPUs that the thread moves to first; empty where it stays.
-        copies: what brings tensors from one memory to another, one after the other.
-        call: the launch, if it computes.
-        check: a look at what it made, in the first run.
-    """
-
-    work: Work
-    resources: tuple[str, ...]
-    cores: frozenset[int]
-    copies: tuple[Bound, ...]
-    call: BoundCall | None
-    check: Callable[[], None] | None
-
-
-Code = Sequence[Sequence[Instruction]]
 
 
 class Start(NamedTuple):
@@ -167,11 +139,7 @@ class SequentialLoop(Loop):
 
     def _do(self, one: Instruction, *, first: bool) -> None:
         stamp = self._stamps[one.work.lane].append
-        if one.work.waits:
-            stamp(perf_counter_ns())
-        for copy in one.copies:
-            copy()
-        if one.copies or (one.cores and not one.work.waits):
+        if one.comes_late:
             stamp(perf_counter_ns())
         if one.call:
             one.call()
@@ -212,13 +180,13 @@ class NativeLoop(Loop):
         if not self._run:
             raise MemoryError("no memory for a run's counters")
         weakref.finalize(self, library.hope_close, self._run).atexit = False
-        steps = _Steps(code, arbiter)
+        steps = Steps(code, arbiter)
         self._told = steps.told
         self._errors = steps.errors
         self._keep: list[Any] = [arbiter, steps.keep]
         self._offsets: Sequence[np.ndarray] = ()
         self._clock: list[np.ndarray] = []
-        self._unseated = [steps.tell(row[0].work, _gone_from(seat)) for row, seat in zip(code, seats, strict=True)]
+        self._unseated = [steps.tell(row[0].work, gone_from(seat)) for row, seat in zip(code, seats, strict=True)]
         for lane, row in enumerate(steps.rows):
             array = (native.Step * len(row))(*row)
             self._clock.append(np.zeros(sum(step.operation == native.STAMP for step in row), np.int64))
@@ -325,110 +293,3 @@ class NativeLoop(Loop):
 def _mask(cores: frozenset[int]) -> bytes | None:
     """As C's ``cpu_set_t``; None for no cores."""
     return sum(1 << core for core in cores).to_bytes(native.MASK_BYTES, "little") if cores else None
-
-
-def _gone_from(cores: frozenset[int]) -> Callable[[int], BaseException]:
-    """What a thread's failure to move there means."""
-    return lambda status: gone(cores, os.strerror(status))
-
-
-class _Steps:
-    """Code as the steps of ``lanes.c``.
-
-    Attributes:
-        rows: per lane.
-        told: what a failed step belongs to, and what its status means.
-        errors: what steps made by Python have raised in this run.
-        keep: what the steps point to.
-    """
-
-    def __init__(self, code: Code, arbiter: Arbiter) -> None:
-        self.told: list[tuple[Work, Callable[[int], BaseException]]] = []
-        self.errors: dict[int, BaseException] = {}
-        self.keep: list[Any] = []
-        calls: dict[int, Callable[[], Any]] = {}
-        errors = self.errors  # nothing below may refer to this object, which only the garbage collector could free then
-
-        def call_back(index: int) -> int:
-            try:
-                calls[index]()
-            except BaseException as error:  # noqa: BLE001  told to the caller of the run
-                errors[index] = error
-                return _FAILED
-            return 0
-
-        self._calls = calls
-        self._refused = lambda _, refusal=arbiter.refusal: refusal()
-        called_back = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_ssize_t)(call_back)
-        self._call_back = native.address(called_back)
-        self.keep += [called_back, calls]
-        self.rows = [self._row(row, [arbiter.mask(one.resources) for one in row]) for row in code]
-
-    def _row(self, row: Sequence[Instruction], masks: Sequence[int]) -> list[native.Step]:
-        steps = [native.Step(native.STAMP)]
-        for position, one in enumerate(row):
-            mask, spare = masks[position], masks[position] & ~(masks[position + 1] if position + 1 < len(row) else 0)
-            waits, prepared = one.work.waits, bool(one.copies)
-            if one.cores:
-                steps.append(self._bind(one))
-                prepared |= not waits
-            steps += self._enter(one.work, mask, position)
-            if waits:
-                steps.append(native.Step(native.STAMP))
-            if prepared:
-                steps += [step for copy in one.copies for step in self._call(one.work, copy)]
-                steps.append(native.Step(native.STAMP))
-            if one.call:
-                steps += self._call(one.work, one.call)
-                if one.check:
-                    steps.append(self._python(one.work, one.check, native.CALL_ONCE))
-                steps.append(native.Step(native.STAMP))
-            steps.append(native.Step(native.DONE, a=position + 1, b=_signed(spare)))
-        return steps
-
-    def _enter(self, work: Work, mask: int, position: int) -> list[native.Step]:
-        """Wait for data, then take the resources; the last wait's end claims them."""
-        index = self.tell(work, self._refused)
-        lent = [native.Step(native.LENT, index, a=work.lent.lane, b=work.lent.count)] if work.lent else []
-        waits = [native.Step(native.WAIT, index, a=one.lane, b=one.count) for one in work.waits if one != work.lent]
-        steps = [*lent, *waits] if work.waits else []
-        for step in steps:
-            step.arguments[:3] = mask or None, step is steps[-1] or None, position or None
-        if mask:
-            steps.append(native.Step(native.ENTER, index, a=_signed(mask), b=position))
-        return steps
-
-    def tell(self, work: Work, explain: Callable[[int], BaseException]) -> int:
-        """The index by which a failure of this work is told."""
-        self.told.append((work, explain))
-        return len(self.told) - 1
-
-    def _bind(self, one: Instruction) -> native.Step:
-        bits = sum(1 << core for core in one.cores)  # in words of 64 bits, least significant bytes first
-        size = (max(one.cores) // 64 + 1) * 8
-        mask = ctypes.create_string_buffer(bits.to_bytes(size, "little"), size)
-        self.keep.append(mask)
-        index = self.tell(one.work, _gone_from(one.cores))
-        return native.Step(native.BIND, index, ctypes.addressof(mask), len(mask))
-
-    def _python(self, work: Work, call: Callable[[], Any], operation: int = native.CALL) -> native.Step:
-        index = self.tell(work, lambda status: RuntimeError(f"a step made by Python returned {status}"))
-        self._calls[index] = call
-        return native.Step(operation, index, function=self._call_back, arguments=(index,))
-
-    def _call(self, work: Work, bound: Bound) -> list[native.Step]:
-        if not bound.native:
-            return [self._python(work, bound)]
-        return [self._native(work, bound, place, call) for place, call in enumerate(bound.native)]
-
-    def _native(self, work: Work, bound: Bound, place: int, call: NativeCall) -> native.Step:
-        index = self.tell(work, lambda status: bound.failure(place, status))
-        operation = native.CALL_POINTER if call.returns_pointer else native.CALL_AGAIN if call.again else native.CALL
-        return native.Step(
-            operation, index, a=call.again, b=call.after, function=call.function, arguments=call.arguments
-        )
-
-
-def _signed(mask: int) -> int:
-    """64 bits as C's signed type holds them."""
-    return mask - (1 << 64) if mask >> 63 else mask

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent_sdk.engine.program import Program, ProgramSegment, Work
+from agent_sdk.engine.program import Copy, Program, ProgramSegment, Work
 from hope_schema import TensorType
 
 
@@ -48,18 +48,18 @@ class Spot:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Slots, and the spot of every (tensor, memory) that a segment reads or writes."""
+    """Slots, and the spot of every (tensor, place) that somebody reads or writes."""
 
     slots: tuple[Slot, ...]
     spot: Mapping[tuple[str, str], Spot]
 
 
 def plan_memory(program: Program, types: Sequence[Mapping[str, TensorType]]) -> MemoryPlan:
-    """Assign slots in one pass over the segments.
+    """Assign slots in one pass over the work.
 
     Args:
         program: what runs, in which order.
-        types: for each segment the physical types of what it reads and writes.
+        types: for each piece of work the physical types of what it reads and writes; of a copy, of what it makes.
     """
     graph = program.graph
     slots: list[Slot] = []
@@ -69,16 +69,16 @@ def plan_memory(program: Program, types: Sequence[Mapping[str, TensorType]]) -> 
     writers, readers = _users(program)
     whole = _whole(program, types)
 
-    def claim(tensor: str, memory: str, kind: TensorType, work: Work) -> Slot:
+    def claim(tensor: str, place: str, kind: TensorType, work: Work) -> Slot:
         storage = program.storage(tensor)
-        if (storage, memory) not in held:
-            held[storage, memory] = slot_for(storage, memory, whole.get(storage, kind), work)
-        slot = held[storage, memory]
-        spot[tensor, memory] = Spot(slot, kind, _offset(program, tensor, kind))
+        if (storage, place) not in held:
+            held[storage, place] = slot_for(storage, place, whole.get(storage, kind), work)
+        slot = held[storage, place]
+        spot[tensor, place] = Spot(slot, kind, _offset(program, tensor, kind))
         return slot
 
-    def slot_for(storage: str, memory: str, kind: TensorType, work: Work) -> Slot:
-        makers = writers[storage, memory]
+    def slot_for(storage: str, place: str, kind: TensorType, work: Work) -> Slot:
+        makers = writers[storage, place]
         free = [
             slot for slot in slots if slot.processor == work.processor and all(slot.free_for(maker) for maker in makers)
         ]
@@ -92,27 +92,27 @@ def plan_memory(program: Program, types: Sequence[Mapping[str, TensorType]]) -> 
             slots.append(slot)
         slot.tensors.append(storage)
         slot.reach = {}
-        for user in (*makers, *readers.get((storage, memory), ())):
+        for user in (*makers, *readers.get((storage, place), ())):
             slot.reach[user.lane] = max(slot.reach.get(user.lane, 0), user.position + 1)
         return slot
 
-    for work in program.work:
-        memory = program.processors[work.processor].place.memory
-        for move in work.moves:
-            claim(move.tensor, move.target, graph.tensor[move.tensor].type, work)
+    for work, kinds in zip(program.work, types, strict=True):
+        if isinstance(work, Copy):
+            claim(work.move.tensor, work.move.target, kinds[work.move.tensor], work)
         if not isinstance(work, ProgramSegment):
             continue
         for name in work.segment.inputs:
-            if (name, memory) in spot:
+            place = program.place_of(work, name)
+            if (name, place) in spot:
                 continue
             if name in program.views:
-                claim(name, memory, types[work.index][name], work)
+                claim(name, place, kinds[name], work)
             else:
                 # A graph input. Not taken over by others: the caller fills it before anything runs.
                 slots.append(Slot(work.processor, graph.tensor[name].type, [name], kept=True))
-                spot[name, memory] = Spot(slots[-1], graph.tensor[name].type)
+                spot[name, place] = Spot(slots[-1], graph.tensor[name].type)
         for name in work.segment.outputs:
-            claim(name, memory, types[work.index][name], work).kept |= program.storage(name) in last
+            claim(name, program.place_of(work, name), kinds[name], work).kept |= program.storage(name) in last
     for name in program.views.keys() & set(graph.outputs):
         memory = program.memory_of(name)
         kind = graph.tensor[name].type
@@ -143,16 +143,16 @@ _Users = dict[tuple[str, str], list[Work]]
 
 
 def _users(program: Program) -> tuple[_Users, _Users]:
-    """Who makes or brings, and who reads or copies, what stands in each memory."""
+    """Who makes or brings, and who reads or copies, what stands in each place."""
     writers: _Users = {}
     readers: _Users = {}
     for work in program.work:
-        for move in work.moves:
-            writers.setdefault((program.storage(move.tensor), move.target), []).append(work)
-            readers.setdefault((program.storage(move.tensor), move.source), []).append(work)
-        if isinstance(work, ProgramSegment):
-            memory = program.processors[work.processor].place.memory
+        if isinstance(work, Copy):
+            storage = program.storage(work.move.tensor)
+            writers.setdefault((storage, work.move.target), []).append(work)
+            readers.setdefault((storage, work.move.source), []).append(work)
+        elif isinstance(work, ProgramSegment):
             for users, names in ((readers, work.segment.inputs), (writers, work.segment.outputs)):
                 for name in names:
-                    users.setdefault((program.storage(name), memory), []).append(work)
+                    users.setdefault((program.storage(name), program.place_of(work, name)), []).append(work)
     return writers, readers

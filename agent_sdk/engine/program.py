@@ -31,12 +31,25 @@ class Event:
 
 @dataclass(frozen=True)
 class Move:
-    """A tensor that is copied from one memory to another, where ``over`` names what carries it: None is the reader."""
+    """A tensor's way from one place to another: a memory, or a layout within one.
+
+    ``over`` names what carries it; None is the reader.
+    """
 
     tensor: str
     source: str
     target: str
     over: str | None = None
+
+    @property
+    def changes_layout(self) -> bool:
+        """Whether it stays in one memory."""
+        return memory_of(self.source) == memory_of(self.target)
+
+
+def memory_of(place: str) -> str:
+    """The memory that a place lies in."""
+    return place.partition("/")[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +60,11 @@ class Work:
         lane: index of its queue.
         position: place in its queue.
         processor: id of the processor it is for.
+        resources: what it holds meanwhile.
+        cores: the CPUs that its thread is bound to; empty: any.
         waits: what must have happened in other queues.
         lent: the end of what another queue last did on the resource that leads this one, since this one's work before;
             None where nobody used it. Until then this queue's thread has no core to wait on.
-        moves: the tensors it copies: before it computes, if it does.
         finished: per queue, how much is known to be finished when this starts.
         index: place in ``Program.segments``; -1 for what only copies.
     """
@@ -58,16 +72,33 @@ class Work:
     lane: int
     position: int
     processor: str
-    waits: tuple[Event, ...]
-    lent: Event | None
-    moves: tuple[Move, ...]
-    finished: tuple[int, ...]
+    resources: tuple[str, ...] = ()
+    cores: frozenset[int] = frozenset()
+    waits: tuple[Event, ...] = ()
+    lent: Event | None = None
+    finished: tuple[int, ...] = ()
     index: int = -1
 
     @property
     def ops(self) -> tuple[str, ...]:
         """What it does, as told to people: source op ids, in order."""
-        return tuple(f"copying {move.tensor} to {move.target}" for move in self.moves)
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy(Work):
+    """One move, on its reader's time or in a queue of what carries it.
+
+    ``changer`` changes the layout, where that is what the move does.
+    """
+
+    move: Move
+    changer: Processor | None = None
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The one thing that it does."""
+        return (f"copying {self.move.tensor} to {self.move.target}",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +175,11 @@ class Program:
         home = self.home[tensor]
         return HOST if home == HOST else self.processors[home].place.memory
 
+    def place_of(self, segment: ProgramSegment, tensor: str) -> str:
+        """Where a segment reads a tensor, or leaves it."""
+        place, own = self.processors[segment.processor].place, segment.segment
+        return place.memory if tensor in own.imports | own.exports else place.name
+
     def parts(self, tensor: str) -> tuple[str, ...]:
         """The tensors that segments write so that this one is there: itself, if it shares no memory with others."""
         return self.views[tensor].parts if tensor in self.views else (tensor,)
@@ -152,45 +188,28 @@ class Program:
         """The name of the memory in which a tensor stands: its own, if it shares none with others."""
         return self.views[tensor].storage if tensor in self.views else tensor
 
-    def resources(self, work: Work) -> tuple[str, ...]:
-        """What a piece of work occupies: its processor's resources where it computes, else what carries its copies."""
-        computes = isinstance(work, ProgramSegment)
-        return self.processors[work.processor].spec.resources if computes else (self.lanes[work.lane],)
-
-    def _cores(self, work: Work) -> frozenset[int]:
-        """The CPUs its thread is bound to: those of the processor that computes, or whose copy engine this is."""
-        if isinstance(work, ProgramSegment):
-            return self.processors[work.processor].caller_cores
-        engine = self.lanes[work.lane]
-        owners = (own for own in self.processors.values() if engine in (own.copy_engines or ()))
-        return next((own.caller_cores for own in owners), frozenset())
-
     @cached_property
     def seats(self) -> tuple[tuple[frozenset[int], frozenset[int]], ...]:
         """Per lane the CPUs that its thread is bound to at its first segment, and at its last."""
         if self.floats:
             return ((self.floats, self.floats),)
-        return tuple((self._cores(row[0]), self._cores(row[-1])) for row in self.by_lane)
+        return tuple((row[0].cores, row[-1].cores) for row in self.by_lane)
 
     @cached_property
-    def rebinds(self) -> Mapping[int, frozenset[int]]:
-        """Segments before which the lane's thread moves to other CPUs, and which."""
-        moves = {}
+    def rebinds(self) -> frozenset[tuple[int, int]]:
+        """Lane and position of the work before which the lane's thread moves to other CPUs."""
+        moves = set()
         for row in self.by_lane:
-            at = self._cores(row[0])
+            at = row[0].cores
             for work in row:
-                cores = self._cores(work)
-                if cores and cores != at:
-                    moves[work.index] = at = cores
-        return moves
+                if work.cores and work.cores != at:
+                    moves.add((work.lane, work.position))
+                    at = work.cores
+        return frozenset(moves)
 
-    @cached_property
-    def prepared(self) -> frozenset[int]:
-        """Segments before which something is done on their processor's time: tensors copied, the thread moved.
-
-        A thread that has to wait as well moves before it waits.
-        """
-        return frozenset(s.index for s in self.segments if s.moves or (s.index in self.rebinds and not s.waits))
+    def comes_late(self, work: Work) -> bool:
+        """Whether work may begin later than the work before it ends: its thread waits, or moves to other CPUs."""
+        return bool(work.waits) or (work.lane, work.position) in self.rebinds
 
     @property
     def graph(self) -> ModelGraph:

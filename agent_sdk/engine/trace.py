@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from agent_sdk.engine.program import Program
+from agent_sdk.engine.program import Copy, Program
 
 SpanKind = Literal["segment", "wait", "transfer"]
 
@@ -21,10 +21,10 @@ class Span:
     """Something a processor was busy with, or waited for.
 
     Attributes:
-        kind: computing a segment, waiting for another thread, or moving tensors (and re-binding the thread).
+        kind: computing a segment, moving a tensor, or waiting: for another thread, or to be on other CPUs.
         processor: id of the processor on whose time it went, or for which another resource moved a tensor.
         lane: leading resource of the thread, or what carried the tensor.
-        segment: index of the segment it belongs to; -1 where another resource moves tensors.
+        segment: index of the segment it belongs to; -1 for a move.
         start_us: start.
         end_us: end.
         position: place of that work in its queue.
@@ -107,12 +107,8 @@ class Trace:
             at = 0
             for work in row:
                 lane = self.program.lanes[work.lane]
-                computes = work.index >= 0
-                kinds: list[SpanKind] = ["wait"] if work.waits else []
-                if not computes or work.index in self.program.prepared:
-                    kinds.append("transfer")
-                if computes:
-                    kinds.append("segment")
+                kinds: list[SpanKind] = ["wait"] if self.program.comes_late(work) else []
+                kinds.append("transfer" if isinstance(work, Copy) else "segment")
                 for kind in kinds:
                     spans.append(Span(kind, work.processor, lane, work.index, times[at], times[at + 1], work.position))
                     at += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from agent_sdk.engine.program import Program, ProgramSegment
+from agent_sdk.engine.program import Copy, Program, ProgramSegment
 from agent_sdk.engine.trace import Trace
 from agent_sdk.explain.shares import Share, shares
 from hope_schema import HOST
@@ -23,7 +23,12 @@ Event = dict[str, Any]
 def to_perfetto(trace: Trace, plan: Program | None = None) -> dict[str, Any]:
     """Return a run as events; beside it ``plan``, where something else was run: by default what the run was of."""
     ran, planned = trace.program, plan or trace.program
-    carriers = {program.lanes[work.lane] for program in (ran, planned) for work in program.work if work.index < 0}
+    carriers = {
+        work.move.over or work.processor
+        for program in (ran, planned)
+        for work in program.work
+        if isinstance(work, Copy)
+    }
     names = dict.fromkeys([*planned.processors, *ran.processors, *sorted(carriers)])
     pids = {name: index for index, name in enumerate(names, 1)}
     run = "measured" if planned is ran else "measured: not the plan, but what is faster here"
@@ -44,10 +49,10 @@ def _measured(trace: Trace, pids: dict[str, int]) -> Iterator[Event]:
     program = trace.program
     for span in trace.spans:
         work = program.by_lane[program.lanes.index(span.lane)][span.position]
-        pid = pids[span.processor if span.segment >= 0 else span.lane]
+        pid = pids[(work.move.over if isinstance(work, Copy) else None) or span.processor]
         args: dict[str, Any] = {"segment": span.segment, "thread": span.lane}
-        if span.kind == "transfer":
-            args["tensors"] = [move.tensor for move in work.moves]
+        if isinstance(work, Copy):
+            args["tensors"] = [work.move.tensor]
         if span.kind == "segment" and isinstance(work, ProgramSegment):
             args |= {"ops": len(work.ops), "predicted_us": round(work.finish_us - work.start_us, 3)}
             yield _slice(pid, MEASURED, _title(work), "segment", span.start_us, span.end_us, args)

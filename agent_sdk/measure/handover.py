@@ -11,8 +11,9 @@ from typing import Final
 from agent_sdk import native
 from agent_sdk.engine import Event, Work
 from agent_sdk.engine.arbiter import Arbiter
+from agent_sdk.engine.code import Instruction
 from agent_sdk.engine.interrupt import DeferredInterrupts
-from agent_sdk.engine.lanes import Instruction, NativeLoop, Start
+from agent_sdk.engine.lanes import NativeLoop, Start
 from agent_sdk.errors import ProcessorLost
 from agent_sdk.machine.cores import bind_to, bound_to
 from agent_sdk.machine.timing import summarise
@@ -55,5 +56,4 @@ def _turn(lane: int, turn: int) -> Instruction:
     """Wait until the other lane has had its turn: lane 0 answers its last one, lane 1 what lane 0 has just done."""
     awaited = turn + lane
     waits = (Event(1 - lane, awaited),) if awaited else ()
-    work = Work(lane=lane, position=turn, processor=f"lane {lane}", waits=waits, lent=None, moves=(), finished=())
-    return Instruction(work, resources=(), cores=frozenset(), copies=(), call=None, check=None)
+    return Instruction(Work(lane=lane, position=turn, processor=f"lane {lane}", waits=waits))

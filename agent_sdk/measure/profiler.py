@@ -24,7 +24,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -43,8 +43,7 @@ from agent_sdk.errors import (
     UnsupportedOp,
     WrongOutput,
 )
-from agent_sdk.machine.cores import bound_to
-from agent_sdk.machine.timing import NOTHING, Timing, measure, scaled, take_turns, usual
+from agent_sdk.machine.timing import NOTHING, Timing, scaled, take_turns, usual
 from agent_sdk.machine.witness import Witness, calm
 from agent_sdk.measure.delivery import deliveries
 from agent_sdk.measure.handover import handover_us
@@ -54,7 +53,7 @@ from agent_sdk.measure.neighbours import end_us, slowdown
 from agent_sdk.model import Model
 from agent_sdk.model.feeds import draw
 from agent_sdk.model.weights import copies_at_once
-from agent_sdk.runtimes.alone import time_segment
+from agent_sdk.runtimes.alone import time_executable, time_segment
 from agent_sdk.runtimes.base import Processor, segment_of
 from agent_sdk.runtimes.host import HostPlace
 from hope_schema import (
@@ -324,12 +323,12 @@ class _Profiling:
     def _conversion(self, processor: Processor, tensor: TensorType, *, outwards: bool) -> Timing:
         key = (processor.spec.kind, tensor, outwards and processor.conversion_differs)
         if key not in self.conversions:
-            call = processor.conversion(tensor, outwards=outwards)
-            if call is None:
+            change = processor.conversion(tensor, outwards=outwards)
+            if change is None:
                 self.conversions[key] = self._crossing(processor, tensor)
             else:
-                with bound_to(processor.caller_cores):
-                    self.conversions[key] = measure(call, deadline=self.deadline)
+                with closing(change):
+                    self.conversions[key] = time_executable(change, self.deadline)
         return self.conversions[key]
 
     def _crossing(self, processor: Processor, tensor: TensorType) -> Timing:

@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from agent_sdk.engine import Program
+from agent_sdk.engine import Copy, Program
 from agent_sdk.engine.trace import Trace
 from agent_sdk.machine.timing import Timing, middle_half
 from agent_sdk.measure.delivery import deliveries
@@ -174,7 +174,7 @@ def segment_samples(traces: Sequence[Trace], planned: Sequence[Processor]) -> di
 
 
 def _moves(traces: Sequence[Trace]) -> dict[tuple[TensorType, str, str], list[float]]:
-    """By type, source and target place, what moves between memories took; of several at once each by its bytes.
+    """By type, source and target place, what moves between memories took; of inputs loaded together each by its bytes.
 
     Loading graph inputs before the first segment is a move from the host, and what delivers an output one to it.
     """
@@ -202,10 +202,13 @@ def _moves(traces: Sequence[Trace]) -> dict[tuple[TensorType, str, str], list[fl
         note(trace.load_us, ((name, HOST, reader) for (name, _), reader in readers.items()))
         for kind, place, us in deliveries(trace):
             found[kind, place, HOST].append(us)
+        moved: dict[tuple[str, str], float] = defaultdict(float)  # what changes layouts on the way is part of it
         for span in trace.spans:
             work = program.by_lane[program.lanes.index(span.lane)][span.position]
-            if span.kind == "transfer":
-                note(span.us, ((move.tensor, program.home[move.tensor], work.processor) for move in work.moves))
+            if isinstance(work, Copy):
+                moved[work.move.tensor, work.processor] += span.us if span.kind == "transfer" else 0.0
+        for (name, reader), us in moved.items():
+            note(us, [(name, program.home[name], reader)])
     return found
 
 

@@ -5,11 +5,11 @@ Inside one *place* (e.g. ONNX Runtime on one core and on all cores) a tensor may
 *native* layout (say NCHWc blocks): the pointer is handed over and nobody converts. Which form a tensor takes is a
 property of the program, agreed by writer and readers:
 
-* the writer's segment lists it in ``exports`` and every reader's segment lists it in ``imports``: plain;
-* neither does: native. All of its readers must then compute in the writer's place.
+* a segment lists it in ``exports`` or ``imports``: it leaves or arrives plain;
+* it does not: native.
 
-So the engine puts into ``exports`` every graph output and every tensor with a reader in another place, and
-into ``imports`` every graph input and every tensor that its writer exports.
+A tensor that is read in another form than it was made in is changed once, by ``Processor.conversion``, and stands in
+both from then on. Graph inputs and outputs are plain.
 
 Memory. A :class:`Place` is a memory in which tensors stand; buffers are opaque to all but their place. The engine
 allocates memory there, looks at it as the physical types in ``Executable.output_types``, one tensor after the other,
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -343,13 +343,18 @@ class Processor(ABC):
         """How many of a tensor's channels stand together where its segments hand it to each other; 1 is plain."""
         return 1
 
+    def reads_native(self, model: Model, tensor: str, ops: tuple[str, ...]) -> bool:
+        """Whether some of these ops read a tensor that was made elsewhere in the native layout."""
+        return False
+
     conversion_differs: bool = True
     """Whether the two directions of ``conversion`` cost differently, so that both are worth timing."""
 
-    def conversion(self, kind: TensorType, *, outwards: bool) -> Callable[[], object] | None:
-        """A call that changes one tensor of this type from native to plain (``outwards``) or back, to be timed.
+    def conversion(self, kind: TensorType, *, outwards: bool) -> Executable | None:
+        """What changes one tensor of this type, ``x``, from native to plain (``outwards``) or back, into ``y``.
 
-        None where segments read and write the plain layout at no extra cost.
+        Where segments change layouts inside themselves it stands for what that takes. None where they read and write
+        the plain layout at no extra cost.
         """
         return None
 

@@ -10,7 +10,6 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import openvino as ov
-from openvino import opset13 as opset
 from typing_extensions import override
 
 from agent_sdk.errors import (
@@ -25,6 +24,7 @@ from agent_sdk.machine.cores import bound_to
 from agent_sdk.machine.soc import Soc
 from agent_sdk.machine.timing import LONG_US, Timing, measure
 from agent_sdk.model import Model, extract
+from agent_sdk.model.oneop import one_op
 from agent_sdk.model.weights import LightModels
 from agent_sdk.runtimes.alone import bound
 from agent_sdk.runtimes.attribution import share_out
@@ -123,15 +123,12 @@ class OpenVinoProcessor(HostProcessor):
             raise SilentFallback(f"{self.id}: OpenVINO would use {got} threads instead of {len(self.cores)}")
         return compiled
 
-    def conversion(self, kind: TensorType, *, outwards: bool) -> Callable[[], object] | None:
+    @override
+    def conversion(self, kind: TensorType, *, outwards: bool) -> OpenVinoExecutable | None:
         """OpenVINO computes on channels-last or blocked data: a transposition stands for the change."""
         if not self.on_cores or kind.dtype != "float32" or len(kind.shape) != 4 or kind.shape[1] == 1:
             return None
-        parameter = opset.parameter(list(kind.shape), np.float32)
-        turned = opset.transpose(parameter, opset.constant(np.array([0, 2, 3, 1])))
-        request = self.compiled(ov.Model([turned], [parameter], "layout")).create_infer_request()
-        request.set_input_tensor(0, ov.Tensor(np.zeros(kind.shape, np.float32)))
-        return partial(request.infer, share_outputs=True)
+        return self.compile(whole_network(one_op("Transpose", kind, perm=[0, 2, 3, 1])))
 
     @override
     def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:

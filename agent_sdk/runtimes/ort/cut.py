@@ -75,6 +75,14 @@ def block_size() -> int:
         return 1
 
 
+def reordering(kind: TensorType, *, outwards: bool) -> Piece:
+    """A change of one tensor, ``x``, from plain to blocked, or back (``outwards``)."""
+    blocked = physical(kind, blocked=True)
+    given, made = (blocked, kind) if outwards else (kind, blocked)
+    proto = reorder_model(kind, outwards=outwards)
+    return Piece(proto, {"x": "x"}, {"y": "y"}, {"x": given}, {"y": made}, optimise=False, weights=Path())
+
+
 def reorder_model(kind: TensorType, *, outwards: bool) -> onnx.ModelProto:
     """A model that changes one tensor from plain to blocked, or back (``outwards``)."""
     node = _reorder("x", "y", kind, blocked=not outwards)

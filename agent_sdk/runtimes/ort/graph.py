@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -112,6 +112,16 @@ class FrozenGraph:
         if name is None or len(shape) != 4 or shape[1] % 4:
             return False
         return str(self.nodes[self.producer[name]].op_type) != "ReorderInput"
+
+    def reads_blocked(self, tensor: str, ops: Collection[str]) -> bool:
+        """Whether a kernel that computes some of these source ops reads a source tensor in blocks."""
+        name = self.forms.get((self.class_of[tensor], True))
+        made = {self.class_of[output] for op in ops for output in self.source.op[op].outputs}
+        readers = (self.kernels[index] for index in self.readers.get(name or "", ()))
+        return any(
+            node.op_type != "ReorderOutput" and self.meaning.get(node.output[0], ("", True))[0] in made
+            for node in readers
+        )
 
     def _meaning(self) -> dict[str, tuple[str, bool]]:
         meaning = {name: (self.class_of[name], False) for name in self.source.inputs}

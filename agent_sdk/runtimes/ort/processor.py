@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
@@ -26,11 +26,12 @@ from agent_sdk.forking import TemporaryFolder
 from agent_sdk.machine.soc import Soc
 from agent_sdk.machine.timing import LONG_US, Timing
 from agent_sdk.model import Model
+from agent_sdk.model.oneop import one_op
 from agent_sdk.runtimes.alone import time_executable
 from agent_sdk.runtimes.base import BoundCall, Compiler, Executable, Segment, machines_fault, whole_network
-from agent_sdk.runtimes.host import HostProcessor, aligned_empty
+from agent_sdk.runtimes.host import HostProcessor
 from agent_sdk.runtimes.ort.capi import QUIET, AnySession, NativeBinding, PythonBinding, bindings, native_session
-from agent_sdk.runtimes.ort.cut import Piece, block_size, cut, from_source, physical, reorder_model
+from agent_sdk.runtimes.ort.cut import Piece, block_size, cut, from_source, reordering
 from agent_sdk.runtimes.ort.graph import LEVELS, FrozenGraphs
 from agent_sdk.runtimes.ort.profile import attribute, kernel_times
 from hope_schema import TensorType
@@ -188,20 +189,19 @@ class OrtProcessor(HostProcessor):
         return options
 
     @override
-    def conversion(self, kind: TensorType, *, outwards: bool) -> Callable[[], object] | None:
+    def conversion(self, kind: TensorType, *, outwards: bool) -> OrtExecutable | None:
         if not self.on_cores or block_size() == 1:
             return None
         if kind.dtype != "float32" or len(kind.shape) != 4 or kind.shape[1] % 4:
             return None
-        session = self.session(reorder_model(kind, outwards=outwards).SerializeToString(), optimise=False)
-        blocked = physical(kind, blocked=True)
-        given, made = (blocked, kind) if outwards else (kind, blocked)
-        source, target = aligned_empty(given), aligned_empty(made)
-        source[...] = 0
-        binding = bindings(session)
-        binding.bind("BindInput", "x", source)
-        binding.bind("BindOutput", "y", target)
-        return binding.run
+        piece = reordering(kind, outwards=outwards)
+        session = self.session(piece.proto.SerializeToString(), optimise=False)
+        return OrtExecutable(self, whole_network(one_op("Identity", kind)), piece, session)
+
+    @override
+    def reads_native(self, model: Model, tensor: str, ops: tuple[str, ...]) -> bool:
+        frozen = self._frozen.get(model) if self.on_cores else None
+        return frozen is not None and frozen.native_blocked(tensor) and frozen.reads_blocked(tensor, ops)
 
     @override
     def block(self, model: Model, tensor: str) -> int:

@@ -21,10 +21,12 @@ import psutil
 import pytest
 
 from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.engine.program import memory_of
 from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.alone import bound
 from agent_sdk.runtimes.base import Buffer, Processor, segment_of
 from agent_sdk.runtimes.offered import discover
+from agent_sdk.runtimes.ort.cut import block_size
 from hope_schema import HOST, merge
 from tests import CAMPAIGN
 from tests.agent.engine.conftest import Reference
@@ -91,26 +93,53 @@ def case(seed: int, pool: list[Processor]) -> tuple[Model, list[Processor]]:
     return model, rng.sample(candidates, rng.randint(1, min(4, len(candidates))))
 
 
+def plain(array: np.ndarray, channels: int) -> np.ndarray:
+    """A tensor in blocks of channels as a plain one."""
+    batch, padded, *area = array.shape
+    blocks = array.reshape(batch, padded // block_size(), *area, block_size())
+    return np.ascontiguousarray(np.moveaxis(blocks, -1, 2).reshape(batch, padded, *area)[:, :channels])
+
+
+def blocked(array: np.ndarray) -> np.ndarray:
+    """A plain tensor in blocks of channels, the last of which is padded with zeros."""
+    batch, channels, *area = array.shape
+    padded = -(-channels // block_size()) * block_size()
+    full = np.pad(array, [(0, 0), (0, padded - channels), *((0, 0) for _ in area)])
+    blocks = np.moveaxis(full.reshape(batch, padded // block_size(), block_size(), *area), 2, -1)
+    return np.ascontiguousarray(blocks.reshape(batch, padded, *area))
+
+
 def one_after_another(executor: Executor, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The outputs of a program whose segments run in order, in one thread, every tensor in memory of its own."""
+    """The outputs of a program whose segments run in order, in one thread, every tensor in memory of its own.
+
+    What moves between places is not the engine's: it is brought to the plain layout on the host, and from there.
+    """
     program = executor.program
-    made: dict[str, Buffer] = {}
+    made: dict[tuple[str, str], Buffer] = {(name, HOST): feed.copy() for name, feed in feeds.items()}
+    home: dict[str, str] = dict.fromkeys(feeds, HOST)
+
+    def on_host(name: str) -> np.ndarray:
+        """What was made, plain."""
+        place, maker = home[name], program.home[name]
+        array = program.places[memory_of(place)].to_host(made[name, place]) if maker != HOST else made[name, place]
+        in_blocks = place != memory_of(place) and program.processors[maker].block(program.model, name) > 1
+        return plain(array, program.graph.tensor[name].shape[1]) if in_blocks else array.copy()
+
     for segment, executable in zip(program.segments, executor.executables, strict=True):
         here = program.processors[segment.processor].place
         read = {}
         for name in segment.segment.inputs:
-            home = program.home[name]
-            if home == HOST:
-                read[name] = here.from_host(feeds[name].copy())
-            elif here.name == program.processors[home].place.name:
-                read[name] = made[name]
+            place = program.place_of(segment, name)
+            if place == home[name]:
+                read[name] = made[name, place]
+            elif place == here.memory:
+                read[name] = here.from_host(on_host(name))
             else:
-                read[name] = here.from_host(program.processors[home].place.to_host(made[name]).copy())
-        made |= run_once(executable, read)
-    return {
-        name: program.processors[program.home[name]].place.to_host(made[name]) if name in made else feeds[name]
-        for name in program.graph.outputs
-    }
+                read[name] = blocked(on_host(name))
+        for name, buffer in run_once(executable, read).items():
+            home[name] = program.place_of(segment, name)
+            made[name, home[name]] = buffer
+    return {name: on_host(name) for name in program.graph.outputs}
 
 
 @pytest.mark.parametrize("first", range(0, PLANS, BLOCK))

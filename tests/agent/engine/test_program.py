@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_sdk.engine import Device, Program, build_program
+from agent_sdk.engine import Copy, Device, Program, ProgramSegment, Work, build_program
 from agent_sdk.engine.memory import plan_memory
 from agent_sdk.engine.program import Event
 from agent_sdk.errors import IllegalPlanError, PlanMismatchError
@@ -36,16 +36,37 @@ def program_of(plan: Plan, model: Model) -> Program:
     return build_program(plan, model, {p.id: p for p in four_processors()})
 
 
+Where = tuple[int, int]
+"""Lane and position of a piece of work."""
+
+
+def at(work: Work) -> Where:
+    """Where it stands."""
+    return work.lane, work.position
+
+
 def happens_before(program: Program) -> nx.DiGraph:
-    """The order that lanes and waits enforce, closed under transitivity: an oracle of its own."""
+    """The order that lanes and waits enforce on work, closed under transitivity: an oracle of its own."""
     graph = nx.DiGraph()
-    graph.add_nodes_from(s.index for s in program.segments)
+    graph.add_nodes_from(map(at, program.work))
     for row in program.by_lane:
-        graph.add_edges_from((a.index, b.index) for a, b in pairwise(row))
-    for segment in program.segments:
-        for wait in segment.waits:
-            graph.add_edge(program.by_lane[wait.lane][wait.count - 1].index, segment.index)
+        graph.add_edges_from((at(a), at(b)) for a, b in pairwise(row))
+    for work in program.work:
+        for wait in work.waits:
+            graph.add_edge((wait.lane, wait.count - 1), at(work))
     return nx.transitive_closure_dag(graph)
+
+
+def touched(program: Program, work: Work) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """What a piece of work reads and what it writes: tensors and their places."""
+    if isinstance(work, Copy):
+        return [(work.move.tensor, work.move.source)], [(work.move.tensor, work.move.target)]
+    assert isinstance(work, ProgramSegment)
+    reads, writes = (
+        [(name, program.place_of(work, name)) for name in names]
+        for names in (work.segment.inputs, work.segment.outputs)
+    )
+    return reads, writes
 
 
 @settings(max_examples=120, deadline=None)
@@ -57,23 +78,27 @@ def test_order_and_memory_hold_for_every_legal_plan(seed: int, ops: int) -> None
     plan = random_legal_plan(model, four_processors(), rng)
     program = program_of(plan, model)
     order = happens_before(program)
-    maker = {name: s for s in program.segments for name in s.segment.outputs}
-    for segment in program.segments:
-        for name in segment.segment.inputs:
-            assert name in maker or name in model.graph.inputs
-            if name in maker:
-                assert order.has_edge(maker[name].index, segment.index)
+    made = {}
+    for work in program.work:
+        reads, writes = touched(program, work)
+        for name, place in reads:
+            assert (name, place) in made or name in model.graph.inputs
+            if (name, place) in made:
+                assert order.has_edge(made[name, place], at(work))
+        for key in writes:
+            assert key not in made, "made or brought twice"
+            made[key] = at(work)
         # What it knows to be finished is exactly what the oracle knows, or less.
-        for lane, count in enumerate(segment.finished):
+        for lane, count in enumerate(work.finished):
             for earlier in program.by_lane[lane][:count]:
-                assert order.has_edge(earlier.index, segment.index)
+                assert order.has_edge(at(earlier), at(work))
     place = {step: index for index, step in enumerate(plan.order)}
     for a, b in combinations(program.segments, 2):
         shared = set(program.processors[a.processor].spec.resources) & set(
             program.processors[b.processor].spec.resources
         )
         if shared:
-            assert order.has_edge(a.index, b.index)
+            assert order.has_edge(at(a), at(b))
             assert place[a.steps[-1]] < place[b.steps[0]]
     assert sorted(op for s in program.segments for op in s.ops) == sorted(set(model.graph.op) - set(program.dead))
     _check_cuts(program)
@@ -81,41 +106,41 @@ def test_order_and_memory_hold_for_every_legal_plan(seed: int, ops: int) -> None
 
 
 def _check_cuts(program: Program) -> None:
-    """A processor's work is cut only where it waits, where others wait for it, or where its lane serves another."""
-    awaited = {(wait.lane, wait.count) for s in program.segments for wait in s.waits}
+    """Work is cut only where it waits, where others wait for it, at moves, or where its lane serves another."""
+    awaited = {(wait.lane, wait.count) for work in program.work for wait in work.waits}
     for row in program.by_lane:
         for before, after in pairwise(row):
             assert (
-                after.processor != before.processor or after.waits or (before.lane, before.position + 1) in awaited
+                after.processor != before.processor
+                or isinstance(before, Copy)
+                or isinstance(after, Copy)
+                or after.waits
+                or (before.lane, before.position + 1) in awaited
             ), "a cut that nobody needs"
 
 
 def _check_memory(program: Program, order: nx.DiGraph) -> None:
     """Everyone who touches a tensor comes before everyone who touches the next one in the same slot."""
-    types = [{n: program.graph.tensor[n].type for n in s.segment.outputs} for s in program.segments]
+    types = [{name: program.graph.tensor[name].type for names in touched(program, w) for name, _ in names}
+             for w in program.work]  # fmt: skip
     memory = plan_memory(program, types)
-    touches: dict[tuple[int, str], set[int]] = {}
-    writer: dict[tuple[int, str], int] = {}
-    memory_of = {name: processor.place.memory for name, processor in program.processors.items()}
-    for segment in program.segments:
-        here = memory_of[segment.processor]
-        for move in segment.moves:
-            source, target = (memory.spot[move.tensor, end].slot for end in (move.source, move.target))
-            touches.setdefault((id(source), move.tensor), set()).add(segment.index)
-            writer[id(target), move.tensor] = segment.index
-        for name in (*segment.segment.inputs, *segment.segment.outputs):
-            touches.setdefault((id(memory.spot[name, here].slot), name), set()).add(segment.index)
-        for name in segment.segment.outputs:
-            writer[id(memory.spot[name, here].slot), name] = segment.index
+    touches: dict[tuple[int, str], set[Where]] = {}
+    writer: dict[tuple[int, str], Where] = {}
+    for work in program.work:
+        reads, writes = touched(program, work)
+        for name, place in (*reads, *writes):
+            touches.setdefault((id(memory.spot[name, place].slot), name), set()).add(at(work))
+        for name, place in writes:
+            writer[id(memory.spot[name, place].slot), name] = at(work)
     for (name, where), spot in memory.spot.items():
         assert spot.kind == program.graph.tensor[name].type
         assert name in spot.slot.tensors
-        assert memory_of[spot.slot.processor] == where
+        assert program.processors[spot.slot.processor].place.memory == where.partition("/")[0]
     for slot in memory.slots:
         assert slot.kind.bytes == max(program.graph.tensor[name].bytes for name in slot.tensors)
         for first, second in pairwise(slot.tensors):
             after = writer[id(slot), second]
-            assert all(order.has_edge(s, after) for s in touches[id(slot), first])
+            assert all(order.has_edge(one, after) for one in touches[id(slot), first])
     for name in program.graph.outputs:
         if name in program.graph.producer:
             assert memory.spot[name, program.memory_of(name)].slot.tensors[-1] == name
@@ -232,8 +257,8 @@ def test_a_core_is_lent_to_the_gang_that_ran_on_it_meanwhile(model: Model) -> No
     """Each piece of work names whoever else last used its queue's resource since that queue was at work, if anybody."""
     for seed in range(20):
         program = program_of(random_legal_plan(model, four_processors(), random.Random(seed)), model)
-        for number, work in enumerate(program.segments):
+        for number, work in enumerate(program.work):
             resource = program.lanes[work.lane]
-            users = [s for s in program.segments[:number] if resource in program.processors[s.processor].spec.resources]
+            users = [one for one in program.work[:number] if resource in one.resources]
             lent = users[-1] if users and users[-1].lane != work.lane else None
             assert work.lent == (None if lent is None else Event(lent.lane, lent.position + 1))

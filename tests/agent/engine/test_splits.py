@@ -23,7 +23,7 @@ from tests import CAMPAIGN
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import plan_of, random_cuts, random_inputs, random_legal_plan, random_model
 from tests.agent.engine.simulated import SimulatedProcessor, four_processors
-from tests.agent.engine.test_program import happens_before
+from tests.agent.engine.test_program import Where, at, happens_before, touched
 
 ROUNDING = 1e-4
 """A part's kernel may add up in another order than the whole's."""
@@ -89,31 +89,24 @@ def test_shared_memory_holds_one_tensor_at_a_time(seed: int) -> None:
     plan = random_legal_plan(model, processors, rng, random_cuts(model, rng))
     program = build_program(plan, model, {processor.id: processor for processor in processors})
     order = happens_before(program)
-    makers = {name: segment.index for segment in program.segments for name in segment.segment.outputs}
-    for segment in program.segments:
-        for name in (part for read in segment.segment.inputs for part in program.parts(read)):
-            assert name in model.graph.inputs or order.has_edge(makers[name], segment.index)
-    types = [
-        {name: program.graph.tensor[name].type for name in (*s.segment.inputs, *s.segment.outputs)}
-        for s in program.segments
-    ]
+    makers = {name: at(work) for work in program.segments for name in work.segment.outputs}
+    for work in program.segments:
+        for name in (part for read in work.segment.inputs for part in program.parts(read)):
+            assert name in model.graph.inputs or order.has_edge(makers[name], at(work))
+    types = [{name: program.graph.tensor[name].type for names in touched(program, w) for name, _ in names}
+             for w in program.work]  # fmt: skip
     memory = plan_memory(program, types)
-    touched: dict[tuple[int, str], set[int]] = {}
-    written: dict[tuple[int, str], set[int]] = {}
-    for segment in program.segments:
-        where = program.processors[segment.processor].place.memory
-        for move in segment.moves:
-            source, target = (id(memory.spot[move.tensor, end].slot) for end in (move.source, move.target))
-            touched.setdefault((source, program.storage(move.tensor)), set()).add(segment.index)
-            written.setdefault((target, program.storage(move.tensor)), set()).add(segment.index)
-        for users, names in ((touched, segment.segment.inputs), (written, segment.segment.outputs)):
-            for name in names:
-                spot = memory.spot[name, where]
+    readers: dict[tuple[int, str], set[Where]] = {}
+    written: dict[tuple[int, str], set[Where]] = {}
+    for work in program.work:
+        for users, names in zip((readers, written), touched(program, work), strict=True):
+            for name, place in names:
+                spot = memory.spot[name, place]
                 assert spot.offset + spot.kind.bytes <= spot.slot.kind.bytes
-                users.setdefault((id(spot.slot), program.storage(name)), set()).add(segment.index)
+                users.setdefault((id(spot.slot), program.storage(name)), set()).add(at(work))
     for slot in memory.slots:
         for first, second in pairwise(slot.tensors):
-            before = touched.get((id(slot), first), set()) | written.get((id(slot), first), set())
+            before = readers.get((id(slot), first), set()) | written.get((id(slot), first), set())
             for late in written[id(slot), second]:
                 assert all(order.has_edge(early, late) for early in before)
 

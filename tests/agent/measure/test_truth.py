@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.engine import Copy, Device, Executor, build_program
 from agent_sdk.engine.trace import Span, Trace
 from agent_sdk.measure.delivery import deliveries
 from agent_sdk.measure.truth import (
@@ -261,9 +261,9 @@ def test_moves_flow_back() -> None:
     told = zip(found.transfers.tensor, found.transfers.source, found.transfers.target, strict=True)
     places = {HOST: HOST} | {name: own.place.name for name, own in opened.processors.items()}
     copied = [
-        (model.graph.tensor[move.tensor].type, places[program.home[move.tensor]], places[work.processor])
+        (model.graph.tensor[work.move.tensor].type, places[program.home[work.move.tensor]], places[work.processor])
         for work in program.work
-        for move in work.moves
+        if isinstance(work, Copy)
     ]
     graph = model.graph
     copied += [
