@@ -56,7 +56,7 @@ def peak_bytes(trace: Trace) -> dict[str, int]:
         start, over = begin[queue, work.position], end[queue, work.position]
         if isinstance(work, Copy):
             key = (work.move.tensor, work.move.target)
-            owner[key], born[key] = work.processor, start
+            owner[key], born[key] = program.owner(work), start
             source = (work.move.tensor, work.move.source)
             dies[source] = max(dies.get(source, 0.0), over)
         if not isinstance(work, ProgramSegment):

@@ -249,9 +249,8 @@ def _copy(node: _Node, places: Places, common: dict[str, Any]) -> Copy:
     """A move as a piece of work. What a queue carries is set to work on the cores of whoever has that queue."""
     move = node.move
     assert move is not None
-    within = None if move.over else set(node.resources)
     layout = move.source if memory_of(move.source) != move.source else move.target
-    changer = places.changer(layout, within) if move.changes_layout else None
+    changer = places.changer(layout, node.resources) if move.changes_layout else None
     if move.over:
         common["cores"] = places.cores_of(move.over)
     return Copy(**common, move=move, changer=changer)

@@ -79,16 +79,15 @@ def plan_memory(program: Program, types: Sequence[Mapping[str, TensorType]]) -> 
 
     def slot_for(storage: str, place: str, kind: TensorType, work: Work) -> Slot:
         makers = writers[storage, place]
-        free = [
-            slot for slot in slots if slot.processor == work.processor and all(slot.free_for(maker) for maker in makers)
-        ]
+        processor = program.owner(work)
+        free = [slot for slot in slots if slot.processor == processor and all(slot.free_for(maker) for maker in makers)]
         if free:
             # The one that fits best, the latest made of equals; where all are too small, the largest grows.
             slot = min(reversed(free), key=lambda one: (one.kind.bytes < kind.bytes, abs(one.kind.bytes - kind.bytes)))
             if slot.kind.bytes < kind.bytes:
                 slot.kind = kind
         else:
-            slot = Slot(work.processor, kind)
+            slot = Slot(processor, kind)
             slots.append(slot)
         slot.tensors.append(storage)
         slot.reach = {}

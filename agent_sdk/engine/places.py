@@ -6,7 +6,7 @@ and moves once to every other place where it is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -66,14 +66,10 @@ class Places:
         place = self._makers[name].place
         if name in self._model.graph.outputs:
             return place.memory
-        elsewhere = self._elsewhere(name)
-        if elsewhere and (
-            self._makers[name].block(self._model, name) == 1
-            or any(self.changer(place.name, set(reader.spec.resources)) is None for reader in elsewhere)
-            or self.changer(place.name) is None
-        ):
-            return place.memory
-        return place.name
+        leaves_plain = self._elsewhere(name) and (
+            self._makers[name].block(self._model, name) == 1 or self.changer(place.name) is None
+        )
+        return place.memory if leaves_plain else place.name
 
     def read(self, name: str, processor: Processor) -> str:
         """Where a processor reads a tensor: where it was made, or in its own layout if a reader there wants that."""
@@ -91,15 +87,13 @@ class Places:
             self._read[name, here.name] = here.name if native else here.memory
         return self._read[name, here.name]
 
-    def changer(self, place: str, resources: set[str] | None = None) -> Processor | None:
-        """Who changes between this layout and the plain one: the widest on these resources, or a single core."""
-        able = [
-            own
-            for own in self._processors.values()
-            if own.place.name == place
-            and (own.spec.threads == 1 if resources is None else resources.issuperset(own.spec.resources))
-        ]
-        return max(able, key=lambda own: own.spec.threads, default=None)
+    def changer(self, place: str, resources: Iterable[str] = ()) -> Processor | None:
+        """Who changes between this layout and the plain one: the widest on these resources, else a single core."""
+        within = set(resources)
+        able = [own for own in self._processors.values() if own.place.name == place]
+        wide = [own for own in able if within.issuperset(own.spec.resources)]
+        single = [own for own in able if own.spec.threads == 1]  # computes on the thread that calls it
+        return max(wide or single, key=lambda own: own.spec.threads, default=None)
 
     def cores_of(self, engine: str) -> frozenset[int]:
         """The CPUs of whose copy engine this is; none where it is nobody's."""

@@ -180,6 +180,13 @@ class Program:
         place, own = self.processors[segment.processor].place, segment.segment
         return place.memory if tensor in own.imports | own.exports else place.name
 
+    def owner(self, work: Work) -> str:
+        """The processor that allocates what a piece of work writes: its own, or the tensor's maker on its way there."""
+        own = self.processors[work.processor].place.memory
+        if isinstance(work, Copy) and memory_of(work.move.target) != own:
+            return self.home[work.move.tensor]
+        return work.processor
+
     def parts(self, tensor: str) -> tuple[str, ...]:
         """The tensors that segments write so that this one is there: itself, if it shares no memory with others."""
         return self.views[tensor].parts if tensor in self.views else (tensor,)

@@ -26,12 +26,12 @@ from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.alone import bound
 from agent_sdk.runtimes.base import Buffer, Processor, segment_of
 from agent_sdk.runtimes.offered import discover
-from agent_sdk.runtimes.ort.cut import block_size
 from hope_schema import HOST, merge
 from tests import CAMPAIGN
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import random_inputs, random_legal_plan, random_model
 from tests.agent.engine.simulated import SimulatedProcessor
+from tests.agent.runtimes.blocks import blocked, plain
 from tests.agent.runtimes.networks import run_once
 
 PLANS, BLOCK = (10_000, 250) if CAMPAIGN else (24, 12)
@@ -91,22 +91,6 @@ def case(seed: int, pool: list[Processor]) -> tuple[Model, list[Processor]]:
         model = real_model(REAL[seed // REAL_EVERY % len(REAL)])
     candidates = [*pool, SimulatedProcessor("apart", ("elsewhere",))]
     return model, rng.sample(candidates, rng.randint(1, min(4, len(candidates))))
-
-
-def plain(array: np.ndarray, channels: int) -> np.ndarray:
-    """A tensor in blocks of channels as a plain one."""
-    batch, padded, *area = array.shape
-    blocks = array.reshape(batch, padded // block_size(), *area, block_size())
-    return np.ascontiguousarray(np.moveaxis(blocks, -1, 2).reshape(batch, padded, *area)[:, :channels])
-
-
-def blocked(array: np.ndarray) -> np.ndarray:
-    """A plain tensor in blocks of channels, the last of which is padded with zeros."""
-    batch, channels, *area = array.shape
-    padded = -(-channels // block_size()) * block_size()
-    full = np.pad(array, [(0, 0), (0, padded - channels), *((0, 0) for _ in area)])
-    blocks = np.moveaxis(full.reshape(batch, padded // block_size(), block_size(), *area), 2, -1)
-    return np.ascontiguousarray(blocks.reshape(batch, padded, *area))
 
 
 def one_after_another(executor: Executor, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 import pytest
 
 from agent_sdk import native
-from agent_sdk.engine import Event, Move, Work
+from agent_sdk.engine import Copy, Event, Move
 from agent_sdk.engine.arbiter import Arbiter
-from agent_sdk.engine.lanes import Instruction, NativeLoop, Start
+from agent_sdk.engine.code import Instruction
+from agent_sdk.engine.lanes import NativeLoop, Start
 from agent_sdk.engine.threads import LaneThread
 from agent_sdk.runtimes.base import BoundCall, Buffer
 from tests.agent.engine.scene import NATIVE
@@ -21,6 +22,7 @@ from tests.agent.engine.scene import NATIVE
 pytestmark = NATIVE
 
 MANY = 13
+MOVE = Move("t", "here", "there")
 
 
 class Doing(BoundCall):
@@ -46,20 +48,7 @@ def loop_of(*rows: Sequence[Task]) -> NativeLoop:
     code = [
         [
             Instruction(
-                Work(
-                    lane=lane,
-                    position=position,
-                    processor=f"p{lane}",
-                    waits=waits,
-                    lent=None,
-                    moves=(Move("t", "here", "there"),),
-                    finished=(),
-                ),
-                resources=(),
-                cores=frozenset(),
-                copies=(),
-                call=Doing(do),
-                check=None,
+                Copy(lane=lane, position=position, processor=f"p{lane}", waits=waits, move=MOVE), call=Doing(do)
             )
             for position, (waits, do) in enumerate(row)
         ]

@@ -23,6 +23,7 @@ from agent_sdk.runtimes.base import Processor, Segment, segment_of, whole_networ
 from agent_sdk.runtimes.host import aligned_empty
 from hope_schema import TensorType, merge
 from tests.agent.models import one_op_model
+from tests.agent.runtimes.blocks import blocked
 from tests.agent.runtimes.networks import (
     RUNTIMES,
     cut_points,
@@ -96,26 +97,27 @@ def test_a_bound_call_keeps_its_buffers(runtime: str, processors: list[Processor
 
 
 @pytest.mark.parametrize("lanes", ["native", "sequence"])
+@pytest.mark.parametrize("shape", [(1, 64, 9, 7), (2, 12, 5, 4)])
 @pytest.mark.parametrize("outwards", [False, True])
-def test_a_timed_change_of_layout_keeps_its_memory(
-    lanes: str, outwards: bool, processors: list[Processor], monkeypatch: pytest.MonkeyPatch
+def test_a_change_of_layout_is_right_and_keeps_its_memory(
+    lanes: str, outwards: bool, shape: tuple[int, ...], processors: list[Processor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it reads and writes lives as long as the call: freed, it would be written over what came to stand there."""
+    """As NumPy makes it, blocks that are not full too; what it reads and writes lives as long as the call."""
     monkeypatch.setenv(LANES_VARIABLE, lanes)
-    made: list[weakref.ref[np.ndarray]] = []
-
-    def noted(kind: TensorType) -> np.ndarray:
-        array = aligned_empty(kind)
-        made.append(weakref.ref(array))
-        return array
-
-    monkeypatch.setattr("agent_sdk.runtimes.ort.processor.aligned_empty", noted)
-    call = of(processors, "ort")[0].conversion(TensorType(shape=(1, 64, 56, 56), dtype="float32"), outwards=outwards)
-    if call is None:
+    change = of(processors, "ort")[0].conversion(TensorType(shape=shape, dtype="float32"), outwards=outwards)
+    if change is None:
         pytest.skip("this machine's kernels know no blocked layout")
+    array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    source, target = (aligned_empty(kinds[name]) for kinds, name in
+                      ((change.input_types, "x"), (change.output_types, "y")))  # fmt: skip
+    source[...] = blocked(array) if outwards else array
+    call, held = change.bind({"x": source}, {"y": target}), weakref.ref(source)
+    del source
     gc.collect()
     call()
-    assert [ref() is None for ref in made] == [False, False]
+    np.testing.assert_array_equal(target, array if outwards else blocked(array))
+    assert held() is not None
+    change.close()
 
 
 def double_model() -> onnx.ModelProto:

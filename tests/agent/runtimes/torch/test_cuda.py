@@ -13,8 +13,9 @@ import torch
 
 from agent_sdk import native
 from agent_sdk.engine.arbiter import Arbiter
-from agent_sdk.engine.lanes import Instruction, NativeLoop, Start
-from agent_sdk.engine.program import Move, Work
+from agent_sdk.engine.code import Instruction
+from agent_sdk.engine.lanes import NativeLoop, Start
+from agent_sdk.engine.program import Copy, Move
 from agent_sdk.errors import OutOfMemory, ProcessorLost, SegmentFailedError
 from agent_sdk.runtimes.torch.clock import rouse
 from agent_sdk.runtimes.torch.cuda import Cuda, CudaCalls
@@ -103,8 +104,8 @@ def walk(calls: CudaCalls) -> None:
     """Make the calls as a lane does, which copies a tensor. Raises what the lane fails with."""
     library = native.library()
     assert library is not None
-    work = Work(lane=0, position=0, processor="cuda:0", waits=(), lent=None, moves=(MOVE,), finished=(0,))
-    loop = NativeLoop([[Instruction(work, (), frozenset(), (calls,), None, None)]], [frozenset()], Arbiter(library))
+    work = Copy(lane=0, position=0, processor="cuda:0", finished=(0,), move=MOVE)
+    loop = NativeLoop([[Instruction(work, call=calls)]], [frozenset()], Arbiter(library))
     loop.alone(Start(first=False, key=0), interruptible=False)
 
 
