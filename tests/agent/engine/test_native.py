@@ -75,7 +75,7 @@ def test_where_no_library_can_be_had_plans_run_in_sequence_and_the_log_says_so_o
     compiler.chmod(0o755)
     library = tmp_path / "lanes.so"
     why = building.build(library, building.LANES, [] if body is None else [[str(compiler)]])
-    monkeypatch.setattr(native, "native.LIBRARY", library)
+    monkeypatch.setattr(native, "LIBRARY", library)
     with caplog.at_level(logging.WARNING, native.__name__):
         assert [runs_right(frozen, reference) for _ in range(2)] == [SequentialLoop, SequentialLoop]
     (said,) = [record.getMessage() for record in caplog.records if record.name == native.__name__]
