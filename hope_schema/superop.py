@@ -106,8 +106,16 @@ def merge(graph: ModelGraph) -> tuple[SuperOp, ...]:
     * it quantises what stands before it.
 
     The quotient graph stays acyclic: of what is taken in nobody else reads anything, so no path leaves it but by way
-    of the op, and what it reads itself is read before.
+    of the op, and what it reads itself is read before. A graph is merged once, and keeps the result as it keeps its
+    other views: whoever plans, measures or explains a network asks again.
     """
+    found: tuple[SuperOp, ...] = vars(graph).get("super_ops", ())
+    if not found or found[0].graph is not graph:  # a changed copy takes along what was kept
+        found = vars(graph)["super_ops"] = _merged(graph)
+    return found
+
+
+def _merged(graph: ModelGraph) -> tuple[SuperOp, ...]:
     kept = set(graph.outputs)
     groups: dict[str, _Group] = {}
     home: dict[str, str] = {}

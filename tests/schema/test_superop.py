@@ -203,3 +203,11 @@ def test_merging_takes_as_many_steps_as_there_are_ops(types: tuple[str, str]) ->
         return count
 
     assert lines(400) < 2.5 * lines(200)
+
+
+def test_a_graph_is_merged_once_and_a_copy_anew() -> None:
+    """Super-ops are those of the very graph that is asked about."""
+    graph = chain("Conv", "Relu", "Sigmoid")
+    assert merge(graph) is merge(graph)
+    again = graph.model_copy(update={"name": "again"})
+    assert all(op.graph is again for op in merge(again))

@@ -137,7 +137,7 @@ class TorchProcessor(Processor):
     @override
     def compile(self, segment: Segment) -> TorchExecutable:
         graph, ops = segment.model.graph, set(segment.ops)
-        whole = [super_op for super_op in _merged(segment.model) if ops.issuperset(op.id for op in super_op.ops)]
+        whole = [super_op for super_op in merge(segment.model.graph) if ops.issuperset(op.id for op in super_op.ops)]
         covered = {op.id for super_op in whole for op in super_op.ops}
         place = {op: index for index, op in enumerate(segment.ops)}
         parts = [SuperOp(graph=graph, ops=(graph.op[op],)) for op in segment.ops if op not in covered]
@@ -187,9 +187,9 @@ class TorchProcessor(Processor):
         if not self.overlaps:
             return {}
         found = {}
-        if any(super_op.signature not in self._occupancies for super_op in _merged(model)):
+        if any(super_op.signature not in self._occupancies for super_op in merge(model.graph)):
             self._rouse()
-        for super_op in _merged(model):
+        for super_op in merge(model.graph):
             if super_op.signature not in self._occupancies:
                 if time.monotonic() >= deadline:
                     continue
@@ -202,7 +202,7 @@ class TorchProcessor(Processor):
                     log.info("not timed: %s", error)
                     continue
             found[super_op.id] = Timing(self._occupancies[super_op.signature].us[1], 0.0, 1)
-        if len(found) == len(_merged(model)):
+        if len(found) == len(merge(model.graph)):
             self._slowdown = self._fitted(model)
         return found
 
@@ -228,7 +228,7 @@ class TorchProcessor(Processor):
 
     def _fitted(self, model: Model) -> float:
         """The slowdown by which a network's ops side by side take as long as they really do."""
-        super_ops = _merged(model)
+        super_ops = merge(model.graph)
         known = [self._occupancies[super_op.signature] for super_op in super_ops]
         works = [Work(one.inputs, one.outputs, o.us[1], o.share) for one, o in zip(super_ops, known, strict=True)]
         order = sequence(works)
@@ -271,15 +271,6 @@ class TorchProcessor(Processor):
         properties = torch.cuda.get_device_properties(self.device)
         count = self._green.multiprocessors if self._green is not None else properties.multi_processor_count
         return f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, {count} multiprocessors"
-
-
-def _merged(model: Model) -> tuple[SuperOp, ...]:
-    if model not in _MERGED:
-        _MERGED[model] = merge(model.graph)
-    return _MERGED[model]
-
-
-_MERGED: weakref.WeakKeyDictionary[Model, tuple[SuperOp, ...]] = weakref.WeakKeyDictionary()
 
 
 def _lost(text: str) -> ProcessorLost:
