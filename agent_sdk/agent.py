@@ -9,7 +9,7 @@ import asyncio
 import os
 import weakref
 from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager, ExitStack
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -44,7 +44,6 @@ from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import Content, Model, Shapes, Source, bare_name, located
 from agent_sdk.model.module import exported, is_module
 from agent_sdk.paths import cache_directory, state_directory
-from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import DEADLINE_S, TOKEN_VARIABLE, PlannerClient
 from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client
 from agent_sdk.planner.enrolment import enrol
@@ -137,19 +136,19 @@ class Agent(Closes):
         self.device_id = device_id(state)
         embedded = None
         notes: list[str | None] = [self._kept.note]
-        opening: Callable[[], AbstractAsyncContextManager[PlannerClient]]
+        connect: Callable[[], PlannerClient]
         if planner is None:
             embedded = self._kept.path / "planner.sqlite"
-            opening = partial(embedded_client, embedded)
+            connect = partial(embedded_client, embedded)
         else:
             notes.append(_as_whom(planner, token or (not kept_tokens(state) and os.environ.get(TOKEN_VARIABLE)) or ""))
             token = token or stored_token(state, planner)
             client = partial(PlannerClient, device_id=self.device_id, deadline_s=planner_timeout_s)
-            client(planner, token=token)  # refuses what is no address now, not when it is first needed
-            opening = partial(client, planner, token=token)
+            client(planner, token=token).close()  # refuses what is no address now, not when it is first needed
+            connect = partial(client, planner, token=token)
             if token is None:
-                opening = partial(recognising, client, planner, state, self.device_id)
-        self._supplier = PlanSupplier(lambda: BlockingPlanner(opening()), planner or EMBEDDED_URL, self._kept.path)
+                connect = partial(recognising, client, planner, state, self.device_id)
+        self._supplier = PlanSupplier(connect, planner or EMBEDDED_URL, self._kept.path)
         frozen = FrozenGraphs(self._kept.folder("ort"))
         self._lights = frozen.lights
         self._children = Children(

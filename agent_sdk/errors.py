@@ -14,7 +14,7 @@
     ├── PlannerError                       the planner could not help
     │   ├── PlannerUnavailableError        unreachable, timed out or overloaded after every retry
     │   ├── PlannerProtocolError           it answered, but not what the contract says (too large, not JSON, ...)
-    │   └── PlannerStatusError             it refused; carries ``status``, ``type`` and ``request_id``
+    │   └── PlannerStatusError             it refused; carries ``status``, ``type``, ``retry_after_s``
     │       ├── RedirectedError            3xx: never followed, because it could carry the token to a stranger
     │       ├── BadRequestError            400, 413, 415, 422
     │       ├── AuthenticationError        401
@@ -22,7 +22,7 @@
     │       ├── NotFoundError              404, 410
     │       │   └── ModelUnknownError      404 ``urn:hope:model-unknown``: send the graph first
     │       ├── ConflictError              409
-    │       ├── RateLimitedError           429; carries ``retry_after_s``
+    │       ├── RateLimitedError           429
     │       └── ServerError                5xx
     ├── NotWantedError                     nobody waits any more for what was being done
     ├── RefusedError                       a request to this agent's server that is not served; carries ``status``
@@ -128,6 +128,9 @@ class PlannerStatusError(PlannerError):
         request_id: the id under which the planner logged the request.
     """
 
+    retry_after_s: float | None = None
+    """Seconds the planner asked to wait, if it said."""
+
     def __init__(
         self, status: int, problem: ProblemDetails | None, request_id: str | None, detail: str = "no further detail"
     ) -> None:
@@ -170,9 +173,6 @@ class ConflictError(PlannerStatusError):
 
 class RateLimitedError(PlannerStatusError):
     """429 after every retry."""
-
-    retry_after_s: float | None = None
-    """Seconds the planner asked to wait, if it said."""
 
 
 class ServerError(PlannerStatusError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 from agent_sdk.engine import Executor, build_program
@@ -18,6 +18,7 @@ from agent_sdk.journey.services import Services
 from agent_sdk.journey.serving import Serving
 from agent_sdk.journey.trial import PLAN, Trial, best_plan, first_choice, hold_trial, warm
 from agent_sdk.journey.verify import agreement, all_finite
+from agent_sdk.machine.witness import Witness, calm
 from agent_sdk.measure.truth import is_outdated, observations
 from agent_sdk.model import Model
 from agent_sdk.model.feeds import Drawn, Feed
@@ -72,9 +73,10 @@ class _Opening:
         with ExitStack() as ending:
             ending.callback(self._close_all_but, set())
             self._compile()
-            self._warm()
-            us = dict(self.obtained.settled.trial_us) if self.obtained.settled else {}
-            if not us.keys() & self.contenders.keys():
+            disturbance, settled = self._warm(), self.obtained.settled
+            us = dict(settled.trial_us) if settled else {}
+            # What a disturbed machine showed serves while it is disturbed; a trial would show no more.
+            if not us.keys() & self.contenders.keys() or (settled and not settled.calm and calm(disturbance)):
                 us = self._tried()
             if self.apart > SWITCH and not pinned:
                 pinned = True
@@ -154,8 +156,9 @@ class _Opening:
         if best is not self.obtained:
             self._replace_plan(best, self.contenders)
         self._leave_out(trial.failures)
-        if trial.calm and PLAN in self.contenders and best.served is not None:
-            self.obtainer.supplier.plans.store(best.key, best.served, Settled(trial_us=dict(trial.us)))
+        if PLAN in self.contenders and best.served is not None:
+            settled = Settled(trial_us=dict(trial.us), calm=trial.calm)
+            self.obtainer.supplier.plans.store(best.key, best.served, settled)
         return dict(trial.us)
 
     def _replace_plan(self, obtained: Obtained, others: Iterable[str]) -> None:
@@ -179,14 +182,18 @@ class _Opening:
         except (ModelError, ExecutionError, InputError) as error:
             raise UnplannableError(f"no plan answers unless ONNX Runtime's own answer judges it: {error}") from error
 
-    def _warm(self) -> None:
-        """Run each once; close who fails, or answers otherwise than ONNX Runtime does."""
+    def _warm(self) -> float:
+        """Run each once; close who fails, or answers otherwise than ONNX Runtime does; how disturbed the cores were."""
+        worst = 1.0
         for feed, right in self.right:
-            answers, failures = warm(self.contenders, feed)
+            with Witness() as witness:
+                (answers, failures), waited = witness.kept_waiting(partial(warm, self.contenders, feed))
+                worst = max(worst, waited * witness.slowness())
             found = agreement(self.model.graph, self.contenders, answers, right)
             self._leave_out({**failures, **found.wrong})
             if feed is self.inputs:  # how far answers lie apart is asked of ordinary values
                 self.apart = max(self.apart, found.apart)
+        return worst
 
     def _leave_out(self, failures: Mapping[str, Exception]) -> None:
         """Close those who failed; where all did, raise the first one's failure."""

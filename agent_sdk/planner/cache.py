@@ -19,10 +19,13 @@ MAX_PLANS: Final = 256
 class Settled(Contract):
     """What this device found out about a plan version: nothing of it is worth finding out at every start.
 
-    ``trial_us`` is what the plan and each of its rivals took when they were tried side by side.
+    Attributes:
+        trial_us: what the plan and each of its rivals took when they were tried side by side.
+        calm: whether the cores were undisturbed meanwhile; if not, it serves until they are.
     """
 
     trial_us: dict[str, Microseconds]
+    calm: bool = True
 
 
 class _Entry(Contract):

@@ -6,7 +6,6 @@ its key), so a lost answer is simply asked for again.
 
 from __future__ import annotations
 
-import asyncio
 import email.utils
 import math
 import os
@@ -14,26 +13,37 @@ import random
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Literal, Self, TypeVar
+from threading import Event
+from typing import Final, Literal, TypeVar
 from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel, ValidationError
+from tenacity import (
+    Retrying,
+    retry_if_exception,
+    sleep_using_event,
+    stop_after_attempt,
+    stop_any,
+    stop_when_event_set,
+)
 
+from agent_sdk.closing import Closes
 from agent_sdk.errors import (
     InputError,
     ModelUnknownError,
     PlannerError,
     PlannerProtocolError,
+    PlannerStatusError,
     PlannerUnavailableError,
-    RateLimitedError,
     RedirectedError,
     status_error,
 )
 from agent_sdk.planner import wire
+from agent_sdk.planner.waits import Waits
 from hope_schema import (
     DeviceReport,
     Enrolment,
@@ -90,8 +100,11 @@ class ServedPlan:
     source: Source
 
 
-class PlannerClient:
-    """An async client of one planner. Use as ``async with PlannerClient(url) as planner``.
+class PlannerClient(Closes):
+    """A client of one planner, for any number of threads. Use as ``with PlannerClient(url) as planner``.
+
+    A call that its caller no longer waits for (the deadline, a ``Cancel``, Ctrl-C, ``close``) is left to itself: what
+    the planner has begun to do it ends, and nobody reads the answer.
 
     Args:
         url: the planner's address, ``http://`` or ``https://``.
@@ -100,7 +113,6 @@ class PlannerClient:
         transport: replaces the network, e.g. by an in-process ASGI app (see ``agent_sdk.planner.embedded``).
         attempts: attempts per call, the first included.
         deadline_s: seconds that a call may take in all, whatever drips in meanwhile; None for no limit.
-        sleep: waits between attempts; a test passes its own.
 
     Raises:
         InputError: the address is not an HTTP URL.
@@ -112,10 +124,9 @@ class PlannerClient:
         *,
         token: str | None = None,
         device_id: str | None = None,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx.BaseTransport | None = None,
         attempts: int = MAX_ATTEMPTS,
         deadline_s: float | None = DEADLINE_S,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         try:
             parsed = httpx.URL(url)
@@ -127,91 +138,83 @@ class PlannerClient:
         self.enrolled_at = ""
         """Where else this device has a token from, for who is told that it has none here."""
         self._attempts = max(1, attempts)
-        self._sleep = sleep
+        self._waits = Waits()
         headers = {"Accept": "application/json, application/problem+json", "Accept-Encoding": "zstd, gzip"}
         if token := os.environ.get(TOKEN_VARIABLE) if token is None else token:
             headers["Authorization"] = _bearer(token)
         if device_id is not None:
             headers["Hope-Device"] = device_id
         self._deadline_s = deadline_s
-        limits = httpx.Timeout(None, connect=CONNECT_S)
-        self._http = httpx.AsyncClient(
-            base_url=url, headers=headers, timeout=limits, transport=transport, follow_redirects=False
-        )
+        self._http = httpx.Client(base_url=url, headers=headers, transport=transport, follow_redirects=False)
 
-    async def __aenter__(self) -> Self:
-        return self
+    def close(self) -> None:
+        """Close the connections; who still waits for an answer is told by a CancelledError. Idempotent."""
+        self._waits.let_go()
+        self._http.close()
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
-
-    async def submit_model(self, graph: ModelGraph) -> ModelReceipt:
+    def submit_model(self, graph: ModelGraph) -> ModelReceipt:
         """``POST /models``: make the graph known. Repeating it is harmless."""
-        return _parse(await self._call("POST", "/models", graph, key=graph.model_hash), ModelReceipt)
+        return _parse(self._call("POST", "/models", graph, key=graph.model_hash), ModelReceipt)
 
-    async def model(self, model_hash: str) -> ModelGraph:
+    def model(self, model_hash: str) -> ModelGraph:
         """``GET /models/{hash}``: the graph the planner holds. Raises ``NotFoundError`` when it holds none."""
-        return _parse(await self._call("GET", f"/models/{model_hash}"), ModelGraph)
+        return _parse(self._call("GET", f"/models/{model_hash}"), ModelGraph)
 
-    async def missing(self, request: MissingRequest) -> Missing:
+    def missing(self, request: MissingRequest) -> Missing:
         """``POST /profiles/missing``: what this device should measure. Raises ``ModelUnknownError``."""
-        return _parse(await self._call("POST", "/profiles/missing", request), Missing)
+        return _parse(self._call("POST", "/profiles/missing", request), Missing)
 
-    async def upload(self, observations: Observations, *, attempts: int | None = None) -> UploadReceipt:
+    def upload(self, observations: Observations, *, attempts: int | None = None) -> UploadReceipt:
         """``POST /profiles``: send measured figures, at most ``attempts`` times. The upload id makes that harmless."""
-        answer = await self._call("POST", "/profiles", observations, key=observations.upload_id, attempts=attempts)
+        answer = self._call("POST", "/profiles", observations, key=observations.upload_id, attempts=attempts)
         return _parse(answer, UploadReceipt)
 
-    async def plan(self, request: PlanRequest, *, wait_s: float | None = None) -> ServedPlan:
+    def plan(self, request: PlanRequest, *, wait_s: float | None = None) -> ServedPlan:
         """``POST /plans``: the plan for a key, solved now if need be. Raises ``ModelUnknownError``.
 
         ``wait_s`` asks the planner to hold the answer up to that many seconds for an improved plan.
         """
         headers = {} if wait_s is None else {"Prefer": f"wait={max(0, round(wait_s))}"}
         key = digest(request.model_dump(mode="json"))
-        return _served(await self._call("POST", "/plans", request, key=key, headers=headers, patience_s=wait_s or 0.0))
+        return _served(self._call("POST", "/plans", request, key=key, headers=headers, patience_s=wait_s or 0.0))
 
-    async def revalidate(self, copy: ServedPlan) -> ServedPlan:
+    def revalidate(self, copy: ServedPlan) -> ServedPlan:
         """``GET /plans/{id}`` with ``If-None-Match``: the copy itself if it is still the newest, else the newer one.
 
         Raises ``NotFoundError`` when the planner no longer holds the plan.
         """
         headers = {"If-None-Match": copy.etag} if copy.etag else {}
-        answer = await self._call("GET", f"/plans/{copy.reply.plan_id}", headers=headers)
+        answer = self._call("GET", f"/plans/{copy.reply.plan_id}", headers=headers)
         if answer.status == httpx.codes.NOT_MODIFIED:
             return ServedPlan(copy.reply, copy.etag, "unchanged")
         return _served(answer)
 
-    async def enrol(self, claim: str, request: Enrolment) -> EnrolmentReceipt:
+    def enrol(self, claim: str, request: Enrolment) -> EnrolmentReceipt:
         """``POST /devices``: exchange a claim token for a token of this device's own, shown this once.
 
         Raises ``AuthenticationError`` for a claim that is unknown, spent or expired, ``ConflictError`` when the device
         is enrolled already. NOTE: not retried, because a claim is spent by the first attempt that arrives.
         """
         headers = {"Authorization": _bearer(claim)}
-        return _parse(await self._call("POST", "/devices", request, headers=headers, attempts=1), EnrolmentReceipt)
+        return _parse(self._call("POST", "/devices", request, headers=headers, attempts=1), EnrolmentReceipt)
 
-    async def prove(self, request: ProofRequest) -> Proof:
+    def prove(self, request: ProofRequest) -> Proof:
         """``POST /devices/proof``: what proves that it knows the device's token. Raises ``NotFoundError`` elsewhere."""
-        return _parse(await self._call("POST", "/devices/proof", request), Proof)
+        return _parse(self._call("POST", "/devices/proof", request), Proof)
 
-    async def report(self, device_id: str, report: DeviceReport) -> None:
+    def report(self, device_id: str, report: DeviceReport) -> None:
         """``PUT /devices/{id}/report``: versions, and measured against predicted times; the newest report stands."""
-        await self._call("PUT", f"/devices/{quote(device_id, safe='')}/report", report)
+        self._call("PUT", f"/devices/{quote(device_id, safe='')}/report", report)
 
-    async def submitting(self, graph: ModelGraph, call: Callable[[], Awaitable[Result]]) -> Result:
-        """Await ``call()``; if the planner does not know the model, send its graph once and try again."""
+    def submitting(self, graph: ModelGraph, call: Callable[[], Result]) -> Result:
+        """Call ``call()``; if the planner does not know the model, send its graph once and try again."""
         try:
-            return await call()
+            return call()
         except ModelUnknownError:
-            await self.submit_model(graph)
-            return await call()
+            self.submit_model(graph)
+            return call()
 
-    async def _call(
+    def _call(
         self,
         method: str,
         path: str,
@@ -234,39 +237,64 @@ class PlannerClient:
                 body, headers["Content-Encoding"] = wire.compress(body), "zstd"
         left_s = None if self._deadline_s is None else self._deadline_s + patience_s
         until = math.inf if left_s is None else time.monotonic() + left_s
-        attempt = 0
-        while True:
-            attempt += 1
-            pause, cause = _backoff(attempt), None
-            try:
-                request = self._http.build_request(method, path, content=body, headers=headers)
-                async with asyncio.timeout(None if left_s is None else max(0.0, until - time.monotonic())):
-                    answer = await self._once(request)
-            except (httpx.TransportError, TimeoutError) as error:
-                cause, over = error, isinstance(error, TimeoutError)
-                reason = f"the answer was not whole after {left_s:g} s" if over else str(error) or type(error).__name__
-                tries = "1 attempt" if attempt == 1 else f"{attempt} attempts"
-                failure: PlannerError = PlannerUnavailableError(
-                    f"no answer from the planner at {self.url} after {tries}: {reason}", request_id=request_id
-                )
-                again = not over and not isinstance(error, httpx.UnsupportedProtocol)
-            else:
-                if answer.status < 300 or (answer.status == httpx.codes.NOT_MODIFIED and "If-None-Match" in headers):
-                    return answer
-                failure, again = self._refusal(answer), answer.status in RETRIED_STATUSES
-                pause = pause if answer.retry_after_s is None else answer.retry_after_s
-            if not again or attempt >= (attempts or self._attempts) or time.monotonic() + pause >= until:
-                raise failure from cause
-            await self._sleep(pause)
+        tries, pause_s = 0, 0.0
 
-    async def _once(self, request: httpx.Request) -> _Answer:
-        """Send one request and read its answer within the limits."""
-        response = await self._http.send(request, stream=True)
+        def is_worth_it(error: BaseException) -> bool:
+            """Whether another attempt is, and there is time for the pause before it."""
+            nonlocal pause_s
+            # Full jitter, so that a fleet does not return in step.
+            pause_s = random.uniform(0.0, min(MAX_WAIT_S, BACKOFF_S * 2 ** (tries - 1)))
+            if isinstance(error, PlannerStatusError):
+                again, pause_s = error.status in RETRIED_STATUSES, error.retry_after_s or pause_s
+            else:
+                broken = isinstance(error, PlannerUnavailableError)
+                again = broken and not isinstance(error.__cause__, httpx.UnsupportedProtocol)
+            return again and time.monotonic() + pause_s < until
+
+        def once(over: Event) -> _Answer:
+            nonlocal tries
+            tries += 1
+            request = self._http.build_request(method, path, content=body, headers=headers, timeout=limits)
+            try:
+                answer = self._once(request, over)
+            except httpx.TransportError as error:
+                raise self._no_answer(tries, str(error) or type(error).__name__, request_id) from error
+            if answer.status < 300 or (answer.status == httpx.codes.NOT_MODIFIED and "If-None-Match" in headers):
+                return answer
+            raise self._refusal(answer)
+
+        def call(over: Event) -> _Answer:
+            retrying = Retrying(
+                retry=retry_if_exception(is_worth_it),
+                wait=lambda _: pause_s,
+                stop=stop_any(stop_after_attempt(attempts or self._attempts), stop_when_event_set(over)),
+                sleep=sleep_using_event(over),
+                reraise=True,
+            )
+            return retrying(once, over)
+
+        limits = httpx.Timeout(left_s, connect=CONNECT_S if left_s is None else min(CONNECT_S, left_s))
+        try:
+            return self._waits.wait(call, left_s)
+        except TimeoutError:
+            raise self._no_answer(tries, f"the answer was not whole after {left_s:g} s", request_id) from None
+
+    def _no_answer(self, tries: int, reason: str, request_id: str) -> PlannerUnavailableError:
+        attempts = "1 attempt" if tries == 1 else f"{tries} attempts"
+        return PlannerUnavailableError(
+            f"no answer from the planner at {self.url} after {attempts}: {reason}", request_id=request_id
+        )
+
+    def _once(self, request: httpx.Request, over: Event) -> _Answer:
+        """Send one request and read its answer within the limits, unless nobody waits any more."""
+        response = self._http.send(request, stream=True)
         request_id = response.headers.get("X-Request-ID") or request.headers["X-Request-ID"]
         try:
             raw = bytearray()
-            async for chunk in response.aiter_raw():
+            for chunk in response.iter_raw():
                 raw += chunk
+                if over.is_set():
+                    raise httpx.ReadTimeout("nobody waits any more")
                 if len(raw) > MAX_RESPONSE_BYTES:
                     raise wire.TooLargeError(f"the answer exceeds the limit of {MAX_RESPONSE_BYTES} bytes")
             # NOTE: an answer without a body, such as a 304, may still name the encoding that a body would have had.
@@ -277,7 +305,7 @@ class PlannerClient:
                 f"unusable answer from {_shown(request.url)}: {error}", request_id=request_id
             ) from error
         finally:
-            await response.aclose()
+            response.close()
         return _Answer(response.status_code, response.headers, body, request_id)
 
     def _refusal(self, answer: _Answer) -> PlannerError:
@@ -296,8 +324,7 @@ class PlannerClient:
             cure = f"this device is enrolled at {self.enrolled_at}: ask there, or name {self.url} in HOPE_ADDRESSES"
             problem = problem.model_copy(update={"detail": f"{problem.detail}; {cure} of that planner"})
         error = status_error(answer.status, problem, answer.request_id)
-        if isinstance(error, RateLimitedError):
-            error.retry_after_s = answer.retry_after_s
+        error.retry_after_s = answer.retry_after_s
         return error
 
 
@@ -321,11 +348,6 @@ class _Answer:
             return None if when is None else max(0.0, email.utils.mktime_tz(when) - time.time())
         except (ValueError, OverflowError):  # no time at all: as if none had been sent
             return None
-
-
-def _backoff(attempt: int) -> float:
-    """Seconds to wait before the next attempt: full jitter, so that a fleet does not return in step."""
-    return random.uniform(0.0, min(MAX_WAIT_S, BACKOFF_S * 2 ** (attempt - 1)))
 
 
 def _shown(url: str | httpx.URL) -> str:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+import sys
+import weakref
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 from anyio import move_on_after
+from anyio.from_thread import start_blocking_portal
 from pydantic import ValidationError
 
 from agent_sdk.errors import InputError, PlannerUnavailableError
@@ -70,9 +72,65 @@ def _is_sound(database: Path) -> bool:
         return False
 
 
-@asynccontextmanager
-async def embedded_client(database: Path) -> AsyncIterator[PlannerClient]:
-    """Yield a client of a planner that lives in this process and keeps its data in ``database``.
+class Door(httpx.BaseTransport):
+    """The planner's ASGI app as a transport: it runs on an event loop in a thread of its own.
+
+    Who no longer waits for an answer cancels nothing: what the app has begun, a transaction say, it ends.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        self._stack = ExitStack()
+        try:
+            self._portal = self._stack.enter_context(start_blocking_portal("asyncio", name="hope-planner"))
+            self._portal.call(app.planner.start)
+            self._stack.callback(self._stop, app.planner)
+            # NOTE: mappers, routes and statements are built when they are first needed; that belongs to starting up.
+            self.handle_request(httpx.Request("GET", f"{EMBEDDED_URL}/plans/none"))
+        except BaseException:
+            # NOTE: told of the error, the portal cancels what still runs there; without, it would wait for it for ever.
+            self._stack.__exit__(*sys.exc_info())
+            raise
+        # NOTE: a planner that nobody closed must end before the interpreter does: the portal, finalised as late as
+        # that, waits for ever for a daemon thread that runs no more.
+        weakref.finalize(self, _abandon, self._stack, os.getpid())
+
+    def _stop(self, planner: Any) -> None:
+        async def stop() -> None:
+            with move_on_after(STOP_S):
+                await planner.stop()
+
+        self._portal.call(stop)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Have the app answer."""
+        sent = httpx.Request(request.method, request.url, headers=request.headers, content=request.read())
+
+        async def answer() -> httpx.Response:
+            response = await self._app.handle_async_request(sent)
+            body = b"".join([chunk async for chunk in response.aiter_raw()])  # compressed, as over a socket
+            return httpx.Response(response.status_code, headers=response.headers, stream=httpx.ByteStream(body))
+
+        return self._portal.call(answer)
+
+    def close(self) -> None:
+        """Stop the planner and end the loop's thread, whatever is under way there. Idempotent."""
+        _abandon(self._stack, os.getpid())
+
+
+def _abandon(stack: ExitStack, process: int) -> None:
+    """End a planner, cancelling what still runs there; in a forked child there is nothing to end."""
+    if process != os.getpid():
+        return
+    gone = PlannerUnavailableError("the planner is closed")
+    # At exit thread pools are shut already, so an embedded planner fails at its end, in whatever part of it is next;
+    # nobody is left to be told, and what it answered is in its database.
+    with suppress(Exception):
+        stack.__exit__(type(gone), gone, None)
+
+
+def embedded_client(database: Path) -> PlannerClient:
+    """Return a client of a planner that lives in this process and keeps its data in ``database``.
 
     Raises:
         PlannerUnavailableError: the ``planner`` extra is not installed, or the app could not start.
@@ -105,19 +163,9 @@ async def embedded_client(database: Path) -> AsyncIterator[PlannerClient]:
         first = error.errors(include_url=False)[0]
         name = f"{Settings.model_config['env_prefix']}{first['loc'][0]}".upper()
         raise InputError(f"{name}={first['input']!r} cannot be used: {first['msg']}") from error
-    app = create_app(settings)
     try:
-        await app.planner.start()
+        door = Door(create_app(settings))
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise PlannerUnavailableError(f"the embedded planner on '{database}' does not start: {reason}") from error
-    try:
-        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-        async with PlannerClient(EMBEDDED_URL, transport=transport, attempts=1, deadline_s=None) as client:
-            # NOTE: mappers, routes and statements are built when they are first needed; that belongs to starting up.
-            async with httpx.AsyncClient(transport=transport, base_url=EMBEDDED_URL) as starter:
-                await starter.get("/plans/none")
-            yield client
-    finally:
-        with move_on_after(STOP_S, shield=True):  # also where what it did is cancelled
-            await app.planner.stop()
+    return PlannerClient(EMBEDDED_URL, transport=door, attempts=1, deadline_s=None)

@@ -7,7 +7,6 @@ from pathlib import Path
 from agent_sdk.errors import ConflictError, InputError
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.paths import state_directory
-from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.planner.identity import device_id, prepare_tokens, store_token, stored_token, versions
 from agent_sdk.planner.recognise import recognise
@@ -33,13 +32,13 @@ def enrol(planner: str, claim: str | None, state: Path | None = None) -> tuple[s
         prepare_tokens(state)
     except OSError as error:
         raise InputError(f"not enrolled: a token could not be kept in '{state}': {error.strerror}") from error
-    with BlockingPlanner(PlannerClient(planner)) as asked:
-        if asked.call(lambda _: recognise(PlannerClient, planner, state, own)) is not None:
+    with PlannerClient(planner) as asked:
+        if recognise(PlannerClient, planner, state, own) is not None:
             return own, False
         if not claim:
             raise InputError("an enrolment needs a claim: --claim TOKEN, or HOPE_CLAIM in the environment")
         try:
-            receipt = asked.call(lambda client: client.enrol(claim, request))
+            receipt = asked.enrol(claim, request)
         except ConflictError:  # it holds a valid token, which a planner without HOPE_ADDRESSES could not prove
             if stored_token(state, planner) is None:
                 raise

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from agent_sdk.errors import PlannerStatusError, RateLimitedError, ServerError
@@ -15,7 +15,7 @@ from hope_schema import ProofRequest
 from hope_schema.proof import address_of, hash_token, prove
 
 
-async def recognise(opening: Callable[..., PlannerClient], url: str, directory: Path, device_id: str) -> str | None:
+def recognise(opening: Callable[..., PlannerClient], url: str, directory: Path, device_id: str) -> str | None:
     """Return the token that the planner at ``url`` gave this device at whatever address, and keep it for this one too.
 
     Args:
@@ -39,8 +39,8 @@ async def recognise(opening: Callable[..., PlannerClient], url: str, directory: 
         return None
     request = ProofRequest(nonce=secrets.token_hex(32), device_id=device_id, address=address)
     try:
-        async with opening(url, token="") as stranger:
-            answer = await stranger.prove(request)
+        with opening(url, token="") as stranger:
+            answer = stranger.prove(request)
     except (RateLimitedError, ServerError):
         raise
     except PlannerStatusError:  # it does not know the device, or is no planner
@@ -53,13 +53,10 @@ async def recognise(opening: Callable[..., PlannerClient], url: str, directory: 
     return None
 
 
-@asynccontextmanager
-async def recognising(
-    opening: Callable[..., PlannerClient], url: str, directory: Path, device_id: str
-) -> AsyncIterator[PlannerClient]:
-    """Yield a client of the planner at ``url``, with its token if it is recognised. Raises like ``recognise``."""
-    token = await recognise(opening, url, directory, device_id)
-    async with opening(url, token=token) as planner:
-        if token is None:
-            planner.enrolled_at = ", ".join(sorted({*kept_tokens(directory).values()} - {""}))
-        yield planner
+def recognising(opening: Callable[..., PlannerClient], url: str, directory: Path, device_id: str) -> PlannerClient:
+    """Return a client of the planner at ``url``, with its token if it is recognised. Raises like ``recognise``."""
+    token = recognise(opening, url, directory, device_id)
+    planner = opening(url, token=token)
+    if token is None:
+        planner.enrolled_at = ", ".join(sorted({*kept_tokens(directory).values()} - {""}))
+    return planner

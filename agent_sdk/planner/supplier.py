@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,6 @@ from agent_sdk.errors import (
     ServerError,
 )
 from agent_sdk.forking import FORKED, Forks, keep, watch_forks
-from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.cache import PlanCache, Settled
 from agent_sdk.planner.client import PlannerClient, ServedPlan
 from agent_sdk.records import Records
@@ -106,14 +105,14 @@ class PlanSupplier(Forks):
         waited_s: seconds spent waiting for the planner so far.
     """
 
-    def __init__(self, connect: Callable[[], BlockingPlanner], address: str, directory: Path) -> None:
+    def __init__(self, connect: Callable[[], PlannerClient], address: str, directory: Path) -> None:
         self._connect = connect
         self._address = address
         self.plans = PlanCache(directory / "plans")
         self._unsent = Records(directory / "unsent" / digest(address)[:32], Observations, MAX_UNSENT)
         self.measuring = directory / "profiling.lock"
         self._opening = threading.Lock()
-        self._planner: BlockingPlanner | None = None
+        self._planner: PlannerClient | None = None
         self._closed = ""
         self.waited_s = 0.0
         watch_forks(self)
@@ -215,14 +214,14 @@ class PlanSupplier(Forks):
         """Tell the planner of versions and measured times; return what went wrong, if anything."""
         return self._offered(lambda client: client.report(device_id, report), "reported")
 
-    def _offered(self, verb: Callable[[PlannerClient], Awaitable[object]], what: str) -> str:
+    def _offered(self, verb: Callable[[PlannerClient], object], what: str) -> str:
         try:
             self._call(verb)
         except (PlannerError, DeviceClosedError) as error:
             return f"measured times were not {what}: {error}"
         return ""
 
-    def _call(self, verb: Callable[[PlannerClient], Awaitable[Result]]) -> Result:
+    def _call(self, verb: Callable[[PlannerClient], Result]) -> Result:
         try:
             with self._opening:
                 self.refuse_when_closed()
@@ -231,7 +230,7 @@ class PlanSupplier(Forks):
             self._disconnect_when_closed()
         started = time.perf_counter()
         try:
-            return planner.call(verb)
+            return verb(planner)
         except (RuntimeError, CancelledError):  # of a client that was closed meanwhile
             self.refuse_when_closed()
             raise

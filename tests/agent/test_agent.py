@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -172,7 +171,7 @@ def test_a_database_that_has_to_stay_costs_the_plan_alone(tmp_path: Path) -> Non
     assert "planner.sqlite' is no file" in obtained.notes[0]
 
 
-def test_the_async_client_speaks_to_the_real_app(tmp_path: Path) -> None:
+def test_the_client_speaks_to_the_real_app(tmp_path: Path) -> None:
     """The client's verbs and the planner's app agree over ASGI: submit, ask what is missing, be refused."""
     graph = read_model(BRANCHING).graph
     with Agent(processors="ort@0", cache=tmp_path) as agent:
@@ -181,22 +180,19 @@ def test_the_async_client_speaks_to_the_real_app(tmp_path: Path) -> None:
         model_hash=graph.model_hash, soc="test-soc", frequency="any", device_id="test", processors=specs
     )
 
-    async def talk() -> None:
-        async with embedded_client(tmp_path / "other.sqlite") as client:
-            with pytest.raises(errors.ModelUnknownError):
-                await client.missing(request)
-            receipt = await client.submit_model(graph)
-            assert (receipt.model_hash, receipt.created) == (graph.model_hash, True)
-            assert (await client.submit_model(graph)).created is False
-            assert await client.model(graph.model_hash) == graph
-            missing = await client.missing(request)
-            assert len(missing.latencies) > 0
-            wanted = PlanRequest(jobs=(Job(model_hash=graph.model_hash),), soc="test-soc", frequency="any")
-            with pytest.raises(errors.NotFoundError, match="test-soc") as caught:
-                await client.plan(wanted)
-            assert caught.value.request_id
-
-    asyncio.run(talk())
+    with embedded_client(tmp_path / "other.sqlite") as client:
+        with pytest.raises(errors.ModelUnknownError):
+            client.missing(request)
+        receipt = client.submit_model(graph)
+        assert (receipt.model_hash, receipt.created) == (graph.model_hash, True)
+        assert client.submit_model(graph).created is False
+        assert client.model(graph.model_hash) == graph
+        missing = client.missing(request)
+        assert len(missing.latencies) > 0
+        wanted = PlanRequest(jobs=(Job(model_hash=graph.model_hash),), soc="test-soc", frequency="any")
+        with pytest.raises(errors.NotFoundError, match="test-soc") as caught:
+            client.plan(wanted)
+        assert caught.value.request_id
 
 
 def test_the_device_keeps_its_name_and_tokens(tmp_path: Path) -> None:

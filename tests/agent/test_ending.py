@@ -14,7 +14,6 @@ import pytest
 
 from agent_sdk import Agent
 from agent_sdk.errors import DeviceClosedError
-from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.planner.supplier import PlanSupplier
 from hope_schema import MissingRequest
@@ -69,9 +68,9 @@ def test_two_first_calls_open_one_planner(tmp_path: Path) -> None:
     transport = ScriptedTransport(*[lambda request: answers[request.url.path]] * 4)
     opened = []
 
-    def connect() -> BlockingPlanner:
+    def connect() -> PlannerClient:
         time.sleep(0.2)
-        opened.append(BlockingPlanner(PlannerClient("http://planner", transport=transport)))
+        opened.append(PlannerClient("http://planner", transport=transport))
         return opened[-1]
 
     source = PlanSupplier(connect, "http://planner", tmp_path)
@@ -91,7 +90,7 @@ def test_who_asks_while_the_agent_is_closed_is_told_so(tmp_path: Path) -> None:
     found: list[DeviceClosedError] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        source = PlanSupplier(lambda: BlockingPlanner(PlannerClient(url)), url, tmp_path)
+        source = PlanSupplier(lambda: PlannerClient(url), url, tmp_path)
 
         def ask() -> None:
             try:

@@ -63,16 +63,25 @@ def test_a_new_start_neither_measures_nor_tries_again(tmp_path: Path, monkeypatc
         assert relative_error(second.run(inputs), right) <= 1e-5
 
 
-def test_what_was_found_while_disturbed_is_not_kept(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial during which the cores were not steady is held again at the next start."""
+def test_what_was_found_while_disturbed_serves_until_it_is_calm(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial on a disturbed machine is not repeated while that is disturbed, and once it is calm it is."""
+    trials: list[Trial] = []
+
+    def counted(*given: Any) -> Trial:
+        trials.append(hold_trial(*given))
+        return trials[-1]
+
+    monkeypatch.setattr("agent_sdk.journey.opening.hold_trial", counted)
     monkeypatch.setattr(Witness, "slowness", lambda self, *, rest=False: 2.0)
-    with agent.load(BRANCHING, background=False):
-        pass
+    for _ in range(2):
+        with agent.load(BRANCHING, background=False) as disturbed:
+            assert disturbed.latest.serving.quiet_us == trials[0].us
+    assert [trial.calm for trial in trials] == [False]
     measure_hastily(monkeypatch)
-    with agent.load(BRANCHING, background=False) as disturbed:
-        assert disturbed.latest.obtained.settled is None
-    with agent.load(BRANCHING, background=False) as steady:
-        assert steady.latest.obtained.settled is not None
+    for _ in range(2):
+        with agent.load(BRANCHING, background=False) as steady:
+            assert steady.latest.serving.quiet_us == trials[1].us
+    assert [trial.calm for trial in trials] == [False, True]
 
 
 def newer_plan(agent: Agent, session: Session, processor: str) -> Obtained:

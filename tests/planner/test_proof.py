@@ -23,7 +23,6 @@ from pydantic import TypeAdapter, ValidationError
 from agent_sdk import Agent
 from agent_sdk.cli import commands as agent_cli
 from agent_sdk.errors import AuthenticationError, PlannerUnavailableError
-from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.planner.identity import device_id, kept_tokens, stored_token
 from agent_sdk.planner.recognise import recognising
@@ -203,8 +202,8 @@ class Home(NamedTuple):
         """Do what takes the device's token, as an agent at this URL does it."""
         opening = partial(PlannerClient, attempts=1)
         name = device_id(self.state)
-        with BlockingPlanner(recognising(opening, url, self.state, name)) as planner:
-            planner.call(lambda client: client.report(name, REPORT))
+        with recognising(opening, url, self.state, name) as planner:
+            planner.report(name, REPORT)
 
 
 @pytest.fixture

@@ -294,7 +294,7 @@ def test_a_planner_that_cannot_answer_now_is_not_bad_input(
 ) -> None:
     """A script that enrols may try again after 1, as after a refused connection; after 2 it need not."""
 
-    async def answered(*given: object) -> None:
+    def answered(*given: object) -> None:
         raise status_error(status, None, None)
 
     monkeypatch.setattr(PlannerClient, "enrol", answered)

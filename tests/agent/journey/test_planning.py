@@ -33,8 +33,8 @@ def test_an_illegal_plan_never_runs_and_is_not_kept(
     """A planner that orders steps before what they read yields to the best single processor, and is forgotten."""
     honest = PlannerClient.plan
 
-    async def backwards(self: PlannerClient, request: PlanRequest, *, wait_s: float | None = None) -> ServedPlan:
-        served = await honest(self, request, wait_s=wait_s)
+    def backwards(self: PlannerClient, request: PlanRequest, *, wait_s: float | None = None) -> ServedPlan:
+        served = honest(self, request, wait_s=wait_s)
         plan = served.reply.plan.model_copy(update={"order": served.reply.plan.order[::-1]})
         return replace(served, reply=served.reply.model_copy(update={"plan": plan}))
 
@@ -54,8 +54,8 @@ def test_who_waits_for_a_better_plan_does_so_where_nothing_more_is_measured(
     """A plan that rests on rules, asked for in between, is the improved one: it is that which is tried."""
     honest, asked = PlannerClient.plan, []
 
-    async def provisional(self: PlannerClient, request: PlanRequest, *, wait_s: float | None = None) -> ServedPlan:
-        served = await honest(self, request, wait_s=wait_s)
+    def provisional(self: PlannerClient, request: PlanRequest, *, wait_s: float | None = None) -> ServedPlan:
+        served = honest(self, request, wait_s=wait_s)
         asked.append(wait_s)
         if wait_s:
             return served

@@ -55,7 +55,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache that can only be read, with nobody to ask and nothing that may be measured or tried."""
     for name in ("agent_sdk.first.measuring.profile", "agent_sdk.journey.opening.hold_trial"):
         monkeypatch.setattr(name, nobody)
-    monkeypatch.setattr(PlannerClient, "__aenter__", nobody)
+    monkeypatch.setattr(PlannerClient, "_call", nobody)
     cache = tmp_path / "cache"
     cache.write_text("read-only: no directory can be made here")
     return cache

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
 
 import httpx
 import onnx
@@ -18,7 +19,7 @@ from hope_schema import Cause, Job, ModelGraph, Op, Plan, PlannedJob, PlanReques
 Scripted = httpx.Response | Exception | Callable[[httpx.Request], httpx.Response]
 
 
-class ScriptedTransport(httpx.AsyncBaseTransport):
+class ScriptedTransport(httpx.BaseTransport):
     """Gives the scripted answers in turn and remembers every request with its decompressed body."""
 
     def __init__(self, *script: Scripted) -> None:
@@ -26,9 +27,9 @@ class ScriptedTransport(httpx.AsyncBaseTransport):
         self.requests: list[httpx.Request] = []
         self.bodies: list[bytes] = []
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Answer one request from the script."""
-        raw = await request.aread()
+        raw = request.read()
         if "Content-Encoding" in request.headers:
             raw = zstandard.ZstdDecompressor().decompress(raw)
         self.requests.append(request)
@@ -115,16 +116,9 @@ def plan_answer(plan: Plan, *, version: int = 1, etag: str = '"v1"', cache: str 
 REQUEST = PlanRequest(jobs=(Job(model_hash=small_graph().model_hash),), soc="soc", frequency="any")
 
 
-def run(transport: ScriptedTransport | None, verb: Callable[[PlannerClient], Awaitable], **options):
+def run(transport: ScriptedTransport | None, verb: Callable[[PlannerClient], Any], **options):
     """Run one verb of a client on ``transport``; return its result and the seconds it slept between attempts."""
     slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-
-    async def main():
-        given = {"url": "http://planner", "transport": transport, "sleep": sleep, **options}
-        async with PlannerClient(**given) as client:
-            return await verb(client)
-
-    return asyncio.run(main()), slept
+    given = {"url": "http://planner", "transport": transport, **options}
+    with patch("agent_sdk.planner.client.sleep_using_event", lambda _: slept.append), PlannerClient(**given) as client:
+        return verb(client), slept

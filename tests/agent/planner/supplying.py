@@ -13,7 +13,6 @@ import pytest
 
 from agent_sdk import Agent
 from agent_sdk.model import read_model
-from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.planner.supplier import Obtained, PlanSupplier
 from hope_schema import Missing, Observations, Plan, Processor
@@ -68,7 +67,7 @@ def anything(plan: Plan) -> None:
 def supplier(directory: Path, transport: ScriptedTransport) -> PlanSupplier:
     """Return a supplier whose planner is the script."""
     client = PlannerClient("http://planner", transport=transport, attempts=1)
-    return PlanSupplier(lambda: BlockingPlanner(client), "http://planner", directory)
+    return PlanSupplier(lambda: client, "http://planner", directory)
 
 
 def obtain(

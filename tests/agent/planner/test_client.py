@@ -65,9 +65,9 @@ def test_an_unknown_model_is_sent_once_and_the_call_repeated() -> None:
     transport = ScriptedTransport(unknown, receipt, plan_answer(small_plan()), plan_answer(small_plan()))
     graph = small_graph()
 
-    async def twice(client: PlannerClient):
-        await client.submitting(graph, lambda: client.plan(REQUEST))
-        return await client.submitting(graph, lambda: client.plan(REQUEST))
+    def twice(client: PlannerClient):
+        client.submitting(graph, lambda: client.plan(REQUEST))
+        return client.submitting(graph, lambda: client.plan(REQUEST))
 
     run(transport, twice)
     assert [request.url.path for request in transport.requests] == ["/plans", "/models", "/plans", "/plans"]
@@ -80,9 +80,9 @@ def test_request_bodies_are_compressed() -> None:
     answers = [httpx.Response(201, json=RECEIPT), plan_answer(small_plan())]
     transport = ScriptedTransport(*answers)
 
-    async def both(client: PlannerClient) -> None:
-        await client.submit_model(graph)
-        await client.plan(REQUEST)
+    def both(client: PlannerClient) -> None:
+        client.submit_model(graph)
+        client.plan(REQUEST)
 
     run(transport, both)
     assert len(transport.bodies[0]) >= client_module.wire.SMALL > len(transport.bodies[1])
@@ -118,8 +118,8 @@ def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planner that never stops sending is cut off at the limit."""
     monkeypatch.setattr(client_module, "MAX_RESPONSE_BYTES", 1 << 20)
 
-    class Endless(httpx.AsyncByteStream):
-        async def __aiter__(self):
+    class Endless(httpx.SyncByteStream):
+        def __iter__(self):
             while True:
                 yield bytes(1 << 16)
 
@@ -156,9 +156,9 @@ def test_revalidation_keeps_the_copy_or_takes_the_newer() -> None:
     newer = plan_answer(small_plan(), version=2, etag='"v2"')
     transport = ScriptedTransport(plan_answer(small_plan()), httpx.Response(304, headers={"ETag": '"v1"'}), newer)
 
-    async def thrice(client: PlannerClient):
-        first = await client.plan(REQUEST)
-        return first, await client.revalidate(first), await client.revalidate(first)
+    def thrice(client: PlannerClient):
+        first = client.plan(REQUEST)
+        return first, client.revalidate(first), client.revalidate(first)
 
     (first, same, second), _ = run(transport, thrice)
     assert (same.reply, same.source) == (first.reply, "unchanged")
@@ -173,9 +173,9 @@ def test_a_tag_that_cannot_be_sent_back_is_dropped() -> None:
     odd = httpx.Response(200, content=answer.content, headers=[(b"ETag", b'"v\xe9"')])
     transport = ScriptedTransport(odd, plan_answer(small_plan()))
 
-    async def twice(client: PlannerClient):
-        first = await client.plan(REQUEST)
-        return first, await client.revalidate(first)
+    def twice(client: PlannerClient):
+        first = client.plan(REQUEST)
+        return first, client.revalidate(first)
 
     (first, _), _ = run(transport, twice)
     assert first.etag == ""

@@ -1,4 +1,4 @@
-"""The client for ordinary code: results and errors come through, and Ctrl-C never waits for a planner that hangs."""
+"""Waiting for a planner ends when nobody wants to wait; what the planner has begun, it ends all the same."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
+import httpx
 import pytest
 
-from agent_sdk.errors import AuthenticationError
-from agent_sdk.planner.blocking import BlockingPlanner
+from agent_sdk.cancel import Cancel
+from agent_sdk.errors import AuthenticationError, NotWantedError, PlannerUnavailableError
 from agent_sdk.planner.client import PlannerClient
+from agent_sdk.planner.embedded import Door
 from tests.agent.planner.planner_double import REQUEST, ScriptedTransport, plan_answer, problem, small_plan
 
 
 def loops() -> list[threading.Thread]:
     """Return the event-loop threads that are alive."""
-    return [thread for thread in threading.enumerate() if "hope-planner-client" in thread.name]
+    return [thread for thread in threading.enumerate() if thread.name == "hope-planner"]
 
 
 def ctrl_c_in(seconds: float) -> threading.Timer:
@@ -28,21 +30,77 @@ def ctrl_c_in(seconds: float) -> threading.Timer:
     return threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
 
 
+class App:
+    """An ASGI app that takes as long for a plan as it is told, and notes how that ended."""
+
+    def __init__(self, starts: bool = True) -> None:
+        self.begun, self.go_on, self.ended = threading.Event(), threading.Event(), threading.Event()
+        self.cancelled = False
+        self._starts = starts
+        self.planner = SimpleNamespace(start=self.start, stop=self.stop)
+
+    async def start(self) -> None:
+        """Start, or never."""
+        if not self._starts:
+            await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        """Nothing is to be stopped."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a plan, once it may."""
+        try:
+            while scope["method"] == "POST" and not self.go_on.is_set():
+                self.begun.set()
+                await asyncio.sleep(0.005)
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        answer = plan_answer(small_plan())
+        headers = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.content})
+        if scope["method"] == "POST":
+            self.ended.set()
+
+
 def test_results_and_errors_come_through() -> None:
-    """A call returns what the coroutine returns and raises what it raises, and the thread ends with the block."""
-    transport = ScriptedTransport(plan_answer(small_plan()), problem(401))
-    with BlockingPlanner(PlannerClient("http://planner", transport=transport)) as planner:
-        assert planner.call(lambda client: client.plan(REQUEST)).reply.plan == small_plan()
+    """A call returns the answer or raises what it says, from the app in this process as from anywhere."""
+    with PlannerClient(
+        "http://planner", transport=ScriptedTransport(plan_answer(small_plan()), problem(401))
+    ) as planner:
+        assert planner.plan(REQUEST).reply.plan == small_plan()
         with pytest.raises(AuthenticationError):
-            planner.call(lambda client: client.plan(REQUEST))
+            planner.plan(REQUEST)
+    app = App()
+    app.go_on.set()
+    with PlannerClient("http://planner", transport=Door(app)) as planner:
+        assert planner.plan(REQUEST).reply.plan == small_plan()
     assert loops() == []
 
 
-@asynccontextmanager
-async def never_opening() -> AsyncIterator[PlannerClient]:
-    """A client whose planner never starts."""
-    await asyncio.Event().wait()
-    yield PlannerClient("http://planner")
+@pytest.mark.parametrize("how", ["cancelled", "deadline", "ctrl-c"])
+def test_who_waits_no_more_cancels_nothing_in_the_planner(how: str) -> None:
+    """The call ends at once; the app goes on undisturbed, and ends what it has begun."""
+    app, cancel = App(), Cancel()
+    deadline_s = 0.2 if how == "deadline" else None
+    with PlannerClient("http://planner", transport=Door(app), attempts=1, deadline_s=deadline_s) as planner:
+        ends = {
+            "cancelled": (threading.Timer(0.2, cancel.cancel), NotWantedError),
+            "deadline": (threading.Timer(0.2, int), PlannerUnavailableError),
+            "ctrl-c": (ctrl_c_in(0.2), KeyboardInterrupt),
+        }
+        timer, error = ends[how]
+        timer.start()
+        with cancel.current(), pytest.raises(error):
+            planner.plan(REQUEST)
+        assert app.begun.is_set()
+        assert not app.ended.is_set()
+        app.go_on.set()
+        assert app.ended.wait(30)
+        assert not app.cancelled
+        timer.join()
+    assert loops() == []
 
 
 def test_ctrl_c_while_opening_ends_at_once() -> None:
@@ -50,26 +108,19 @@ def test_ctrl_c_while_opening_ends_at_once() -> None:
     timer = ctrl_c_in(0.2)
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        BlockingPlanner(never_opening())
+        Door(App(starts=False))
     timer.join()
     assert loops() == []
 
 
-def test_ctrl_c_while_waiting_ends_at_once() -> None:
-    """Ctrl-C while a call waits cancels the call."""
-
-    async def hang(client: PlannerClient) -> None:
-        await asyncio.Event().wait()
-
-    timer = ctrl_c_in(0.2)
-
-    def wait() -> None:
-        with BlockingPlanner(PlannerClient("http://planner", transport=ScriptedTransport())) as planner:
-            timer.start()
-            planner.call(hang)
-
-    with pytest.raises(KeyboardInterrupt):
-        wait()
+def test_closing_ends_what_is_under_way() -> None:
+    """A planner that is closed waits for no request; who waits for its answer hears that it is gone."""
+    app = App()
+    planner = PlannerClient("http://planner", transport=Door(app), attempts=1, deadline_s=None)
+    timer = threading.Timer(0.2, planner.close)
+    timer.start()
+    with pytest.raises(BaseException, match=r"^$|closed|portal"):
+        planner.plan(REQUEST)
     timer.join()
     assert loops() == []
 
@@ -77,13 +128,32 @@ def test_ctrl_c_while_waiting_ends_at_once() -> None:
 def test_ctrl_c_does_not_sit_out_a_retry() -> None:
     """Ctrl-C during the wait that a busy planner asked for ends the call, and closing afterwards waits for nothing."""
     busy = ScriptedTransport(problem(503, Retry_After="25"))
-    planner = BlockingPlanner(PlannerClient("http://planner", transport=busy, deadline_s=60.0))
+    planner = PlannerClient("http://planner", transport=busy, deadline_s=60.0)
     timer = ctrl_c_in(0.2)
     timer.start()
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        planner.call(lambda client: client.plan(REQUEST))
+        planner.plan(REQUEST)
     planner.close()
     timer.join()
     assert time.monotonic() - started < 10
-    assert loops() == []
+
+
+def test_calls_of_many_threads_share_a_client() -> None:
+    """Each gets its own answer, however they overlap."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return plan_answer(small_plan(), etag=f'"{request.headers["Prefer"]}"')
+
+    found: dict[int, str] = {}
+    with PlannerClient("http://planner", transport=ScriptedTransport(*[answer] * 16)) as planner:
+
+        def ask(index: int) -> None:
+            found[index] = planner.plan(REQUEST, wait_s=index).etag
+
+        threads = [threading.Thread(target=ask, args=(index,)) for index in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == {index: f'"wait={index}"' for index in range(16)}

@@ -15,7 +15,6 @@ from agent_sdk.agent import Agent
 from agent_sdk.errors import WrongOutput
 from agent_sdk.journey.serving import Serving
 from agent_sdk.journey.trial import PLAN
-from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.planner.field import SAMPLE, Field, Sample
 from hope_schema import Job, MeasuredRun, PlanReply, PlanRequest
@@ -174,6 +173,6 @@ def test_requests_say_which_device_asks() -> None:
     """A planner that takes no tokens knows by that who belongs to a release."""
     transport = ScriptedTransport(plan_answer(small_plan()))
     request = PlanRequest(jobs=(Job(model_hash="0" * 64),), soc="soc", frequency="any")
-    with BlockingPlanner(PlannerClient("http://planner", device_id="device-7", transport=transport)) as planner:
-        planner.call(lambda client: client.plan(request))
+    with PlannerClient("http://planner", device_id="device-7", transport=transport) as planner:
+        planner.plan(request)
     assert transport.requests[0].headers["Hope-Device"] == "device-7"

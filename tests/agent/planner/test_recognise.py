@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from agent_sdk.errors import PlannerError, PlannerProtocolError, RateLimitedError, ServerError
-from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.planner.identity import kept_tokens, store_token, stored_token
 from agent_sdk.planner.recognise import recognising
@@ -29,7 +28,7 @@ def connect(directory: Path, *script: Scripted, url: str = URL) -> tuple[Scripte
         given.append(token)
         return PlannerClient(url, token=token, transport=transport, attempts=1)
 
-    with BlockingPlanner(recognising(opening, url, directory, "d")):
+    with recognising(opening, url, directory, "d"):
         return transport, given
 
 
