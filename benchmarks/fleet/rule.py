@@ -14,10 +14,9 @@ from unittest.mock import patch
 import numpy as np
 
 from agent_sdk.planner.field import SAMPLE
-from hope_schema import ReleaseRequest
+from hope_schema import MeasuredRun, ReleaseRequest
 from planner_api.db.tables import ReleasePartRow, ReleaseRow
 from planner_api.devices.groups.choice import position
-from planner_api.devices.reports import Said
 from planner_api.rollout import judging
 from planner_api.rollout.counting import COUNTS, compare
 
@@ -95,6 +94,7 @@ def _release(release_id: str, devices: int, socs: int) -> tuple[ReleaseRow, list
     options = asked.model_dump(include={"reported", "hold_s", "approval", "tolerance", "error_rate"})
     row = ReleaseRow(
         id=release_id, devices=devices, stages=list(asked.stages), stage=0, state="running",
+        staged=[round(share * devices) for share in asked.stages], left=0, claims={},
         created_at=began, stage_since=began, **options,
     )  # fmt: skip
     return row, [ReleasePartRow(part=f"p-{i}", soc=f"soc-{i}", **dict.fromkeys(COUNTS, 0)) for i in range(socs)]
@@ -105,10 +105,11 @@ def _compared(rng: np.random.Generator, worse: np.ndarray, slower: float, tolera
     runs = np.exp(rng.normal(0.0, NOISE, (2, len(worse), SAMPLE)))
     before, after = np.median(runs, axis=2)
     after = after * np.where(worse, 1.0 + slower, 1.0)
-    return [
-        compare(Said("d", "p", 1, float(a), SAMPLE, 0, 0), Said("d", "p", 2, float(b), SAMPLE, 0, 0), tolerance)
-        for a, b in zip(before, after, strict=True)
-    ]
+    return [compare(_run(1, float(a)), _run(2, float(b)), tolerance) for a, b in zip(before, after, strict=True)]
+
+
+def _run(version: int, measured_us: float) -> MeasuredRun:
+    return MeasuredRun(plan_id="p", plan_version=version, measured_us=measured_us, runs=SAMPLE)
 
 
 def _count(parts: list[ReleasePartRow], soc: np.ndarray, compared: list[Counter[str]]) -> None:
