@@ -23,8 +23,8 @@ from planner_api.plans.cache import OVERHEAD_BYTES, PlanCache
 from planner_api.plans.jobs import BETTER
 from planner_api.plans.key import normalised, plan_id
 from planner_api.plans.stored import StoredPlan, matches
-from planner_api.web.stored import reads_zstd
 from planner_api.profiles.jobs import FOLD, OUTDATED, key_of
+from planner_api.web.stored import reads_zstd
 from tests.planner.jobs_help import improve
 from tests.planner.samples import (
     FREQUENCY,
