@@ -23,13 +23,14 @@ GRACE_S: Final = 5.0
 """How long runs may go on after the last release; those that have not ended by then count as missed."""
 
 
-def play(mix: Mix, ask: Asks, *, seed: int = 0) -> list[Ended]:
+def play(mix: Mix, ask: Asks, *, seed: int = 0, grace_s: float = GRACE_S, most: int | None = None) -> list[Ended]:
     """Ask for every run of a mix at its time, and say what became of each.
 
     A run's latency counts from the time at which its stream released it, not from when this came round to asking.
-    Takes as long as the mix, and at most ``GRACE_S`` more.
+    Takes as long as the mix, and at most ``grace_s`` more; ends sooner where more runs than ``most`` have missed their
+    deadline.
     """
-    return _Playing(mix, ask, seed).run()
+    return _Playing(mix, ask, seed, grace_s, most).run()
 
 
 @dataclass
@@ -37,6 +38,8 @@ class _Playing:
     mix: Mix
     ask: Asks
     seed: int
+    grace_s: float
+    most: int | None
     ended: list[Ended] = field(default_factory=list)
     open: dict[int, tuple[Stream, float, Future[Any]]] = field(default_factory=dict)
     events: list[tuple[float, int, Stream]] = field(default_factory=list)
@@ -48,7 +51,12 @@ class _Playing:
         for stream in self.mix.streams:
             for at in [0.0] if stream.arrival == "closed" else stream.releases(self.mix.seconds, self.seed):
                 heapq.heappush(self.events, (at, next(self.order), stream))
+        self.missed = 0
         self.began_ns = perf_counter_ns()
+
+    @property
+    def hopeless(self) -> bool:
+        return self.most is not None and self.missed > self.most
 
     @property
     def now_ms(self) -> float:
@@ -59,6 +67,8 @@ class _Playing:
         while True:
             with self.changed:
                 left = (self.events[0][0] if self.events else last_ms) - self.now_ms
+                if self.hopeless:
+                    break
                 if left > 0 and self.now_ms < last_ms:
                     self.changed.wait(left / 1e3)
                     continue
@@ -67,7 +77,7 @@ class _Playing:
                 at, _, stream = heapq.heappop(self.events)
             self._begin(stream, at)
         with self.changed:
-            self.changed.wait_for(lambda: not self.open, timeout=GRACE_S)
+            self.changed.wait_for(lambda: not self.open or self.hopeless, timeout=self.grace_s)
             left_over = list(self.open.values())
             self.open = {}
         for stream, at, future in left_over:
@@ -118,6 +128,7 @@ class _Playing:
                 for one in self.mix.followers(stream.name):
                     if one.after is not None and self.draw.random() < one.after.probability:
                         heapq.heappush(self.events, (now, next(self.order), one))
+            self.missed += self.ended[-1].missed
             failing = isinstance(raised, ExecutionError)
             self._follow(stream, now + (1 if failing else 0))
             self.changed.notify()
