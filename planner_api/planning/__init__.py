@@ -52,6 +52,7 @@ def plan(
     budget_s: float = 5.0,
     seed: int = 0,
     rounds: int | None = None,
+    after: Plan | None = None,
 ) -> Plan:
     """Plan a model, or several together, on a SoC.
 
@@ -66,6 +67,7 @@ def plan(
         budget_s: seconds that methods which do not answer at once may take; 0 answers with the first plan.
         seed: of the search.
         rounds: count work instead of time; the body is then the same, byte for byte, for the same inputs.
+        after: an earlier plan of the same networks: what has changed since, and what is around it, is planned anew.
 
     Raises:
         PlanningError: no plan exists, or a figure, a name or a budget makes no sense; the message names it.
@@ -78,4 +80,4 @@ def plan(
     networks = tuple(networks[network] for network, _ in runs)
     problem = build_problem(networks, profile, processors, [job for _, job in runs], objective, cut=method in CUTTING)
     check_periods(problem)
-    return assemble(networks, profile, problem, optimise(problem, method, budget))
+    return assemble(networks, profile, problem, optimise(problem, method, budget, after))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Collection
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
@@ -38,13 +39,17 @@ def temperatures(problem: Problem) -> tuple[float, float]:
 class Search:
     """An improving plan: where ops run, in what order, and, where the problem knows how, in which parts.
 
+    Args:
+        near: windows lie around these ops only; none: anywhere.
+
     Attributes:
         value_us: what is minimised, of the best schedule met: its makespan, or its lateness.
         rounds: turns of annealing so far.
     """
 
-    def __init__(self, problem: Problem, schedule: Schedule, seed: int) -> None:
+    def __init__(self, problem: Problem, schedule: Schedule, seed: int, near: Collection[int] = ()) -> None:
         self.problem = problem
+        self._near = sorted(near)
         self.rounds = 0
         self._arrays = arrays(problem)
         self._widths = CUT_WINDOW if self._arrays.cuttable else WINDOW
@@ -124,14 +129,18 @@ class Search:
 
     def _windows(self) -> list[tuple[int, int]]:
         n = len(self.problem.ops)
-        if n < 3 * WINDOW[1] or self._arrays.cuttable:
+        if n < 3 * WINDOW[1] or self._arrays.cuttable or self._near:
             return [self._window(0, n)]
         border = int(self._random.integers(n // 3, 2 * n // 3))
         return [self._window(0, border), self._window(border, n)]
 
     def _window(self, first: int, last: int) -> tuple[int, int]:
         width = min(last - first, int(self._random.integers(*self._widths, endpoint=True)))
-        low = int(self._random.integers(first, last - width, endpoint=True))
+        if self._near:
+            middle = int(self._state.position[self._random.choice(self._near)])
+            low = min(max(first, middle - int(self._random.integers(width))), last - width)
+        else:
+            low = int(self._random.integers(first, last - width, endpoint=True))
         return low, low + width
 
     def _anneal(self, lane: int, low: int, high: int, moves: int) -> tuple[float, IntArray, IntArray]:

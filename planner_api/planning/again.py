@@ -1,0 +1,138 @@
+"""Planning again where figures have changed: an earlier plan is the start, and only what has left its band is searched.
+
+D3 re-plans locally when a layer's time or a bandwidth leaves its band. A plan says what it was made with: how long each
+step takes alone, and each move. So what has changed is read off the plan, and the search's windows lie around it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final
+
+import networkx as nx
+import numpy as np
+
+from hope_schema import Plan
+from planner_api.planning.bound import quick_bound
+from planner_api.planning.budget import Budget
+from planner_api.planning.judge.simulator import Schedule, in_start_order, simulate
+from planner_api.planning.methods import Solution
+from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.search.search import Search
+
+BAND: Final = 0.1
+"""Relative change of a latency or a move beyond which it is planned anew."""
+METHOD: Final = "local"
+"""What a plan says that was made from an earlier one."""
+
+
+def schedule_of(plan: Plan, problem: Problem) -> Schedule:
+    """The schedule that a plan describes, timed with the problem's figures.
+
+    Raises:
+        PlanningError: the plan is of other networks or processors, or it cuts ops.
+    """
+    if any(job.cuts for job in plan.jobs):
+        raise PlanningError("a plan whose ops are cut is no start for another")
+    processor = {name: index for index, name in enumerate(problem.processors)}
+    home, place = [-1] * len(problem.ops), [0] * len(problem.ops)
+    turn = {step: position for position, step in enumerate(plan.order)}
+    starts = [0.0] * len(problem.ops)
+    for op, position in _steps(plan, problem).items():
+        step = plan.steps[position]
+        if step.processor not in processor:
+            raise PlanningError(f"the plan uses '{step.processor}', which is no candidate here")
+        home[op], place[op], starts[op] = processor[step.processor], turn[step.id], step.start_us
+    by_start = sorted(range(len(home)), key=lambda op: (starts[op], place[op]))
+    try:
+        found = [simulate(problem, home, order) for order in (by_start, _sequence(plan, problem, home, by_start))]
+    except ValueError as error:
+        raise PlanningError(f"the plan is of another network: {error}") from error
+    return in_start_order(problem, min(found, key=lambda schedule: schedule.value_us))
+
+
+def _sequence(plan: Plan, problem: Problem, home: Sequence[int], by_start: Sequence[int]) -> Sequence[int]:
+    """The order in which ops were placed: a queue carries moves in that of their first readers, not of their starts."""
+    machine, lists = problem.machine, problem.lists
+    rank = {op: turn for turn, op in enumerate(by_start)}
+    graph = nx.DiGraph((earlier, op) for op, before in enumerate(lists.before) for earlier in before)
+    graph.add_nodes_from(by_start)
+    for resource in range(machine.uses.shape[1] if problem.share is None else 0):
+        graph.add_edges_from(pairwise(op for op in by_start if machine.uses[home[op], resource]))
+    tensors = {name: tensor for tensor, name in enumerate(problem.tensors)}
+    places = {name: place for place, name in enumerate(machine.places)}
+    owner = np.arange(len(places)) if machine.owner is None else machine.owner
+    carried: dict[str, list[int]] = {}
+    for move in plan.transfers:
+        if move.over and move.target in places:
+            tensor, there = tensors[move.tensor], owner[places[move.target]]
+            readers = [op for op in lists.readers[tensor] if owner[machine.place[home[op]]] == there]
+            first = min(readers, key=rank.__getitem__, default=lists.producer[tensor])
+            carried.setdefault(move.over, []).append(first)
+    for ops in carried.values():
+        graph.add_edges_from((one, other) for one, other in pairwise(ops) if one != other and min(one, other) >= 0)
+    try:
+        return list(nx.lexicographical_topological_sort(graph, key=rank.__getitem__))
+    except nx.NetworkXUnfeasible:
+        return by_start
+
+
+def _steps(plan: Plan, problem: Problem) -> dict[int, int]:
+    """By op of the problem the last of its steps, by position. Raises PlanningError where they are not the same ops."""
+    several = len(problem.jobs) > 1
+    index = {name: op for op, name in enumerate(problem.ops)}
+    found = {}
+    for position, step in enumerate(plan.steps):
+        op = index.get(f"{step.job}:{step.ops[-1]}" if several else step.ops[-1])
+        if op is not None:
+            found[op] = position
+    if len(found) < len(problem.ops):
+        raise PlanningError("the plan is of other networks")
+    return found
+
+
+def changed(plan: Plan, problem: Problem) -> frozenset[int]:
+    """Ops whose latency where they are, or a move of what they read or make, is not what the plan was made with."""
+    processor = {name: index for index, name in enumerate(problem.processors)}
+    ops: set[int] = set()
+    for op, position in _steps(plan, problem).items():
+        step = plan.steps[position]
+        here = processor[step.processor]
+        apart = problem.in_parts is not None and problem.in_parts[op, here]  # then its time is spread over its steps
+        if not apart and step.alone_us is not None and _left_band(step.alone_us, float(problem.latency_us[op, here])):
+            ops.add(op)
+    places = {name: place for place, name in enumerate(problem.machine.places)}
+    tensors = {name: tensor for tensor, name in enumerate(problem.tensors)}
+    for move in plan.transfers:
+        if move.source not in places or move.target not in places:
+            continue
+        tensor = tensors[move.tensor]
+        us = float(problem.transfer_us[tensor, places[move.source], places[move.target]])
+        if _left_band(move.finish_us - move.start_us, us):
+            ops |= set(problem.lists.readers[tensor]) | {problem.lists.producer[tensor]} - {-1}
+    return frozenset(ops)
+
+
+def _left_band(planned_us: float, us: float) -> bool:
+    return abs(us - planned_us) > BAND * max(planned_us, 1.0)
+
+
+def replanned(plan: Plan, problem: Problem, budget: Budget) -> Solution:
+    """An earlier plan with what has changed, and what is around it, planned anew.
+
+    Raises:
+        PlanningError: the plan is no start for this problem, or no longer legal in it.
+    """
+    problem = replace(problem, cutter=None)  # whole ops only: cuts are chosen anew or not at all
+    start = schedule_of(plan, problem)
+    if math.isinf(start.value_us):
+        raise PlanningError("the earlier plan is no longer possible")
+    near = changed(plan, problem)
+    if not near:
+        return Solution(start, METHOD)
+    search = Search(problem, start, budget.seed, near=near)
+    search.run(budget, quick_bound(problem).us)
+    return Solution(search.schedule() if search.value_us < start.value_us else start, METHOD, rounds=search.rounds)
