@@ -22,7 +22,7 @@ from planner_api.devices import service
 from planner_api.devices.audit.service import actor_of
 from planner_api.devices.guard import bearer_of, refuse_for
 from planner_api.web.body import read_message
-from planner_api.web.contract import describe
+from planner_api.web.contract import problems, takes
 from planner_api.web.parameters import After, DeviceId, Limit
 from planner_api.web.route import StrictRoute, reply
 
@@ -36,11 +36,11 @@ PROOF_BYTES = 2048
 
 @router.post(
     "/devices",
-    openapi_extra=describe(
-        request=Enrolment,
-        replies={201: ("The device's own token, shown this once.", EnrolmentReceipt)},
-        errors=[409],
-    ),
+    status_code=201,
+    response_model=EnrolmentReceipt,
+    response_description="The device's own token, shown this once.",
+    responses=problems(409),
+    openapi_extra=takes(Enrolment),
 )
 async def enrol_device(request: Request) -> Response:
     """Exchange a claim token (sent as the bearer) for a token of the device's own."""
@@ -57,66 +57,68 @@ async def enrol_device(request: Request) -> Response:
 
 @router.post(
     "/devices/proof",
-    openapi_extra=describe(
-        request=ProofRequest, replies={200: ("What only who knows the device's token can check.", Proof)}, errors=[404]
-    ),
+    response_description="What only who knows the device's token can check.",
+    responses=problems(404),
+    openapi_extra=takes(ProofRequest),
 )
-async def prove_token(request: Request) -> Response:
+async def prove_token(request: Request) -> Proof:
     """Prove to a device, which sends no token, that this planner gave it one; at the planner's own addresses alone."""
     planner = request.app.state.planner
     message = await read_message(request, ProofRequest, limit=PROOF_BYTES)
-    return reply(await service.prove(planner.database, planner.settings.addresses, message))
+    return await service.prove(planner.database, planner.settings.addresses, message)
 
 
-@router.get("/devices", openapi_extra=describe(replies={200: ("One page.", DevicePage)}, errors=[404]))
+@router.get("/devices", response_description="One page.", responses=problems(404))
 async def list_devices(
     request: Request,
     soc: Annotated[str | None, Query(max_length=128, pattern=LABEL)] = None,
     group: Annotated[str | None, Query(max_length=100, pattern=PLAIN, description="Of this group alone")] = None,
     after: After = None,
     limit: Limit = 100,
-) -> Response:
+) -> DevicePage:
     """List the fleet's devices with their versions and their drift.
 
     A page of a group that takes a share of its devices may be short, or empty, before the last one.
     """
     database = request.app.state.planner.database
-    return reply(await service.list_devices(database, soc=soc, group=group, after=after, limit=limit))
+    return await service.list_devices(database, soc=soc, group=group, after=after, limit=limit)
 
 
 @router.put(
     "/devices/{device_id:path}/report",
-    openapi_extra=describe(request=DeviceReport, replies={204: ("Kept.", None)}, errors=[404]),
+    status_code=204,
+    response_description="Kept.",
+    responses=problems(404),
+    openapi_extra=takes(DeviceReport),
 )
-async def store_report(request: Request, device_id: DeviceId) -> Response:
+async def store_report(request: Request, device_id: DeviceId) -> None:
     """Report versions, and measured against predicted times; the newest report stands."""
     message = await read_message(request, DeviceReport)
     await request.app.state.planner.reports.add(device_id, message)
-    return Response(status_code=204)
 
 
 @router.put(
     "/devices/{device_id:path}/description",
-    openapi_extra=describe(request=DeviceDescription, replies={200: ("The device.", Device)}, errors=[404]),
+    response_description="The device.",
+    responses=problems(404),
+    openapi_extra=takes(DeviceDescription),
 )
-async def describe_device(request: Request, device_id: DeviceId) -> Response:
+async def describe_device(request: Request, device_id: DeviceId) -> Device:
     """Say what people call a device, and the labels that groups choose by."""
     message = await read_message(request, DeviceDescription)
-    found = await service.describe(request.app.state.planner.database, device_id, message, actor_of(request.scope))
-    return reply(found)
+    return await service.describe(request.app.state.planner.database, device_id, message, actor_of(request.scope))
 
 
-@router.get("/devices/{device_id:path}", openapi_extra=describe(replies={200: ("The device.", Device)}, errors=[404]))
-async def read_device(request: Request, device_id: DeviceId) -> Response:
+@router.get("/devices/{device_id:path}", response_description="The device.", responses=problems(404))
+async def read_device(request: Request, device_id: DeviceId) -> Device:
     """Return one device."""
-    return reply(await service.get_device(request.app.state.planner.database, device_id))
+    return await service.get_device(request.app.state.planner.database, device_id)
 
 
-@router.delete("/devices/{device_id:path}", openapi_extra=describe(replies={204: ("Revoked.", None)}, errors=[404]))
-async def revoke_device(request: Request, device_id: DeviceId) -> Response:
+@router.delete("/devices/{device_id:path}", status_code=204, response_description="Revoked.", responses=problems(404))
+async def revoke_device(request: Request, device_id: DeviceId) -> None:
     """Revoke a device and its tokens, on every replica at once, and take its figures back; a claim enrols it again."""
     planner = request.app.state.planner
     actor = actor_of(request.scope)
     if not await service.revoke_device(planner.database, device_id, actor, planner.forget_device):
         raise service.device_unknown(device_id)
-    return Response(status_code=204)

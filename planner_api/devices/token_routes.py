@@ -12,7 +12,7 @@ from planner_api.devices import service
 from planner_api.devices.audit.service import actor_of
 from planner_api.errors import NotFoundError
 from planner_api.web.body import read_message
-from planner_api.web.contract import describe
+from planner_api.web.contract import problems, takes
 from planner_api.web.parameters import Limit
 from planner_api.web.route import StrictRoute, reply
 
@@ -23,20 +23,24 @@ Before = Annotated[Number | None, Query(description="`next` of the page before")
 _SHOWN_ONCE = {"Cache-Control": "no-store"}
 
 
-@router.get("/tokens", openapi_extra=describe(replies={200: ("One page.", TokenPage)}))
+@router.get("/tokens", response_description="One page.")
 async def list_tokens(
     request: Request,
     scope: Annotated[TokenScope | None, Query(description="Of this kind alone; without, those of people")] = None,
     before: Before = None,
     limit: Limit = 100,
-) -> Response:
+) -> TokenPage:
     """List tokens, newest first; their secrets are not kept."""
     database = request.app.state.planner.database
-    return reply(await service.list_tokens(database, scope, before=before, limit=limit))
+    return await service.list_tokens(database, scope, before=before, limit=limit)
 
 
 @router.post(
-    "/tokens", openapi_extra=describe(request=NewToken, replies={201: ("The token, shown this once.", IssuedToken)})
+    "/tokens",
+    status_code=201,
+    response_model=IssuedToken,
+    response_description="The token, shown this once.",
+    openapi_extra=takes(NewToken),
 )
 async def create_token(request: Request) -> Response:
     """Make a token of an admin, or of a viewer."""
@@ -51,23 +55,26 @@ async def create_token(request: Request) -> Response:
     return reply(made, 201, _SHOWN_ONCE)
 
 
-@router.delete("/tokens/{number}", openapi_extra=describe(replies={204: ("Revoked.", None)}, errors=[404]))
-async def revoke_token(request: Request, number: Id) -> Response:
+@router.delete("/tokens/{number}", status_code=204, response_description="Revoked.", responses=problems(404))
+async def revoke_token(request: Request, number: Id) -> None:
     """Revoke a token, on every replica at once."""
     planner = request.app.state.planner
     if not await service.revoke_token(planner.database, number, actor_of(request.scope)):
         raise NotFoundError("token-unknown", _nothing("token", number))
-    return Response(status_code=204)
 
 
-@router.get("/claims", openapi_extra=describe(replies={200: ("One page.", ClaimPage)}))
-async def list_claims(request: Request, before: Before = None, limit: Limit = 100) -> Response:
+@router.get("/claims", response_description="One page.")
+async def list_claims(request: Request, before: Before = None, limit: Limit = 100) -> ClaimPage:
     """List claims, newest first; their secrets are not kept."""
-    return reply(await service.list_claims(request.app.state.planner.database, before=before, limit=limit))
+    return await service.list_claims(request.app.state.planner.database, before=before, limit=limit)
 
 
 @router.post(
-    "/claims", openapi_extra=describe(request=NewClaim, replies={201: ("The claim, shown this once.", IssuedToken)})
+    "/claims",
+    status_code=201,
+    response_model=IssuedToken,
+    response_description="The claim, shown this once.",
+    openapi_extra=takes(NewClaim),
 )
 async def create_claim(request: Request) -> Response:
     """Make a claim, which devices exchange for tokens of their own."""
@@ -83,12 +90,11 @@ async def create_claim(request: Request) -> Response:
     return reply(made, 201, _SHOWN_ONCE)
 
 
-@router.delete("/claims/{number}", openapi_extra=describe(replies={204: ("Revoked.", None)}, errors=[404]))
-async def revoke_claim(request: Request, number: Id) -> Response:
+@router.delete("/claims/{number}", status_code=204, response_description="Revoked.", responses=problems(404))
+async def revoke_claim(request: Request, number: Id) -> None:
     """Revoke a claim; devices that enrolled with it keep their tokens."""
     if not await service.revoke_claim(request.app.state.planner.database, number, actor_of(request.scope)):
         raise NotFoundError("claim-unknown", _nothing("claim", number))
-    return Response(status_code=204)
 
 
 def _nothing(noun: str, number: int) -> str:

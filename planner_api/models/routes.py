@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -10,7 +11,7 @@ from hope_schema import ModelGraph, ModelReceipt
 from planner_api.models import service
 from planner_api.models.reading import read_graph
 from planner_api.web.body import read_large
-from planner_api.web.contract import describe
+from planner_api.web.contract import header, problems, takes
 from planner_api.web.parameters import ModelHash
 from planner_api.web.principal import principal_of
 from planner_api.web.route import StrictRoute, reply
@@ -22,23 +23,19 @@ INLINE_BYTES = 32 * 1024
 """A larger graph is read in another process: this much takes the event loop about ten milliseconds."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
-IDEMPOTENCY_KEY = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "required": False,
-    "description": "The graph's hash as its sender computed it; refused with 409 if the graph has another.",
-    "schema": {"type": "string", "maxLength": 128},
-}
+IDEMPOTENCY_KEY = header(
+    "Idempotency-Key", "The graph's hash as its sender computed it; refused with 409 if the graph has another.", 128
+)
+KNOWN: dict[int | str, dict[str, Any]] = {200: {"description": "The graph was known already.", "model": ModelReceipt}}
 
 
 @router.post(
     "/models",
-    openapi_extra=describe(
-        request=ModelGraph,
-        replies={201: ("The graph is stored.", ModelReceipt), 200: ("The graph was known already.", ModelReceipt)},
-        errors=[409],
-        parameters=[IDEMPOTENCY_KEY],
-    ),
+    status_code=201,
+    response_model=ModelReceipt,
+    response_description="The graph is stored.",
+    responses=problems(409) | KNOWN,
+    openapi_extra=takes(ModelGraph, IDEMPOTENCY_KEY),
 )
 async def submit_model(request: Request) -> Response:
     """Make a graph known. Weights never leave the device: a graph holds topology, types and shapes."""
@@ -55,7 +52,9 @@ async def submit_model(request: Request) -> Response:
     return reply(receipt, 201 if receipt.created else 200)
 
 
-@router.get("/models/{model_hash}", openapi_extra=describe(replies={200: ("The graph.", ModelGraph)}, errors=[404]))
+@router.get(
+    "/models/{model_hash}", response_model=ModelGraph, response_description="The graph.", responses=problems(404)
+)
 async def read_model(request: Request, model_hash: ModelHash) -> Response:
     """Return the graph under a hash."""
     body = await service.load_json(request.app.state.planner.database, model_hash)

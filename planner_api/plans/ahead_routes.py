@@ -10,7 +10,7 @@ from hope_schema import Fanout, FanoutRequest
 from planner_api.devices.audit.service import actor_of
 from planner_api.plans import ahead
 from planner_api.web.body import read_message
-from planner_api.web.contract import describe
+from planner_api.web.contract import answers, problems, takes
 from planner_api.web.parameters import ModelHash
 from planner_api.web.route import StrictRoute, reply
 
@@ -24,13 +24,10 @@ LOCATION = {"Location": "Where its progress stands.", "Retry-After": "Seconds un
 
 @router.post(
     "/models/{model_hash}/plans",
-    openapi_extra=describe(
-        request=FanoutRequest,
-        optional_body=True,
-        replies={202: ("Queued; see `Location` for the progress.", Fanout)},
-        errors=[404],
-        headers={202: LOCATION},
-    ),
+    status_code=202,
+    response_model=Fanout,
+    responses=problems(404) | answers(202, "Queued; see `Location` for the progress.", LOCATION),
+    openapi_extra=takes(FanoutRequest, optional=True),
 )
 async def plan_ahead(request: Request, model_hash: ModelHash) -> Response:
     """Plan one model for every SoC and frequency the fleet knows, so that its release starts with a warm cache."""
@@ -41,7 +38,9 @@ async def plan_ahead(request: Request, model_hash: ModelHash) -> Response:
     return reply(found, 202, headers)
 
 
-@router.get("/fanouts/{fanout_id}", openapi_extra=describe(replies={200: ("Its progress.", Fanout)}, errors=[404]))
+@router.get(
+    "/fanouts/{fanout_id}", response_model=Fanout, response_description="Its progress.", responses=problems(404)
+)
 async def read_progress(
     request: Request, fanout_id: Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9\-]*$")]
 ) -> Response:

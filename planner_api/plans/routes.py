@@ -11,9 +11,9 @@ from planner_api.plans import history
 from planner_api.plans.stored import StoredPlan, matches
 from planner_api.plans.waits import preferred_wait
 from planner_api.web.body import read_message
-from planner_api.web.contract import describe
+from planner_api.web.contract import answers, header, problems, takes
 from planner_api.web.principal import device_of, principal_of
-from planner_api.web.route import StrictRoute, reply
+from planner_api.web.route import StrictRoute
 from planner_api.web.stored import StoredReply
 
 router = APIRouter(tags=["plans"], route_class=StrictRoute)
@@ -26,25 +26,15 @@ HEADERS = {
     "Hope-Plan-Cache": "`hit`: the plan was there; `miss`: it was found for this request.",
     "Vary": "`Accept-Encoding`",
 }
+PREFER = header("Prefer", "`wait=N`: wait up to N seconds for the optimised plan (RFC 7240).", 256)
 
 
 @router.post(
     "/plans",
-    openapi_extra=describe(
-        request=PlanRequest,
-        replies={200: ("The plan.", PlanReply)},
-        errors=[404],
-        headers={200: {**HEADERS, "Preference-Applied": "`wait=N` as it was granted."}},
-        parameters=[
-            {
-                "name": "Prefer",
-                "in": "header",
-                "required": False,
-                "description": "`wait=N`: wait up to N seconds for the optimised plan (RFC 7240).",
-                "schema": {"type": "string", "maxLength": 256},
-            }
-        ],
-    ),
+    response_model=PlanReply,
+    responses=problems(404)
+    | answers(200, "The plan.", {**HEADERS, "Preference-Applied": "`wait=N` as it was granted."}),
+    openapi_extra=takes(PlanRequest, PREFER),
 )
 async def request_plan(request: Request) -> Response:
     """Return the plan under a key: at once, and a better one later under the same id."""
@@ -61,20 +51,11 @@ async def request_plan(request: Request) -> Response:
 
 @router.get(
     "/plans/{plan_id}",
-    openapi_extra=describe(
-        replies={200: ("The newest version of the plan.", PlanReply), 304: ("The copy is the newest version.", None)},
-        errors=[404],
-        headers={200: HEADERS, 304: HEADERS},
-        parameters=[
-            {
-                "name": "If-None-Match",
-                "in": "header",
-                "required": False,
-                "description": "The ETag of the copy at hand.",
-                "schema": {"type": "string", "maxLength": 1024},
-            }
-        ],
-    ),
+    response_model=PlanReply,
+    responses=problems(404)
+    | answers(200, "The newest version of the plan.", HEADERS)
+    | answers(304, "The copy is the newest version.", HEADERS),
+    openapi_extra=takes(None, header("If-None-Match", "The ETag of the copy at hand.", 1024)),
 )
 async def read_plan(
     request: Request,
@@ -87,25 +68,22 @@ async def read_plan(
     return _respond(request, stored)
 
 
-@router.get(
-    "/plans/{plan_id}/versions",
-    openapi_extra=describe(replies={200: ("The versions, newest first.", PlanHistory)}, errors=[404]),
-)
-async def list_plan_versions(request: Request, plan_id: PlanId) -> Response:
+@router.get("/plans/{plan_id}/versions", response_description="The versions, newest first.", responses=problems(404))
+async def list_plan_versions(request: Request, plan_id: PlanId) -> PlanHistory:
     """List the versions of a plan that are kept, with what was measured of each."""
-    return reply(await history.history(request.app.state.planner.database, plan_id))
+    return await history.history(request.app.state.planner.database, plan_id)
 
 
-@router.get("/plans/{plan_id}/diff", openapi_extra=describe(replies={200: ("What changed.", PlanDiff)}, errors=[404]))
+@router.get("/plans/{plan_id}/diff", response_description="What changed.", responses=problems(404))
 async def compare_plans(
     request: Request,
     plan_id: PlanId,
     before: Annotated[int | None, Query(ge=1, le=MAX_VERSION, description="A version of this plan")] = None,
     after: Annotated[int | None, Query(ge=1, le=MAX_VERSION, description="The version to compare it with")] = None,
     other: Annotated[str | None, Query(max_length=128, pattern=ID, description="The plan that `after` is of")] = None,
-) -> Response:
+) -> PlanDiff:
     """Compare two versions of a plan, or two plans: ops that moved, times predicted and measured."""
-    return reply(await history.diff(request.app.state.planner.database, plan_id, other or plan_id, before, after))
+    return await history.diff(request.app.state.planner.database, plan_id, other or plan_id, before, after)
 
 
 def _respond(request: Request, stored: StoredPlan, *, hit: bool = True) -> Response:

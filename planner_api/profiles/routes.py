@@ -10,9 +10,9 @@ from hope_schema import Missing, MissingRequest, Observations, Profile, UploadRe
 from hope_schema.base import FREQUENCY, LABEL
 from planner_api.profiles.reading import read_upload
 from planner_api.web.body import read_large, read_message
-from planner_api.web.contract import describe
+from planner_api.web.contract import problems, takes
 from planner_api.web.principal import principal_of, require_own
-from planner_api.web.route import StrictRoute, reply
+from planner_api.web.route import StrictRoute
 from planner_api.web.stored import StoredReply
 
 Soc = Annotated[str, Path(max_length=257, pattern=LABEL, description="The SoC")]
@@ -26,35 +26,38 @@ second where every number is as small as a float can be."""
 
 @router.post(
     "/profiles",
-    openapi_extra=describe(
-        request=Observations, replies={202: ("Accepted into the inbox, or known already.", UploadReceipt)}
-    ),
+    status_code=202,
+    response_description="Accepted into the inbox, or known already.",
+    openapi_extra=takes(Observations),
 )
-async def upload_observations(request: Request) -> Response:
+async def upload_observations(request: Request) -> UploadReceipt:
     """Accept what a device measured. Sending the same upload id again counts once."""
     planner = request.app.state.planner
     head, body = await read_large(request, read_upload, inline=INLINE_BYTES)
     require_own(request.scope, head.device_id)
-    receipt = await planner.profiles.accept(head, body, principal_of(request.scope))
-    return reply(receipt, 202)
+    receipt: UploadReceipt = await planner.profiles.accept(head, body, principal_of(request.scope))
+    return receipt
 
 
 @router.post(
     "/profiles/missing",
-    openapi_extra=describe(
-        request=MissingRequest, replies={200: ("What this device should measure.", Missing)}, errors=[404]
-    ),
+    response_description="What this device should measure.",
+    responses=problems(404),
+    openapi_extra=takes(MissingRequest),
 )
-async def list_missing_figures(request: Request) -> Response:
+async def list_missing_figures(request: Request) -> Missing:
     """Say what nobody has measured yet of a model on a SoC, and ask this device for its part of it."""
     message = await read_message(request, MissingRequest)
     require_own(request.scope, message.device_id)
-    return reply(await request.app.state.planner.profiles.missing(message, principal_of(request.scope)))
+    found: Missing = await request.app.state.planner.profiles.missing(message, principal_of(request.scope))
+    return found
 
 
 @router.get(
     "/profiles/{soc:path}/{frequency}",
-    openapi_extra=describe(replies={200: ("The newest version of the profile.", Profile)}, errors=[404]),
+    response_model=Profile,
+    response_description="The newest version of the profile.",
+    responses=problems(404),
 )
 async def read_profile(request: Request, soc: Soc, frequency: Frequency) -> Response:
     """Return what is known of a SoC at a frequency, to a device of its own SoC.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,20 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 import hope_schema
-from planner_api.web.contract import REF
+from planner_api.web.asgi import GIVEN_ID, MAX_REQUEST_ID
+from planner_api.web.contract import REF, header, problems
 
+ALWAYS = (400, 401, 403, 422, 429, 500, 503)
+"""What any route may answer: no request of HTTP, no or a wrong token, not allowed, a parameter that it does not know,
+too many requests, our fault, the database is away."""
+WITH_BODY = (408, 413, 415)
+"""What any route that reads a body may answer too."""
+REQUEST_ID = header(
+    "X-Request-ID",
+    "Kept in the logs and sent back, in errors too; one is made up when it is missing.",
+    MAX_REQUEST_ID,
+    pattern=f"^{GIVEN_ID.pattern.decode()}$",
+)
 WORDS = Path(__file__).parent / "properties.toml"
 """What each property of the contract means, with an example."""
 DESCRIPTION = """Plans how a neural network runs across all processors of a device, for a whole fleet of devices.
@@ -33,14 +44,7 @@ def build(app: FastAPI) -> dict[str, Any]:
         document.setdefault("components", {})["schemas"] = _schemas()
         document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
         for operation in operations(document):
-            operation.setdefault("security", [{}, {"bearer": []}])
-            responses = operation["responses"]
-            _drop_defaults(responses)
-            if "HTTPValidationError" in json.dumps(responses.get("422", {})):
-                responses["422"] = {
-                    "description": "Unprocessable Content",
-                    "content": {"application/problem+json": {"schema": {"$ref": REF.format(model="ProblemDetails")}}},
-                }
+            _complete(operation)
         _keep_used(document)
         _name_operations(app, document)
         _explain(document["components"]["schemas"])
@@ -71,15 +75,22 @@ def references(document: dict[str, Any], node: Any) -> set[str]:
     return found
 
 
-def _drop_defaults(responses: dict[str, Any]) -> None:
-    """Take away the 200 that FastAPI adds to every route, or the JSON that it adds to a route's own."""
-    found = responses.get("200", {})
-    if found.get("description") == "Successful Response":
-        del responses["200"]
-    elif found.get("content", {}).get("application/json") == {"schema": {}}:
-        del found["content"]["application/json"]
-        if not found["content"]:
-            del found["content"]
+def _complete(operation: dict[str, Any]) -> None:
+    """Say what is so of every route: its id in and out, the errors that any may answer; it has no JSON of no model."""
+    operation.setdefault("security", [{}, {"bearer": []}])
+    operation.setdefault("parameters", []).append(REQUEST_ID)
+    responses = operation["responses"]
+    for response in responses.values():
+        if response.get("content", {}).get("application/json") == {"schema": {}}:
+            del response["content"]
+    for status, response in responses.items():
+        if int(status) < 400:
+            response.setdefault("headers", {})["X-Request-ID"] = {
+                "description": "The id of this request.",
+                "schema": {"type": "string"},
+            }
+    errors = problems(*ALWAYS, *(WITH_BODY if "requestBody" in operation else ()))
+    responses |= {str(status): error for status, error in errors.items()}
 
 
 def _schemas() -> dict[str, Any]:

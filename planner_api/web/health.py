@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
+from starlette.responses import PlainTextResponse
 
 from planner_api.errors import NotFoundError
-from planner_api.web.contract import describe
+from planner_api.web.contract import problems
 from planner_api.web.route import StrictRoute
 
 router = APIRouter(tags=["operations"], route_class=StrictRoute)
 
 
-@router.get("/healthz", openapi_extra=describe(replies={200: ("This process lives.", None)}))
+@router.get("/healthz", response_description="This process lives.")
 async def check_health() -> Response:
     """Liveness: this process answers. Says nothing of the database: restarting us would not bring that back."""
     return Response(status_code=200)
 
 
-@router.get("/readyz", openapi_extra=describe(replies={200: ("Requests can be served.", None)}))
+@router.get("/readyz", response_description="Requests can be served.")
 async def check_readiness(request: Request) -> Response:
     """Readiness: the database answers and its schema is the newest."""
     await request.app.state.planner.probes.check_ready()
@@ -26,7 +27,9 @@ async def check_readiness(request: Request) -> Response:
 
 @router.get(
     "/metrics",
-    openapi_extra=describe(replies={200: ("Prometheus text format.", None)}, errors=[404], media={200: "text/plain"}),
+    response_class=PlainTextResponse,
+    response_description="Prometheus text format.",
+    responses=problems(404),
 )
 async def read_metrics(request: Request) -> Response:
     """Figures for Prometheus."""

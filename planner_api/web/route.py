@@ -18,6 +18,8 @@ from planner_api.errors import InvalidError
 class StrictRoute(APIRoute):
     """A route that refuses query parameters it does not know: one that is ignored answers another question.
 
+    It returns a message of the contract, which its signature names, nothing, or a response of its own.
+
     FastAPI reads the signature, makes what validates each parameter, and documents it. A request's parameters are given
     to these here: bodies, dependencies and their exit stacks, which FastAPI looks after at every request, no route of
     ours uses, and they cost more time than all the rest of a cached plan. Errors are the outermost layer's.
@@ -45,6 +47,7 @@ class StrictRoute(APIRoute):
         in_path = [(field.name, field.alias, field.validate) for field in asked.path_params]
         in_query = [(field.name, field.alias, field.validate, field) for field in asked.query_params]
         known = {alias for _, alias, *_ in in_query}
+        status = self.status_code or 200
         given = asked.request_param_name
 
         async def answer(request: Request) -> Response:
@@ -68,12 +71,14 @@ class StrictRoute(APIRoute):
                     values[name] = field.default
             if wrong:
                 raise RequestValidationError(wrong)
-            found: Response = await endpoint(**values)
-            return found
+            found: Response | BaseModel | None = await endpoint(**values)
+            return found if isinstance(found, Response) else reply(found, status)
 
         return answer
 
 
-def reply(message: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Answer with a message of the contract."""
+def reply(message: BaseModel | None, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Answer with a message of the contract, or with nothing."""
+    if message is None:
+        return Response(status_code=status, headers=headers)
     return Response(message.model_dump_json(), status_code=status, media_type="application/json", headers=headers)

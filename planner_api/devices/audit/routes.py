@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Request
 
 from hope_schema import AuditPage
 from hope_schema.base import PRINTABLE
 from planner_api.devices.audit import service
-from planner_api.web.contract import describe
 from planner_api.web.parameters import Limit
-from planner_api.web.route import StrictRoute, reply
+from planner_api.web.route import StrictRoute
 
 router = APIRouter(tags=["audit"], route_class=StrictRoute)
 
 Words = Annotated[str | None, Query(max_length=256, pattern=PRINTABLE)]
 
 
-@router.get("/audit", openapi_extra=describe(replies={200: ("One page.", AuditPage)}))
+@router.get("/audit", response_description="One page.")
 async def read_audit(
     request: Request,
     actor: Words = None,
@@ -26,8 +25,8 @@ async def read_audit(
     subject: Words = None,
     before: Annotated[int | None, Query(ge=1, le=2**63 - 1, description="`next` of the page before")] = None,
     limit: Limit = 100,
-) -> Response:
+) -> AuditPage:
     """List who did what, newest first."""
     database = request.app.state.planner.database
     found = await service.page(database, actor=actor, action=action, subject=subject, before=before, limit=limit)
-    return reply(found)
+    return found

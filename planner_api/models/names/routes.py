@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request
 
 from hope_schema import Labelled, ModelVersion, ModelVersionPage, NamedModelPage, NewModelVersion
 from planner_api.devices.audit.service import actor_of
 from planner_api.models.names import service
 from planner_api.web.body import read_message
-from planner_api.web.contract import describe
+from planner_api.web.contract import problems, takes
 from planner_api.web.parameters import AfterName, Limit, PlainName
-from planner_api.web.route import StrictRoute, reply
+from planner_api.web.route import StrictRoute
 
 router = APIRouter(tags=["names"], route_class=StrictRoute)
 
@@ -20,48 +20,48 @@ Number = Annotated[int, Path(ge=1, le=2**31 - 1, description="The version")]
 Before = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="`next` of the page before")]
 
 
-@router.get("/names", openapi_extra=describe(replies={200: ("One page.", NamedModelPage)}))
-async def list_names(request: Request, after: AfterName = None, limit: Limit = 100) -> Response:
+@router.get("/names", response_description="One page.")
+async def list_names(request: Request, after: AfterName = None, limit: Limit = 100) -> NamedModelPage:
     """List the named models with their aliases."""
-    return reply(await service.list_names(request.app.state.planner.database, after=after or "", limit=limit))
+    return await service.list_names(request.app.state.planner.database, after=after or "", limit=limit)
 
 
 @router.post(
     "/names/{name}/versions",
-    openapi_extra=describe(
-        request=NewModelVersion, replies={201: ("The version and its number.", ModelVersion)}, errors=[404]
-    ),
+    status_code=201,
+    response_description="The version and its number.",
+    responses=problems(404),
+    openapi_extra=takes(NewModelVersion),
 )
-async def add_version(request: Request, name: PlainName) -> Response:
+async def add_version(request: Request, name: PlainName) -> ModelVersion:
     """Make a graph the next version of a named model; the first one makes the name."""
     message = await read_message(request, NewModelVersion)
     made = await service.add_version(request.app.state.planner.database, name, message, actor_of(request.scope))
-    return reply(made, 201)
+    return made
 
 
-@router.get(
-    "/names/{name}/versions", openapi_extra=describe(replies={200: ("One page.", ModelVersionPage)}, errors=[404])
-)
-async def list_versions(request: Request, name: PlainName, before: Before = None, limit: Limit = 100) -> Response:
+@router.get("/names/{name}/versions", response_description="One page.", responses=problems(404))
+async def list_versions(
+    request: Request, name: PlainName, before: Before = None, limit: Limit = 100
+) -> ModelVersionPage:
     """List the versions of a named model, newest first."""
-    return reply(await service.list_versions(request.app.state.planner.database, name, before=before, limit=limit))
+    return await service.list_versions(request.app.state.planner.database, name, before=before, limit=limit)
 
 
-@router.get(
-    "/names/{name}/versions/{version}",
-    openapi_extra=describe(replies={200: ("The version.", ModelVersion)}, errors=[404]),
-)
-async def read_version(request: Request, name: PlainName, version: Number) -> Response:
+@router.get("/names/{name}/versions/{version}", response_description="The version.", responses=problems(404))
+async def read_version(request: Request, name: PlainName, version: Number) -> ModelVersion:
     """Return one version of a named model."""
-    return reply(await service.get_version(request.app.state.planner.database, name, version))
+    return await service.get_version(request.app.state.planner.database, name, version)
 
 
 @router.put(
     "/names/{name}/versions/{version}/labels",
-    openapi_extra=describe(request=Labelled, replies={200: ("The version.", ModelVersion)}, errors=[404]),
+    response_description="The version.",
+    responses=problems(404),
+    openapi_extra=takes(Labelled),
 )
-async def label_version(request: Request, name: PlainName, version: Number) -> Response:
+async def label_version(request: Request, name: PlainName, version: Number) -> ModelVersion:
     """Replace the labels of a version."""
     message = await read_message(request, Labelled)
     database, actor = request.app.state.planner.database, actor_of(request.scope)
-    return reply(await service.label(database, name, version, message.labels, actor))
+    return await service.label(database, name, version, message.labels, actor)

@@ -4,53 +4,49 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Request
 
 from hope_schema import AliasTarget, ModelVersion
 from hope_schema.registry import Reference
 from planner_api.devices.audit.service import actor_of
 from planner_api.rollout.aliases import service
 from planner_api.web.body import read_message
-from planner_api.web.contract import describe
+from planner_api.web.contract import problems, takes
 from planner_api.web.parameters import PlainName
 from planner_api.web.principal import device_of
-from planner_api.web.route import StrictRoute, reply
+from planner_api.web.route import StrictRoute
 
 router = APIRouter(tags=["names"], route_class=StrictRoute)
 
 
 @router.put(
     "/names/{name}/aliases/{alias}",
-    openapi_extra=describe(
-        request=AliasTarget, replies={200: ("The version that it stands for now.", ModelVersion)}, errors=[404, 409]
-    ),
+    response_description="The version that it stands for now.",
+    responses=problems(404, 409),
+    openapi_extra=takes(AliasTarget),
 )
-async def point_alias(request: Request, name: PlainName, alias: PlainName) -> Response:
+async def point_alias(request: Request, name: PlainName, alias: PlainName) -> ModelVersion:
     """Let an alias stand for a version, at once and for everybody; a release does it in stages."""
     message = await read_message(request, AliasTarget)
     database, actor = request.app.state.planner.database, actor_of(request.scope)
-    return reply(await service.point(database, name, alias, message.version, actor))
+    return await service.point(database, name, alias, message.version, actor)
 
 
 @router.delete(
-    "/names/{name}/aliases/{alias}", openapi_extra=describe(replies={204: ("Dropped.", None)}, errors=[404, 409])
+    "/names/{name}/aliases/{alias}", status_code=204, response_description="Dropped.", responses=problems(404, 409)
 )
-async def drop_alias(request: Request, name: PlainName, alias: PlainName) -> Response:
+async def drop_alias(request: Request, name: PlainName, alias: PlainName) -> None:
     """Drop an alias."""
     await service.drop_alias(request.app.state.planner.database, name, alias, actor_of(request.scope))
-    return Response(status_code=204)
 
 
-@router.get(
-    "/references/{reference}",
-    openapi_extra=describe(replies={200: ("The version that is meant.", ModelVersion)}, errors=[404]),
-)
+@router.get("/references/{reference}", response_description="The version that is meant.", responses=problems(404))
 async def resolve_reference(
     request: Request,
     reference: Annotated[
         Reference, Path(description="`classifier` (its newest version), `classifier:3`, or `classifier@production`")
     ],
-) -> Response:
+) -> ModelVersion:
     """Return the version that a reference means; where a release moves an alias, the one that this device gets."""
     planner = request.app.state.planner
-    return reply(await service.resolve(planner.database, reference, planner.splits, device_of(request.scope)))
+    return await service.resolve(planner.database, reference, planner.splits, device_of(request.scope))
