@@ -7,13 +7,11 @@ plan refuses: its error is ONNX Runtime's. All that this module does not define 
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
@@ -23,12 +21,11 @@ import onnxruntime
 from onnxruntime.capi.onnxruntime_inference_collection import check_and_normalize_provider_args
 from typing_extensions import override
 
-from agent_sdk.agent import Agent
 from agent_sdk.binding import IOBinding
 from agent_sdk.errors import HopeError
-from agent_sdk.forking import Forks, keep, watch_forks
 from agent_sdk.model.ports import ModelMetadata, NodeArg
 from agent_sdk.session import Session
+from agent_sdk.shared import AGENTS, close_behind
 
 CPU: Final = "CPUExecutionProvider"
 PLANNED: Final = frozenset({CPU, "AzureExecutionProvider"})
@@ -113,7 +110,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]  # t
             return
         named, _ = check_and_normalize_provider_args(providers, None, onnxruntime.get_available_providers())
         self._named = [name for name in named if name in PLANNED]
-        self._end = weakref.finalize(self, _close_behind, self.planned)
+        self._end = weakref.finalize(self, close_behind, self.planned)
         self._end.atexit = False  # the agent's own end comes then
 
     def __getattr__(self, name: str) -> Any:
@@ -266,7 +263,7 @@ def _other_arguments(kwargs: Mapping[str, Any]) -> list[str]:
 def _planned(source: str | bytes | os.PathLike[str], *, on_cores: bool) -> Session | None:
     """The agent's session; None where ONNX Runtime has to say itself what it makes of the file."""
     try:
-        return _AGENTS.get(on_cores=on_cores).load(source if isinstance(source, bytes) else Path(source))
+        return AGENTS.get(on_cores=on_cores).load(source if isinstance(source, bytes) else Path(source))
     except HopeError as error:
         log.info("ONNX Runtime itself answers: %s", error)
         return None
@@ -276,48 +273,6 @@ def _asked(session: Session, error: HopeError) -> onnxruntime.InferenceSession:
     """ONNX Runtime's own session, which answers, or says in its own words what is wrong."""
     log.info("%s: ONNX Runtime is asked: %s", session.name, error)
     return session.plain
-
-
-def _close_behind(session: Session) -> None:
-    # NOTE: whoever drops the last reference may be a thread that the session's end waits for.
-    threading.Thread(target=session.close, name="hope-close", daemon=True).start()
-
-
-class _Agents(Forks):
-    """The agents of a process: one, and a second that leaves accelerators alone where the first drives some."""
-
-    def __init__(self) -> None:
-        self._opened: dict[bool, Agent] = {}
-        self._lock = threading.Lock()
-        watch_forks(self)
-        atexit.register(self.close)
-
-    @override
-    def in_child(self) -> None:
-        keep(self._opened)
-        self._opened, self._lock = {}, threading.Lock()
-
-    def get(self, *, on_cores: bool) -> Agent:
-        """The agent; ``on_cores`` for a caller who named providers, none of which is an accelerator's."""
-        with self._lock:
-            if not self._opened:
-                self._opened[False] = Agent()
-            agent = self._opened[False]
-            cores = [spec.id for spec in agent.planned if all(own.startswith("cpu") for own in spec.resources)]
-            if not on_cores or len(cores) == len(agent.planned):
-                return agent
-            if True not in self._opened:
-                self._opened[True] = Agent(processors=",".join(cores))
-            return self._opened[True]
-
-    def close(self) -> None:
-        """Close them, and with them all of their sessions."""
-        with ExitStack() as closing:
-            for agent in self._opened.values():
-                closing.callback(agent.close)
-
-
-_AGENTS: Final = _Agents()
 
 
 def __getattr__(name: str) -> Any:

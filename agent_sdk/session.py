@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, overload
+from typing import Any, Final, cast, overload
 
 import onnxruntime as ort
 
@@ -29,6 +29,7 @@ from agent_sdk.model.ports import ModelMetadata, NodeArg, bound, node_args
 from agent_sdk.scheduling.job import Terms
 from agent_sdk.scheduling.jobs import Jobs
 from agent_sdk.scheduling.request import Late
+from agent_sdk.tensors import as_arrays, as_tensors
 from hope_schema import Plan
 from hope_schema.hashing import digest
 
@@ -135,23 +136,24 @@ class Session(Closes, Forks):
         With a deadline or a priority the run waits its turn among the jobs of the agent, as ``Agent.submit`` says;
         without, it begins at once, and stands at the arbiter by the time of its call. A run with ``run_options`` is
         ONNX Runtime's own: they may stop it, or change it. ``timeout_s`` bounds runs of a plan; a runtime that runs
-        the whole network cannot be stopped. Raises InputError (FeedError), or what
-        ``Executor.run`` raises.
+        the whole network cannot be stopped. Tensors of torch's are read where they stand and answered with tensors on
+        the same device. Raises InputError (FeedError), or what ``Executor.run`` raises.
         """
-        if input_feed is None:
-            if not isinstance(output_names, (dict, Mapping)):
-                raise InputError("run takes a mapping of inputs, or a list of output names and a mapping of inputs")
-            if deadline_ms is None and priority is None:
-                return self.plans.run(output_names, timeout_s=timeout_s)
-            return self._jobs.run(self.plans, output_names, Terms(deadline_ms, priority or 0, on_late, timeout_s))
-        names = self._names(output_names)
+        names, given = None, output_names
+        if input_feed is not None:
+            names, given = self._names(output_names), input_feed
+        elif not isinstance(output_names, (dict, Mapping)):
+            raise InputError("run takes a mapping of inputs, or a list of output names and a mapping of inputs")
+        feed, device = as_arrays(cast("Feed", given))
         if run_options is not None:
-            found = self.plans.plain.run(input_feed, names, run_options)
+            found = self.plans.plain.run(feed, names, run_options)
         elif deadline_ms is None and priority is None:
-            found = self.plans.run(input_feed, timeout_s=timeout_s)
+            found = self.plans.run(feed, timeout_s=timeout_s)
         else:
-            found = self._jobs.run(self.plans, input_feed, Terms(deadline_ms, priority or 0, on_late, timeout_s))
-        return [found[name] for name in names]
+            found = self._jobs.run(self.plans, feed, Terms(deadline_ms, priority or 0, on_late, timeout_s))
+        if device is not None:
+            found = as_tensors(found, device)
+        return found if names is None else [found[name] for name in names]
 
     def _names(self, output_names: object) -> list[str]:
         known = [port.name for port in self.plans.outputs]

@@ -76,7 +76,7 @@ NETWORKS: Mapping[str, tuple[bytes, Any]] = {
 @pytest.fixture
 def behind(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in uses the test's agent."""
-    monkeypatch.setattr(stand_in._AGENTS, "get", lambda *, on_cores: agent)
+    monkeypatch.setattr(stand_in.AGENTS, "get", lambda *, on_cores: agent)
 
 
 @pytest.fixture(params=["at once", "behind"])

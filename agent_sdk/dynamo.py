@@ -1,0 +1,266 @@
+"""``torch.compile(module, backend="hope")``: graphs that torch's compiler hands over are planned.
+
+A graph's first call at any sizes is torch's own; its answer judges ours. What cannot be planned stays torch's, and one
+message says why: a graph that changes what it is given, draws random numbers, gives its own inputs back, or is not of
+one device; one whose weights changed after it was compiled. Where gradients are wanted the backward pass is torch's,
+which computes the graph once more for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from agent_sdk.agent import Agent
+from agent_sdk.errors import HopeError, InputError, UnplannableError, WrongOutput
+from agent_sdk.journey.rounding import FLOAT32, STEP
+from agent_sdk.journey.verify import relative_error
+from agent_sdk.session import Session
+from agent_sdk.shared import AGENTS, close_behind
+
+KEPT: Final = 8
+"""Sets of sizes for which a graph has a session; at further ones torch answers."""
+HALF_STEPS: Final = 20
+"""How many times the rounding of a type narrower than float32 ours may differ from torch's, beside ``FLOAT32``."""
+CPU: Final = torch.device("cpu")
+
+log = logging.getLogger(__name__)
+
+Arguments = Sequence[Any]
+
+
+def hope(
+    graph: torch.fx.GraphModule,
+    example_inputs: Arguments,
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """The backend, as torch's compiler calls it.
+
+    Args:
+        graph: what is to be computed.
+        example_inputs: what it is called with.
+        options: ``agent``, whose processors compute; the process's own by default.
+        mode: there are none.
+
+    Raises InputError for options and modes that there are not.
+    """
+    others = set(options or {}) - {"agent"}
+    if others or mode is not None:
+        raise InputError(f"the backend 'hope' has the option 'agent', and no {mode or ', '.join(sorted(others))}")
+    agent = (options or {}).get("agent")
+    return Compiled(graph, lambda: agent or AGENTS.get(on_cores=False))
+
+
+class Compiled:
+    """A graph that plans answer, or torch. May be called from any number of threads.
+
+    Args:
+        graph: from torch's compiler; weights are inputs of it like others.
+        agent: gives the agent, when it is first needed.
+
+    Attributes:
+        why: why torch answers all calls; empty where it does not.
+        sessions: by sizes.
+    """
+
+    def __init__(self, graph: torch.fx.GraphModule, agent: Callable[[], Agent]) -> None:
+        self.why = ""
+        self.sessions: dict[object, _Planned] = {}
+        self._graph, self._agent = graph, agent
+        self._lock = threading.Lock()
+        self._weights = [
+            place
+            for place, node in enumerate(one for one in graph.graph.nodes if one.op == "placeholder")
+            if "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
+        ]
+
+    def __call__(self, *arguments: Any) -> Any:
+        """What the graph gives."""
+        if self.why:
+            return self._graph(*arguments)
+        key = tuple((one.shape, one.dtype, one.device) if isinstance(one, Tensor) else one for one in arguments)
+        planned = self.sessions.get(key)
+        if planned is None:
+            return self._first(key, arguments)
+        try:
+            planned.refuse_changed(arguments)
+            return planned(arguments)
+        except HopeError as error:
+            self._leave(error)
+            return self._graph(*arguments)
+
+    def _first(self, key: object, arguments: Arguments) -> Any:
+        watch = _Watch(arguments)
+        answer = self._graph(*arguments)
+        try:
+            watch.refuse(answer)
+            with self._lock:
+                if key not in self.sessions and not self.why:
+                    if len(self.sessions) == KEPT:
+                        raise UnplannableError(f"it is called with more than {KEPT} sets of sizes")
+                    planned = _Planned(self._graph, arguments, self._weights, self._agent())
+                    planned.refuse_wrong(arguments, answer)
+                    self.sessions[key] = planned
+        except HopeError as error:
+            self._leave(error)
+        return answer
+
+    def _leave(self, error: HopeError) -> None:
+        with self._lock:
+            told, self.why = bool(self.why), str(error)
+            self.sessions = {}
+        if not told:
+            count = sum(node.op.startswith("call") for node in self._graph.graph.nodes)
+            log.warning("torch itself computes a graph of %d calls: %s", count, error)
+
+
+class _Watch:
+    """What a graph may do beside giving an answer: whether it was done since this was made."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        self._before = [(one, _content(one)) for one in arguments if isinstance(one, Tensor)]
+        self._random = torch.get_rng_state()
+
+    def refuse(self, answer: Any) -> None:
+        """Raise UnplannableError where it was, or where its answer is part of what it was given, or of itself."""
+        if not all(torch.equal(before, _content(one)) for one, before in self._before):
+            raise UnplannableError("it changes what it is given")
+        if not torch.equal(self._random, torch.get_rng_state()):
+            raise UnplannableError("it draws random numbers, as in training")
+        if not isinstance(answer, tuple | list) or not all(isinstance(one, Tensor) for one in answer):
+            raise UnplannableError("it gives more than tensors")
+        held = [one.untyped_storage().data_ptr() for one, _ in self._before if one.numel()]
+        for one in answer:
+            if one.numel() and one.untyped_storage().data_ptr() in held:
+                raise UnplannableError("what it gives shares memory with what it is given, or with another output")
+            held.append(one.untyped_storage().data_ptr())
+
+
+def _stamp(tensor: Tensor) -> tuple[int, int]:
+    """What changes with a tensor's content. Raises UnplannableError for those of which torch does not say it."""
+    if tensor.is_inference():
+        raise UnplannableError("of weights made in inference mode torch does not say whether they changed")
+    return tensor.data_ptr(), tensor._version
+
+
+def _content(tensor: Tensor) -> Tensor:
+    """What differs once a tensor has been written to."""
+    return tensor.clone() if tensor.is_inference() else torch.tensor(_stamp(tensor))
+
+
+class _Planned:
+    """A graph at one set of sizes, with the weights that it has now. Raises HopeError where it cannot be planned."""
+
+    def __init__(self, graph: torch.fx.GraphModule, arguments: Arguments, weights: Sequence[int], agent: Agent) -> None:
+        devices = {one.device for one in arguments if isinstance(one, Tensor)}
+        own = {CPU, *(torch.device(spec.id) for spec in agent.planned if spec.id.startswith("cuda:"))}
+        if len(devices) != 1 or not devices <= own:
+            raise UnplannableError(f"its tensors are on {', '.join(sorted(map(str, devices)))}, not on one of {own}")
+        self._graph = graph
+        self._weights = {place: (arguments[place], _stamp(arguments[place])) for place in weights}
+        self._given = [
+            place for place, one in enumerate(arguments) if isinstance(one, Tensor) and place not in self._weights
+        ]
+        if not self._given:
+            raise UnplannableError("it is given nothing but weights")
+        module = _Bound(graph, arguments, self._given)
+        self.session: Session = agent.load(module, inputs=tuple(arguments[place].detach() for place in self._given))
+        self._end = weakref.finalize(self, close_behind, self.session)
+        self._end.atexit = False  # the agent's own end comes then
+        self._names = [port.name for port in self.session.get_inputs()]
+        if len(self._names) != len(self._given):
+            raise UnplannableError("torch exports it with other inputs")
+
+    def refuse_changed(self, arguments: Arguments) -> None:
+        """Raise UnplannableError where weights are no longer those that were planned with."""
+        for place, (tensor, stamp) in self._weights.items():
+            if arguments[place] is not tensor or _stamp(tensor) != stamp:
+                raise UnplannableError("its weights have changed since it was compiled; compile it again to plan it")
+
+    def refuse_wrong(self, arguments: Arguments, right: Sequence[Tensor]) -> None:
+        """Raise WrongOutput where ours is not torch's answer."""
+        with torch.no_grad():
+            found = self(arguments)
+        if [one.dtype for one in found] != [one.dtype for one in right]:
+            raise WrongOutput("exported, it gives other types")
+        ours, theirs = ({str(at): one.detach().cpu().numpy() for at, one in enumerate(own)} for own in (found, right))
+        error = relative_error(ours, theirs)
+        narrow = max((STEP.get(str(one.dtype).removeprefix("torch."), 0.0) for one in right), default=0.0)
+        if error > FLOAT32 + HALF_STEPS * narrow:
+            raise WrongOutput(f"exported, it gives another answer than torch: off by {error:.2g}")
+
+    def __call__(self, arguments: Arguments) -> tuple[Tensor, ...]:
+        """What the graph gives, by a plan. Raises what ``Session.run`` raises."""
+        wanted = torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in arguments)
+        if not wanted:
+            return self.run(arguments)
+        found: tuple[Tensor, ...] = _Differentiable.apply(self, *arguments)  # type: ignore[no-untyped-call]
+        return found
+
+    def run(self, arguments: Arguments) -> tuple[Tensor, ...]:
+        """The same without gradients."""
+        feed = {name: arguments[place] for name, place in zip(self._names, self._given, strict=True)}
+        return tuple(self.session.run(None, feed))
+
+    def again(self, *arguments: Any) -> Sequence[Tensor]:
+        """The same by torch."""
+        found: Sequence[Tensor] = self._graph(*arguments)
+        return found
+
+
+class _Bound(torch.nn.Module):
+    """A graph as a function of some of its arguments; the others are what they are now."""
+
+    def __init__(self, graph: torch.fx.GraphModule, arguments: Arguments, given: Sequence[int]) -> None:
+        super().__init__()
+        self._graph, self._given = graph, given
+        self._arguments = [one.detach() if isinstance(one, Tensor) else one for one in arguments]
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """What the graph gives."""
+        arguments = [*self._arguments]
+        for place, tensor in zip(self._given, inputs, strict=True):
+            arguments[place] = tensor
+        return self._graph(*arguments)
+
+
+class _Differentiable(torch.autograd.Function):
+    """Forward by a plan, backward by torch, which computes the graph once more for it."""
+
+    @staticmethod
+    def forward(ctx: Any, planned: _Planned, *arguments: Any) -> tuple[Tensor, ...]:
+        """The answer."""
+        ctx.planned = planned
+        ctx.others = [None if isinstance(one, Tensor) else one for one in arguments]
+        ctx.save_for_backward(*(one for one in arguments if isinstance(one, Tensor)))
+        found = planned.run(arguments)
+        ctx.mark_non_differentiable(*(one for one in found if not one.is_floating_point()))
+        return found
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of all arguments."""
+        saved = iter(ctx.saved_tensors)
+        arguments = [next(saved) if other is None else other for other in ctx.others]
+        own = [one.detach().requires_grad_(one.requires_grad) if isinstance(one, Tensor) else one for one in arguments]
+        with torch.enable_grad():
+            answer = ctx.planned.again(*own)
+        pairs = [(one, gradient) for one, gradient in zip(answer, gradients, strict=True) if one.requires_grad]
+        wanted = [place for place, one in enumerate(own) if isinstance(one, Tensor) and one.requires_grad]
+        found = torch.autograd.grad(
+            [one for one, _ in pairs],
+            [own[place] for place in wanted],
+            [gradient for _, gradient in pairs],
+            allow_unused=True,
+        )
+        by_place = dict(zip(wanted, found, strict=True))
+        return (None, *(by_place.get(place) for place in range(len(own))))

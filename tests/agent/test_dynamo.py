@@ -1,0 +1,251 @@
+"""``torch.compile(module, backend="hope")``: torch's own answer, by a plan or by torch."""
+
+from __future__ import annotations
+
+import logging
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agent_sdk import Agent
+from tests.agent.test_session_shapes import until
+
+torch = pytest.importorskip("torch")
+dynamo = pytest.importorskip("agent_sdk.dynamo")
+
+GROUP = "torch_dynamo_backends"
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
+SAID = "torch itself computes"
+
+
+class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """A convolution, a norm, two branches and two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(8)
+        self.left, self.right = torch.nn.Conv2d(8, 4, 1), torch.nn.Conv2d(8, 4, 3, padding=1)
+        self.last = torch.nn.Linear(8, 5)
+
+    def forward(self, x: Any) -> Any:
+        """Scores, and what they were made of."""
+        x = torch.relu(self.norm(self.first(x)))
+        x = torch.cat([self.left(x), self.right(x)], 1)
+        return self.last(x.mean((2, 3))), x.amax((2, 3))
+
+
+@pytest.fixture(autouse=True)
+def afresh() -> Iterator[None]:
+    """Nothing that was compiled before counts."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def compiled(agent: Agent) -> Callable[..., Any]:
+    """Compile by the backend as it is registered, with the test's agent; ``.made`` holds what it made."""
+    entry = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"][GROUP]
+    backend = EntryPoint("hope", entry["hope"], GROUP).load()
+    assert backend is dynamo.hope
+
+    def compile_(function: Any, **named: Any) -> Any:
+        made: list[Any] = []
+
+        def noted(*given: Any, **options: Any) -> Any:
+            made.append(backend(*given, **options))
+            return made[-1]
+
+        found = torch.compile(function, backend=noted, options={"agent": agent}, **named)
+        return found, made
+
+    return compile_
+
+
+def close(found: Any, right: Any) -> None:
+    """Compare answers of any nesting."""
+    torch.testing.assert_close(found, right, **TOLERANCE)
+
+
+def test_a_plan_answers_what_torch_answers(compiled: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+    """Each call's answer is eager's, the first and those of the plan, also after new sizes; nothing is to be said."""
+    net = Net().eval()
+    fast, made = compiled(net)
+    for size in (8, 12):
+        for seed in range(3):
+            x = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(seed))
+            with torch.no_grad():
+                close(fast(x), net(x))
+    (planned,) = made[0].sessions.values()
+    until(lambda: planned.session.stats.prepared == 1)
+    x = torch.randn(2, 3, 8, 8)
+    with torch.no_grad(), torch.inference_mode():
+        close(fast(x), net(x))
+    assert sum(len(one.sessions) for one in made) >= 2
+    assert planned.session.stats.answered
+    assert SAID not in caplog.text
+
+
+def test_gradients_are_torchs(compiled: Callable[..., Any]) -> None:
+    """Without ``no_grad`` answers can be differentiated, by weights and by inputs, as eager's can."""
+    net = Net().eval()
+    fast, made = compiled(net)
+    for _ in range(3):
+        x = torch.randn(1, 3, 8, 8, requires_grad=True)
+        grown = []
+        for call in (fast, net):
+            net.zero_grad()
+            x.grad = None
+            scores, tops = call(x)
+            (scores.sum() + (tops**2).sum()).backward()
+            grown.append([x.grad.clone(), *(one.grad.clone() for one in net.parameters())])
+        close(*grown)
+    assert made[0].sessions
+
+
+def test_a_module_changed_later_gives_its_new_answer(
+    compiled: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Loaded weights, a tensor put in another's place, and one parameter written in place; said once."""
+    x = torch.randn(1, 3, 8, 8)
+
+    def load(net: Net) -> None:
+        net.load_state_dict({name: value * 2 for name, value in net.state_dict().items()})
+
+    def put(net: Net) -> None:
+        net.last.weight.data = net.last.weight.data * 2
+
+    def write(net: Net) -> None:
+        with torch.no_grad():
+            net.last.bias.add_(1)
+
+    for change in (load, put, write):
+        torch._dynamo.reset()
+        net = Net().eval()
+        fast, made = compiled(net)
+        caplog.clear()
+        with torch.no_grad():
+            for _ in range(2):
+                before = net(x)
+                close(fast(x), before)
+            assert made[0].sessions
+            change(net)
+            assert not torch.equal(net(x)[0], before[0])
+            for _ in range(2):
+                close(fast(x), net(x))
+        assert [SAID in record.message for record in caplog.records if record.name == "agent_sdk.dynamo"] == [True]
+
+
+def writes(x: Any) -> Any:
+    """Changes its input."""
+    x.mul_(2)
+    return x + 1
+
+
+def passes(x: Any) -> Any:
+    """Gives its input back, in another shape."""
+    return x.view(-1), x.sum()
+
+
+def draws(x: Any) -> Any:
+    """Is not the same twice."""
+    return torch.nn.functional.dropout(x, 0.5, training=True)
+
+
+def sorts(x: Any) -> Any:
+    """Has outputs that look at one another."""
+    return (x + 1).chunk(2)
+
+
+@pytest.mark.parametrize("function", [writes, passes, draws, sorts])
+def test_what_no_plan_can_do_torch_does(
+    function: Callable[..., Any], compiled: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """In-place writes, inputs given back, random numbers, views: torch's own effects and answers, and one message."""
+    caplog.set_level(logging.WARNING)
+    fast, made = compiled(function)
+    for _ in range(3):
+        ours, theirs = torch.ones(4, 6), torch.ones(4, 6)
+        torch.manual_seed(1)
+        found = fast(ours)
+        torch.manual_seed(1)
+        close(found, function(theirs))
+        close(ours, theirs)
+    assert not made[0].sessions
+    assert caplog.text.count(SAID) == 1
+
+
+def test_a_net_in_training_is_torchs(compiled: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+    """Batch norms learn as in eager mode."""
+    ours, theirs = Net().train(), Net().train()
+    fast, _ = compiled(ours)
+    for _ in range(3):
+        x = torch.randn(2, 3, 8, 8)
+        close(fast(x), theirs(x))
+    close(dict(ours.state_dict()), dict(theirs.state_dict()))
+    assert caplog.text.count(SAID) == 1
+
+
+def test_control_flow_that_looks_at_data_is_followed(compiled: Callable[..., Any]) -> None:
+    """Both branches give torch's answer."""
+
+    def function(x: Any) -> Any:
+        x = torch.tanh(x) * 3
+        return torch.relu(x) + 1 if x.sum() > 0 else torch.exp(x) - 1
+
+    fast, _ = compiled(function)
+    for sign in (1, -1, 1, -1):
+        x = sign * torch.rand(3, 5)
+        close(fast(x), function(x))
+
+
+def test_another_device_is_torchs(compiled: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+    """Tensors without memory: torch says their shapes, and a message why nothing is planned."""
+    fast, made = compiled(lambda x: torch.relu(x) + 1)
+    assert fast(torch.empty(2, 3, device="meta")).shape == (2, 3)
+    assert not made[0].sessions
+    assert caplog.text.count(SAID) == 1
+
+
+def test_options_that_there_are_not_are_refused() -> None:
+    """By name."""
+    graph = torch.fx.symbolic_trace(lambda x: x + 1)
+    for named, said in (({"options": {"agents": 1}}, "agents"), ({"mode": "max-autotune"}, "max-autotune")):
+        with pytest.raises(dynamo.InputError, match=said):
+            dynamo.hope(graph, [], **named)
+
+
+def test_a_session_takes_and_gives_tensors(agent: Agent) -> None:
+    """By name and as a list, over the same memory, strided, with and without gradients; half a network's too."""
+    net = Net().eval()
+    x = torch.randn(1, 3, 8, 8)
+    with agent.load(net, inputs=(x,)) as session:
+        name = session.get_inputs()[0].name
+        for _ in range(2):
+            for given in (x, x.clone(memory_format=torch.channels_last), x.clone().requires_grad_()):
+                with torch.no_grad():
+                    close(tuple(session.run(None, {name: given})), net(given))
+            by_name = session.run({name: x})
+            assert all(isinstance(one, torch.Tensor) for one in by_name.values())
+            assert all(isinstance(one, np.ndarray) for one in session.run({name: x.numpy()}).values())
+            until(lambda: session.stats.prepared == 1)
+        with pytest.raises(dynamo.InputError, match=r"a tensor of torch\.bfloat16"):
+            session.run({name: x.bfloat16()})
+
+
+def test_tensors_are_read_where_they_stand() -> None:
+    """No byte is copied at the door, neither in nor out."""
+    from agent_sdk.tensors import as_arrays, as_tensors
+
+    x = torch.randn(3, 4)
+    arrays, device = as_arrays({"x": x, "n": np.ones(2)})
+    assert arrays["x"].ctypes.data == x.data_ptr()
+    assert as_tensors(arrays, device)["x"].data_ptr() == x.data_ptr()
+    assert as_arrays({"n": 1}) == ({"n": 1}, None)
