@@ -7,11 +7,14 @@ import signal
 import threading
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from agent_sdk.cli.options import PRECISIONS
+
+if TYPE_CHECKING:
+    from agent_sdk.scheduling.request import Late
 
 EXAMPLES: Final = """\b
 examples:
@@ -19,6 +22,9 @@ examples:
   hope-agent serve --models eyes=detector.onnx --listen 0.0.0.0:8000 --tokens tokens.txt \\
                    --tls-cert cert.pem --tls-key key.pem
 """
+POLICIES: Final = ("least_slack", "earliest_deadline", "fifo", "shortest_expected_latency", "heft")
+"""What ``scheduling.policies`` lists, without loading it."""
+ON_LATE: Final = ("drop", "late", "degrade")
 MIB: Final = 2**20
 
 
@@ -37,6 +43,14 @@ MIB: Final = 2**20
 @click.option(
     "--in-flight", type=click.IntRange(1, 64), default=1, show_default=True, help="runs of one network at once"
 )
+@click.option("--policy", type=click.Choice(POLICIES), default="least_slack", show_default=True, help="who runs next")
+@click.option(
+    "--on-late",
+    type=click.Choice(ON_LATE),
+    default=ON_LATE[0],
+    show_default=True,
+    help="what becomes of a request that would miss its timeout",
+)
 @click.option("--grace", type=click.FloatRange(0, 3600), default=30.0, show_default=True, help="seconds to end in")
 @click.option("--planner", metavar="URL", help="planner to ask; without it one runs inside this process")
 @click.option("--soc", metavar="NAME", help="SoC the profile belongs to (default: read from this machine)")
@@ -54,6 +68,8 @@ def serve(
     requests: int,
     memory: int | None,
     in_flight: int,
+    policy: str,
+    on_late: Late,
     grace: float,
     planner: str | None,
     soc: str | None,
@@ -91,12 +107,14 @@ def serve(
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a client takes one
     with ExitStack() as closing:
-        agent = closing.enter_context(Agent(planner, soc=soc, processors=processors, precision=precision))
+        agent = closing.enter_context(
+            Agent(planner, soc=soc, processors=processors, precision=precision, policy=policy, queued=requests)
+        )
         served = []
         for named in filter(None, models.split(",")):
             name, _, source = named.strip().rpartition("=")
             session = closing.enter_context(agent.load(source, in_flight=in_flight))
-            served.append(Served.of_session(name or session.name, session))
+            served.append(Served.of_session(name or session.name, session, on_late))
         lending = closing.enter_context(Lending(agent, settings.memory)) if lend else None
         server = closing.enter_context(Server(served, access, settings, lending))
         shown = ", ".join([*(one.name for one in served), *(["its processors"] if lend else [])])

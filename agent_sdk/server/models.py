@@ -14,14 +14,17 @@ import numpy as np
 
 from agent_sdk.errors import (
     DeviceClosedError,
+    DroppedError,
     HopeError,
     InputError,
     OutOfMemory,
+    QueueFullError,
     RefusedError,
     RunTimeoutError,
     printable,
 )
 from agent_sdk.model.ports import Port
+from agent_sdk.scheduling.request import Late
 from agent_sdk.server.admission import Room
 from agent_sdk.server.datatypes import BYTES, NUMPY, OF_PORT
 from agent_sdk.server.metrics import Metrics
@@ -111,10 +114,14 @@ class Served:
         """What all outputs take whose shapes are fixed."""
 
     @classmethod
-    def of_session(cls, name: str, session: Session) -> Served:
-        """A network that an agent has loaded. Raises InputError."""
+    def of_session(cls, name: str, session: Session, on_late: Late = "drop") -> Served:
+        """A network that an agent has loaded, whose runs wait their turn among the agent's jobs. Raises InputError."""
         inputs, outputs = session.plans.ends()
-        return cls(name, inputs, outputs, lambda asked: session.run(asked.feed), session.plans.about.optional)
+
+        def run(asked: Inference) -> Mapping[str, np.ndarray]:
+            return session.run(asked.feed, deadline_ms=asked.deadline_ms, priority=asked.priority, on_late=on_late)
+
+        return cls(name, inputs, outputs, run, session.plans.about.optional)
 
     def check(self, name: str, datatype: str, shape: Sequence[int]) -> None:
         """Raise RefusedError unless the network has such an input, of this type, and this shape where that is fixed."""
@@ -220,11 +227,11 @@ def _computed(served: Served, inference: Inference) -> Mapping[str, np.ndarray]:
         return served.run(inference)
     except InputError as error:
         raise RefusedError(400, str(error)) from error
-    except RunTimeoutError as error:
+    except (DroppedError, RunTimeoutError) as error:
         raise RefusedError(504, str(error)) from error
     except (OutOfMemory, MemoryError) as error:
         raise RefusedError(503, f"no memory was left to compute this: {error}") from error
-    except (DeviceClosedError, CancelledError) as error:
+    except (DeviceClosedError, QueueFullError, CancelledError) as error:
         raise RefusedError(503, str(error) or "the run was cancelled") from error
     except HopeError as error:
         raise RefusedError(500, printable(str(error))) from error

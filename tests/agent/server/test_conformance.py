@@ -220,3 +220,13 @@ def test_what_is_not_offered_is_refused(client: Client) -> None:
     for call in (client.triton.load_model, client.triton.unload_model):
         with pytest.raises(InferenceServerException, match="started with"):
             call("branching")
+
+
+def test_a_request_that_cannot_make_its_timeout_is_dropped(client: Client) -> None:
+    """A timeout of a microsecond is a deadline that nothing makes: the client is told so, and later ones are served."""
+    inputs = [client.input("x", "FP32", images())]
+    client.triton.infer("branching", inputs)
+    with pytest.raises(InferenceServerException) as caught:
+        client.triton.infer("branching", inputs, timeout=1)
+    assert caught.value.status() in ("504", "StatusCode.DEADLINE_EXCEEDED")
+    client.triton.infer("branching", inputs, timeout=10**7, priority=2)
