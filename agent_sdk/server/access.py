@@ -6,6 +6,7 @@ import hashlib
 import ipaddress
 import ssl
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -110,6 +111,7 @@ class Access:
             raise RefusedError(403, f"'{host}' is no name of this machine's own: without tokens only that is served")
 
 
+@lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     """Whether a host is this machine as only it can reach itself."""
     try:

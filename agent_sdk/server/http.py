@@ -20,7 +20,7 @@ from agent_sdk.server.lending import Measuring
 from agent_sdk.server.metrics import Metrics
 from agent_sdk.server.models import Models
 from agent_sdk.server.said import model_config, model_statistics, repository_index, server_metadata
-from agent_sdk.server.wire import Asked
+from agent_sdk.server.wire import Form
 
 log = logging.getLogger(__name__)
 
@@ -129,11 +129,12 @@ class Http:
                 size = len(body)
             elif size > len(body):
                 raise RefusedError(400, "Inference-Header-Content-Length is no number of bytes of this body")
-            asked = Asked(served, bytes(body[:size]), body[size:])
+            form = Form.read(served, bytes(body[:size]))
+            inference = form.inference(body[size:])
             began = time.perf_counter()
-            outputs = self._models.infer(served, asked.inference, room, "http")
+            outputs = self._models.infer(served, inference, room, "http")
             took = f"run;dur={(time.perf_counter() - began) * 1e3:.3f}"
-            exchange.answer(200, *asked.answer(outputs, room), fields={"server-timing": took})
+            exchange.answer(200, *form.answer(outputs, room), fields={"server-timing": took})
 
     def _ready(self, exchange: Exchange, _: dict[str, str]) -> None:
         if self._admission.draining:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -104,6 +104,8 @@ class Served:
     ) -> None:
         self.name, self.inputs, self.outputs, self.statistics = name, inputs, outputs, Statistics()
         self.run = run
+        self.forms: dict[bytes, object] = {}
+        """Requests of late, as they were read; see ``wire.Form``."""
         self._takes = {port.name: port for port in (*inputs, *optional)}
         self._gives = {port.name: port for port in outputs}
         for port in (*self._takes.values(), *outputs):
@@ -144,9 +146,9 @@ class Served:
             raise RefusedError(400, "an output is asked for twice")
         return tuple(names) or tuple(self._gives)
 
-    def refuse_missing(self, feed: Mapping[str, np.ndarray]) -> None:
-        """Raise RefusedError where an input was not given."""
-        missing = [port.name for port in self.inputs if port.name not in feed]
+    def refuse_missing(self, given: Collection[str]) -> None:
+        """Raise RefusedError where an input is not among these."""
+        missing = [port.name for port in self.inputs if port.name not in given]
         if missing:
             raise RefusedError(400, f"'{self.name}' also takes {', '.join(missing)}")
 

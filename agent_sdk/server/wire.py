@@ -19,6 +19,9 @@ MOST_SIZES: Final = 32
 """Most dimensions of a tensor."""
 WRITTEN: Final = 64
 """Bytes that a value takes while it is written out: as an object, and as text."""
+KEPT: Final = 64
+"""Forms of requests that are kept read of a network; ``KEPT_BYTES`` each at most."""
+KEPT_BYTES: Final = 4096
 _Name = Annotated[str, Field(min_length=1, max_length=512)]
 _Parameters = Annotated[dict[str, Any], Field(max_length=64)]
 _Size = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
@@ -48,35 +51,62 @@ class _Request(_Message):
     outputs: Annotated[tuple[_Output, ...], Field(max_length=MOST_TENSORS)] = ()
 
 
-class Asked:
-    """A request that was read: what is to be computed, and how the answer is to be written.
+class Form:
+    """What the JSON of a request says: what is to be computed, and how the answer is to be written.
 
     Args:
         served: the network that is asked.
         head: the JSON.
-        tail: the bytes behind it.
 
     Raises:
         RefusedError: it is no request, contradicts itself, or does not fit the network.
     """
 
-    def __init__(self, served: Served, head: bytes, tail: memoryview) -> None:
+    def __init__(self, served: Served, head: bytes) -> None:
         try:
             request = _Request.model_validate_json(head)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"])) or "the body"
             raise RefusedError(400, f"this is no inference request: {where}: {first['msg']}") from None
-        self._served, self._identity = served, request.id
-        deadline_ms, priority = schedule(request.parameters)
-        feed: dict[str, np.ndarray] = {}
-        at = 0
+        self._served, self._identity, self._inputs = served, request.id, request.inputs
+        self._deadline_ms, self._priority = schedule(request.parameters)
+        names = [tensor.name for tensor in request.inputs]
+        if len(set(names)) != len(names):
+            raise RefusedError(400, "an input is given twice")
         for tensor in request.inputs:
-            if tensor.name in feed:
-                raise RefusedError(400, f"input '{printable(tensor.name)}' is given twice")
             served.check(tensor.name, tensor.datatype, tensor.shape)
             schedule({name: value for name, value in tensor.parameters.items() if name == "shared_memory_region"})
-            size = _binary_size(tensor)
+        self._sizes = [_binary_size(tensor) for tensor in request.inputs]
+        served.refuse_missing(names)
+        every = _flag(request.parameters, "binary_data_output", default=False)
+        named = {output.name: output for output in request.outputs}
+        self._outputs = served.wanted([output.name for output in request.outputs])
+        for output in request.outputs:
+            schedule({name: value for name, value in output.parameters.items() if name not in ("timeout", "priority")})
+        self._as_bytes = [
+            _flag(named[name].parameters, "binary_data", default=every) if name in named else every
+            for name in self._outputs
+        ]
+
+    @classmethod
+    def read(cls, served: Served, head: bytes) -> Form:
+        """From the JSON; clients say the same again and again, and what holds no tensor is read once."""
+        known = served.forms.get(head)
+        if isinstance(known, cls):
+            return known
+        made = cls(served, head)
+        if len(head) <= KEPT_BYTES and None not in made._sizes:
+            if len(served.forms) >= KEPT:
+                served.forms.clear()
+            served.forms[head] = made
+        return made
+
+    def inference(self, tail: memoryview) -> Inference:
+        """With the tensors that stand behind the JSON. Raises RefusedError where those are others than it says."""
+        feed: dict[str, np.ndarray] = {}
+        at = 0
+        for tensor, size in zip(self._inputs, self._sizes, strict=True):
             if size is None:
                 feed[tensor.name] = from_values(tensor.name, tensor.datatype, tensor.shape, tensor.data)
                 continue
@@ -86,22 +116,13 @@ class Asked:
             at += size
         if at != len(tail):
             raise RefusedError(400, f"{len(tail)} bytes stand behind the JSON, but its inputs have {at} of them")
-        served.refuse_missing(feed)
-        every = _flag(request.parameters, "binary_data_output", default=False)
-        named = {output.name: output for output in request.outputs}
-        names = served.wanted([output.name for output in request.outputs])
-        for output in request.outputs:
-            schedule({name: value for name, value in output.parameters.items() if name not in ("timeout", "priority")})
-        self._as_bytes = [
-            _flag(named[name].parameters, "binary_data", default=every) if name in named else every for name in names
-        ]
-        self.inference = Inference(feed, names, deadline_ms, priority)
+        return Inference(feed, self._outputs, self._deadline_ms, self._priority)
 
     def answer(self, outputs: Sequence[np.ndarray], room: Room) -> tuple[bytes, list[memoryview]]:
         """The JSON of the answer, and the tensors behind it. Raises RefusedError where there is no room for it."""
         described: list[dict[str, Any]] = []
         tail: list[memoryview] = []
-        for name, array, as_bytes in zip(self.inference.outputs, outputs, self._as_bytes, strict=True):
+        for name, array, as_bytes in zip(self._outputs, outputs, self._as_bytes, strict=True):
             tensor: dict[str, Any] = {"name": name, "datatype": datatype_of(array), "shape": list(array.shape)}
             if as_bytes:
                 tail.append(to_bytes(array))

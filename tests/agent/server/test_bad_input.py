@@ -88,7 +88,7 @@ WRONG: dict[str, tuple[bytes, int, str]] = {
     "deep JSON": (request(b'{"inputs":' + b"[" * 5000 + b"]" * 5000 + b"}"), 400, "no inference request"),
     "no inputs": (request({}), 400, "inputs"),
     "an input missing": (request({"inputs": []}), 400, "also takes x"),
-    "an input twice": (request({"inputs": [WRITTEN, WRITTEN]}), 400, "twice"),
+    "an input twice": (request({"inputs": [WRITTEN, WRITTEN]}), 400, "given twice"),
     "a type that is none": (request({"inputs": [WRITTEN | {"datatype": "FP8"}]}), 400, "FP8"),
     "a size below 0": (request({"inputs": [WRITTEN | {"shape": [-1, 3, 16, 16]}]}), 400, "shape"),
     "a size that is huge": (request({"inputs": [WRITTEN | {"shape": [2**62] * 4}]}), 400, "shape"),

@@ -1,0 +1,319 @@
+"""What a served network costs beside its own run, beside another server, and as a segment on another host.
+
+    nice python -m benchmarks.serving [--rounds 5] [--seconds 5] [--mlserver PYTHON] [--json FILE]
+
+Everything is on this machine, over loopback, with clients that keep their connections and their buffers. ``--mlserver``
+is the interpreter of an environment with ``mlserver`` and ``onnxruntime`` in it; without it there is no row for that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from agent_sdk import Agent
+from agent_sdk.engine import Device
+from agent_sdk.engine.single import whole_run
+from agent_sdk.machine.soc import read_soc
+from agent_sdk.model import read_model
+from agent_sdk.runtimes.offered import discover
+from agent_sdk.runtimes.remote.host import RemoteHost
+from agent_sdk.runtimes.remote.line import Line, request
+from agent_sdk.runtimes.remote.processor import RemoteProcessor
+from agent_sdk.runtimes.remote.settings import HostSettings
+from benchmarks import cli
+from benchmarks.results import Measure, Table, report, verdict
+from benchmarks.session import sized_networks
+
+INFER: Final = 1.6
+RATE: Final = 3.0
+REMOTE_US: Final = 400.0
+RUNS: Final = 400
+CLIENTS: Final = 4
+"""Clients at once where requests per second are counted."""
+PICTURE: Final = (1, 3, 224, 224)
+"""602 KB."""
+ECHO: Final = """
+import socket, sys
+size = int(sys.argv[1])
+listening = socket.create_server(("127.0.0.1", 0))
+print(listening.getsockname()[1], flush=True)
+client, _ = listening.accept()
+client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+memory = memoryview(bytearray(size))
+while True:
+    have = 0
+    while have < size:
+        count = client.recv_into(memory[have:])
+        if not count:
+            sys.exit()
+        have += count
+    client.sendall(memory)
+"""
+RUNTIME: Final = """
+import onnxruntime
+from mlserver import MLModel
+from mlserver.codecs import NumpyCodec
+from mlserver.types import InferenceResponse
+
+class Network(MLModel):
+    async def load(self):
+        self.session = onnxruntime.InferenceSession(self.settings.parameters.uri)
+        return True
+
+    async def predict(self, payload):
+        feed = {one.name: NumpyCodec.decode_input(one) for one in payload.inputs}
+        made = self.session.run(None, feed)
+        names = [one.name for one in self.session.get_outputs()]
+        outputs = [NumpyCodec.encode_output(name, array) for name, array in zip(names, made)]
+        return InferenceResponse(model_name=self.name, outputs=outputs)
+"""
+
+
+def pooled() -> bytes:
+    """A network that reads a picture and computes little."""
+    ends = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, list(PICTURE)),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 14, 14]),
+    ]
+    node = helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[16, 16], strides=[16, 16])
+    graph = helper.make_graph([node], "pooled", ends[:1], ends[1:])
+    made: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return made.SerializeToString()
+
+
+@contextmanager
+def ours(cache: Path, *options: str) -> Iterator[int]:
+    """A server of ours in a process of its own; gives its port."""
+    command = [sys.executable, "-m", "agent_sdk.cli", "serve", "--listen", "127.0.0.1:0", "--grpc", "off", *options]
+    environment = {**os.environ, "HOPE_CACHE_DIR": str(cache), "HOPE_SOLVE_BUDGET_S": "2"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        try:
+            said = ""
+            while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", said)):
+                said = process.stderr.readline()
+                if not said:
+                    raise SystemExit("the server did not start")
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            yield int(found[1])
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+
+@contextmanager
+def theirs(python: str, folder: Path, network: Path) -> Iterator[int]:
+    """An MLServer with the same network; gives its port."""
+    ports = []
+    for _ in range(3):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            ports.append(free.getsockname()[1])
+    (folder / "network.py").write_text(RUNTIME)
+    names = ("http_port", "grpc_port", "metrics_port")
+    settings = dict(zip(names, ports, strict=True)) | {"debug": False, "parallel_workers": 0, "host": "127.0.0.1"}
+    (folder / "settings.json").write_text(json.dumps(settings))
+    model = {"name": "net", "implementation": "network.Network", "parameters": {"uri": str(network)}}
+    (folder / "model-settings.json").write_text(json.dumps(model))
+    command = [str(Path(python).with_name("mlserver")), "start", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, cwd=folder
+    ) as process:
+        try:
+            for _ in range(300):
+                try:
+                    with socket.create_connection(("127.0.0.1", ports[0]), 1):
+                        break
+                except OSError:
+                    time.sleep(0.1)
+            yield ports[0]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+
+def taken(call: Callable[[], object], runs: int = RUNS) -> float:
+    """Median seconds of a call, after a third that does not count."""
+    times = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[runs // 3 :])
+
+
+class Client:
+    """Infers one network over a kept connection, tensors as bytes."""
+
+    def __init__(self, port: int, name: str, feed: np.ndarray, outputs: int) -> None:
+        head = json.dumps(
+            {
+                "inputs": [
+                    {
+                        "name": "x",
+                        "datatype": "FP32",
+                        "shape": list(feed.shape),
+                        "parameters": {"binary_data_size": feed.nbytes},
+                    }
+                ],
+                "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
+            }
+        ).encode()
+        fields = {"host": f"127.0.0.1:{port}", "inference-header-content-length": len(head)}
+        path = f"/v2/models/{name}/infer"
+        self._parts = [
+            request("POST", path, fields, len(head) + feed.nbytes) + head,
+            feed.reshape(-1).view(np.uint8).data,
+        ]
+        self._into = [memoryview(bytearray(outputs))]
+        self._line = Line(("127.0.0.1", port), None, "the server", 10.0)
+
+    def infer(self) -> None:
+        """Ask once. Raises SystemExit where the answer is an error."""
+        reply, said = self._line.ask(self._parts, self._into, 10.0)
+        if reply.status != 200:
+            raise SystemExit(f"the server answers {reply.status}: {said[:200]!r}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._line.close()
+
+
+@contextmanager
+def echo(size: int) -> Iterator[Callable[[], None]]:
+    """A plain echo of so many bytes over TCP, from a process of its own."""
+    with subprocess.Popen([sys.executable, "-c", ECHO, str(size)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        with socket.create_connection(("127.0.0.1", int(process.stdout.readline()))) as client:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sent, memory = bytes(size), memoryview(bytearray(size))
+
+            def once() -> None:
+                client.sendall(sent)
+                have = 0
+                while have < size:
+                    have += client.recv_into(memory[have:])
+
+            yield once
+
+
+def rate(port: int, name: str, feed: np.ndarray, outputs: int, seconds: float) -> float:
+    """Requests per second of several clients at once, each a process of its own."""
+    code = (
+        "import sys, time, numpy as np; from benchmarks.serving import Client; "
+        "port, name, shape, outputs, seconds = int(sys.argv[1]), sys.argv[2], eval(sys.argv[3]), int(sys.argv[4]), "
+        "float(sys.argv[5])\n"
+        "client = Client(port, name, np.zeros(shape, np.float32), outputs)\n"
+        "[client.infer() for _ in range(20)]\nend, count = time.perf_counter() + seconds, 0\n"
+        "while time.perf_counter() < end: client.infer(); count += 1\nprint(count / seconds)"
+    )
+    arguments = [str(port), name, str(feed.shape), str(outputs), str(seconds)]
+    clients = [
+        subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
+        for _ in range(CLIENTS)
+    ]
+    return sum(float(client.communicate()[0]) for client in clients)
+
+
+def served(folder: Path, rounds: int, seconds: float, mlserver: str | None) -> tuple[list[Measure], Table]:
+    """A small network: through the server, beside its own run and an echo; and requests per second beside MLServer."""
+    source = sized_networks()[1]
+    network = folder / "net.onnx"
+    network.write_bytes(source)
+    shape = read_model(source).graph.tensor["x"].shape
+    feed = np.zeros(shape, np.float32)
+    rows, ratios = [], []
+    with ExitStack() as opened:
+        port = opened.enter_context(ours(folder / "served", "--models", str(network), "--processors", "ort@0"))
+        agent = opened.enter_context(Agent(processors="ort@0", cache=folder / "own"))
+        session = opened.enter_context(agent.load(network, background=False))
+        plain = opened.enter_context(echo(feed.nbytes))
+        client = Client(port, "net", feed, feed.nbytes)
+        time.sleep(10)  # the server plans behind its answers
+        for _ in range(rounds):
+            own, bytes_alone, asked = taken(lambda: session.run({"x": feed})), taken(plain), taken(client.infer)
+            ratios.append(asked / (own + bytes_alone))
+            rows.append([f"{feed.nbytes} bytes", *(round(one * 1e6) for one in (own, bytes_alone, asked))])
+        client.close()
+        measures = [
+            verdict("infer over HTTP ÷ the session's run + a plain echo", statistics.median(ratios), INFER),
+        ]
+        if mlserver is not None:
+            ours_per_s = rate(port, "net", feed, feed.nbytes, seconds)
+            peer = folder / "mlserver"
+            peer.mkdir()
+            other = opened.enter_context(theirs(mlserver, peer, network))
+            time.sleep(2)
+            theirs_per_s = rate(other, "net", feed, feed.nbytes, seconds)
+            rows.append(["requests/s: ours, MLServer's", round(ours_per_s), round(theirs_per_s), None])
+            measures.append(verdict("requests/s ÷ MLServer's", ours_per_s / theirs_per_s, RATE, at_least=True))
+    return measures, Table("A 100 µs network", ["what", "own run µs", "echo µs", "infer µs"], rows)
+
+
+def remote(folder: Path, rounds: int) -> tuple[list[Measure], Table]:
+    """A segment on another host of this machine: what it takes beyond itself and an echo."""
+    model = read_model(pooled())
+    feed = {"x": np.random.default_rng(0).random(PICTURE, np.float32)}
+    size = feed["x"].nbytes
+    beyond, rows = [], []
+    with (
+        ours(folder / "edge", "--lend", "--processors", "ort@1") as port,
+        echo(size) as plain,
+        Device(discover("ort@0")) as here,
+    ):
+        host = RemoteHost("edge1", HostSettings(address=f"http://127.0.0.1:{port}"))
+        lent = RemoteProcessor(host, host.offer.processors[0], frozenset(read_soc().cores))
+        with (
+            Device([lent]) as there,
+            whole_run(model, lent, there) as far,
+            whole_run(model, here.processors["ort@0"], here) as near,
+        ):
+            for _ in range(rounds):
+                own, bytes_alone, asked = taken(lambda: near.run(feed)), taken(plain), taken(lambda: far.run(feed))
+                beyond.append((asked - own - bytes_alone) * 1e6)
+                rows.append([f"{size} bytes", *(round(one * 1e6) for one in (own, bytes_alone, asked))])
+    what = "a remote segment, 602 KB in: beyond itself and an echo, µs"
+    return [verdict(what, statistics.median(beyond), REMOTE_US)], Table(
+        "A remote segment", ["what", "own run µs", "echo µs", "remote µs"], rows
+    )
+
+
+def main() -> None:
+    parser = cli.measuring("serving", __doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--mlserver", metavar="PYTHON")
+    options = parser.parse_args()
+    measures: list[Measure] = []
+    tables: Sequence[Table] = ()
+    for part in (
+        lambda own: served(own, options.rounds, options.seconds, options.mlserver),
+        lambda own: remote(own, options.rounds),
+    ):
+        with tempfile.TemporaryDirectory() as name:
+            found, table = part(Path(name))
+        measures += found
+        tables = [*tables, table]
+    report(options.json, measures, tables)
+
+
+if __name__ == "__main__":
+    main()
