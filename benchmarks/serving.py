@@ -4,6 +4,7 @@
 
 Everything is on this machine, over loopback, with clients that keep their connections and their buffers. ``--mlserver``
 is the interpreter of an environment with ``mlserver`` and ``onnxruntime`` in it; without it there is no row for that.
+It takes no bytes over HTTP, so that its clients write numbers out.
 """
 
 from __future__ import annotations
@@ -161,29 +162,20 @@ def taken(call: Callable[[], object], runs: int = RUNS) -> float:
 
 
 class Client:
-    """Infers one network over a kept connection, tensors as bytes."""
+    """Infers one network over a kept connection: tensors as bytes, or as numbers written out."""
 
-    def __init__(self, port: int, name: str, feed: np.ndarray, outputs: int) -> None:
-        head = json.dumps(
-            {
-                "inputs": [
-                    {
-                        "name": "x",
-                        "datatype": "FP32",
-                        "shape": list(feed.shape),
-                        "parameters": {"binary_data_size": feed.nbytes},
-                    }
-                ],
-                "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
-            }
-        ).encode()
-        fields = {"host": f"127.0.0.1:{port}", "inference-header-content-length": len(head)}
+    def __init__(self, port: int, name: str, feed: np.ndarray, outputs: int, *, as_bytes: bool = True) -> None:
+        given: dict[str, object] = {"name": "x", "datatype": "FP32", "shape": list(feed.shape)}
+        given |= {"parameters": {"binary_data_size": feed.nbytes}} if as_bytes else {"data": feed.ravel().tolist()}
+        wanted = {"name": "y", "parameters": {"binary_data": as_bytes}}
+        head = json.dumps({"inputs": [given], "outputs": [wanted]}).encode()
+        tail = feed.reshape(-1).view(np.uint8).data if as_bytes else memoryview(b"")
+        fields: dict[str, str | int] = {"host": f"127.0.0.1:{port}", "content-type": "application/json"}
+        if as_bytes:
+            fields["inference-header-content-length"] = len(head)
         path = f"/v2/models/{name}/infer"
-        self._parts = [
-            request("POST", path, fields, len(head) + feed.nbytes) + head,
-            feed.reshape(-1).view(np.uint8).data,
-        ]
-        self._into = [memoryview(bytearray(outputs))]
+        self._parts = [request("POST", path, fields, len(head) + len(tail)) + head, tail]
+        self._into = [memoryview(bytearray(outputs))] if as_bytes else []
         self._line = Line(("127.0.0.1", port), None, "the server", 10.0)
 
     def infer(self) -> None:
@@ -215,17 +207,16 @@ def echo(size: int) -> Iterator[Callable[[], None]]:
             yield once
 
 
-def rate(port: int, name: str, feed: np.ndarray, outputs: int, seconds: float) -> float:
+def rate(port: int, feed: np.ndarray, seconds: float, *, as_bytes: bool) -> float:
     """Requests per second of several clients at once, each a process of its own."""
     code = (
-        "import sys, time, numpy as np; from benchmarks.serving import Client; "
-        "port, name, shape, outputs, seconds = int(sys.argv[1]), sys.argv[2], eval(sys.argv[3]), int(sys.argv[4]), "
-        "float(sys.argv[5])\n"
-        "client = Client(port, name, np.zeros(shape, np.float32), outputs)\n"
+        "import sys, time, numpy as np; from benchmarks.serving import Client\n"
+        "feed, seconds = np.zeros(eval(sys.argv[2]), np.float32), float(sys.argv[3])\n"
+        "client = Client(int(sys.argv[1]), 'net', feed, feed.nbytes, as_bytes=eval(sys.argv[4]))\n"
         "[client.infer() for _ in range(20)]\nend, count = time.perf_counter() + seconds, 0\n"
         "while time.perf_counter() < end: client.infer(); count += 1\nprint(count / seconds)"
     )
-    arguments = [str(port), name, str(feed.shape), str(outputs), str(seconds)]
+    arguments = [str(port), str(feed.shape), str(seconds), str(as_bytes)]
     clients = [
         subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
         for _ in range(CLIENTS)
@@ -257,12 +248,12 @@ def served(folder: Path, rounds: int, seconds: float, mlserver: str | None) -> t
             verdict("infer over HTTP ÷ the session's run + a plain echo", statistics.median(ratios), INFER),
         ]
         if mlserver is not None:
-            ours_per_s = rate(port, "net", feed, feed.nbytes, seconds)
+            ours_per_s = rate(port, feed, seconds, as_bytes=True)
             peer = folder / "mlserver"
             peer.mkdir()
             other = opened.enter_context(theirs(mlserver, peer, network))
             time.sleep(2)
-            theirs_per_s = rate(other, "net", feed, feed.nbytes, seconds)
+            theirs_per_s = rate(other, feed, seconds, as_bytes=False)
             rows.append(["requests/s: ours, MLServer's", round(ours_per_s), round(theirs_per_s), None])
             measures.append(verdict("requests/s ÷ MLServer's", ours_per_s / theirs_per_s, RATE, at_least=True))
     return measures, Table("A 100 µs network", ["what", "own run µs", "echo µs", "infer µs"], rows)
