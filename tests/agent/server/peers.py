@@ -1,0 +1,141 @@
+"""Other servers of the protocol, real ones, in environments of their own: their packages do not go with ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+MLSERVER = """
+import onnxruntime
+from mlserver import MLModel
+from mlserver.codecs import NumpyCodec
+from mlserver.types import InferenceResponse
+
+class Network(MLModel):
+    async def load(self):
+        self.session = onnxruntime.InferenceSession(self.settings.parameters.uri)
+        return True
+
+    async def predict(self, payload):
+        made = self.session.run(None, {one.name: NumpyCodec.decode_input(one) for one in payload.inputs})
+        names = [one.name for one in self.session.get_outputs()]
+        outputs = [NumpyCodec.encode_output(name, array) for name, array in zip(names, made)]
+        return InferenceResponse(model_name=self.name, outputs=outputs)
+"""
+TRITON = """
+import sys
+
+sys.path.insert(0, "{packages}")
+import onnxruntime
+import triton_python_backend_utils as backend
+
+class TritonPythonModel:
+    def initialize(self, arguments):
+        self.session = onnxruntime.InferenceSession("{network}")
+
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            feed = {{"x": backend.get_input_tensor_by_name(request, "x").as_numpy()}}
+            answers.append(backend.InferenceResponse([backend.Tensor("y", self.session.run(None, feed)[0])]))
+        return answers
+"""
+CONFIG = """
+backend: "python"
+max_batch_size: 0
+input [ { name: "x" data_type: TYPE_FP32 dims: [1, 3, 16, 16] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [1, 10] } ]
+"""
+
+
+def environment(variable: str, package: str) -> Path:
+    """The environment that a variable names. Skips the test where it names none."""
+    folder = os.environ.get(variable)
+    if not folder:
+        cure = f"python -m venv DIR; DIR/bin/pip install {package} onnxruntime; export {variable}=DIR"
+        pytest.skip(f"no {package} to compare with: {cure}")
+    return Path(folder)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at."""
+    found = []
+    for _ in range(count):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            found.append(free.getsockname()[1])
+    return found
+
+
+@contextmanager
+def started(command: list[str], port: int, folder: Path, **variables: str) -> Iterator[None]:
+    """A server in a process of its own, once it listens."""
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen(
+            command, stdout=log, stderr=log, cwd=folder, env={**os.environ, **variables}, start_new_session=True
+        ) as process,
+    ):
+        try:
+            end = time.monotonic() + 60
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port), 1).close()
+                    break
+                except OSError:
+                    assert process.poll() is None, (folder / "log").read_text()[-9000:]
+                    assert time.monotonic() < end, (folder / "log").read_text()[-9000:]
+                    time.sleep(0.1)
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(20)
+            finally:
+                process.kill()
+
+
+@contextmanager
+def mlserver(folder: Path, network: Path) -> Iterator[Mapping[str, int]]:
+    """An MLServer with the network ``branching``: its ports."""
+    python = environment("HOPE_MLSERVER", "mlserver")
+    http, grpc, metrics = free_ports(3)
+    (folder / "network.py").write_text(MLSERVER)
+    settings = {"http_port": http, "grpc_port": grpc, "metrics_port": metrics, "parallel_workers": 0, "debug": False}
+    (folder / "settings.json").write_text(json.dumps(settings | {"host": "127.0.0.1"}))
+    model = {"name": "branching", "implementation": "network.Network", "parameters": {"uri": str(network)}}
+    (folder / "model-settings.json").write_text(json.dumps(model))
+    with started([str(python / "bin" / "mlserver"), "start", "."], grpc, folder, PYTHONPATH=str(folder)):
+        time.sleep(1)
+        yield {"http": http, "grpc": grpc}
+
+
+@contextmanager
+def triton(folder: Path, network: Path) -> Iterator[Mapping[str, int]]:
+    """A Triton with the network ``branching`` in its Python backend: its ports."""
+    python = environment("HOPE_TRITON", "nvidia-pytriton")
+    packages = next((python / "lib").glob("python*/site-packages"))
+    server = packages / "pytriton" / "tritonserver"
+    backends = folder / "backends" / "python"
+    backends.mkdir(parents=True)
+    version = packages.parent.name.removeprefix("python")
+    for file in (*(server / "backends" / "python").iterdir(), *(server / "python_backend_stubs" / version).iterdir()):
+        (backends / file.name).symlink_to(file)
+    model = folder / "models" / "branching"
+    (model / "1").mkdir(parents=True)
+    (model / "config.pbtxt").write_text(CONFIG)
+    (model / "1" / "model.py").write_text(TRITON.format(network=network, packages=packages))
+    http, grpc = free_ports(2)
+    command = [str(server / "bin" / "tritonserver"), "--model-repository", str(folder / "models")]
+    command += ["--backend-directory", str(folder / "backends"), "--allow-metrics", "false"]
+    command += ["--http-port", str(http), "--grpc-port", str(grpc), "--http-address", "127.0.0.1"]
+    with started(command, http, folder, PYTHONPATH=str(packages)):
+        yield {"http": http, "grpc": grpc}
