@@ -178,6 +178,10 @@ class PlanSupplier(Forks):
             lambda client: client.submitting(question.graph, lambda: client.plan(question.request, wait_s=wait_s))
         )
 
+    def joint(self, request: PlanRequest, wait_s: float | None) -> ServedPlan:
+        """The planner's plan of several networks, all of which it knows."""
+        return self._call(lambda client: client.plan(request, wait_s=wait_s))
+
     def hold(self, observations: Observations) -> bool:
         """Keep figures until they are sent; say whether the disk took them."""
         return self._unsent.keep(digest(observations.upload_id), observations)
