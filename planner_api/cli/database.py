@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
+from hope_schema.wording import plural
 from planner_api.cli.client import PLANNER_VARIABLE, RefusedError
-from planner_api.cli.show import plural
 from planner_api.db import backup as backups
 from planner_api.db.engine import Database, DatabaseUrlError, parse_url, shown
 from planner_api.db.migrate import SchemaError, current_revision, upgrade

@@ -11,9 +11,9 @@ import click
 from pydantic import ValidationError
 
 from hope_schema import Observations, Profile
+from hope_schema.wording import plural
 from planner_api.cli.asking import at_a_planner, waiting
 from planner_api.cli.client import open_client, send
-from planner_api.cli.show import plural
 from planner_api.errors import UsageError
 
 DEVICE = "admin"

@@ -78,11 +78,6 @@ def cell(value: Any) -> str:
     return text if text.isprintable() else json.dumps(text)
 
 
-def plural(number: int, noun: str) -> str:
-    """``1 row``, ``2 rows``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def _styled(text: str) -> Text:
     text = text.replace("rolled_back", "rolled back")
     return Text(text, style=STYLES.get(text, ""))

@@ -79,16 +79,26 @@ def _among(versions: list[PlanVersion], plan_id: str, wanted: int) -> PlanVersio
 
 
 def _version(row: Any) -> PlanVersion:
-    mean = row.log_sum / row.timed if row.timed else None
-    spread = math.sqrt(max(0.0, row.log_squares / row.timed - mean * mean)) if mean is not None else None
-    results = message_of(
-        Results,
-        row,
-        measured_us=None if mean is None else math.exp(mean),
-        p99_us=math.exp(row.tail_log_sum / row.tails) if row.tails else None,
-        spread=None if spread is None else math.expm1(spread),
-    )
+    results = message_of(Results, row, measured_us=measured_us(row), p99_us=p99_us(row), spread=_spread(row))
     return message_of(PlanVersion, row, served=row.version == (row.served_version or row.newest), results=results)
+
+
+def measured_us(row: Any) -> float | None:
+    """The geometric mean of all reports on a version, from its sums; None where there is none."""
+    return math.exp(row.log_sum / row.timed) if row.timed else None
+
+
+def p99_us(row: Any) -> float | None:
+    """The geometric mean of devices' 99th percentiles of a version, from its sums; None where there is none."""
+    return math.exp(row.tail_log_sum / row.tails) if row.tails else None
+
+
+def _spread(row: Any) -> float | None:
+    """The geometric standard deviation of all reports on a version, less one; None where there is none."""
+    if not row.timed:
+        return None
+    mean = row.log_sum / row.timed
+    return math.expm1(math.sqrt(max(0.0, row.log_squares / row.timed - mean * mean)))
 
 
 def _ratio(after: float | None, before: float | None) -> float | None:

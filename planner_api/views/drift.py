@@ -23,16 +23,6 @@ def of_version(measured_us: float | None, predicted_us: float | None) -> float |
     return measured_us / predicted_us - 1.0 if measured_us is not None and predicted_us else None
 
 
-def measured_us(row: Any) -> float | None:
-    """The geometric mean of all reports on a version, from its sums; None where there is none."""
-    return math.exp(row.log_sum / row.timed) if row.timed else None
-
-
-def p99_us(row: Any) -> float | None:
-    """The geometric mean of devices' 99th percentiles of a version, from its sums; None where there is none."""
-    return math.exp(row.tail_log_sum / row.tails) if row.tails else None
-
-
 async def median(session: AsyncSession) -> float | None:
     """The drift of the plan that the middle one of all reports is about.
 

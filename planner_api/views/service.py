@@ -18,6 +18,7 @@ from planner_api.db.messages import message_of, messages_of
 from planner_api.db.tables import ModelRow, ProfileRow
 from planner_api.plans import repository as plan_rows
 from planner_api.plans.ahead import per_status
+from planner_api.plans.history import measured_us, p99_us
 from planner_api.profiles import repository as profile_rows
 from planner_api.views import drift, repository
 
@@ -93,8 +94,8 @@ async def plans(database: Database, *, where: dict[str, str], after: str, limit:
             plan_id=row.id,
             age_s=None if row.created_at is None else max(0.0, (now - row.created_at).total_seconds()),
             hit_rate=_share(row.hits, row.hits + row.misses),
-            drift=drift.of_version(drift.measured_us(row), row.makespan_us),
-            p99_us=drift.p99_us(row),
+            drift=drift.of_version(measured_us(row), row.makespan_us),
+            p99_us=p99_us(row),
             missed=_share(row.missed, row.deadlines),
         ),
     )
