@@ -29,12 +29,11 @@ class StoredReply(Response):
 
     def __init__(self, body_zstd: bytes, accept_encoding: str, headers: Mapping[str, str] | None = None) -> None:
         self._as_stored = reads_zstd(accept_encoding)
-        super().__init__(body_zstd, headers=headers)
-        self.headers["Vary"] = "Accept-Encoding"
         if self._as_stored:
-            self.headers["Content-Encoding"] = "zstd"
+            own = {"Vary": "Accept-Encoding", "Content-Encoding": "zstd"}
         else:
-            self.headers["Content-Length"] = str(zstandard.frame_content_size(body_zstd))
+            own = {"Vary": "Accept-Encoding", "Content-Length": str(zstandard.frame_content_size(body_zstd))}
+        super().__init__(body_zstd, headers=own | dict(headers or {}))
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Send the answer; each piece is made once the client has read most of those before."""
