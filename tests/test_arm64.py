@@ -19,11 +19,13 @@ import pytest
 from tests import CAMPAIGN
 
 ROOT = Path(__file__).parent.parent
-SOURCES = ("agent_sdk", "hope_schema", "planner_api", "hope_zoo", "tests", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("agent_sdk", "hope_schema", "planner_api", "hope_zoo", "pyproject.toml", "README.md", "LICENSE")
+TESTS = ("tests", "benchmarks")
 NEEDED = ("debootstrap", "qemu-aarch64-static", "chroot", "unshare")
 PACKAGES = "python3,python3-venv,python3-dev,gcc,libc6-dev"
 EXTRAS = ".[agent,cli,planner]"
-FOR_TESTS = ("hypothesis", "psutil", "pytest", "pytest-timeout")
+FOR_TESTS = ("hypothesis", "openvino>=2025.3", "psutil", "pytest", "pytest-timeout")
+BUILD = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
 GLIBC = range(17, 37)
 """Releases of the C library, 2.17 and later, whose wheels run in the root."""
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
@@ -114,10 +116,10 @@ mount --bind '{self.cpuinfo}' '{self.root}/proc/cpuinfo'
 mount --rbind /sys '{self.root}/sys'
 mount --rbind /dev '{self.root}/dev'
 exec chroot '{self.root}' /usr/bin/env -i PATH=/venv/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
-QEMU_CPU=cortex-a72 PYTHONPATH=/src bash -e -c "$1"
+QEMU_CPU=cortex-a72 PYTHONPATH=/tests bash -e -c "$1"
 """
         command = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "sh", "-c"]
-        said = ran([*command, mounts, "sh", f"cd /src && {script}"], seconds)
+        said = ran([*command, mounts, "sh", f"cd /tests && {script}"], seconds)
         print(said[-3000:])
         return said
 
@@ -126,9 +128,8 @@ def wheels(target: Path) -> None:
     """Wheels for arm64 of all that the root installs, found by this machine's pip in the ways it is set up with."""
     built = [f"--platform=manylinux_2_{minor}_aarch64" for minor in GLIBC]
     platforms = [*built, "--platform=manylinux2014_aarch64", "--python-version=3.11", "--only-binary=:all:"]
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "-c", "constraints.txt", "-d", target]
-    ran([*pip, *platforms, EXTRAS, *FOR_TESTS, *build], 600)
+    ran([*pip, *platforms, EXTRAS, *FOR_TESTS, *BUILD], 600)
 
 
 def register_emulator() -> None:
@@ -149,25 +150,29 @@ def arm(tmp_path_factory: pytest.TempPathFactory) -> Arm:
     ran(["debootstrap", *options, "bookworm", made.root], 900)
     ran(["chroot", made.root, "/debootstrap/debootstrap", "--second-stage"], 1800, QEMU_CPU="cortex-a72")
     wheels(made.root / "wheels")
-    shipped = shutil.ignore_patterns("__pycache__", "*.so")
-    for name in SOURCES:
-        source, target = ROOT / name, made.root / "src" / name
-        if source.is_dir():
-            shutil.copytree(source, target, ignore=shipped)
-        else:
-            shutil.copy(source, target)
-    said = made.inside(
-        "python3 -m venv /venv; /venv/bin/python -m pip install --quiet --no-index --find-links /wheels "
-        f"'{EXTRAS}' ./hope_zoo {' '.join(FOR_TESTS)}; "
-        "cd /; PYTHONPATH= /venv/bin/python -c 'import platform, agent_sdk.native as n; "
-        "print(platform.machine(), n.library())'",
+    install(made)
+    return made
+
+
+def install(arm: Arm) -> None:
+    """Copy what is built and what is tested, build the one in there and lay the other beside it."""
+    for folder, names in (("src", SOURCES), ("tests", TESTS)):
+        shutil.rmtree(arm.root / folder, ignore_errors=True)
+        (arm.root / folder).mkdir()
+        for name in names:
+            source, target = ROOT / name, arm.root / folder / name
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+            else:
+                shutil.copy(source, target)
+    wanted = " ".join(f"'{name}'" for name in (EXTRAS, "./hope_zoo", *FOR_TESTS, *BUILD))
+    said = arm.inside(
+        "python3 -m venv /venv; cd /src; /venv/bin/python -m pip install --quiet --no-index --find-links /wheels "
+        f"{wanted}; cd /; python -c 'import platform, agent_sdk.native as n; print(platform.machine(), n.library())'",
         1800,
     )
     assert "aarch64" in said
     assert "lanes.so" in said
-    # The sources' own copy is what tests import, for they stand beside them.
-    made.inside("python agent_sdk/native/building.py", 300)
-    return made
 
 
 def test_the_engine_passes_its_tests(arm: Arm) -> None:

@@ -37,6 +37,7 @@ class Device(Closes, Forks):
     Attributes:
         processors: by id.
         arbiter: who holds which of their resources.
+        cores: the CPUs on which they compute.
         threads: what walks the lanes of plans; None where plans run in sequence, for want of the native library.
         forked: whether this is a child of the process that opened the device: threads and locks stayed behind there.
     """
@@ -51,6 +52,7 @@ class Device(Closes, Forks):
         watch_forks(self)
         library = native.library()
         self.arbiter = Arbiter(library)
+        self.cores = frozenset[int]().union(*(processor.caller_cores for processor in self.processors.values()))
         # The cores of the processor that has most of them: a lane's thread serves all that share its first resource.
         most = sorted(self.processors.values(), key=lambda one: len(one.caller_cores))
         self.threads = library and LaneThreads({lane_of(one): one.caller_cores for one in most}, library)

@@ -113,7 +113,7 @@ class Executor(Closes):
         self._home = program.work[0].lane
         self._compiled = Compiled(program)
         try:
-            flights = [Flight(self._compiled, device.arbiter) for _ in range(in_flight)]
+            flights = [Flight(self._compiled, device.arbiter, device.cores) for _ in range(in_flight)]
             device.register(self)
         except BaseException:
             self._compiled.close()
@@ -277,12 +277,13 @@ class Executor(Closes):
         others = [lane for lane in range(len(self.program.lanes)) if lane != run.home]
         threads = self.device.threads.take([self.program.lanes[lane] for lane in others])
         run.threads = dict(zip(others, threads, strict=True))
-        loop.begin(start)
+        aside = loop.begin(start)
         try:
             run.interrupts.tell(run.fail)
             loop.hand_out(run.threads)
             if run.home >= 0:
-                self._drive(run, loop)
+                seat = (self.device.cores,) if aside else self.program.seats[run.home]
+                self._drive(run, loop, seat)
             run.interrupts.listen()
             if not loop.wait(-1.0 if end == inf else max(end - monotonic(), 0.0)):
                 raise RunTimeoutError(f"the run took longer than allowed; {self._state(loop)}")
@@ -297,14 +298,14 @@ class Executor(Closes):
                 self._give_up(run, loop, error)
             raise
 
-    def _drive(self, run: _Run, loop: NativeLoop) -> None:
-        """Serve the caller's lane of a run, bound to its CPUs meanwhile.
+    def _drive(self, run: _Run, loop: NativeLoop, cores: Sequence[frozenset[int]]) -> None:
+        """Serve the caller's lane of a run, bound meanwhile to CPUs: those at its beginning, and those at its end.
 
         Failures stay in the run, that the CPUs are gone among them.
         """
         row = self.program.by_lane[run.home]
         try:
-            with bound_to(*self.program.seats[run.home]) as seat:
+            with bound_to(*cores) as seat:
                 loop.drive(run.home, interruptible=run.interrupts.cancels)
                 if loop.done(run.home) < len(row):
                     seat.last = None

@@ -61,6 +61,7 @@ class Flight:
     Args:
         compiled: whose executables it calls.
         arbiter: who grants the resources of its segments.
+        cores: the CPUs among which its threads may move where others disturb them.
 
     Attributes:
         program: what was bound.
@@ -69,7 +70,7 @@ class Flight:
         first: whether no run has ended well in it.
     """
 
-    def __init__(self, compiled: Compiled, arbiter: Arbiter) -> None:
+    def __init__(self, compiled: Compiled, arbiter: Arbiter, cores: frozenset[int]) -> None:
         self.program = program = compiled.program
         self.first = True
         self._executables = compiled.executables
@@ -81,7 +82,7 @@ class Flight:
         self.loop: NativeLoop | SequentialLoop = (
             SequentialLoop(code, program.work, seats, arbiter)
             if arbiter.library is None
-            else NativeLoop(code, seats, arbiter)
+            else NativeLoop(code, seats, arbiter, cores)
         )
         self._loads = self._plan_loads()
         graph = program.graph

@@ -167,9 +167,22 @@ class SequentialLoop(Loop):
 
 
 class NativeLoop(Loop):
-    """Lanes outside the interpreter: the code as steps for ``lanes.c``. What only Python can do is called back."""
+    """Lanes outside the interpreter: the code as steps for ``lanes.c``. What only Python can do is called back.
 
-    def __init__(self, code: Code, seats: Sequence[frozenset[int]], arbiter: Arbiter) -> None:
+    Args:
+        code: per lane what it does.
+        seats: per lane the CPUs that its thread is bound to first.
+        arbiter: who grants resources.
+        cores: where threads may go that keep losing their CPUs to others; empty: they stay.
+    """
+
+    def __init__(
+        self,
+        code: Code,
+        seats: Sequence[frozenset[int]],
+        arbiter: Arbiter,
+        cores: frozenset[int] = frozenset(),
+    ) -> None:
         library = arbiter.library
         assert library is not None
         self._library = library
@@ -180,6 +193,8 @@ class NativeLoop(Loop):
         if not self._run:
             raise MemoryError("no memory for a run's counters")
         weakref.finalize(self, library.hope_close, self._run).atexit = False
+        self._cores = _mask(cores)
+        library.hope_may_use(self._run, self._cores)
         steps = Steps(code, arbiter)
         self._told = steps.told
         self._errors = steps.errors
@@ -201,11 +216,17 @@ class NativeLoop(Loop):
                 keys = start.offsets[lane].ctypes.data if start.offsets else None
                 self._library.hope_keys(self._run, lane, keys)
 
-    def begin(self, start: Start) -> None:
-        """Start a run, whose lanes are walked by ``drive`` and ``hand_out``."""
+    def begin(self, start: Start) -> bool:
+        """Start a run, whose lanes are walked by ``drive`` and ``hand_out``; whether their threads step aside in it."""
         self._errors.clear()
         self._order(start)
-        self._library.hope_begin(self._run, start.first, start.key, start.ages)
+        return bool(self._library.hope_begin(self._run, start.first, start.key, start.ages))
+
+    @property
+    def aside(self) -> int:
+        """For how many runs its threads may move among all ``cores``, because others keep taking those they had."""
+        runs: int = self._library.hope_aside(self._run)
+        return runs
 
     def drive(self, lane: int, *, interruptible: bool) -> None:
         """Walk a lane to its end, or until the run is stopped; what fails stops it and is kept."""

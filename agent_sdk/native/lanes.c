@@ -17,6 +17,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -27,6 +28,10 @@ enum {
     SHY = 16, SHYEST = 4096,/* waits that go straight to sleep after such a yield: doubled each time, up to this */
     GLANCE_NS = 200000000,  /* how long the caller sleeps at most: a signal just before it fell asleep wakes nobody */
     BRIEF_NS = 500000,      /* runs that end sooner are not worth moving a thread for that stands where it should */
+    LOST_NS = 16000000,     /* a bound thread that loses its core to others more often than that steps aside; a slice of
+                             * the kernel's scheduler is 3 to 4 ms, and so is what it then waits */
+    JUDGED_NS = 50000000,   /* what bound threads work before that is judged */
+    ASIDE = 16, MOST_ASIDE = 1024,  /* runs for which they step aside: doubled where it is no better then, up to this */
     CALLS = 2               /* whom each wakes; a call takes a few microseconds of who makes it */
 };
 #define FINISHED UINT32_MAX
@@ -87,6 +92,9 @@ struct run {
     int32_t ages;
     int32_t lanes, first;
     int32_t brief;          /* whether the run before took less than BRIEF_NS */
+    const cpu_set_t *cpus;  /* all that threads may use which step aside from where they are bound; NULL: they do not */
+    int32_t aside, spell;   /* runs for which they still do, and how many the last time */
+    atomic_llong worked, lost;  /* nanoseconds of bound threads since it was judged, and how often they lost their core */
     _Alignas(LINE) atomic_int stop;
     atomic_int failures, sleepers;
     _Alignas(LINE) atomic_uint ended;   /* of the lanes that resting threads walk, */
@@ -337,8 +345,30 @@ static void wind_up(const struct step *failed, const struct step *end) {
         if (step->b && step - step->b < failed) step->operation == CALL_AGAIN ? call_again(step) : call(step);
 }
 
+/* How often the calling thread has lost its core to others. */
+static int64_t losses(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_THREAD, &usage) ? 0 : usage.ru_nivcsw;
+}
+
+/* Where somebody else keeps computing on a core to which a thread is bound, both get half of it while other cores may be
+ * idle: threads of other sessions that spin, other processes. The kernel finds a free core for a thread that may move. */
+static void judge(struct run *run) {
+    if (run->aside) {
+        run->aside--;
+        return;
+    }
+    int64_t worked = atomic_load(&run->worked), lost = atomic_load(&run->lost);
+    if (!run->cpus || worked < JUDGED_NS) return;
+    int often = lost * LOST_NS > worked;
+    run->spell = !often ? 0 : !run->spell ? ASIDE : run->spell < MOST_ASIDE ? 2 * run->spell : MOST_ASIDE;
+    run->aside = run->spell;
+    atomic_store(&run->worked, 0);
+    atomic_store(&run->lost, 0);
+}
+
 /* Walks one lane of a run to its end; 1: until it waits for long, where it `glances`, and holds nothing meanwhile. */
-static int walk(struct run *run, int me, int glances) {
+static int walk_steps(struct run *run, int me, int glances) {
     struct lane *lane = &run->lane[me];
     int64_t *stamps = lane->stamps + lane->stamped;
     const struct step *end = lane->steps + lane->steps_count;
@@ -360,7 +390,7 @@ static int walk(struct run *run, int me, int glances) {
             status = enter(run, lane, (uint64_t)step->a, step->b, glances);
             break;
         case BIND:
-            if (sched_setaffinity(0, (size_t)step->b, (const cpu_set_t *)step->a)) status = errno;
+            if (!run->aside && sched_setaffinity(0, (size_t)step->b, (const cpu_set_t *)step->a)) status = errno;
             break;
         case CALL_ONCE:
             if (!run->first) break;
@@ -392,6 +422,16 @@ static int walk(struct run *run, int me, int glances) {
     leave(run->arbiter, lane->held);
     lane->held = 0;
     return 0;
+}
+
+/* The same, and notes how often its thread lost its core meanwhile. */
+static int walk(struct run *run, int me, int glances) {
+    if (!run->cpus || run->aside || run->brief) return walk_steps(run, me, glances);
+    int64_t began = now(), before = losses();
+    int again = walk_steps(run, me, glances);
+    atomic_fetch_add(&run->lost, losses() - before);
+    atomic_fetch_add(&run->worked, now() - began);
+    return again;
 }
 
 /* The same in the calling thread. `interruptible`: the main thread's, which Ctrl-C stops. 1: look for signals and call
@@ -452,7 +492,8 @@ EXPORT int hope_rest(struct rest *rest) {
         for (int i = 0; i < CALLS && rest->next[i]; i++) rouse(rest->next[i], LANE);
         struct run *run = rest->run;
         struct lane *lane = &run->lane[rest->lane];
-        if (lane->seat && sched_setaffinity(0, sizeof *lane->seat, lane->seat)) fail(run, lane, lane->seat_index, errno);
+        const cpu_set_t *seat = lane->seat && run->aside ? run->cpus : lane->seat;
+        if (seat && sched_setaffinity(0, sizeof *seat, seat)) fail(run, lane, lane->seat_index, errno);
         else walk(run, rest->lane, 0);
         publish(run, rest->lane, FINISHED);
         if (atomic_exchange(&lane->owner, GONE) == LEFT) return 1;
@@ -484,7 +525,9 @@ EXPORT int hope_failure(struct run *run, int lane, int64_t *found) {
     return one->failed >= 0;
 }
 
-EXPORT void hope_begin(struct run *run, int first, int64_t key, int ages) {
+/* Returns whether threads step aside in this run. */
+EXPORT int hope_begin(struct run *run, int first, int64_t key, int ages) {
+    judge(run);
     run->first = first;
     run->key = key;
     run->ages = ages;
@@ -500,6 +543,7 @@ EXPORT void hope_begin(struct run *run, int first, int64_t key, int ages) {
         atomic_store(&lane->done, 0);
     }
     atomic_store(&run->stop, 0);
+    return run->aside > 0;
 }
 
 static int stands_on(const cpu_set_t *cpus) {
@@ -516,13 +560,14 @@ enum { STOPPED = 1 << 30, UNFINISHED };
 EXPORT int hope_alone(struct run *run, int first, int64_t key, int ages, const cpu_set_t *cpus, int interruptible,
                       int resumed) {
     cpu_set_t before;
+    if (!resumed) hope_begin(run, first, key, ages);
+    if (cpus && run->aside) cpus = run->cpus;
     int away = run->lane[0].moves, stays = !away && run->brief && cpus && stands_on(cpus);
     int moves = (cpus || away) && !stays && !sched_getaffinity(0, sizeof before, &before);
     int there = !cpus || stays || (moves && CPU_EQUAL(&before, cpus));
     if (!there && sched_setaffinity(0, sizeof *cpus, cpus)) return -errno;
     moves &= away || !there;
     int64_t began = now();
-    if (!resumed) hope_begin(run, first, key, ages);
     int again = hope_drive(run, 0, interruptible);
     run->brief = now() - began < BRIEF_NS;
     if (moves) sched_setaffinity(0, sizeof before, &before);
@@ -540,6 +585,12 @@ EXPORT void hope_lane(struct run *run, int lane, const struct step *steps, int64
     run->lane[lane].seat_index = seat_index;
     for (int64_t i = 0; i < count; i++) run->lane[lane].moves |= steps[i].operation == BIND;
 }
+
+/* The CPUs among which threads may move that step aside, which the caller keeps. */
+EXPORT void hope_may_use(struct run *run, const cpu_set_t *cpus) { run->cpus = cpus; }
+
+/* For how many runs they still step aside. */
+EXPORT int hope_aside(struct run *run) { return run->aside; }
 
 /* What is added to a run's key per segment of a lane; NULL: nothing. The caller keeps it. */
 EXPORT void hope_keys(struct run *run, int lane, const int64_t *keys) { run->lane[lane].keys = keys; }

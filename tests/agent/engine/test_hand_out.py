@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -43,7 +46,9 @@ Task = tuple[tuple[Event, ...], Callable[[], object]]
 """What a piece of work waits for, and what it does."""
 
 
-def loop_of(*rows: Sequence[Task]) -> NativeLoop:
+def loop_of(
+    *rows: Sequence[Task], seats: Sequence[frozenset[int]] = (), cores: frozenset[int] = frozenset()
+) -> NativeLoop:
     """A loop with a lane per row."""
     code = [
         [
@@ -54,7 +59,7 @@ def loop_of(*rows: Sequence[Task]) -> NativeLoop:
         ]
         for lane, row in enumerate(rows)
     ]
-    return NativeLoop(code, [frozenset()] * len(rows), Arbiter(native.library()))
+    return NativeLoop(code, seats or [frozenset()] * len(rows), Arbiter(native.library()), cores)
 
 
 @contextmanager
@@ -119,3 +124,55 @@ def test_a_lane_that_fails_stops_those_that_were_handed_out_with_it(lane: int) -
             loop.hand_out(threads)
             assert loop.wait(20)
             assert [str(error.__cause__) for error in loop.failures()] == ["on fire"]
+
+
+@contextmanager
+def spinning_on(core: int) -> Iterator[None]:
+    """A process that keeps one core busy."""
+    code = f"import os; os.sched_setaffinity(0, {{{core}}}); print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as spinner:
+        assert spinner.stdout is not None
+        spinner.stdout.readline()
+        try:
+            yield
+        finally:
+            spinner.kill()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@pytest.mark.parametrize("count", [1, 2])
+def test_threads_step_aside_where_others_keep_taking_their_core(count: int) -> None:
+    """Bound at first; while something spins on their core they may use all, and the caller is put back where it was."""
+    core, *_ = cores = sorted(os.sched_getaffinity(0))
+    where: list[set[int]] = []
+
+    def work() -> None:
+        until = time.thread_time() + 0.02
+        while time.thread_time() < until:
+            pass
+        where.append(os.sched_getaffinity(0))
+
+    seat, everywhere = frozenset({core}), frozenset(cores)
+    loop = loop_of(*[[((), work)]] * count, seats=[seat] * count, cores=everywhere)
+    with spinning_on(core), resting(count) as threads:
+        for _ in range(60):
+            if count == 1:
+                loop.alone(Start(first=False, key=0), interruptible=False)
+            else:
+                loop.begin(Start(first=False, key=0))
+                loop.hand_out(threads)
+                assert loop.wait(20)
+            if loop.aside and where[-1] == everywhere:
+                break
+    assert where[0] == seat
+    assert where[-1] == everywhere
+    assert os.sched_getaffinity(0) == everywhere
+
+
+def test_threads_that_may_go_nowhere_else_stay() -> None:
+    """Without other cores to use, whatever disturbs them."""
+    core = min(os.sched_getaffinity(0))
+    loop = loop_of([((), lambda: time.sleep(0.001))], seats=[frozenset({core})])
+    for _ in range(5):
+        loop.alone(Start(first=False, key=0), interruptible=False)
+        assert loop.aside == 0
