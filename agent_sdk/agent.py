@@ -26,7 +26,7 @@ from agent_sdk.first.bench import Setting
 from agent_sdk.first.children import Children
 from agent_sdk.first.measuring import Measuring
 from agent_sdk.first.runs import FirstRuns
-from agent_sdk.journey.catalogue import Feed, Plans
+from agent_sdk.journey.catalogue import Plans
 from agent_sdk.journey.demand import Budget, cpu_s
 from agent_sdk.journey.hosts import Hosts
 from agent_sdk.journey.planfile import (
@@ -37,6 +37,7 @@ from agent_sdk.journey.planfile import (
     write_plan,
 )
 from agent_sdk.journey.planning import A_LITTLE_S, Obtainer
+from agent_sdk.journey.preparing import Feed
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.starts import Starts
 from agent_sdk.journey.steps import Journey, renewed
@@ -273,8 +274,10 @@ class Agent(Closes):
         self._sessions.add(session)
         try:
             if travelling is not None and journey.content.fingerprint != travelling.fingerprint:
-                refuse_other_network(travelling, session.plans.network.bind(travelling.shapes), _shown(source))
-            session.plans.begin(background=background)
+                refuse_other_network(
+                    travelling, session.plans.preparing.network.bind(travelling.shapes), _shown(source)
+                )
+            session.plans.preparing.begin(background=background)
         except BaseException:
             session.close()
             raise

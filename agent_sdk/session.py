@@ -17,8 +17,10 @@ from agent_sdk.closing import Closes
 from agent_sdk.errors import DeviceClosedError, InputError, ModelError, UnplannableError, refuse_unless_seconds
 from agent_sdk.explain import Explanation, explain, explain_whole
 from agent_sdk.forking import Forks, watch_forks
-from agent_sdk.journey.catalogue import Feed, Plans, Stats
+from agent_sdk.journey.catalogue import Plans
 from agent_sdk.journey.prepared import Prepared
+from agent_sdk.journey.preparing import Feed
+from agent_sdk.journey.ready import Stats
 from agent_sdk.journey.rounding import FLOAT32
 from agent_sdk.journey.steps import Journey
 from agent_sdk.journey.verify import Verdict, relative_error
@@ -272,19 +274,19 @@ class Session(Closes, Forks):
     # Plans
 
     def prepare(self, shapes: Shapes | None = None) -> Prepared:
-        """Make a plan ready for these input shapes, unless one is, and return it; see ``Plans.prepare``."""
-        return self.plans.prepare(shapes)
+        """Make a plan ready for these input shapes, unless one is, and return it; see ``Preparing.prepare``."""
+        return self.plans.preparing.prepare(shapes)
 
     @property
     def ready(self) -> bool:
         """Whether it is prepared: its plan is there and tried, or ``notes`` say why none is to come."""
-        return self.plans.begun
+        return self.plans.preparing.begun
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until ``ready``, for so many seconds at most; whether it is. Raises DeviceClosedError."""
         if timeout is not None:
             refuse_unless_seconds("timeout", timeout)
-        return self.plans.wait(timeout if timeout is None or timeout < threading.TIMEOUT_MAX else None)
+        return self.plans.preparing.wait(timeout if timeout is None or timeout < threading.TIMEOUT_MAX else None)
 
     # What it says
 
@@ -293,7 +295,7 @@ class Session(Closes, Forks):
         """All that is not as it should be, in sentences; last, what takes long: ``measuring, 12 of 55 s``."""
         last, doing = self.plans.last, self._progress.latest
         return [
-            *self.plans.notes,
+            *self.plans.preparing.notes,
             *(last.notes if last is not None else ()),
             *([str(doing)] if doing and doing.most_s else []),
         ]
@@ -334,7 +336,7 @@ class Session(Closes, Forks):
         inputs = bound(self.plans.whole.inputs, self.plans.shapes)
         network = None
         with suppress(ModelError):  # what cannot be read runs as a whole; its inputs are drawn by their types
-            network = self.plans.network
+            network = self.plans.preparing.network
         feeds = feeds_of_ports(inputs, network)
         if feeds is None:
             ports = ", ".join(f"{port.name} {list(port.shape)}" for port in inputs if port.is_open)
@@ -352,7 +354,7 @@ class Session(Closes, Forks):
     def latest(self) -> Prepared:
         """What was made ready or has answered last. Raises UnplannableError where the network runs as a whole."""
         if self.plans.last is None:
-            why = f": {self.plans.notes[0]}" if self.plans.notes else ""
+            why = f": {self.plans.preparing.notes[0]}" if self.plans.preparing.notes else ""
             raise UnplannableError(f"'{self.name}' has no plan yet{why}")
         return self.plans.last
 

@@ -26,7 +26,8 @@ from agent_sdk.errors import (
     refuse_unless_seconds,
 )
 from agent_sdk.forking import Forks, watch_forks
-from agent_sdk.journey.catalogue import Feed, Plans
+from agent_sdk.journey.catalogue import Plans
+from agent_sdk.journey.preparing import Feed
 from agent_sdk.journey.trial import FAILURES
 from agent_sdk.scheduling.job import USUAL, Job, JobStats, Terms
 from agent_sdk.scheduling.network import Network

@@ -75,7 +75,8 @@ held, over = threading.Event(), threading.Event()
 
 
 def hold():  # as whoever reads or plans behind holds them now and then
-    locks = [session.plans._lock, session.plans._reading, session.plans._worker._lock, session.plans._whole._lock]
+    plans, preparing = session.plans, session.plans.preparing
+    locks = [plans._ready.lock, plans._whole._lock, preparing._lock, preparing._reading, preparing._worker._lock]
     locks += [prepared.serving._lock for prepared in session.plans.ready()]
     locks += [agent._lights._lock]
     for lock in locks:

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk import Agent, Session
 from agent_sdk.errors import DeviceClosedError, InputError, ModelError, OpenShapeError, UnplannableError
-from agent_sdk.journey import catalogue
+from agent_sdk.journey import ready
 from agent_sdk.journey.demand import USES
 from agent_sdk.journey.verify import relative_error
 from tests import CAMPAIGN
@@ -146,7 +146,7 @@ def test_a_load_in_the_background_answers_at_once(agent: Agent) -> None:
 
 def test_only_so_many_plans_are_kept(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan used longest ago makes room, and its shapes are planned again when they come back."""
-    monkeypatch.setattr(catalogue, "KEPT", 2)
+    monkeypatch.setattr(ready, "KEPT", 2)
     with agent.load(open_model(), shapes={"x": (1, 3, 4, 4)}, background=False) as opened:
         for size in (5, 6):
             opened.prepare({"x": (1, 3, size, size)})
@@ -307,7 +307,7 @@ def test_bad_shapes_and_feeds_are_said_in_one_line(agent: Agent) -> None:
                     opened.run(feed)
                 assert "\n" not in str(caught.value)
         planned(opened, image(1, 3, 8, 8))
-        assert opened.plans.notes == []  # nor does anybody try to plan for them
+        assert opened.plans.preparing.notes == []  # nor does anybody try to plan for them
         assert len(opened.plans.ready()) == 1
 
 
@@ -351,7 +351,7 @@ def test_closing_ends_what_goes_on_behind(agent: Agent) -> None:
 
 def test_threads_at_many_shapes_get_right_answers(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans come and go beneath four threads, and every answer is right."""
-    monkeypatch.setattr(catalogue, "KEPT", 2)
+    monkeypatch.setattr(ready, "KEPT", 2)
     source = open_model()
     feeds = [image(1, 3, size, 4) for size in (3, 4, 5)]
     answers = [right(source, feed) for feed in feeds]

@@ -131,7 +131,7 @@ def chain(length: int) -> bytes:
     )
 
 
-@pytest.mark.parametrize("step", ["catalogue.Plans._bound", "planning.Obtainer.obtain"])
+@pytest.mark.parametrize("step", ["preparing.Preparing._bound", "planning.Obtainer.obtain"])
 def test_a_session_closes_wherever_its_preparation_stands(
     step: str, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +150,7 @@ def test_a_session_closes_wherever_its_preparation_stands(
     begun.wait(60)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(session.prepare)
-        until(lambda: len(session.plans._worker._futures) == 2)
+        until(lambda: len(session.plans.preparing._worker._futures) == 2)
         session.close()
         over.set()
         with pytest.raises(DeviceClosedError, match="session is closed"):
@@ -185,7 +185,7 @@ def test_shapes_that_come_once_cost_nothing_behind(agent: Agent) -> None:
     with agent.load(source, background=False) as session:
         for size in range(3, 103):
             session.run(image(1, 3, size, 4))
-        assert session.plans._worker.idle(60)
+        assert session.plans.preparing._worker.idle(60)
         assert (session.stats.prepared, session.notes) == (0, [])
         feed = image(1, 3, 50, 4)
         for _ in range(USES - 1):

@@ -20,8 +20,8 @@ from agent_sdk import Agent
 from agent_sdk.cli import main
 from agent_sdk.errors import InputError, ModelError, PlanMismatchError
 from agent_sdk.journey import steps
-from agent_sdk.journey.catalogue import Plans
 from agent_sdk.journey.planfile import MARK
+from agent_sdk.journey.preparing import Preparing
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.journey.verify import relative_error
 from agent_sdk.model.content import ENDS_BYTES
@@ -192,9 +192,9 @@ def test_a_start_loads_one_runtime_and_reads_nothing(
     """``load`` returns although the reader never gets anywhere; the first run is answered."""
     inputs, wanted = expected(BRANCHING, seed=1)
     reading: list[object] = []
-    monkeypatch.setattr(Plans, "_begin_behind", lambda self, shapes, known: reading.append(known))
+    monkeypatch.setattr(Preparing, "_begin_behind", lambda self, shapes, known: reading.append(known))
     with agent.load(exported / "net.onnx", plan=exported / "net.plan" if travelled else None) as session:
-        assert session.plans._network is None
+        assert session.plans.preparing.read is None
         assert relative_error(session.run(inputs), wanted) < 1e-5
         until(lambda: bool(reading))
     assert reading == [travelled]
@@ -225,10 +225,10 @@ def test_runs_are_answered_while_the_network_is_read_behind_them(agent: Agent, m
 
 def test_a_session_closed_at_once_leaves_nothing_to_do(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """What would have begun behind the first run is not begun: closing waits for nothing."""
-    monkeypatch.setattr("agent_sdk.journey.catalogue.FIRST_ANSWER_S", 60.0)
+    monkeypatch.setattr("agent_sdk.journey.preparing.FIRST_ANSWER_S", 60.0)
     session = agent.load(BRANCHING)
     session.close()
-    assert session.plans._network is None
+    assert session.plans.preparing.read is None
 
 
 def test_a_warm_start_solves_nothing_before_the_plan_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
