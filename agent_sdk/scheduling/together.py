@@ -18,8 +18,9 @@ from agent_sdk.closing import Closes
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.rest import starts_ns
 from agent_sdk.errors import ExecutionError, InputError, ProcessorError
-from agent_sdk.journey.catalogue import Feed, Plans
+from agent_sdk.journey.catalogue import Plans
 from agent_sdk.journey.prepared import Prepared
+from agent_sdk.journey.preparing import Feed
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.trial import FAILURES, warm
 from agent_sdk.journey.verify import agreement
