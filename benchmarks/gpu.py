@@ -3,16 +3,19 @@
     python -m benchmarks.gpu [--models A,B] [--precision fp16,tf32] [--compile reduce-overhead,max-autotune]
                              [--pair MODELS] [--sessions N] [--json benchmarks/results/gpu.json]
 
-Configurations, all of one network, weights and precision, interleaved, medians of the device's own clock:
+Configurations, all of one network, weights and precision, interleaved, medians of the device's own clock. The network
+is folded first for all (batch norms in the weights before them), and channels stand last in fp16 and tf32:
 
     eager        torch's calls one by one
     graph        the same calls in one CUDA graph on one stream: what torch gives by hand
     one stream   our kernels (the fastest recipe of each) in one CUDA graph on one stream
     greedy, auto our kernels in one CUDA graph on the streams of the planner's plan
-    compile ...  torch.compile of the same calls
+    compile ...  torch.compile of the same calls, with its weights frozen
 
 ``ratio_to_graph`` is against torch's own calls in a graph, ``ratio_to_one_stream`` against our kernels one after the
-other: the second is what running side by side gives alone. ``--pair`` plans networks for a part of the GPU beside the
+other: the second is what running side by side gives alone. ``ratio_to_best`` is against the fastest of what is not
+ours, which ``best`` names. Beside a plan stand ``longest_path_us``, of our kernels each timed alone, and ``bound_us``,
+below which the planner has proved that no schedule comes. ``--pair`` plans networks for a part of the GPU beside the
 cores (``benchmarks.pair``). ``--sessions`` opens and closes so many sessions of
 the first network, and says what memory they leave behind. What stands in the file of ``--json`` and is not measured
 again stays in it.
@@ -24,6 +27,7 @@ import contextlib
 import gc
 import json
 import logging
+import math
 import statistics
 import threading
 import time
@@ -41,7 +45,7 @@ import torch
 from agent_sdk.agent import Agent
 from agent_sdk.journey.planning import THOROUGH_S
 from agent_sdk.journey.verify import relative_error
-from agent_sdk.model import Model, pre_softmax_outputs
+from agent_sdk.model import Model, located, pre_softmax_outputs
 from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.base import Segment, whole_network
 from agent_sdk.runtimes.torch.executable import TorchCall, TorchExecutable
@@ -50,16 +54,15 @@ from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.processor import TorchProcessor
 from agent_sdk.session import Session
 from benchmarks import cli, pair
-from benchmarks.results import Measure, Table, report, say, verdict
+from benchmarks.baselines import folded, frozen, longest_path_us
+from benchmarks.gpu_table import network_table, verdicts
+from benchmarks.results import report, say
 from benchmarks.streams import traced_streams
 from hope_schema import Plan, merge
 from hope_schema.plan import Method
 
 MODELS = "inception_v1,inception_v3,inception_v4,nasnet_large,pnasnet_large,squeezenet,densenet121,resnet50,vgg19"
-CHAINS = frozenset({"squeezenet", "densenet121", "resnet50", "vgg19"})
 COMPILED = frozenset({"inception_v1", "inception_v3", "nasnet_large"})
-ONE_STREAM_MUST = {"inception_v3": 0.65, "inception_v4": 0.65, "nasnet_large": 0.58, "pnasnet_large": 0.60}
-RIGHT = {"fp32": 1e-4, "tf32": 2e-3, "fp16": 1e-2}
 ROUNDS = 40
 WAIT_S = 10.0
 """How long an improved plan is waited for: twice what the planner spends by default."""
@@ -146,11 +149,11 @@ def called(function: Callable[..., Any], given: list[Any], names: Sequence[str])
 
 
 def compiled(executable: TorchExecutable, feeds: Mapping[str, np.ndarray], mode: str) -> Configuration:
-    """Torch's calls through its compiler."""
+    """Torch's calls through its compiler, which freezes weights only where no gradients are wanted."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     network, given = as_function(executable, feeds)
-    made = torch.compile(make_fx(network)(*given), mode=mode)
+    made = torch.no_grad()(torch.compile(make_fx(network)(*given), options=frozen(mode)))
     began = time.monotonic()
     for _ in range(4):
         made(*given)
@@ -194,8 +197,9 @@ def network_rows(
             )
             for method in ("auto", *(one for one in methods if one != "auto"))  # the first one measures for all
         }
+        network = folded(located(name, 0))
         sessions: dict[str, Session] = {
-            method: opened.enter_context(agent.load(name, background=False)) for method, agent in agents.items()
+            method: opened.enter_context(agent.load(network, background=False)) for method, agent in agents.items()
         }
         model = sessions["auto"].latest.model
         own = next(iter(agents["auto"].device.processors.values()))
@@ -228,6 +232,10 @@ def network_rows(
                 configurations["auto"].facts |= facts
         medians = {label: statistics.median(one.samples) for label, one in configurations.items()}
         fastest = min((us for label, us in medians.items() if label.startswith("compile")), default=None)
+        best = min(
+            (label for label in medians if label not in (*plans, "one stream")), key=lambda label: medians[label]
+        )
+        alone = {op: timing.us for op, timing in own.time_ops(model, math.inf).items()}
         rounded = rounding_error(model, precision, feeds, right, own.device)
         rows = []
         for label, one in configurations.items():
@@ -239,6 +247,8 @@ def network_rows(
                 "ratio_to_one_stream": round(medians[label] / medians["one stream"], 4),
                 "ratio_to_graph": round(medians[label] / medians["graph"], 4),
                 "ratio_to_compile": round(medians[label] / fastest, 4) if fastest else None,
+                "ratio_to_best": round(medians[label] / medians[best], 4),
+                "best": best,
                 "max_rel_error": errors[label],
                 "rounding_error": rounded,
                 **one.facts,
@@ -247,6 +257,8 @@ def network_rows(
                 wall = walls[label]
                 row |= {
                     "predicted_us": round(plans[label].makespan_us, 1),
+                    "bound_us": round(plans[label].lower_bound_us, 1),
+                    "longest_path_us": round(longest_path_us(model, alone), 1),
                     "wall_us": round(wall, 1),
                     "prediction_error": round(plans[label].makespan_us / wall - 1, 4),
                     "method": plans[label].method,
@@ -329,56 +341,6 @@ def sessions_rows(name: str, precision: str, count: int) -> list[dict[str, Any]]
     }
     say(row)
     return [row]
-
-
-def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[Measure]:
-    """What must hold of these rows."""
-    found = []
-    for row in rows:
-        name, label = row["model"], f"{row['model']} {row['precision']}"
-        if row["config"] == "auto":
-            if name in ONE_STREAM_MUST:
-                must = ONE_STREAM_MUST[name]
-                found.append(verdict(f"{label}: ours / torch's calls in one graph", row["ratio_to_graph"], must))
-                found.append(verdict(f"{label}: ours / our kernels on one stream", row["ratio_to_one_stream"], must))
-            if name in CHAINS:
-                found.append(verdict(f"{label}: ours / our kernels on one stream", row["ratio_to_one_stream"], 1.02))
-            if row["ratio_to_compile"] is not None:
-                found.append(verdict(f"{label}: ours / the better torch.compile", row["ratio_to_compile"], 0.90))
-            found.append(verdict(f"{label}: planned against measured", abs(row["prediction_error"]), 0.10))
-            found.append(verdict(f"{label}: error", row["max_rel_error"], RIGHT[row["precision"]]))
-            found.append(verdict(f"{label}: error / the format's own", row["max_rel_error"] / row["rounding_error"], 2))
-            one = next(o for o in rows if o["model"] == name and o["precision"] == row["precision"]
-                       and o["config"] == "one stream")  # fmt: skip
-            found.append(
-                verdict(f"{label}: memory reserved / one stream's", row["graph_bytes"] / one["graph_bytes"], 2)
-            )
-            found.append(verdict(f"{label}: memory in use / one stream's", row["live_bytes"] / one["live_bytes"], 2))
-        if row["config"] == "sessions":
-            what = f"{label}: of {row['sessions']} sessions"
-            found.append(
-                verdict(f"{what}, device memory / early on", row["device_bytes_late"] / row["device_bytes_early"], 1.02)
-            )
-            found.append(verdict(f"{what}, threads / early on", row["threads_late"] / row["threads_early"], 1))
-    return found + pair.verdicts(rows)
-
-
-def network_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Milliseconds of each network by configuration, and how our plan stands beside them."""
-    columns = ("eager", "graph", "one stream", "auto")
-    found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
-    for row in rows:
-        found.setdefault((row["model"], row["precision"]), {})[row["config"]] = row
-    whole = {key: own for key, own in found.items() if all(one in own for one in columns)}
-    facts = ("streams", "prediction_error")
-    return Table(
-        "What each network takes, milliseconds",
-        ("network", "precision", *columns, "streams of ours", "planned / measured - 1"),
-        [
-            (*key, *(own[one]["median_us"] / 1e3 for one in columns), *(own["auto"][one] for one in facts))
-            for key, own in whole.items()
-        ],
-    )
 
 
 def main() -> None:

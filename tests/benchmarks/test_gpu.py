@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import random
+from itertools import pairwise, product
+from pathlib import Path
 
+import networkx as nx
+import onnx
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hope_zoo as zoo
+from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import read_model
+from agent_sdk.model.feeds import draw
+from agent_sdk.runtimes.ort.whole import WholeOrt
+from benchmarks.baselines import folded, longest_path_us
 from benchmarks.gpu import rounding_error
 from benchmarks.streams import lines_of
+from hope_schema import merge
 from tests.agent.models import BRANCHING, expected
 
 
@@ -34,3 +45,36 @@ def test_lines_are_as_many_as_run_at_once(drawn: list[tuple[int, int]]) -> None:
         assert all(before[1] <= behind[0] for before, behind in pairwise(own))
     most = max((sum(start <= now < end for start, end in intervals) for now in range(60)), default=0)
     assert max(lines, default=-1) + 1 == most
+
+
+def test_baselines_are_of_folded_networks() -> None:
+    """The same answer by fewer ops, all of the standard: no batch norm stands behind a convolution any more."""
+    path = zoo.path("nasnet_mobile")
+    model, found = read_model(path), onnx.load_from_string(folded(path))
+    made = {output: node.op_type for node in found.graph.node for output in node.output}
+    assert len(found.graph.node) < len(model.graph.ops)
+    assert {node.domain for node in found.graph.node} <= {"", "ai.onnx"}
+    assert not [n for n in found.graph.node if n.op_type == "BatchNormalization" and made.get(n.input[0]) == "Conv"]
+    feed = draw(model, 0)
+    ours = WholeOrt(found.SerializeToString(), 1).run(feed)
+    right = WholeOrt(Path(path).read_bytes(), 1).run(feed)
+    assert relative_error(ours, right) < 1e-4
+
+
+def test_the_longest_path_is_that_of_the_graph_of_super_ops() -> None:
+    """As networkx finds it, whatever each takes."""
+    model = read_model(BRANCHING)
+    super_ops = merge(model.graph)
+    for seed in range(20):
+        us = {one.id: random.Random(f"{seed} {one.id}").uniform(1, 9) for one in super_ops}
+        graph = nx.DiGraph()
+        graph.add_nodes_from(us)
+        for one, other in product(super_ops, repeat=2):
+            if set(one.outputs) & set(other.inputs):
+                graph.add_edge(one.id, other.id)
+        longest = max(
+            sum(us[name] for name in path)
+            for source, sink in product(super_ops, repeat=2)
+            for path in ([[source.id]] if source is sink else nx.all_simple_paths(graph, source.id, sink.id))
+        )
+        assert longest_path_us(model, us) == pytest.approx(longest)

@@ -1,0 +1,71 @@
+"""What must hold of the GPU's figures, and their table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks import pair
+from benchmarks.results import Measure, Table, verdict
+
+CHAINS = frozenset({"squeezenet", "densenet121", "resnet50", "vgg19"})
+ONE_STREAM_MUST = {"inception_v3": 0.65, "inception_v4": 0.65, "nasnet_large": 0.58, "pnasnet_large": 0.60}
+BEST_MUST = {"inception_v1": 0.52, "inception_v3": 0.52, "inception_v4": 0.52, "nasnet_large": 0.42}
+BEST_MUST |= dict.fromkeys(CHAINS, 1.0)
+RIGHT = {"fp32": 1e-4, "tf32": 2e-3, "fp16": 1e-2}
+
+
+def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[Measure]:
+    """What must hold of these rows."""
+    found = []
+    for row in rows:
+        name, label = row["model"], f"{row['model']} {row['precision']}"
+        if row["config"] == "auto":
+            if name in ONE_STREAM_MUST:
+                must = ONE_STREAM_MUST[name]
+                found.append(verdict(f"{label}: ours / torch's calls in one graph", row["ratio_to_graph"], must))
+                found.append(verdict(f"{label}: ours / our kernels on one stream", row["ratio_to_one_stream"], must))
+            if name in CHAINS:
+                found.append(verdict(f"{label}: ours / our kernels on one stream", row["ratio_to_one_stream"], 1.02))
+            if row["precision"] == "fp16" and name in BEST_MUST and "ratio_to_best" in row:
+                what = f"{label}: ours / the best of what is not ours ({row['best']})"
+                found.append(verdict(what, row["ratio_to_best"], BEST_MUST[name]))
+            if row["ratio_to_compile"] is not None:
+                found.append(verdict(f"{label}: ours / the better torch.compile", row["ratio_to_compile"], 0.90))
+            found.append(verdict(f"{label}: planned against measured", abs(row["prediction_error"]), 0.10))
+            found.append(verdict(f"{label}: error", row["max_rel_error"], RIGHT[row["precision"]]))
+            found.append(verdict(f"{label}: error / the format's own", row["max_rel_error"] / row["rounding_error"], 2))
+            one = next(o for o in rows if o["model"] == name and o["precision"] == row["precision"]
+                       and o["config"] == "one stream")  # fmt: skip
+            found.append(
+                verdict(f"{label}: memory reserved / one stream's", row["graph_bytes"] / one["graph_bytes"], 2)
+            )
+            found.append(verdict(f"{label}: memory in use / one stream's", row["live_bytes"] / one["live_bytes"], 2))
+        if row["config"] == "sessions":
+            what = f"{label}: of {row['sessions']} sessions"
+            found.append(
+                verdict(f"{what}, device memory / early on", row["device_bytes_late"] / row["device_bytes_early"], 1.02)
+            )
+            found.append(verdict(f"{what}, threads / early on", row["threads_late"] / row["threads_early"], 1))
+    return found + pair.verdicts(rows)
+
+
+def network_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Milliseconds of each network by configuration, and how our plan stands beside them."""
+    columns = ("eager", "graph", "one stream", "auto")
+    found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault((row["model"], row["precision"]), {})[row["config"]] = row
+    whole = {key: own for key, own in found.items() if all(one in own for one in columns)}
+    facts = ("ratio_to_best", "best", "longest_path_us", "bound_us", "streams", "prediction_error")
+    return Table(
+        "What each network takes, milliseconds",
+        (
+            *("network", "precision", *columns, "ours / best", "best"),
+            *("longest path, us", "bound, us", "streams of ours", "planned / measured - 1"),
+        ),
+        [
+            (*key, *(own[one]["median_us"] / 1e3 for one in columns), *(own["auto"].get(one) for one in facts))
+            for key, own in whole.items()
+        ],
+    )
