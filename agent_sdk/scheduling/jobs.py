@@ -31,7 +31,7 @@ from agent_sdk.journey.preparing import Feed
 from agent_sdk.journey.trial import FAILURES
 from agent_sdk.scheduling.job import USUAL, Job, JobStats, Terms
 from agent_sdk.scheduling.network import Network
-from agent_sdk.scheduling.policies import Policy
+from agent_sdk.scheduling.policies import Fifo, Policy
 from agent_sdk.scheduling.request import Request, check_terms
 from agent_sdk.scheduling.scheduler import Dispatch, Scheduler
 from hope_schema import HOST
@@ -88,7 +88,7 @@ class Jobs(Forks):
         for mask in cores:
             every |= mask
         self._in_turn, self._at_once = len(masks), len(masks) + 1
-        self._scheduler = Scheduler(policy, [*masks, every, 0])
+        self._scheduler = Scheduler(policy, [*masks, every, 0], Fifo())
         self._members: dict[Plans, _Member] = {}
         self._of: dict[Network, _Member] = {}
         self._jobs: dict[Request, Job] = {}
@@ -314,16 +314,18 @@ class Jobs(Forks):
             job.ended_ns = perf_counter_ns()
             took = job.ended_ns - job.started_ns if alone else None
         except FAILURES as error:
-            found, again = error, where in member.executors and len(member.executors) > 1
+            found, again = error, where in member.executors
         except NotWantedError as error:
             found = CancelledError() if job.wanted.cancelled else error
         except BaseException as error:  # noqa: BLE001  the job's caller is who is told
             found = error
         with self._lock:
-            again = again and not self._closed
+            again = again and not self._closed and self._runs(job) is member
             failed = member.executors.pop(where) if again else None
             if again:
+                job.where = ""
                 member.network.forget(where)
+                self._look_at(member)
                 self._scheduler.again(one.dispatch)
             else:
                 self._scheduler.finished(one.dispatch, took, failed=True)

@@ -150,6 +150,8 @@ class LeastSlack(Policy):
             if choice is not None and state.idle(choice.processor):
                 state.take(request, choice)
                 changed = True
+                if not state.any_idle():
+                    return
 
 
 class _Option(NamedTuple):

@@ -7,6 +7,7 @@ each other. What a policy gives to a processor that is busy waits there, first i
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,8 @@ from typing import Protocol
 from agent_sdk.scheduling.network import NEVER, Network
 from agent_sdk.scheduling.request import PATIENCE_NS, Late, Request
 from agent_sdk.scheduling.sequence import Choice, Shortest
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Scheduler:
     Args:
         policy: who goes first, and where.
         masks: per processor the resources it takes, as bits.
+        instead: decides from then on where the policy raises; None: what it raises is raised.
 
     Attributes:
         masks: likewise.
@@ -71,8 +75,8 @@ class Scheduler:
         active: by network the latest deadline that was asked of it, from the release on, and when.
     """
 
-    def __init__(self, policy: Chooses, masks: Sequence[int]) -> None:
-        self.policy = policy
+    def __init__(self, policy: Chooses, masks: Sequence[int], instead: Chooses | None = None) -> None:
+        self.policy, self._instead = policy, instead
         self.masks = list(masks)
         self.overlaps = [[q for q, other in enumerate(self.masks) if other & mask] for mask in self.masks]
         self.widths = [mask.bit_count() for mask in self.masks]
@@ -150,11 +154,21 @@ class Scheduler:
             ns = one.request.network.expected(one.first, one.last, one.processor)
             self._place(Dispatch(one.request, one.first, one.last, one.processor, free + ns, one.key))
         for aged, group in self._groups():
-            self.policy.choose(self, group)
+            self._choose(group)
             for request in group if aged else ():
                 if request in self.queue:
                     self.block(self.alone(request.network, request.unit).processor)
         return self._started, self._dropped
+
+    def _choose(self, group: list[Request]) -> None:
+        try:
+            self.policy.choose(self, list(group))
+        except Exception:
+            if self._instead is None:
+                raise
+            log.exception("the policy %s fails, and %s decides instead", self.policy, self._instead)
+            self.policy = self._instead
+            self.policy.choose(self, [request for request in group if request in self.queue])
 
     def _groups(self) -> Iterator[tuple[bool, list[Request]]]:
         """Requests of one priority, the highest first; of equal ones those that have waited for too long come before.
@@ -208,9 +222,9 @@ class Scheduler:
 
     def take(self, request: Request, choice: Choice) -> None:
         """Give a request its processor: it starts there, or waits for it."""
-        self.queue.remove(request)
         tail = self.alone(request.network, request.unit).end_ns
         key = self.policy.key(request, tail)
+        self.queue.remove(request)
         ns = request.network.expected(request.unit, choice.last, choice.processor)
         free = self.free_ns[choice.processor]
         self._place(Dispatch(request, request.unit, choice.last, choice.processor, free + ns, key))

@@ -15,6 +15,8 @@ BETWEEN: Final = (0.1, 6.0)
 """Loads between which the largest is looked for."""
 PERIODS: Final = 20
 """Runs of the slowest stream that a probe lasts for at least."""
+MOST: Final = 3.0
+"""Times that a probe may take longer than it was asked to for that."""
 GRACE_S: Final = 0.5
 """How long runs may go on after a probe."""
 WARM_S: Final = 0.5
@@ -27,7 +29,7 @@ def at_load(
     """What becomes of a mix at a load; with ``stop`` only as far as it keeps its deadlines."""
     scaled = mix.at_load(load, alone_ms)
     longest = max(stream.period_ms for stream in scaled.streams if stream.period_ms is not None)
-    seconds = max(seconds, PERIODS * longest / 1e3)
+    seconds = max(seconds, min(PERIODS * longest / 1e3, MOST * seconds))
     scaled = scaled.model_copy(update={"seconds": seconds + WARM_S})
     due = sum(len(stream.releases(scaled.seconds, 0)) for stream in scaled.streams if stream.due_ms is not None)
     ended = play(scaled, ask, grace_s=GRACE_S, most=round(2 * KEPT * due) + 5 if stop else None)

@@ -198,6 +198,8 @@ class World:
             end, last, where, _ = self._best(run, self.free, self.now)
             if not self._lost(run, end) and self._idle(where):
                 self._take(run, last, where)
+                if not any(map(self._idle, range(len(self.sets)))):
+                    return
 
     def earliest_deadline(self, group):
         """As its name says."""

@@ -16,6 +16,9 @@ from agent_sdk import Agent, Session
 from agent_sdk.errors import DeviceClosedError, DroppedError, FeedError, InputError, QueueFullError, UnplannableError
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.planner.field import Sample
+from agent_sdk.scheduling.policies import POLICIES, Fifo, policy
+from agent_sdk.scheduling.request import Request
+from agent_sdk.scheduling.scheduler import Scheduler
 from tests.agent.models import BRANCHING
 from tests.agent.test_session_shapes import until
 
@@ -176,7 +179,7 @@ def test_one_bad_job_loses_only_itself(agent: Agent, session: Session) -> None:
 
 
 def test_a_processor_that_fails_is_left_out_and_the_job_goes_elsewhere(agent: Agent, session: Session) -> None:
-    """Where core groups fail, their jobs are answered by another one, and no later job goes there."""
+    """Where core groups fail, their jobs are answered by another one; where all do, by whoever answers the session."""
     agent.spread(session)
     feed = dict(session.draw())
     member = agent.jobs._members[session.plans]
@@ -187,6 +190,51 @@ def test_a_processor_that_fails_is_left_out_and_the_job_goes_elsewhere(agent: Ag
         job = agent.submit(session, feed)
         assert right(session, feed, job.result(60))
         assert job.where == agent.jobs.processors[left]
+    member.executors[left].close()
+    job = agent.submit(session, feed)
+    assert right(session, feed, job.result(60))
+    assert not job.where
+
+
+def test_a_run_that_never_ends_keeps_nobody_else(
+    agent: Agent, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a runtime hangs in one core group, jobs of another network are answered on the others."""
+    if len(agent.planned) < 3:
+        pytest.skip("this machine has one core")
+    with agent.load(BRANCHING, background=False) as other:
+        agent.spread(session)
+        agent.spread(other)
+        member = agent.jobs._members[session.plans]
+        narrow = [agent.jobs.processors.index(spec.id) for spec in agent.planned if len(spec.resources) == 1]
+        ends = threading.Event()
+        for index in set(member.executors) - {narrow[0]}:
+            member.executors.pop(index).close()
+            member.network.forget(index)
+        monkeypatch.setattr(member.executors[narrow[0]], "run", lambda *_, **__: ends.wait(60))
+        feed = dict(session.draw())
+        hanging = agent.submit(session, feed)
+        until(lambda: hanging.started_ns)
+        behind = agent.submit(session, feed)
+        assert right(other, feed, agent.submit(other, feed, deadline_ms=60_000).result(30))
+        assert not behind.done()
+        assert behind.cancel()
+        ends.set()
+        with pytest.raises(TypeError):
+            hanging.result(60)
+        assert right(session, feed, session.run(feed))
+
+
+def test_a_policy_that_raises_is_replaced(agent: Agent, session: Session) -> None:
+    """A policy of one's own that fails costs nobody an answer."""
+
+    class Broken(Fifo):
+        def choose(self, state: Scheduler, group: list[Request]) -> None:
+            raise RuntimeError("out of ideas")
+
+    agent.jobs.use(Broken())
+    feed = dict(session.draw())
+    assert right(session, feed, agent.submit(session, feed).result(60))
 
 
 def test_a_pinned_answer_is_not_spread(agent: Agent) -> None:
@@ -200,8 +248,6 @@ def test_a_pinned_answer_is_not_spread(agent: Agent) -> None:
 
 def test_policies_may_be_changed_while_jobs_run(agent: Agent, session: Session) -> None:
     """Every policy by name answers every job, spread or not, several networks at once."""
-    from agent_sdk.scheduling.policies import POLICIES, policy
-
     with ExitStack() as opened:
         other = opened.enter_context(agent.load(BRANCHING, background=False, in_flight=2))
         agent.spread(other, in_flight=2)
