@@ -140,21 +140,40 @@ class CudaGraphs(Driver):
             # NOTE: a graph holds addresses of cuBLAS's workspaces. Those that a rehearsal made belong to torch, which
             # gives them back when anybody compiles for CUDA graphs; those made in a capture belong to its graph.
             torch._C._cuda_clearCublasWorkspaces()
-            graph.capture_begin(capture_error_mode="thread_local")
+            pool = torch.cuda.graph_pool_handle()
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 yield _Graph(graph, self)
             except BaseException:
-                # NOTE: torch takes itself to be capturing, and gives no cached memory back any more, until a capture
-                # ends well, which takes all its streams joined. One that became invalid says so; the cause is raised.
+                # NOTE: a capture ends well only when all its streams are joined; why it failed is what is raised.
                 with suppress(RuntimeError):
                     self._join()
                 with suppress(RuntimeError):
-                    graph.capture_end()
+                    self._end(graph, pool)
                 raise
             else:
-                graph.capture_end()
+                self._end(graph, pool)
             finally:
                 torch._C._cuda_clearCublasWorkspaces()
+
+    def _end(self, graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
+        """End a capture. Raises RuntimeError where it cannot end well; torch is then as it was before."""
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            # NOTE: torch takes itself to be capturing still: its allocator gives nothing back any more, and its random
+            # numbers fail until a capture ends well.
+            index = torch.cuda.current_device()
+            with suppress(RuntimeError):  # it had got so far
+                torch._C._cuda_endAllocateToPool(index, pool)
+                torch._C._cuda_releasePool(index, pool)
+            once = torch.zeros(1, device=self.device)
+            torch.cuda.synchronize(self.device)
+            well = torch.cuda.CUDAGraph()
+            well.capture_begin(capture_error_mode="thread_local")
+            once.zero_()
+            well.capture_end()
+            raise
 
     def _join(self) -> None:
         """Let the first stream wait for all that take part in its capture."""

@@ -157,16 +157,30 @@ def test_a_driver_that_lacks_a_function_is_too_old() -> None:
 
 
 class Capturing:
-    """What a capture asks torch for: streams that take part once they have waited for one that does."""
+    """What a capture asks torch for: streams that take part once they have waited for one that does.
+
+    Attributes:
+        invalid: whether CUDA has given up the capture.
+        pools: what torch's allocator fills, until a capture ends or it is told to stop.
+        released: pools that it was told to forget.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.current, self.part, self.joined, self.ended = [0], set(), {0}, None
+        self.invalid, self.pools, self.released = False, list[object](), list[object]()
         for name, value in {
             "Event": lambda **_: None, "CUDAGraph": lambda: self, "device": nullcontext, "synchronize": lambda _: None,
             "stream": self.on, "is_current_stream_capturing": lambda: self.current[-1] in self.part,
+            "graph_pool_handle": lambda: (0, 7), "current_device": lambda: 0,
         }.items():  # fmt: skip
             monkeypatch.setattr(torch.cuda, name, value)
-        monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
+        for name, value in {
+            "_cuda_clearCublasWorkspaces": lambda: None,
+            "_cuda_endAllocateToPool": lambda _, pool: self.pools.remove(pool),
+            "_cuda_releasePool": lambda _, pool: self.released.append(pool),
+        }.items():
+            monkeypatch.setattr(torch._C, name, value, raising=False)
+        monkeypatch.setattr(torch, "zeros", lambda *_, **__: torch.empty(1))
 
     @contextmanager
     def on(self, stream: Any) -> Iterator[None]:
@@ -175,12 +189,18 @@ class Capturing:
         yield
         self.current.pop()
 
-    def capture_begin(self, **_: Any) -> None:
-        """The current stream takes part."""
-        self.part = {self.current[-1]}
+    def capture_begin(self, pool: object = None, **_: Any) -> None:
+        """The current stream takes part; memory comes from a pool."""
+        self.part, self.joined = {self.current[-1]}, {self.current[-1]}
+        self.pools.append(pool)
 
     def capture_end(self) -> None:
-        """Fails, as CUDA does, while a stream that takes part was not joined."""
+        """Fails, as CUDA does, once it is invalid, and while a stream that takes part was not joined."""
+        self.ended = not self.invalid
+        if self.invalid:
+            self.invalid = False
+            raise RuntimeError("operation failed due to a previous error during capture")
+        self.pools.pop()
         self.ended = self.part == self.joined
         if not self.ended:
             raise RuntimeError("capture has unjoined streams")
@@ -223,6 +243,25 @@ def test_a_capture_that_fails_ends_well(monkeypatch: pytest.MonkeyPatch, forked:
     with pytest.raises(torch.OutOfMemoryError):
         fail()
     assert capture.part == ({0, 1, 2} if forked else {0})
+    assert capture.ended
+
+
+@pytest.mark.parametrize("raised", [False, True])
+def test_an_invalid_capture_leaves_the_allocator_as_it_was(monkeypatch: pytest.MonkeyPatch, raised: bool) -> None:
+    """Nothing goes to its pool any more, torch forgets that pool, and its latest capture is one that ended well."""
+    capture = Capturing(monkeypatch)
+    driver = CudaGraphs(torch.device("cuda:0"), lambda: Stream(0, capture))
+
+    def fail() -> None:
+        with driver.recording(1):
+            capture.invalid = True
+            if raised:
+                raise ValueError("what made it invalid")
+
+    with pytest.raises(ValueError if raised else RuntimeError, match="invalid" if raised else "previous error"):
+        fail()
+    assert capture.pools == []
+    assert capture.released == [(0, 7)]
     assert capture.ended
 
 
