@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
+from hope_schema.wording import plural
 from planner_api.cli import commands as cli
 from planner_api.cli.asking import GROUPS
 from planner_api.cli.calls import CALLS, Call
 from planner_api.cli.serve import build_config
-from planner_api.cli.show import cell, fields, line, plural, table
+from planner_api.cli.show import cell, fields, line, table
 from tests.planner.commanding import commanding, parsed
 from tests.planner.samples import Api, admin_token, chain, eventually, issue, serving
 from tests.planner.wire import listening
