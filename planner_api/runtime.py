@@ -141,6 +141,7 @@ class Planner:
             await asyncio.gather(self._worker, return_exceptions=True)
         await self.news.stop()
         await self.reader.kill()
+        await self.profiles.stop()
         with suppress(DatabaseAwayError):  # the counts since the last time are lost, and nothing rests on them
             await self.plans.flush_counts()
         await self.database.close()

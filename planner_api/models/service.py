@@ -62,6 +62,15 @@ async def load_json(database: Database, model_hash: str) -> bytes:
     return body
 
 
+async def figures_zstd(database: Database, model_hash: str) -> bytes:
+    """Return the figures a plan of the model needs, as compressed JSON. Raises NotFoundError for an unknown hash."""
+    async with database.read() as session:
+        body = await repository.figures(session, model_hash)
+    if body is None:
+        raise model_unknown(model_hash)
+    return body
+
+
 async def load_figures(session: ReadSession, model_hash: str) -> Figures:
     """Return the figures a plan of the model needs. Raises NotFoundError for an unknown hash."""
     body = await repository.figures(session, model_hash)

@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from planner_api.compression import zstd
 from planner_api.errors import PlannerError
 from planner_api.profiles.facts import Facts
-from planner_api.profiles.fold import Folded, Order, Outcome, Stored
+from planner_api.profiles.fold import Folded, Order, Outcome, Stored, Upload
 from planner_api.profiles.folding import Estimates, Folder, estimates
 from planner_api.profiles.plausibility import held_of
 from planner_api.profiles.predictions import Predictions
@@ -36,7 +36,7 @@ class _Kept:
         name, folder = self.folders.pop(order.profile_id, ("", None))
         if folder is not None and order.basis == name:
             return folder
-        return Folder(Statistics.load(facts.statistics(order.profile_id)), order.share)
+        return Folder(Statistics.load(facts.statistics(order.profile_id)))
 
     def put(self, order: Order, folder: Folder) -> None:
         self.folders[order.profile_id] = order.name, folder
@@ -53,10 +53,10 @@ def fold(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
     folder = _kept.take(order, facts)
     if order.taken_back:
         folder.statistics.forget(map(device_hash, order.taken_back))
-        folder = Folder(folder.statistics, order.share)  # rows have moved
+        folder = Folder(folder.statistics)  # rows have moved
     folded, found = _fold(folder, order)
     known = folder.statistics
-    if order.doubts:
+    if known.doubted:
         _kept.predictions.doubt(order.profile_id, known, found, facts)
         _say_what_is_held(known, folded)
     stored = _finish(known, found, order)
@@ -65,24 +65,35 @@ def fold(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
 
 
 def _fold(folder: Folder, order: Order) -> tuple[Folded, Estimates]:
+    found = Folded({sent.row_id: sent.device_id for sent in order.uploads}, 0, {}, {})
+    # What is believed was so where it was accepted, whichever process folds it.
+    for trusted in (True, False):
+        _fold_some(folder, order, [sent for sent in order.uploads if sent.trusted == trusted], found)
+    return found, estimates(folder.statistics)
+
+
+def _fold_some(folder: Folder, order: Order, sent_ones: list[Upload], found: Folded) -> None:
     uploads: list[tuple[str, dict[str, Any]]] = []
     ids: list[int] = []
-    errors: dict[int, str] = {}
-    for sent in order.uploads:
+    for sent in sent_ones:
         if sent.revoked:
-            errors[sent.row_id] = "not used: the device was revoked"
+            found.errors[sent.row_id] = "not used: the device was revoked"
             continue
         try:
             body = inflate(Body(sent.body, sent.encoding), limit=order.most_bytes)
             uploads.append((sent.device_id, from_json(bytes(body))))
             ids.append(sent.row_id)
         except (PlannerError, ValueError) as error:
-            errors[sent.row_id] = str(error)
+            found.errors[sent.row_id] = str(error)
+    if not uploads:
+        return
+    trusted = sent_ones[0].trusted
+    folder.share = None if trusted else order.share
+    folder.statistics.doubted |= not trusted
     folded = folder.fold(uploads)
-    errors.update({ids[position]: error for position, error in folded.failed.items()})
-    unused = {ids[position]: reason for position, reason in folded.unused.items()}
-    found = Folded({sent.row_id: sent.device_id for sent in order.uploads}, folded.refused, errors, unused)
-    return found, estimates(folder.statistics)
+    found.refused += folded.refused
+    found.errors.update({ids[position]: error for position, error in folded.failed.items()})
+    found.unused.update({ids[position]: reason for position, reason in folded.unused.items()})
 
 
 def _say_what_is_held(statistics: Statistics, folded: Folded) -> None:

@@ -47,10 +47,10 @@ class Facts:
         return self._ask(msgspec.msgpack.encode(question))
 
 
-def asking(database: Database) -> Facts:
-    """Facts for a thread of this process, which the running event loop answers."""
+def asker(database: Database) -> Callable[[bytes], bytes]:
+    """What a thread of this process asks by, which the running event loop answers."""
     loop = asyncio.get_running_loop()
-    return Facts(lambda question: asyncio.run_coroutine_threadsafe(answer(database, question), loop).result())
+    return lambda question: asyncio.run_coroutine_threadsafe(answer(database, question), loop).result()
 
 
 async def answer(database: Database, question: bytes) -> bytes:

@@ -61,12 +61,13 @@ class Stored(msgspec.Struct):
 
 
 class Upload(msgspec.Struct):
-    """An upload as it came: its row in the inbox, whose it is, and its body."""
+    """An upload as it came: its row in the inbox, whose it is, its body, and whether it is believed."""
 
     row_id: int
     device_id: str
     body: bytes
     encoding: Encoding
+    trusted: bool
     revoked: bool
 
 
@@ -83,8 +84,7 @@ class Order(msgspec.Struct):
         name: what the new ones are called.
         taken_back: devices whose figures are to be forgotten.
         uploads: the batch.
-        share: figures of a family that one device may say alone; null: as many as a profile holds.
-        doubts: whether figures that no two devices agree on may be held back.
+        share: figures of a family that one device may say alone, unless it is trusted.
         most_bytes: of an upload, inflated.
     """
 
@@ -97,8 +97,7 @@ class Order(msgspec.Struct):
     name: str
     taken_back: tuple[str, ...]
     uploads: tuple[Upload, ...]
-    share: int | None
-    doubts: bool
+    share: int
     most_bytes: int
 
 
@@ -116,12 +115,14 @@ class _State:
     Attributes:
         profile_id: the profile's row.
         name: what its statistics are called then.
+        uploaded: rows of each device.
         taken_back_at: what was taken back until then is forgotten; None: nothing is.
         more: whether more uploads wait.
     """
 
     profile_id: int
     name: str
+    uploaded: dict[str, int]
     taken_back_at: datetime | None
     more: bool
 
@@ -131,7 +132,7 @@ class Fold(Kind):
 
     Args:
         database: where both are.
-        settings: whether devices are doubted, and how much each may say.
+        settings: how much each device may say that is not trusted.
     """
 
     name: ClassVar[str] = FOLD
@@ -139,8 +140,7 @@ class Fold(Kind):
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
-        self._share = settings.figures_per_device if settings.tokens_required else None
-        self._doubts = settings.tokens_required  # elsewhere everybody is believed
+        self._share = settings.figures_per_device
         self._most_bytes = settings.max_inflated_bytes
         self._names: dict[int, tuple[datetime, str]] = {}
         """By profile: when it was stored last from here, and what the child that folded it calls its statistics."""
@@ -171,14 +171,19 @@ class Fold(Kind):
             name=name,
             taken_back=tuple(taken_back),
             uploads=tuple(
-                Upload(row.id, row.device_id, row.body or b"", row.encoding, row.device_id in revoked)
+                Upload(row.id, row.device_id, row.body or b"", row.encoding, row.trusted, row.device_id in revoked)
                 for row in uploads
             ),
             share=self._share,
-            doubts=self._doubts,
             most_bytes=self._most_bytes,
         )
-        state = _State(head.id, name, max(taken_back.values(), default=None), len(waiting) > len(uploads))
+        rows = dict(waiting)
+        uploaded: Counter[str] = Counter()
+        for row in uploads:
+            uploaded[row.device_id] += rows[row.id]
+        state = _State(
+            head.id, name, dict(uploaded), max(taken_back.values(), default=None), len(waiting) > len(uploads)
+        )
         return Task(msgspec.msgpack.encode(order), state, FOLD_TIMEOUT_S)
 
     async def tell(self, question: bytes) -> bytes:
@@ -203,7 +208,7 @@ class Fold(Kind):
         await repository.mark_folded(session, read, folded.unused, now)
         await repository.mark_unusable(session, folded.errors, now)
         devices = _by_device(folded)
-        await repository.release(session, state.profile_id, list(devices), now)
+        await repository.release(session, state.profile_id, state.uploaded, now)
         await repository.contributed(session, state.profile_id, devices, now)
         await repository.establish_agreed(session, soc, ESTABLISHED_BY, now)
         await publish(session, PROFILE, lease.key)

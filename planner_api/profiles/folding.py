@@ -97,7 +97,7 @@ class Folder:
 
     def __init__(self, statistics: Statistics, share: int | None = None) -> None:
         self.statistics = statistics
-        self._share = share
+        self.share = share
         self._row_sets: dict[tuple[Any, ...], NDArray[np.int64]] = {}
 
     def fold(self, uploads: Sequence[tuple[str, dict[str, Any]]]) -> Folded:
@@ -193,7 +193,7 @@ class Folder:
             rows[taken] = votes.rows(keys[at] for at in taken)
             self._left_out.append(
                 f"{len(keys) - len(taken)} of {len(keys)} {family} not used: quota figures "
-                f"({self._share or stored.MAX_FIGURES} that no other device says) of this profile is used up"
+                f"({self.share or stored.MAX_FIGURES} that no other device says) of this profile is used up"
             )
         self._alone[family, device] = self._alone.get((family, device), 0) + room
         return rows
@@ -206,7 +206,7 @@ class Folder:
             mine = (votes.device == np.uint64(device)).any(axis=1) & votes.alone()
             self._alone[family, device] = int(mine.sum())
         said = self._alone[family, device]
-        wanted = wanted if self._share is None else min(wanted, max(0, self._share - said))
+        wanted = wanted if self.share is None else min(wanted, max(0, self.share - said))
         free = stored.MAX_FIGURES - len(votes.keys)
         if wanted > free:
             free += self._give_way(family, votes, device, wanted - free)
@@ -297,7 +297,9 @@ def _merge_rows(votes: Votes, uploads: Sequence[tuple[int, Columns]], touched: N
 
     # The VOTES of lowest rank are kept; the others settle where those that are kept accept them.
     empty = all_device == 0
-    order = np.argsort(np.where(empty, NO_RANK, ranks(votes.name[touched][:, None], all_device)), axis=1, kind="stable")
+    order = np.argsort(
+        np.where(empty, NO_RANK, ranks(votes.key, votes.name[touched][:, None], all_device)), axis=1, kind="stable"
+    )
     all_us, all_device, all_spread = (
         np.take_along_axis(array, order, axis=1) for array in (all_us, all_device, all_spread)
     )
@@ -380,8 +382,8 @@ def wanted(votes: Votes, device: int, keys: Sequence[Key], most: int) -> list[Ke
     voters = said.sum(axis=1)
     contested = refused(us) > CONTESTED * voters
     panel = np.where(contested, VOTES, AGREED)
-    mine = ranks(votes.name[rows], np.array([device], dtype=np.uint64))
-    theirs = np.where(said, ranks(votes.name[rows][:, None], devices), NO_RANK)
+    mine = ranks(votes.key, votes.name[rows], np.array([device], dtype=np.uint64))
+    theirs = np.where(said, ranks(votes.key, votes.name[rows][:, None], devices), NO_RANK)
     lower = (theirs < mine[:, None]).sum(axis=1)
     asked = (lower < panel) & (voters > 0) & ~(devices == np.uint64(device)).any(axis=1)
     chosen = np.flatnonzero(asked)

@@ -1,90 +1,165 @@
-"""What a profile lacks of a model, by its statistics, which stay in memory while devices of one SoC ask in a row."""
+"""What a profile lacks of a model, and what of it a device is to measure: said by a child, or by a thread if small.
+
+Statistics stay in memory while devices of one SoC ask in a row.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from planner_api.db.engine import Database
-from planner_api.models.figures import Figures, Latency, Transfer
-from planner_api.profiles import facts, repository
-from planner_api.profiles.folding import wanted
-from planner_api.profiles.predictions import Predictions
-from planner_api.profiles.repository import ProfileHead
-from planner_api.profiles.statistics import Statistics, device_hash
-from planner_api.shared import SharedCalls
+import msgspec
+from cachetools import LRUCache
 
-REMEMBERED = 8
-"""Profiles whose statistics stay in memory."""
+from hope_schema import Missing, MissingLatency, MissingTransfer, TensorType
+from hope_schema.base import MAX_ROWS
+from planner_api.compression import unzstd
+from planner_api.errors import RefusedError
+from planner_api.models.figures import Figures, Latency, Transfer, figure_hash
+from planner_api.profiles.facts import Facts
+from planner_api.profiles.folding import wanted
+from planner_api.profiles.known import Known
+from planner_api.profiles.predictions import Predictions
+from planner_api.profiles.statistics import Statistics, device_hash
+
+REMEMBERED_BYTES = 64 * 2**20
+"""Statistics that stay in memory."""
 
 Figure = Latency | Transfer
 
 
-class Lacking:
-    """Looks into statistics, which nobody changes here: whoever asks of one profile at once waits for one reading."""
+class Asked(msgspec.Struct):
+    """What a device asks, of a profile as it stands.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._statistics: OrderedDict[int, tuple[ProfileHead, Statistics]] = OrderedDict()
-        self._reading: SharedCalls[Statistics] = SharedCalls()
-        self._predictions = Predictions()
+    Attributes:
+        profile_id: the profile's row; 0: there is none.
+        name: what its statistics are called as they stand.
+        version: of the profile.
+        snapshot: its newest version, compressed; empty: it has none.
+        figures: of the model, compressed.
+        kinds: of processor.
+        places: one per processor.
+        device: the device that is also asked for what others said; null: nobody is doubted.
+        confirmations: most figures of those.
+        most: figures that it is willing to measure; null: any number.
+        taken: hashes of figures that others were asked for just now, one after the other.
+    """
 
-    async def open_figures(
-        self,
-        head: ProfileHead | None,
-        figures: Figures,
-        kinds: Sequence[str],
-        places: Sequence[str],
-        device: str | None,
-        most: int,
-    ) -> tuple[list[Figure], list[Figure]]:
-        """Return the figures that nobody has said, and at most ``most`` that a device should say too (None: none)."""
-        statistics = None if head is None else await self._of(head)
-        if statistics is None:
-            return [*figures.latencies(kinds), *figures.transfers(places)], []
-        return await asyncio.to_thread(open_figures, statistics, figures, kinds, places, device, most)
-
-    async def ordered(self, body_zstd: bytes, unknown: Sequence[Latency], counts: Mapping[str, int]) -> list[Latency]:
-        """Latencies that a device is to measure, the most telling first; ``counts``: how often each op runs."""
-        known = facts.asking(self._database)
-        return await asyncio.to_thread(self._predictions.ordered, body_zstd, unknown, counts, known)
-
-    async def _of(self, head: ProfileHead) -> Statistics:
-        known = self._statistics.get(head.id)
-        if known is None or known[0] != head:
-            statistics = await self._reading.get(head, lambda: self._read(head))
-            self._statistics[head.id] = known = head, statistics
-        self._statistics.move_to_end(head.id)
-        while len(self._statistics) > REMEMBERED:
-            self._statistics.popitem(last=False)
-        return known[1]
-
-    async def _read(self, head: ProfileHead) -> Statistics:
-        async with self._database.read() as session:
-            dumped = await repository.statistics(session, head.id)
-        return await asyncio.to_thread(Statistics.load, dumped)
+    profile_id: int
+    name: str
+    version: int
+    snapshot: bytes
+    figures: bytes
+    kinds: tuple[str, ...]
+    places: tuple[str, ...]
+    device: str | None
+    confirmations: int
+    most: int | None
+    taken: bytes
 
 
-def open_figures(
-    statistics: Statistics,
-    figures: Figures,
-    kinds: Sequence[str],
-    places: Sequence[str],
-    device: str | None,
-    most: int,
-) -> tuple[list[Figure], list[Figure]]:
-    """Return the figures that nobody has said, and at most ``most`` that a device should say too (None: none)."""
-    latencies, transfers = list(figures.latencies(kinds)), list(figures.transfers(places))
+class Lack(msgspec.Struct):
+    """The ``Missing`` as JSON, the hashes of what it asks for that nobody said, and those of all that it asks for."""
+
+    reply: bytes
+    unknown: bytes
+    hashes: bytes
+
+
+_statistics: LRUCache[tuple[int, str], Statistics] = LRUCache(REMEMBERED_BYTES, getsizeof=lambda one: one.size_bytes)
+_predictions = Predictions()
+
+
+def ready() -> None:
+    """Be loaded."""
+
+
+def answer(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
+    """Answer an ``Asked`` with a ``Lack``.
+
+    Raises:
+        RefusedError: more figures than an upload may have rows.
+    """
+    asked, facts = msgspec.msgpack.decode(payload, type=Asked), Facts(ask)
+    figures = Figures.model_validate_json(unzstd(asked.figures))
+    _refuse_too_many(figures, asked)
+    nothing = Missing(profile_version=asked.version)
+    if (
+        asked.device is None
+        and asked.snapshot
+        and Known.read(asked.snapshot).covers(figures, asked.kinds, asked.places)
+    ):
+        return _lack(nothing, [], 0)
+    unknown, unsure = _open_figures(asked, figures, _statistics_of(asked, facts))
+    latencies = [key for key in unknown if len(key) == 2]
+    if latencies and asked.snapshot:
+        counts = dict(zip(figures.signatures, figures.counts, strict=False))
+        ordered = _predictions.ordered(asked.snapshot, latencies, counts, facts)
+        unknown = [*ordered, *(key for key in unknown if len(key) == 4)]
+    chosen = unknown + unsure
+    count = len(unknown)
+    if asked.most is not None:
+        taken = {asked.taken[at : at + 8] for at in range(0, len(asked.taken), 8)}
+        free = [key for key in unknown if figure_hash(key) not in taken] if taken else unknown
+        count, chosen = min(len(free), asked.most), [*free, *unsure][: asked.most]
+    elsewhere = 0 if asked.most is None else max(0, len(unknown) - len(chosen))
+    return _lack(_missing(asked.version, chosen, elsewhere), chosen, count)
+
+
+def _lack(missing: Missing, chosen: Sequence[Figure], unknown: int) -> bytes:
+    hashes = b"".join(map(figure_hash, chosen))
+    return msgspec.msgpack.encode(Lack(missing.model_dump_json().encode(), hashes[: 8 * unknown], hashes))
+
+
+def _statistics_of(asked: Asked, facts: Facts) -> Statistics | None:
+    if not asked.profile_id:
+        return None
+    key = asked.profile_id, asked.name
+    known = _statistics.get(key)
+    if known is None:
+        known = Statistics.load(facts.statistics(asked.profile_id))
+        if known.size_bytes <= REMEMBERED_BYTES:
+            _statistics[key] = known
+    return known
+
+
+def _open_figures(asked: Asked, figures: Figures, statistics: Statistics | None) -> tuple[list[Figure], list[Figure]]:
+    """Return the figures that nobody has said, and those that a device should say too."""
+    latencies, transfers = list(figures.latencies(asked.kinds)), list(figures.transfers(asked.places))
+    if statistics is None:
+        return [*latencies, *transfers], []
     known = statistics.latencies.known(), statistics.transfers.known()
     unknown: list[Figure] = [key for key in latencies if key not in known[0]]
     unknown += [key for key in transfers if key not in known[1]]
-    if device is None:
+    if asked.device is None:
         return unknown, []
-    name = device_hash(device)
+    name, most = device_hash(asked.device), asked.confirmations
     unsure: list[Any] = [
         *wanted(statistics.latencies, name, latencies, most),
         *wanted(statistics.transfers, name, transfers, most),
     ]
     return unknown, unsure[:most]
+
+
+def _missing(version: int, chosen: Sequence[Figure], elsewhere: int) -> Missing:
+    return Missing(
+        profile_version=version,
+        latencies=tuple(MissingLatency(signature=key[0], kind=key[1]) for key in chosen if len(key) == 2),
+        transfers=tuple(
+            MissingTransfer(
+                tensor=TensorType.model_validate({"dtype": key[0], "shape": key[1]}), source=key[2], target=key[3]
+            )
+            for key in chosen
+            if len(key) == 4
+        ),
+        elsewhere=elsewhere,
+    )
+
+
+def _refuse_too_many(figures: Figures, asked: Asked) -> None:
+    count = len(figures.signatures) * len(asked.kinds) + figures.count_transfers(asked.places)
+    if count > MAX_ROWS:
+        raise RefusedError(
+            f"this model has {count} figures on {len(asked.kinds)} kinds of processor in {len(set(asked.places))} "
+            f"places; at most {MAX_ROWS} are asked for: name fewer processors at a time"
+        )

@@ -25,6 +25,8 @@ from planner_api.db.tables import (
 from planner_api.db.upsert import ignoring, insert_or_ignore, upserting
 
 Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
+KEEP_ASSIGNMENTS = timedelta(days=1)
+"""How long it is remembered that a device did not deliver what it was asked for."""
 KEEP_VERSIONS = timedelta(hours=1)
 """How long a version stays that no plan rests on (yet)."""
 
@@ -63,9 +65,9 @@ async def count_waiting(session: AsyncSession) -> dict[str, int]:
     return {"waiting": waiting or 0}
 
 
-async def bodies(session: AsyncSession, ids: Collection[int]) -> Sequence[Row[int, str, str, bytes | None]]:
-    """Return (id, device_id, encoding, body) of those uploads that still wait, in the order they came."""
-    query = select(InboxRow.id, InboxRow.device_id, InboxRow.encoding, InboxRow.body)
+async def bodies(session: AsyncSession, ids: Collection[int]) -> Sequence[Row[int, str, str, bytes | None, bool]]:
+    """Return (id, device_id, encoding, body, trusted) of those uploads that still wait, in the order they came."""
+    query = select(InboxRow.id, InboxRow.device_id, InboxRow.encoding, InboxRow.body, InboxRow.trusted)
     waiting = InboxRow.id.in_(ids), InboxRow.folded_at.is_(None)
     return (await session.execute(query.where(*waiting).order_by(InboxRow.id))).all()
 
@@ -347,32 +349,66 @@ async def lock(session: WriteSession, profile_id: int) -> None:
     await session.execute(select(ProfileRow.id).where(ProfileRow.id == profile_id).with_for_update())
 
 
-async def assigned_elsewhere(session: AsyncSession, profile_id: int, device_id: str, now: datetime) -> Sequence[bytes]:
-    """Return the figures that other devices are measuring just now."""
+async def assigned_elsewhere(
+    session: AsyncSession, profile_id: int, device_id: str, between: tuple[datetime, datetime]
+) -> Sequence[bytes]:
+    """Return the figures that other devices are measuring just now: their assignments end within these moments."""
     query = select(AssignmentRow.figures).where(
-        AssignmentRow.profile_id == profile_id, AssignmentRow.device_id != device_id, AssignmentRow.expires_at > now
+        AssignmentRow.profile_id == profile_id,
+        AssignmentRow.device_id != device_id,
+        AssignmentRow.expires_at > between[0],
+        AssignmentRow.expires_at <= between[1],
     )
     return list(await session.scalars(query))
 
 
-async def assign(session: WriteSession, profile_id: int, device_id: str, figures: bytes, until: datetime) -> None:
-    """Replace what a device was asked to measure; clear away what ran out."""
-    await session.execute(
-        delete(AssignmentRow).where(AssignmentRow.profile_id == profile_id, AssignmentRow.device_id == device_id)
-    )
-    if figures:
-        values = {"profile_id": profile_id, "device_id": device_id, "figures": figures, "expires_at": until}
-        await session.execute(insert(AssignmentRow).values(**values))
+async def undelivered(session: AsyncSession, profile_id: int, device_id: str) -> int:
+    """How many assignments in a row a device has not delivered half of, the one that it has now too."""
+    row = await session.get(AssignmentRow, (profile_id, device_id))
+    return 0 if row is None else row.undelivered + bool(row.figures)
 
 
-async def release(session: WriteSession, profile_id: int, device_ids: Collection[str], now: datetime) -> None:
-    """End the assignments of devices that have uploaded, and those that ran out."""
-    await session.execute(
-        delete(AssignmentRow).where(
-            AssignmentRow.profile_id == profile_id,
-            AssignmentRow.device_id.in_(device_ids) | (AssignmentRow.expires_at <= now),
-        )
+async def assign(
+    session: WriteSession, profile_id: int, device_id: str, figures: bytes, until: datetime, undelivered: int
+) -> None:
+    """Replace what a device was asked to measure."""
+    values = {
+        "profile_id": profile_id,
+        "device_id": device_id,
+        "figures": figures,
+        "expires_at": until,
+        "undelivered": undelivered,
+    }
+    insert_into = upserting(session.get_bind().dialect, AssignmentRow).values(**values)
+    replaced = {name: insert_into.excluded[name] for name in ("figures", "expires_at", "undelivered")}
+    await session.execute(insert_into.on_conflict_do_update(index_elements=["profile_id", "device_id"], set_=replaced))
+
+
+async def release(session: WriteSession, profile_id: int, rows: Mapping[str, int], now: datetime) -> None:
+    """End the assignments of devices that have uploaded so many rows, and forget those that ran out long ago."""
+    mine = AssignmentRow.profile_id == profile_id
+    for device_id, uploaded in sorted(rows.items()):
+        this = mine, AssignmentRow.device_id == device_id
+        found = await session.scalar(select(AssignmentRow.figures).where(*this))
+        if found is None:
+            continue
+        delivered = 2 * uploaded >= len(found) // 8
+        missed = 0 if delivered else AssignmentRow.undelivered + 1
+        await session.execute(update(AssignmentRow).where(*this).values(figures=b"", undelivered=missed))
+    await session.execute(delete(AssignmentRow).where(mine, AssignmentRow.expires_at <= now - KEEP_ASSIGNMENTS))
+
+
+async def standing(session: AsyncSession, profile_id: int) -> tuple[ProfileHead, int, bytes | None]:
+    """Return a profile without its statistics, how many figures it has, and its newest version, compressed."""
+    newest = (ProfileVersionRow.profile_id == ProfileRow.id) & (ProfileVersionRow.version == ProfileRow.version)
+    query = (
+        select(ProfileRow.id, ProfileRow.version, ProfileRow.uploads, ProfileRow.updated_at)
+        .add_columns(ProfileRow.latencies + ProfileRow.transfers, ProfileVersionRow.body_zstd)
+        .outerjoin(ProfileVersionRow, newest)
+        .where(ProfileRow.id == profile_id)
     )
+    *head, figures, body = (await session.execute(query)).one()
+    return ProfileHead(*head), figures, body
 
 
 def pairs_query(*columns: Any) -> Select[*tuple[Any, ...]]:

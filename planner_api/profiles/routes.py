@@ -41,16 +41,17 @@ async def upload_observations(request: Request) -> UploadReceipt:
 
 @router.post(
     "/profiles/missing",
+    response_model=Missing,
     response_description="What this device should measure.",
     responses=problems(404),
     openapi_extra=takes(MissingRequest),
 )
-async def list_missing_figures(request: Request) -> Missing:
+async def list_missing_figures(request: Request) -> Response:
     """Say what nobody has measured yet of a model on a SoC, and ask this device for its part of it."""
     message = await read_message(request, MissingRequest)
     require_own(request.scope, message.device_id)
-    found: Missing = await request.app.state.planner.profiles.missing(message, principal_of(request.scope))
-    return found
+    found = await request.app.state.planner.profiles.missing(message, principal_of(request.scope))
+    return Response(found, media_type="application/json")
 
 
 @router.get(

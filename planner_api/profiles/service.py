@@ -4,40 +4,44 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import msgspec
 
-from hope_schema import (
-    Missing,
-    MissingLatency,
-    MissingRequest,
-    MissingTransfer,
-    TensorType,
-    UploadReceipt,
-)
-from hope_schema.base import MAX_ROWS
+from hope_schema import MissingRequest, UploadReceipt
 from planner_api.compression import zstd
 from planner_api.db.engine import Database
 from planner_api.devices import repository as devices
 from planner_api.devices.audit.service import Actor
 from planner_api.devices.quota import Quotas
-from planner_api.errors import ForbiddenError, InvalidError, profile_unknown
+from planner_api.errors import ForbiddenError, InvalidError, RefusedError, UnavailableError, profile_unknown
+from planner_api.jobs.kind import JobError
+from planner_api.jobs.process import JobProcess
 from planner_api.jobs.queue import Queue
-from planner_api.models.figures import Figures, Latency, Transfer, figure_hash
-from planner_api.models.service import load_figures
-from planner_api.profiles import oversight, repository
+from planner_api.locks import Turns
+from planner_api.models.service import figures_zstd
+from planner_api.profiles import facts, oversight, repository
 from planner_api.profiles.inbox import Inbox
 from planner_api.profiles.jobs import FOLD, PROFILE, key_of
-from planner_api.profiles.known import Known
-from planner_api.profiles.lacking import Lacking
+from planner_api.profiles.lacking import Asked, Lack, answer, ready
 from planner_api.profiles.reading import UploadHead
 from planner_api.settings import Settings
 from planner_api.web.body import Body
 from planner_api.web.principal import ANONYMOUS, Principal
 
-REMEMBERED_CALLERS = 100_000
+MAX_KINDS = 64
+"""Kinds of processor that one question may name."""
+SMALL_FIGURES_BYTES, SMALL_PROFILE = 64 * 1024, 20_000
+"""A question is answered by a thread where a model's figures, compressed and times the kinds asked about, take no more
+bytes, and the profile has no more figures: that takes some ten milliseconds."""
+LOOK_S, LOOK_MEMORY_BYTES = 30.0, 512 * 2**20
+"""Time and memory that a child may take for a larger one."""
+ATTEMPTS = 3
+"""How often a question is looked into while others are asked for the same."""
+MOST_HALVED = 10
+"""How often the time for an assignment is halved at most."""
+REMEMBERED_CALLERS = 20_000
 """Callers and profiles that need not be looked up again."""
 FOLD_WAIT_S = 5.0
 """Longest wait for uploads to be folded; then what stands there already has to do."""
@@ -58,7 +62,10 @@ class Profiles:
         self._known: OrderedDict[tuple[str, str], str | None] = OrderedDict()
         """Callers, each with the key of a profile that it has to do with: what of its newest upload was not used."""
         self._inbox = Inbox(database, delay_s=settings.fold_interval_s)
-        self._lacking = Lacking(database)
+        refused = self._quotas.refused
+        self._small_questions = Turns("questions", slots=2, each=1, waiting=16, refused=refused)
+        self._questions = Turns("questions", slots=1, each=1, waiting=4, refused=refused)
+        self._child = JobProcess(memory_bytes=LOOK_MEMORY_BYTES, warm=f"{ready.__module__}:{ready.__qualname__}")
         queue.news.on(PROFILE, self._folded)
 
     async def accept(self, head: UploadHead, body: Body, caller: Principal = ANONYMOUS) -> UploadReceipt:
@@ -74,6 +81,7 @@ class Profiles:
             **msgspec.structs.asdict(head),
             "encoding": encoding,
             "body": raw,
+            "trusted": not self._settings.tokens_required,
             "received_at": datetime.now(UTC),
         }
         stored = await self._inbox.add(values)
@@ -136,7 +144,7 @@ class Profiles:
         await self._queue.ended((FOLD, key_of(soc, frequency)), timeout_s=FOLD_WAIT_S)
 
     async def read(self, soc: str, frequency: str, caller: Principal = ANONYMOUS) -> bytes:
-        """Return a profile as compressed JSON.
+        """Return a profile as it stands, as compressed JSON; what waits to be folded goes on waiting.
 
         Raises:
             ForbiddenError: the caller is a device of another SoC.
@@ -147,15 +155,14 @@ class Profiles:
                 own = await devices.soc_of(session, caller.device_id)
             if own != soc:
                 raise ForbiddenError("foreign-profile", f"this token reads the profile of '{own}', not of '{soc}'")
-        await self.folded(soc, frequency)
         async with self._database.read() as session:
             found = await repository.current(session, soc, frequency)
         if found is None:
             raise profile_unknown(soc, frequency)
         return found[1]
 
-    async def missing(self, request: MissingRequest, caller: Principal = ANONYMOUS) -> Missing:
-        """Return what nobody has measured yet of a model on a SoC, and ask this device for its part of it.
+    async def missing(self, request: MissingRequest, caller: Principal = ANONYMOUS) -> bytes:
+        """Return what nobody has measured yet of a model on a SoC, as JSON, and ask this device for its part of it.
 
         A device that names ``max_items`` gets at most so many, and none that others were asked for just now; one
         that does not is willing to measure all of it. A device with a token of its own is also asked for some figures
@@ -164,79 +171,99 @@ class Profiles:
 
         Raises:
             NotFoundError: an unknown model.
-            InvalidError: more figures than an upload may have rows.
+            InvalidError: more figures than an upload may have rows, or more kinds of processor than a device has.
             ForbiddenError: a device that names more profiles than it may.
+            TooOftenError, UnavailableError: a caller that asks much at once, or a planner that is too busy.
         """
-        kinds = list(dict.fromkeys(processor.kind for processor in request.processors))
-        places = [processor.place for processor in request.processors]
-        async with self._database.read() as session:
-            figures = await load_figures(session, request.model_hash)
-        _refuse_too_many(figures, kinds, places)
+        asked = Asked(
+            profile_id=0,
+            name="",
+            version=0,
+            snapshot=b"",
+            figures=await figures_zstd(self._database, request.model_hash),
+            kinds=tuple(dict.fromkeys(processor.kind for processor in request.processors)),
+            places=tuple(processor.place for processor in request.processors),
+            device=None if caller.device_id is None else request.device_id,
+            confirmations=self._settings.confirmations,
+            most=request.max_items,
+            taken=b"",
+        )
+        if len(asked.kinds) > MAX_KINDS:
+            detail = f"{len(asked.kinds)} kinds of processor are asked about; at most {MAX_KINDS} at a time"
+            raise InvalidError("too-many-figures", detail)
         if caller.device_id is not None:
             await self._admit(caller, request.soc, request.frequency)
         await self.folded(request.soc, request.frequency)
-        async with self._database.read() as session:
-            found = await repository.current(session, request.soc, request.frequency)
-        if caller.device_id is None and found is not None and Known.read(found[1]).covers(figures, kinds, places):
-            return Missing(profile_version=found[0].version)
-        async with self._database.read() as session:
-            head = await repository.head(session, request.soc, request.frequency)
-        device = None if caller.device_id is None else request.device_id
-        most = self._settings.confirmations
-        unknown, unsure = await self._lacking.open_figures(head, figures, kinds, places, device, most)
-        version = 0 if head is None else head.version
-        if not unknown and not unsure:
-            return Missing(profile_version=version)
-        latencies = [key for key in unknown if len(key) == 2]
-        if latencies and found is not None:
-            counts = dict(zip(figures.signatures, figures.counts, strict=False))
-            ordered = await self._lacking.ordered(found[1], latencies, counts)
-            unknown = [*ordered, *(key for key in unknown if len(key) == 4)]
-        chosen = await self._assign(request, unknown, unsure)
-        elsewhere = 0 if request.max_items is None else max(0, len(unknown) - len(chosen))
-        return await asyncio.to_thread(_reply, version, chosen, elsewhere)
-
-    async def _assign(
-        self, request: MissingRequest, unknown: list[Latency | Transfer], unsure: list[Latency | Transfer]
-    ) -> list[Latency | Transfer]:
-        now = datetime.now(UTC)
-        until = now + timedelta(seconds=self._settings.assignment_s)
-        chosen = unknown + unsure
-        hashes = await asyncio.to_thread(lambda: [*map(figure_hash, chosen)])
         async with self._database.write() as session:
-            head = await repository.ensure(session, request.soc, request.frequency, now)
-            await repository.lock(session, head.id)
-            left: Sequence[int] = range(len(chosen))
-            if request.max_items is not None:
-                others = await repository.assigned_elsewhere(session, head.id, request.device_id, now)
-                taken = {packed[at : at + 8] for packed in others for at in range(0, len(packed), 8)}
-                free = [at for at in left if at >= len(unknown) or hashes[at] not in taken]
-                left = free[: request.max_items]
-            await repository.assign(session, head.id, request.device_id, b"".join(hashes[at] for at in left), until)
-        return [chosen[at] for at in left]
-
-
-def _reply(version: int, chosen: list[Latency | Transfer], elsewhere: int) -> Missing:
-    return Missing(
-        profile_version=version,
-        latencies=tuple(MissingLatency(signature=key[0], kind=key[1]) for key in chosen if len(key) == 2),
-        transfers=tuple(
-            MissingTransfer(
-                tensor=TensorType.model_validate({"dtype": key[0], "shape": key[1]}), source=key[2], target=key[3]
+            profile_id = (await repository.ensure(session, request.soc, request.frequency, datetime.now(UTC))).id
+        for attempt in range(ATTEMPTS):
+            async with self._database.read() as session:
+                head, known, snapshot = await repository.standing(session, profile_id)
+                others = await repository.assigned_elsewhere(session, profile_id, request.device_id, self._assigned())
+            asked = msgspec.structs.replace(
+                asked,
+                profile_id=profile_id,
+                name=f"{head.uploads}-{head.updated_at}",
+                version=head.version,
+                snapshot=snapshot or b"",
+                taken=b"".join(others),
             )
-            for key in chosen
-            if len(key) == 4
-        ),
-        elsewhere=elsewhere,
-    )
+            lack = await self._look(asked, caller.name, known)
+            if await self._assign(request, profile_id, asked, lack, last=attempt == ATTEMPTS - 1):
+                break
+        return lack.reply
+
+    async def _look(self, asked: Asked, owner: str, known: int) -> Lack:
+        """Find out what is missing: here where that is little, else in a child, one question at a time.
+
+        Raises:
+            InvalidError: more figures than an upload may have rows.
+            UnavailableError: it takes too long, or too much memory.
+        """
+        small = len(asked.figures) * len(asked.kinds) <= SMALL_FIGURES_BYTES and known <= SMALL_PROFILE
+        payload = msgspec.msgpack.encode(asked)
+        async with (self._small_questions if small else self._questions).turn(owner):
+            try:
+                if small or self._settings.embedded:
+                    found = await asyncio.to_thread(answer, payload, facts.asker(self._database))
+                else:
+                    name = f"{answer.__module__}:{answer.__qualname__}"
+                    found = await self._child.run(name, payload, partial(facts.answer, self._database), LOOK_S)
+            except RefusedError as error:
+                raise InvalidError("too-many-figures", str(error)) from None
+            except JobError as error:
+                if error.permanent:
+                    raise InvalidError("too-many-figures", str(error)) from None
+                raise UnavailableError("the planner has no time for this question; ask again") from error
+        return msgspec.msgpack.decode(found, type=Lack)
+
+    async def stop(self) -> None:
+        """End the child."""
+        await self._child.kill()
+
+    def _assigned(self) -> tuple[datetime, datetime]:
+        """Between which moments an assignment ends that stands; a clock was set back since one that ends later."""
+        now = datetime.now(UTC)
+        return now, now + timedelta(seconds=self._settings.assignment_s)
+
+    async def _assign(self, request: MissingRequest, profile_id: int, asked: Asked, lack: Lack, *, last: bool) -> bool:
+        """Note what a device was asked for; False where others were asked for some of it meanwhile.
+
+        The time that a device has is halved each time that it did not upload half of what it was asked for before.
+        """
+        now, until = self._assigned()
+        async with self._database.write() as session:
+            await repository.lock(session, profile_id)
+            if request.max_items is not None and not last:
+                others = await repository.assigned_elsewhere(session, profile_id, request.device_id, (now, until))
+                before = set(_hashes(asked.taken))
+                if any(each not in before for each in _hashes(b"".join(others)) if each in set(_hashes(lack.unknown))):
+                    return False
+            undelivered = await repository.undelivered(session, profile_id, request.device_id)
+            lease = (until - now) / 2 ** min(undelivered, MOST_HALVED)
+            await repository.assign(session, profile_id, request.device_id, lack.hashes, now + lease, undelivered)
+        return True
 
 
-def _refuse_too_many(figures: Figures, kinds: list[str], places: list[str]) -> None:
-    """Raise InvalidError for a question about more figures than an upload may have rows."""
-    count = len(figures.signatures) * len(kinds) + figures.count_transfers(places)
-    if count > MAX_ROWS:
-        raise InvalidError(
-            "too-many-figures",
-            f"this model has {count} figures on {len(kinds)} kinds of processor in {len(set(places))} places; at most "
-            f"{MAX_ROWS} are asked for: name fewer processors at a time",
-        )
+def _hashes(packed: bytes) -> list[bytes]:
+    return [packed[at : at + 8] for at in range(0, len(packed), 8)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import secrets
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,6 +26,8 @@ VOTES = 32
 """Devices whose newest votes on a figure are kept one by one."""
 MAX_FIGURES = MAX_ROWS
 """Most figures of one family: what is published must be a profile by the contract."""
+KEY_BYTES = 400
+"""What the key of a figure takes in memory, with its place in the index."""
 FAMILIES = ("latencies", "shares", "transfers", "overheads")
 """Shares are no microseconds but parts of a resource."""
 
@@ -52,20 +55,29 @@ def device_hash(device_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(device_id.encode(), digest_size=8).digest(), "little") or 1
 
 
-def ranks(names: Names, devices: Names) -> Names:
-    """Return the rank of devices among those that vote on figures; both broadcast (SplitMix64's finaliser)."""
+def ranks(key: tuple[int, int], names: Names, devices: Names) -> Names:
+    """Return the rank of devices among those that vote on figures; both broadcast.
+
+    Who does not know the profile's ``key`` cannot choose a device's id for its ranks: ids and figures are mixed with a
+    half of the key each, then together (with SplitMix64's finaliser).
+    """
+    first, second = (np.uint64(half) for half in key)
+    return _mixed(_mixed(devices ^ first) ^ _mixed(names ^ second) ^ first)
+
+
+def _mixed(values: Names) -> Names:
     with np.errstate(over="ignore"):
-        mixed = names ^ devices
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    ranked: Names = mixed ^ (mixed >> np.uint64(31))
-    return ranked
+    found: Names = mixed ^ (mixed >> np.uint64(31))
+    return found
 
 
 class Votes:
     """One family of F figures.
 
     Attributes:
+        key: the profile's secret that ranks are made with.
         keys: F keys, by row.
         name: (F,) hashes of the keys.
         device: (F, VOTES) device hashes, lowest rank first; 0 where there is no vote, which is at the end.
@@ -86,7 +98,8 @@ class Votes:
     published: FloatArray
     held: NDArray[np.bool_]
 
-    def __init__(self) -> None:
+    def __init__(self, key: tuple[int, int]) -> None:
+        self.key = key
         self.keys: list[Key] = []
         self.index: dict[Key, int] = {}
         for field in _ARRAYS:
@@ -159,14 +172,23 @@ class Statistics:
     """Everything known of one SoC at one frequency.
 
     ``processors`` and ``channels`` map a definition (canonical JSON) to the newest devices that listed it, by their
-    hashes.
+    hashes. ``key`` is a secret of the profile's that decides whose votes are kept; None: a new one. ``doubted`` says
+    whether any upload came from somebody who is not simply believed.
     """
 
-    def __init__(self) -> None:
-        self.latencies, self.shares, self.transfers, self.overheads = (Votes() for _ in FAMILIES)
+    def __init__(self, key: tuple[int, int] | None = None) -> None:
+        self.key = key or (secrets.randbits(64), secrets.randbits(64))
+        self.doubted = False
+        self.latencies, self.shares, self.transfers, self.overheads = (Votes(self.key) for _ in FAMILIES)
         self.families: dict[str, Votes] = {name: getattr(self, name) for name in FAMILIES}
         self.processors: dict[str, list[int]] = {}
         self.channels: dict[str, list[int]] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """About what they take in memory."""
+        arrays = sum(getattr(votes, field).nbytes for votes in self.families.values() for field in _ARRAYS)
+        return int(arrays) + KEY_BYTES * sum(len(votes.keys) for votes in self.families.values())
 
     def forget(self, devices: Iterable[int]) -> None:
         """Take back everything that these devices said."""
@@ -197,6 +219,7 @@ class Statistics:
         """Return the statistics as compressed bytes."""
         arrays: dict[str, Any] = {}
         head: dict[str, Any] = {"processors": self.processors, "channels": self.channels}
+        head |= {"key": self.key, "doubted": self.doubted}
         for name, votes in self.families.items():
             head[name] = votes.keys
             for field in _ARRAYS:
@@ -209,11 +232,12 @@ class Statistics:
     @classmethod
     def load(cls, data: bytes | None) -> Statistics:
         """Return what ``dump`` wrote; None gives empty statistics."""
-        statistics = cls()
         if data is None:
-            return statistics
+            return cls()
         with np.load(io.BytesIO(unzstd(data)), allow_pickle=False) as arrays:
             head = msgspec.json.decode(arrays["head"].tobytes())
+            statistics = cls(tuple(head["key"]))
+            statistics.doubted = head["doubted"]
             statistics.processors, statistics.channels = head["processors"], head["channels"]
             for name, votes in statistics.families.items():
                 votes.keys = [_tuples(key) for key in head[name]]

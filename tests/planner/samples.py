@@ -195,7 +195,9 @@ class Api:
 
     def profile(self) -> Profile:
         """The profile as it stands, of the SoC that everything here is of."""
-        return Profile.model_validate_json(unzstd(self.await_(self.app.planner.profiles.read, SOC, FREQUENCY)))
+        profiles = self.app.planner.profiles
+        self.await_(profiles.folded, SOC, FREQUENCY)
+        return Profile.model_validate_json(unzstd(self.await_(profiles.read, SOC, FREQUENCY)))
 
     def plan(self, graph: ModelGraph, **more: Any) -> PlanReply:
         """Ask for a plan."""

@@ -148,7 +148,7 @@ def test_few_devices_against_a_plain_oracle(sent: list[tuple[int, str, float]], 
 def test_storing_and_loading_changes_nothing(sent: list[tuple[int, str, float]], pause: int) -> None:
     """Statistics that were written and read in the middle end where those that stayed in memory end."""
     uploads = [(f"device-{device}", upload({signature: us}, handover_us=1.5)) for device, signature, us in sent]
-    kept, reloaded = Folder(Statistics()), Folder(Statistics())
+    kept, reloaded = Folder(Statistics((1, 2))), Folder(Statistics((1, 2)))
     for part in (uploads[:pause], uploads[pause:]):
         kept.fold(part)
         reloaded.fold(part)

@@ -139,6 +139,7 @@ class Fleet:
 
     def figures(self) -> dict[str, float | None]:
         """What plans rest on, on the big core."""
+        self.api.await_(self.api.app.planner.profiles.folded, SOC, FREQUENCY)
         body = self.api.await_(self.api.app.planner.profiles.read, SOC, FREQUENCY)
         rows = Profile.model_validate_json(unzstd(body)).latencies
         return {row: us for row, kind, us in zip(rows.signature, rows.kind, rows.us, strict=True) if kind == BIG}

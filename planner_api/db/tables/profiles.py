@@ -86,6 +86,8 @@ class InboxRow(Base):
     soc: Mapped[str] = mapped_column(String(128))
     frequency: Mapped[str] = mapped_column(String(128))
     rows: Mapped[int]
+    trusted: Mapped[bool]
+    """Whether its figures are believed and counted against no share: nobody was asked for a device's token."""
     encoding: Mapped[str] = mapped_column(String(8))
     """How ``body`` is compressed: ``zstd`` or ``gzip``."""
     body: Mapped[bytes | None]
@@ -119,5 +121,7 @@ class AssignmentRow(Base):
     profile_id: Mapped[int] = mapped_column(ForeignKey("profiles.id", ondelete="CASCADE"), primary_key=True)
     device_id: Mapped[str] = mapped_column(String(128), primary_key=True)
     figures: Mapped[bytes]
-    """64-bit figure hashes, little-endian, one after the other."""
+    """64-bit figure hashes, little-endian, one after the other; empty: it uploaded what it has of them."""
+    undelivered: Mapped[int] = mapped_column(default=0)
+    """Assignments before this one, in a row, of which it did not upload half."""
     expires_at: Mapped[datetime] = mapped_column(index=True)

@@ -96,6 +96,7 @@ def upgrade() -> None:
         sa.Column("soc", sa.String(length=128), nullable=False),
         sa.Column("frequency", sa.String(length=128), nullable=False),
         sa.Column("rows", sa.Integer(), nullable=False),
+        sa.Column("trusted", sa.Boolean(), nullable=False),
         sa.Column("encoding", sa.String(length=8), nullable=False),
         sa.Column("body", sa.LargeBinary(), nullable=True),
         sa.Column("received_at", types.UtcDateTime(timezone=True), nullable=False),
@@ -349,6 +350,7 @@ def upgrade() -> None:
         sa.Column("profile_id", types.BigKey, nullable=False),
         sa.Column("device_id", sa.String(length=128), nullable=False),
         sa.Column("figures", sa.LargeBinary(), nullable=False),
+        sa.Column("undelivered", sa.Integer(), nullable=False),
         sa.Column("expires_at", types.UtcDateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(
             ["profile_id"], ["profiles.id"], name=op.f("fk_assignments_profile_id_profiles"), ondelete="CASCADE"

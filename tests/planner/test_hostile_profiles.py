@@ -1,0 +1,139 @@
+"""What devices cannot do to a profile, or to others who ask about it: chosen ids, another process's trust, hoarding."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from sqlalchemy import select, update
+
+from hope_schema import Missing, MissingLatency
+from planner_api.db.tables import AssignmentRow, InboxRow
+from planner_api.profiles import service
+from planner_api.profiles.statistics import Statistics, device_hash, ranks
+from tests.planner.samples import (
+    FREQUENCY,
+    PROCESSORS,
+    SOC,
+    Api,
+    chain,
+    enrolled,
+    measure,
+    missing_request,
+    serving,
+)
+
+GRAPH = chain(6)
+
+
+def test_no_id_can_be_chosen_for_its_ranks() -> None:
+    """Ids that are lowest of ten thousand on a figure under one key are so under another as often as any."""
+    draw = np.random.default_rng(1)
+    ids = np.array([device_hash(f"device-{number}") for number in range(10_000)], dtype=np.uint64)
+    name = draw.integers(0, 2**63, 50).astype(np.uint64)[:, None]
+    guessed, real = Statistics().key, Statistics().key
+    chosen = np.argsort(ranks(guessed, name, ids[None, :]), axis=1)[:, :20]
+    places = np.argsort(np.argsort(ranks(real, name, ids[None, :]), axis=1), axis=1)
+    assert 0.4 < np.take_along_axis(places, chosen, axis=1).mean() / len(ids) < 0.6
+    assert Statistics.load(Statistics(real).dump()).key == real
+
+
+def upload(api: Api, device: str, header: dict[str, str], count: int) -> None:
+    """Say figures that nobody else says."""
+    number = random.Random(device)
+    rows = tuple(
+        MissingLatency(signature=f"Op:{number.getrandbits(64):016x}", kind=PROCESSORS[0].kind) for _ in range(count)
+    )
+    assert (
+        api.post("/profiles", measure(Missing(profile_version=0, latencies=rows), device), **header).status_code == 202
+    )
+
+
+@pytest.mark.parametrize(("accepts", "folds"), [(True, False), (False, True)])
+def test_whoever_folds_believes_what_was_believed(database_url: str, accepts: bool, folds: bool) -> None:
+    """An upload's share is that of the planner that accepted it, whatever the process was told that folds it."""
+    with serving(database_url, works=(), tokens_required=accepts, figures_per_device=10) as api:
+        upload(api, "device-1", enrolled(api, "device-1") if accepts else {}, 30)
+    with serving(database_url, tokens_required=folds, figures_per_device=10) as api:
+        profile = api.profile()
+    assert len(profile.latencies.us) == (10 if accepts else 30)
+
+
+def test_reading_a_profile_folds_nothing(database_url: str) -> None:
+    """An export tells what is there; what waits goes on waiting."""
+    with serving(database_url) as api:
+        api.learn(GRAPH)
+        version = api.profile().version
+        upload(api, "device-2", {}, 5)
+        assert api.client.get(f"/profiles/{SOC}/{FREQUENCY}").json()["version"] == version
+
+        async def waiting() -> int:
+            async with api.app.planner.database.read() as session:
+                return len((await session.scalars(select(InboxRow.id).where(InboxRow.folded_at.is_(None)))).all())
+
+        assert api.await_(waiting) == 1
+
+
+def lease_s(api: Api, device: str) -> float:
+    """How long a device has for what it was asked for."""
+
+    async def find() -> float:
+        async with api.app.planner.database.read() as session:
+            row = (await session.scalars(select(AssignmentRow).where(AssignmentRow.device_id == device))).one()
+            start = api.app.planner.profiles._assigned()[0]
+            return float((row.expires_at - start).total_seconds())
+
+    found: float = api.await_(find)
+    return found
+
+
+@pytest.mark.planner(tokens_required=True, assignment_s=600.0)
+def test_who_delivers_nothing_is_waited_for_less(api: Api) -> None:
+    """Each time that a device uploads nothing of what it was asked for, others are asked sooner."""
+    hoarder, honest = enrolled(api, "hoarder"), enrolled(api, "honest")
+    assert api.post("/models", GRAPH, **honest).status_code == 201
+    for halved in range(4):
+        assert api.missing(GRAPH, "hoarder", hoarder, max_items=1000).latencies
+        assert 600 / 2**halved - 60 < lease_s(api, "hoarder") <= 600 / 2**halved
+    assert not api.missing(GRAPH, "honest", honest, max_items=1000).latencies
+
+    async def expire() -> None:
+        async with api.app.planner.database.write() as session:
+            row = select(AssignmentRow.expires_at).where(AssignmentRow.device_id == "hoarder")
+            ended = (await session.scalars(row)).one()
+            start = api.app.planner.profiles._assigned()[0]
+            await session.execute(update(AssignmentRow).values(expires_at=ended - (ended - start)))
+
+    api.await_(expire)
+    found = api.missing(GRAPH, "honest", honest, max_items=1000)
+    assert found.latencies
+    assert api.upload(measure(found, "honest"), honest).status_code == 202
+    other = chain(9, "other")
+    api.post("/models", other, **honest)
+    assert api.missing(other, "honest", honest, max_items=1000).latencies
+    assert lease_s(api, "honest") > 540
+
+
+def test_large_questions_are_answered_by_a_child(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes long to find out is found out by another process, and is the same."""
+    with serving(sqlite_url) as api:
+        api.learn(chain(2))
+        assert api.post("/models", GRAPH).status_code == 201
+        here = api.post("/profiles/missing", missing_request(GRAPH)).json()
+        monkeypatch.setattr(service, "SMALL_PROFILE", -1)
+        there = api.post("/profiles/missing", missing_request(GRAPH)).json()
+        assert here == there
+        assert there["latencies"]
+        assert api.app.planner.profiles._child.pid is not None
+
+
+def test_a_question_names_so_many_kinds(sqlite_url: str) -> None:
+    """Kinds of processor that nobody has are not looked up by the hundred."""
+    with serving(sqlite_url, works=()) as api:
+        assert api.post("/models", GRAPH).status_code == 201
+        many = tuple(
+            PROCESSORS[0].model_copy(update={"id": f"ort@{number}", "core_class": f"c{number}"}) for number in range(65)
+        )
+        asked = missing_request(GRAPH).model_copy(update={"processors": many})
+        assert api.post("/profiles/missing", asked).status_code == 422
