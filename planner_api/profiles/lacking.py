@@ -5,6 +5,7 @@ Statistics stay in memory while devices of one SoC ask in a row.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -66,8 +67,57 @@ class Lack(msgspec.Struct):
     hashes: bytes
 
 
-_statistics: LRUCache[tuple[int, str], Statistics] = LRUCache(REMEMBERED_BYTES, getsizeof=lambda one: one.size_bytes)
-_predictions = Predictions()
+class Looking:
+    """Looks into the profiles of one database, whose statistics and predictors stay in memory."""
+
+    def __init__(self) -> None:
+        self._statistics: LRUCache[tuple[int, str], Statistics] = LRUCache(
+            REMEMBERED_BYTES, getsizeof=lambda one: one.size_bytes
+        )
+        self._predictions = Predictions()
+        self._turn = threading.Lock()
+
+    def answer(self, payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
+        """Answer an ``Asked`` with a ``Lack``.
+
+        Raises:
+            RefusedError: more figures than an upload may have rows.
+        """
+        asked, facts = msgspec.msgpack.decode(payload, type=Asked), Facts(ask)
+        figures = Figures.model_validate_json(unzstd(asked.figures))
+        _refuse_too_many(figures, asked)
+        believed = asked.device is None and bool(asked.snapshot)
+        if believed and Known.read(asked.snapshot).covers(figures, asked.kinds, asked.places):
+            return _lack(Missing(profile_version=asked.version), [], 0)
+        unknown, unsure = _open_figures(asked, figures, self._statistics_of(asked, facts))
+        latencies = [key for key in unknown if len(key) == 2]
+        if latencies and asked.snapshot:
+            counts = dict(zip(figures.signatures, figures.counts, strict=False))
+            ordered = self._predictions.ordered(asked.snapshot, latencies, counts, facts)
+            unknown = [*ordered, *(key for key in unknown if len(key) == 4)]
+        chosen = unknown + unsure
+        count = len(unknown)
+        if asked.most is not None:
+            taken = {asked.taken[at : at + 8] for at in range(0, len(asked.taken), 8)}
+            free = [key for key in unknown if figure_hash(key) not in taken] if taken else unknown
+            count, chosen = min(len(free), asked.most), [*free, *unsure][: asked.most]
+        elsewhere = 0 if asked.most is None else max(0, len(unknown) - len(chosen))
+        return _lack(_missing(asked.version, chosen, elsewhere), chosen, count)
+
+    def _statistics_of(self, asked: Asked, facts: Facts) -> Statistics | None:
+        if not asked.profile_id:
+            return None
+        key = asked.profile_id, asked.name
+        with self._turn:
+            known = self._statistics.get(key)
+            if known is None:
+                known = Statistics.load(facts.statistics(asked.profile_id))
+                if known.size_bytes <= REMEMBERED_BYTES:
+                    self._statistics[key] = known
+        return known
+
+
+_looking = Looking()
 
 
 def ready() -> None:
@@ -75,52 +125,13 @@ def ready() -> None:
 
 
 def answer(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
-    """Answer an ``Asked`` with a ``Lack``.
-
-    Raises:
-        RefusedError: more figures than an upload may have rows.
-    """
-    asked, facts = msgspec.msgpack.decode(payload, type=Asked), Facts(ask)
-    figures = Figures.model_validate_json(unzstd(asked.figures))
-    _refuse_too_many(figures, asked)
-    nothing = Missing(profile_version=asked.version)
-    if (
-        asked.device is None
-        and asked.snapshot
-        and Known.read(asked.snapshot).covers(figures, asked.kinds, asked.places)
-    ):
-        return _lack(nothing, [], 0)
-    unknown, unsure = _open_figures(asked, figures, _statistics_of(asked, facts))
-    latencies = [key for key in unknown if len(key) == 2]
-    if latencies and asked.snapshot:
-        counts = dict(zip(figures.signatures, figures.counts, strict=False))
-        ordered = _predictions.ordered(asked.snapshot, latencies, counts, facts)
-        unknown = [*ordered, *(key for key in unknown if len(key) == 4)]
-    chosen = unknown + unsure
-    count = len(unknown)
-    if asked.most is not None:
-        taken = {asked.taken[at : at + 8] for at in range(0, len(asked.taken), 8)}
-        free = [key for key in unknown if figure_hash(key) not in taken] if taken else unknown
-        count, chosen = min(len(free), asked.most), [*free, *unsure][: asked.most]
-    elsewhere = 0 if asked.most is None else max(0, len(unknown) - len(chosen))
-    return _lack(_missing(asked.version, chosen, elsewhere), chosen, count)
+    """Answer in a child, which belongs to one planner."""
+    return _looking.answer(payload, ask)
 
 
 def _lack(missing: Missing, chosen: Sequence[Figure], unknown: int) -> bytes:
     hashes = b"".join(map(figure_hash, chosen))
     return msgspec.msgpack.encode(Lack(missing.model_dump_json().encode(), hashes[: 8 * unknown], hashes))
-
-
-def _statistics_of(asked: Asked, facts: Facts) -> Statistics | None:
-    if not asked.profile_id:
-        return None
-    key = asked.profile_id, asked.name
-    known = _statistics.get(key)
-    if known is None:
-        known = Statistics.load(facts.statistics(asked.profile_id))
-        if known.size_bytes <= REMEMBERED_BYTES:
-            _statistics[key] = known
-    return known
 
 
 def _open_figures(asked: Asked, figures: Figures, statistics: Statistics | None) -> tuple[list[Figure], list[Figure]]:

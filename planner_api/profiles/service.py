@@ -24,7 +24,7 @@ from planner_api.models.service import figures_zstd
 from planner_api.profiles import facts, oversight, repository
 from planner_api.profiles.inbox import Inbox
 from planner_api.profiles.jobs import FOLD, PROFILE, key_of
-from planner_api.profiles.lacking import Asked, Lack, answer, ready
+from planner_api.profiles.lacking import Asked, Lack, Looking, answer, ready
 from planner_api.profiles.reading import UploadHead
 from planner_api.settings import Settings
 from planner_api.web.body import Body
@@ -65,6 +65,7 @@ class Profiles:
         refused = self._quotas.refused
         self._small_questions = Turns("questions", slots=2, each=1, waiting=16, refused=refused)
         self._questions = Turns("questions", slots=1, each=1, waiting=4, refused=refused)
+        self._looking = Looking()
         self._child = JobProcess(memory_bytes=LOOK_MEMORY_BYTES, warm=f"{ready.__module__}:{ready.__qualname__}")
         queue.news.on(PROFILE, self._folded)
 
@@ -225,7 +226,7 @@ class Profiles:
         async with (self._small_questions if small else self._questions).turn(owner):
             try:
                 if small or self._settings.embedded:
-                    found = await asyncio.to_thread(answer, payload, facts.asker(self._database))
+                    found = await asyncio.to_thread(self._looking.answer, payload, facts.asker(self._database))
                 else:
                     name = f"{answer.__module__}:{answer.__qualname__}"
                     found = await self._child.run(name, payload, partial(facts.answer, self._database), LOOK_S)
