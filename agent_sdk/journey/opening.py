@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.errors import ExecutionError, InputError, ModelError, ProcessorError, UnplannableError
-from agent_sdk.journey.prepared import Opened
+from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.reference import Reference
 from agent_sdk.journey.rivals import RIVALS, UNFIT, compiled_singles, distinct, likeliest
 from agent_sdk.journey.rounding import SWITCH
@@ -41,7 +41,7 @@ def opened(
     all_rivals: bool = False,
     pinned: bool = False,
     in_flight: int = 1,
-) -> Opened:
+) -> Prepared:
     """Compile a plan and its rivals, try them, ask again where the plan was far off, and settle who answers.
 
     ``reference`` judges the answers to what is ``drawn``; raises UnplannableError where it gives none.
@@ -69,7 +69,7 @@ class _Opening:
         self.inputs = self.feeds[0]
         self.processors, self.obtainer = self.services.processors, self.services.obtainer
 
-    def done(self, pinned: bool) -> Opened:
+    def done(self, pinned: bool) -> Prepared:
         with ExitStack() as ending:
             ending.callback(self._close_all_but, set())
             self._compile()
@@ -95,7 +95,7 @@ class _Opening:
                     f"running '{best}' instead of the plan: {us[best] / 1e3:.2f} ms against {us[PLAN] / 1e3:.2f} ms"
                 )
             ending.pop_all()
-        return Opened(self.obtained, serving, self.drawn, tuple(self.notes))
+        return Prepared(self.model, self.reference, self.obtained, serving, self.drawn, self.notes)
 
     def _compile(self) -> None:
         """The plan, if there is one that can run, and whom it is tried against."""
@@ -131,7 +131,9 @@ class _Opening:
         self.obtainer.progress.phase("compiling the plan's segments")
         try:
             self.services.first_runs.at_plan(self.model, self.obtained.plan, self.feeds)
-            program = build_program(self.obtained.plan, self.model, self.processors)
+            program = self.obtained.program
+            if program is None or not program.processors.keys() <= self.processors.keys():
+                program = build_program(self.obtained.plan, self.model, self.processors)
             self.contenders[PLAN] = Executor(program, self.obtainer.device, self.in_flight)
         except UNFIT as error:
             self._refused(error)

@@ -12,7 +12,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from agent_sdk.cancel import check
-from agent_sdk.engine import Device, build_program
+from agent_sdk.engine import Device, Program, build_program
 from agent_sdk.errors import (
     BadRequestError,
     IllegalPlanError,
@@ -92,11 +92,11 @@ class Obtainer:
     def recall(self, model: Model) -> Obtained | None:
         """The plan that an earlier start kept on disk, asking nobody."""
         question = self._question(model)
-        copy = self._recalled(question, model)
+        copy, program = self._recalled(question, model)
         if copy is None:
             return None
         settled = self.supplier.plans.settled(question.key, copy)
-        return Obtained(copy, "disk", cached=True, settled=settled, key=question.key, notes=self.notes)
+        return Obtained(copy, "disk", True, settled=settled, key=question.key, program=program, notes=self.notes)
 
     def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False) -> Obtained:
         """Obtain the plan of a model; ``renew`` asks anew although one is cached.
@@ -112,7 +112,7 @@ class Obtainer:
         supplier, waited_s = self.supplier, self.supplier.waited_s
         question = self._question(model)
         notes = [*self.notes]
-        copy = self._recalled(question, model)
+        copy, program = self._recalled(question, model)
         measured = Measured()
         try:
             notes += supplier.send_earlier()
@@ -125,7 +125,7 @@ class Obtainer:
                 served = self._asked(model, question, measured, at_once)
                 cached = served.source == "hit"
             if served is not copy:
-                self._check(served.reply.plan, model)
+                program = self._program(served.reply.plan, model)
                 supplier.plans.store(question.key, served)
             source: PlanSource = "planner"
             if served.reply.provisional:
@@ -153,6 +153,7 @@ class Obtainer:
             planner_ms=(supplier.waited_s - waited_s) * 1e3,
             settled=supplier.plans.settled(question.key, served) if served else None,
             key=question.key,
+            program=program,
             notes=(*notes, *measured.notes),
         )
 
@@ -209,21 +210,19 @@ class Obtainer:
             ),
         )
 
-    def _recalled(self, question: Question, model: Model) -> ServedPlan | None:
-        """The plan on disk, unless it cannot be carried out."""
+    def _recalled(self, question: Question, model: Model) -> tuple[ServedPlan | None, Program | None]:
+        """The plan on disk, and as it is carried out, unless it cannot be."""
         copy = self.supplier.plans.load(question.key)
         try:
-            if copy is not None:
-                self._check(copy.reply.plan, model)
+            return copy, None if copy is None else self._program(copy.reply.plan, model)
         except PlannerProtocolError:
             self.supplier.plans.forget(question.key)
-            return None
-        return copy
+            return None, None
 
-    def _check(self, plan: Plan, model: Model) -> None:
+    def _program(self, plan: Plan, model: Model) -> Program:
         """Raise PlannerProtocolError for a plan that is for another model or device, or contradicts itself."""
         try:
-            build_program(plan, model, self.device.processors)
+            return build_program(plan, model, self.device.processors)
         except (IllegalPlanError, PlanMismatchError) as error:
             raise PlannerProtocolError(f"the planner's plan cannot be carried out: {error}") from error
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,23 +24,6 @@ from agent_sdk.model.feeds import Drawn
 from agent_sdk.planner.supplier import Obtained
 
 
-@dataclass(frozen=True)
-class Opened:
-    """What a prepared model runs on.
-
-    Attributes:
-        obtained: how its plan was come by.
-        serving: who answers.
-        drawn: what it was tried with.
-        notes: what was to be said.
-    """
-
-    obtained: Obtained
-    serving: Serving
-    drawn: Drawn
-    notes: tuple[str, ...]
-
-
 class Prepared(Closes):
     """A model ready to run; made by ``Session.prepare``. ``serving`` runs it, from any number of threads.
 
@@ -54,15 +36,22 @@ class Prepared(Closes):
         notes: everything that was not as it should be, in sentences.
     """
 
-    def __init__(self, model: Model, reference: Reference, opened: Opened) -> None:
+    def __init__(
+        self,
+        model: Model,
+        reference: Reference,
+        obtained: Obtained,
+        serving: Serving,
+        drawn: Drawn,
+        notes: Sequence[str] = (),
+    ) -> None:
         self.model, self.reference = model, reference
         self._changing, self._swap = threading.Lock(), threading.Lock()
         self._closed = False
-        self._set(opened)
+        self._set(obtained, serving, drawn, notes)
 
-    def _set(self, opened: Opened) -> None:
-        self.obtained, self.serving, self.drawn = opened.obtained, opened.serving, opened.drawn
-        self.notes = list(opened.notes)
+    def _set(self, obtained: Obtained, serving: Serving, drawn: Drawn, notes: Sequence[str]) -> None:
+        self.obtained, self.serving, self.drawn, self.notes = obtained, serving, drawn, list(notes)
         # By identity: these programs have processors that mean the same by ordinary values only.
         self._looked_at = {
             id(executor.program)
@@ -119,20 +108,20 @@ class Prepared(Closes):
                 raise DeviceClosedError("the session is closed")
             yield
 
-    def take_up(self, opened: Opened) -> None:
+    def take_up(self, newer: Prepared) -> None:
         """Answer with a newer plan from now on; runs in progress end on what they began with. While ``changing``.
 
         Raises DeviceClosedError, and frees the newer one, where this was closed meanwhile.
         """
         with self._swap:
-            gone = opened.serving if self._closed else self.serving
+            gone = newer.serving if self._closed else self.serving
             if not self._closed:
-                self._set(opened)
+                self._set(newer.obtained, newer.serving, newer.drawn, newer.notes)
         try:
             gone.close()
         except ExecutionError as error:  # the new plan is in place all the same
             self.notes.append(f"the plan before this one could not be freed: {error}")
-        if gone is opened.serving:
+        if gone is newer.serving:
             raise DeviceClosedError("the session is closed")
 
     def close(self) -> None:

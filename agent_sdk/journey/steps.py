@@ -118,7 +118,7 @@ class Journey:
             in_flight=self.in_flight,
         )
         self.services.starts.keep(self.content, self.shapes, start_after(ready.serving))
-        return Prepared(model, self.reference, ready)
+        return ready
 
     def _drawn(self, model: Model, own: OwnFeed) -> Drawn:
         """Feeds to try a model with. Raises UnplannableError where ONNX Runtime takes none that is drawn, or given."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
+from agent_sdk.engine.program import Program
 from agent_sdk.errors import (
     BadRequestError,
     ConflictError,
@@ -64,6 +65,7 @@ class Obtained:
         cached: nobody had to solve for it now.
         settled: what this device found out about this very version before.
         key: the plan's key in the disk cache.
+        program: the plan as this device carries it out; None where nobody has made that yet.
         profiled_signatures: op signatures measured for it in this call.
         planner_ms: milliseconds spent waiting for the planner.
     """
@@ -76,6 +78,7 @@ class Obtained:
     planner_ms: float = 0.0
     settled: Settled | None = None
     key: str = ""
+    program: Program | None = None
     notes: tuple[str, ...] = ()
 
     @property

@@ -19,7 +19,7 @@ import pytest
 
 from agent_sdk import Agent, Session
 from agent_sdk.cli.examine import examine
-from agent_sdk.engine import Executor
+from agent_sdk.engine import Executor, Program, build_program
 from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.errors import (
     DeviceClosedError,
@@ -39,7 +39,7 @@ from agent_sdk.machine.soc import read_soc
 from agent_sdk.machine.witness import Witness
 from agent_sdk.planner.client import ServedPlan
 from agent_sdk.planner.supplier import Obtained
-from hope_schema import PlanReply
+from hope_schema import Plan, PlanReply
 from tests.agent.cores import GONE
 from tests.agent.haste import measure_hastily
 from tests.agent.models import BRANCHING, branching_model, expected
@@ -84,6 +84,25 @@ def test_what_was_found_while_disturbed_serves_until_it_is_calm(agent: Agent, mo
     assert [trial.calm for trial in trials] == [False, True]
 
 
+def test_a_plan_becomes_a_program_once(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cold load builds its plan's program once, and so does a warm one, waited for or behind the answers."""
+    built: list[int] = []
+
+    def counted(plan: Plan, *given: Any) -> Program:
+        built.append(plan.profile_version)
+        return build_program(plan, *given)
+
+    for place in ("journey.planning", "journey.opening", "engine.single"):
+        monkeypatch.setattr(f"agent_sdk.{place}.build_program", counted)
+    for background in (False, False, True):
+        built.clear()
+        with agent.load(BRANCHING, background=background) as session:
+            session.run(session.draw())
+            assert session.wait(60)
+            assert session.plan is not None
+            assert sum(version > 0 for version in built) == 1
+
+
 def newer_plan(agent: Agent, session: Session, processor: str) -> Obtained:
     """What the planner would answer if it now thought everything best on one processor."""
     served = session.latest.obtained.served
@@ -93,7 +112,7 @@ def newer_plan(agent: Agent, session: Session, processor: str) -> Obtained:
         session.latest.model.graph, processor, soc=soc.name, frequency=soc.frequency, latency_us=10.0
     )
     reply = PlanReply(**{**dict(served.reply), "version": served.reply.version + 1, "plan": moved})
-    return replace(session.latest.obtained, served=ServedPlan(reply, '"2"', "hit"), settled=None)
+    return replace(session.latest.obtained, served=ServedPlan(reply, '"2"', "hit"), settled=None, program=None)
 
 
 @pytest.mark.parametrize("better", [0, 1])

@@ -10,7 +10,7 @@ import pytest
 from agent_sdk import Agent
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.explain import Explanation, explain
-from agent_sdk.journey.prepared import Opened, Prepared
+from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.reference import Reference
 from agent_sdk.journey.serving import Serving
 from agent_sdk.journey.trial import PLAN
@@ -125,8 +125,9 @@ def test_what_is_computed_in_parts_says_so(agent: Agent) -> None:
     plan = plan_of(model, super_ops, range(len(super_ops)), where, ("ort@0",), cuts)
     device = agent.device
     with Executor(build_program(plan, model, device.processors), device) as executor:
-        opened = Opened(Obtained(None, "single", False), Serving({PLAN: executor}, {}), Drawn(feeds_of(model)), ())
-        explanation = explain(Prepared(model, Reference(Content(b"")), opened), draw(model, 0), runs=1, notes=())
+        obtained, serving = Obtained(None, "single", False), Serving({PLAN: executor}, {})
+        prepared = Prepared(model, Reference(Content(b"")), obtained, serving, Drawn(feeds_of(model)))
+        explanation = explain(prepared, draw(model, 0), runs=1, notes=())
     said = {row.op: row.why for row in explanation.ops}
     assert "part 0 to 3 of 'stem_r' along axis 1" in said["stem_r[1:0:3]"]
     assert "part 3 to 8 of 'stem_r' along axis 1" in said["stem_r[1:3:8]"]
@@ -142,8 +143,9 @@ def test_what_stays_whole_says_why(agent: Agent) -> None:
     super_ops = merge(cut_graph(model.graph, cuts))
     plan = plan_of(model, super_ops, range(len(super_ops)), ["ort@0"] * len(super_ops), ("ort@0",), cuts)
     with Executor(build_program(plan, model, agent.device.processors), agent.device) as executor:
-        opened = Opened(Obtained(None, "single", False), Serving({PLAN: executor}, {}), Drawn(feeds_of(model)), ())
-        explanation = explain(Prepared(model, Reference(Content(b"")), opened), draw(model, 0), runs=1, notes=())
+        obtained, serving = Obtained(None, "single", False), Serving({PLAN: executor}, {})
+        prepared = Prepared(model, Reference(Content(b"")), obtained, serving, Drawn(feeds_of(model)))
+        explanation = explain(prepared, draw(model, 0), runs=1, notes=())
     whole = [row for row in explanation.ops if row.super_op in {op.id for op in merge(model.graph)} - {"stem_r"}]
     assert whole
     for row in whole:
