@@ -26,7 +26,7 @@ from agent_sdk.machine.witness import Witness, calm
 from agent_sdk.model import Model
 from agent_sdk.model.feeds import draw
 from benchmarks.engine.runtimes import Run, baselines
-from benchmarks.traces import allocated_bytes, busy_together, peak_bytes
+from benchmarks.traces import busy_together
 
 SETTLING_S = 3.0
 """Seconds of runs before anything is timed: a session compares who was near at its trial (``journey/serving.py``)."""
@@ -132,8 +132,7 @@ def rows_for(
             "lower_bound_us": plan.lower_bound_us,
             "predicted_us": predicted_us["ours_planned"],
             "method": plan.method,
-            "peak_bytes": peak_bytes(trace),
-            "allocated_bytes": allocated_bytes(session.latest.plan_executor),
+            "held_bytes": sum(slot.kind.bytes for slot in session.latest.plan_executor.memory.slots),
         }
         return rows, facts
 

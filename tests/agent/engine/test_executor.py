@@ -21,7 +21,6 @@ from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.base import Segment
 from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.ort.processor import OrtProcessor
-from benchmarks.traces import allocated_bytes, peak_bytes
 from hope_schema import Plan
 from tests import CAMPAIGN
 from tests.agent.engine.conftest import Reference
@@ -33,6 +32,7 @@ from tests.agent.engine.generate import (
     random_model,
     whole_plan,
 )
+from tests.agent.engine.occupancy import allocated_bytes, peak_bytes
 from tests.agent.engine.scene import Scene, flight_of
 from tests.agent.engine.simulated import four_processors
 from tests.agent.runtimes.networks import RUNTIMES

@@ -16,12 +16,12 @@ from agent_sdk.engine.memory import plan_memory
 from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.base import Processor
 from agent_sdk.runtimes.offered import discover
-from benchmarks.traces import allocated_bytes, peak_bytes
 from hope_schema import Cut, Plan, SuperOp, merge
 from hope_schema.cutgraph import cut_graph
 from tests import CAMPAIGN
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import plan_of, random_cuts, random_inputs, random_legal_plan, random_model
+from tests.agent.engine.occupancy import allocated_bytes, peak_bytes
 from tests.agent.engine.simulated import SimulatedProcessor, four_processors
 from tests.agent.engine.test_program import Where, at, happens_before, touched
 
