@@ -27,11 +27,13 @@ class Network:
         alike: processors that are equally fast, by processor: what one of them takes is learnt of all.
         assumed: processors whose figure is a guess: what is measured there first takes its place.
         cheaper: what runs instead of it where it would be too late and may be degraded; None where there is nothing.
+        dropped: how many of its runs were dropped since one ended.
         in_flight: how many of its runs may be under way at once.
     """
 
     cheaper: Network | None = None
     in_flight: int = 2**31
+    dropped: int = 0
 
     def __init__(self, name: str, units: int, processors: int, latency_ns: Mapping[tuple[int, int, int], int]) -> None:
         self.name, self.units, self.processors = name, units, processors
@@ -57,7 +59,7 @@ class Network:
         """Take note of what a subgraph took."""
         before = self.expected(first, last, processor)
         unknown = before >= NEVER or processor in self.assumed
-        self.assumed.discard(processor)
+        self.assumed.difference_update(self.alike.get(processor, (processor,)))
         now = ns if unknown else round(ALPHA * ns + (1 - ALPHA) * before)
         for other in self.alike.get(processor, (processor,)):
             self.set((first, last, other), now)
@@ -71,6 +73,10 @@ class Network:
         for processor in range(self.processors):
             if (ns := self.expected(0, self.units - 1, processor)) < NEVER:
                 yield processor, ns
+
+    def doubt(self, processor: int) -> None:
+        """What is measured there next takes the place of what is expected, instead of being smoothed into it."""
+        self.assumed.update(self.alike.get(processor, (processor,)))
 
     def forget(self, processor: int) -> None:
         """It cannot run there any more."""

@@ -210,7 +210,7 @@ class EarliestDeadline(Policy):
         if choice is None:
             return
         idle = sorted(one for one in _options(state, request) if state.idle(one.processor))
-        if idle:
+        if idle and not state.probes(request):
             state.take(request, Choice(idle[0].end_ns, request.network.units - 1, idle[0].processor, None))
         elif state.idle(choice.processor):
             state.take(request, choice)

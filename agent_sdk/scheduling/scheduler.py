@@ -13,13 +13,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol
+from typing import Final, Protocol
 
 from agent_sdk.scheduling.network import NEVER, Network
 from agent_sdk.scheduling.request import PATIENCE_NS, Late, Request
 from agent_sdk.scheduling.sequence import Choice, Shortest
 
 log = logging.getLogger(__name__)
+
+PROBED: Final = 16
+"""Runs of a network that are dropped in a row before one is run to see."""
 
 
 @dataclass(eq=False, frozen=True, slots=True)
@@ -128,6 +131,7 @@ class Scheduler:
         request = dispatch.request
         if took_ns is not None:
             request.network.learn(dispatch.first, dispatch.last, dispatch.processor, took_ns)
+        request.network.dropped = 0
         request.unit = dispatch.last + 1
         over = failed or request.unit >= request.network.units
         if not over:
@@ -235,15 +239,20 @@ class Scheduler:
 
     def drop(self, request: Request) -> None:
         """Give a request up."""
+        request.network.dropped += 1
         self.queue.remove(request)
         self._dropped.append(request)
 
     def kept(self, request: Request, choice: Choice) -> Choice | None:
         """The choice itself where a request can make its deadline by it; else what ``on_late`` says.
 
-        None where the request is dropped; the choice of its cheaper network where it is degraded to that.
+        None where the request is dropped; the choice of its cheaper network where it is degraded to that. After many
+        drops in a row one runs all the same: what is expected may rest on a disturbance that is over.
         """
         if request.deadline_ns is None or choice.end_ns <= request.deadline_ns or request.unit:
+            return choice
+        if request.on_late == "drop" and self.probes(request):
+            request.network.doubt(choice.processor)
             return choice
         if request.on_late == "drop":
             self.drop(request)
@@ -252,6 +261,10 @@ class Scheduler:
             request.network = cheaper
             return self.kept(request, self.shortest(request))
         return choice
+
+    def probes(self, request: Request) -> bool:
+        """Whether a request that would be dropped is to find out whether its network still takes so long."""
+        return request.on_late == "drop" and request.network.dropped >= PROBED
 
     def _place(self, dispatch: Dispatch) -> None:
         mask = self.masks[dispatch.processor]

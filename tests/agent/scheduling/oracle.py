@@ -42,6 +42,7 @@ class World:
         running: list = []
         promised: list = []
         self.active: dict = {}
+        self.in_a_row: dict[str, int] = {}
         while events:
             now = events[0][0]
             while events and events[0][0] == now:
@@ -54,6 +55,7 @@ class World:
                     run, _, last, _, _ = what
                     running.remove(what)
                     run.unit = last + 1
+                    self.in_a_row[run.model] = 0
                     if run.unit < self.nets[run.model][0]:
                         queue.insert(0, run)
             for what in self._decide(now, queue, running, promised):
@@ -133,7 +135,9 @@ class World:
         return end, way[0][1], way[0][2], way[1] if len(way) > 1 else None
 
     def _lost(self, run, end):
-        if run.deadline is not None and end > run.deadline and run.on_late == "drop" and not run.unit:
+        late = run.deadline is not None and end > run.deadline
+        if late and run.on_late == "drop" and not run.unit and self.in_a_row.get(run.model, 0) < 16:
+            self.in_a_row[run.model] = self.in_a_row.get(run.model, 0) + 1
             self.queue.remove(run)
             self.decisions.append((self.now, run.number, 0, 0, None))
             return True
@@ -226,7 +230,7 @@ class World:
             if self._lost(run, end):
                 continue
             idle = sorted(one for one in self._wholes(run) if self._idle(one[2]))
-            if idle:
+            if idle and not (run.on_late == "drop" and self.in_a_row.get(run.model, 0) >= 16):
                 self._take(run, self.nets[run.model][0] - 1, idle[0][2])
             elif self._idle(where):
                 self._take(run, last, where)
