@@ -359,8 +359,8 @@ class Agent(Closes):
     def together(self, *sessions: Session, wait_s: float | None = None) -> Together:
         """Have one plan made for networks that run together; ``run`` of what this returns computes them all.
 
-        The planner makes it at once and improves it for ``wait_s`` seconds. Where the sessions one after the other are
-        faster, they answer. A session in the set twice runs twice.
+        The planner makes it at once and improves it for ``wait_s`` seconds. Where the sessions are faster as jobs,
+        they answer. A session in the set twice runs twice.
 
         Raises InputError for fewer than two sessions, UnplannableError where one has no plan, PlannerError, or
         ProcessorError where the plan cannot run here.
@@ -374,7 +374,7 @@ class Agent(Closes):
         alone = self._services.obtainer.request(members[0][1].model.graph.model_hash)
         served = self._supplier.joint(joint_request(alone, [prepared for _, prepared in members]), wait_s)
         with self._services.cancel.current():
-            return Together(members, served.reply.plan, self._services, self.device)
+            return Together(members, served.reply.plan, self._services, self.device, self.jobs)
 
     def degrade(self, session: Session, to: Session) -> None:
         """Have another session answer runs of this one that would be late and were asked for ``on_late="degrade"``.

@@ -2,7 +2,7 @@
 
 Each network's part of the plan is a program of its own. A run of the set begins at one epoch, and a segment stands at
 the arbiter by epoch + planned start: who is late goes behind nobody whom the plan has later, and no network waits for
-another where the plan shares nothing. What the plan cannot answer is answered by the sessions as ever.
+another where the plan shares nothing. What the plan cannot answer the sessions answer as jobs, by the agent's policy.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from agent_sdk.journey.preparing import Feed
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.trial import FAILURES, warm
 from agent_sdk.journey.verify import agreement
+from agent_sdk.scheduling.jobs import Jobs
 from hope_schema import Job as PlannedNetwork
 from hope_schema import Plan, PlanRequest
 
@@ -59,23 +60,28 @@ class Together(Closes):
         plan: of all of them.
         services: of the agent.
         device: runs them.
+        jobs: the agent's queue, where the runs go that the plan does not answer.
 
     Attributes:
         plan: of all of them.
         joint_us: what a run of the plan takes, microseconds; the median.
-        apart_us: what the sessions take one after the other.
+        apart_us: what the sessions take as jobs, as the agent's policy has them run.
         notes: what was not as it should be.
 
     Raises ProcessorError where the plan cannot run here, or answers otherwise than the networks' files.
     """
 
     def __init__(
-        self, members: Sequence[tuple[Plans, Prepared]], plan: Plan, services: Services, device: Device
+        self,
+        members: Sequence[tuple[Plans, Prepared]],
+        plan: Plan,
+        services: Services,
+        device: Device,
+        jobs: Jobs,
     ) -> None:
-        self.plan = plan
+        self.plan, self._jobs = plan, jobs
         self.notes: list[str] = []
         self._members = [plans for plans, _ in members]
-        self._device = device
         self._executors: list[Executor] = []
         self._threads = ThreadPoolExecutor(len(members), thread_name_prefix="hope-together")
         left = list(range(len(plan.jobs)))
@@ -95,8 +101,8 @@ class Together(Closes):
         self.joint_us, self.apart_us = statistics.median(joint), statistics.median(apart)
         if not self.faster:
             self.notes.append(
-                f"one after the other takes {self.apart_us / 1e3:.2f} ms, together {self.joint_us / 1e3:.2f} ms: "
-                "the sessions answer one after the other"
+                f"the plan takes {self.joint_us / 1e3:.2f} ms, the sessions as jobs {self.apart_us / 1e3:.2f} ms: "
+                "these answer"
             )
 
     @property
@@ -114,7 +120,7 @@ class Together(Closes):
         try:
             return self._planned(feeds)
         except FAILURES as error:
-            note = f"the plan of all failed ({error}); the sessions answer one after the other"
+            note = f"the plan of all failed ({error}); the sessions answer as jobs"
             self.notes += [note] if note not in self.notes else []
             return self._apart(feeds)
 
@@ -134,7 +140,12 @@ class Together(Closes):
                     other.result()
 
     def _apart(self, feeds: Sequence[Feed]) -> list[dict[str, Any]]:
-        return [plans.run(feed) for plans, feed in zip(self._members, feeds, strict=True)]
+        asked = [self._jobs.submit(plans, feed) for plans, feed in zip(self._members, feeds, strict=True)]
+        try:
+            return [job.result() for job in asked]
+        finally:
+            for job in asked:  # nothing of it goes on behind a caller that one of them has failed
+                job.cancel()
 
     def close(self) -> None:
         """Free what the plan runs on; the sessions stay. Idempotent."""

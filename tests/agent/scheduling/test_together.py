@@ -34,7 +34,7 @@ def right(session: Session, feed: dict[str, np.ndarray], outputs: dict[str, np.n
 def test_networks_of_one_plan_are_each_answered_right(
     agent: Agent, sessions: list[Session], planned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the plan, or one after the other where that is faster, in the order of the sessions; one may stand twice."""
+    """By the plan, or as jobs where that is faster, in the order of the sessions; one may stand twice."""
     three = [*sessions, sessions[0]]
     monkeypatch.setattr(Together, "faster", planned)
     with agent.together(*three) as together:
