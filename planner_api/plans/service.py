@@ -144,7 +144,7 @@ class Plans:
         async with self._database.read() as session:
             ops = await models.super_ops(session, hashes)
             heads = [await profiles.head(session, *pair) for pair in request.profiles]
-            uploads = [pair for pair in request.profiles if await profiles.pending(session, *pair, limit=1)]
+            to_fold = [pair for pair in request.profiles if await profiles.waits(session, *pair)]
             before = await repository.standing(session, wanted)
         for model_hash in hashes:
             if model_hash not in ops:
@@ -153,9 +153,9 @@ class Plans:
             raise InvalidError("unplannable", f"a plan holds {MAX_OPS} ops, these networks have {total}")
         versions = {pair: head.version if head else 0 for pair, head in zip(request.profiles, heads, strict=True)}
         for pair, version in versions.items():
-            if not version and pair not in uploads:
+            if not version and pair not in to_fold:
                 raise profile_unknown(*pair)
-        if before is not None and before.status == "failed" and not uploads and before.checked == versions:
+        if before is not None and before.status == "failed" and not to_fold and before.checked == versions:
             return  # nothing has changed since it failed
         async with self._database.write() as session:
             waiting = await self._waiting(session, caller)
@@ -163,7 +163,7 @@ class Plans:
             if await repository.insert(session, wanted, request, datetime.now(UTC), profile_versions=known):
                 await self._charge(session, caller, waiting)
             last: int | None = None
-            for pair in uploads:
+            for pair in to_fold:
                 fold = Wanted(FOLD, key_of(*pair), priority=URGENT, after=last)
                 last = (await put(session, fold))[fold.kind, fold.key]
             first = Wanted(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, Select, delete, distinct, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, delete, distinct, exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
@@ -207,6 +207,18 @@ async def taken_back(session: AsyncSession, profile_id: int) -> dict[str, dateti
         ContributionRow.profile_id == profile_id, ContributionRow.taken_back_at.is_not(None)
     )
     return {device_id: at for device_id, at in await session.execute(query) if at is not None}
+
+
+async def waits(session: AsyncSession, soc: str, frequency: str) -> bool:
+    """Whether a profile is to be folded: uploads to it wait, or figures of it are taken back."""
+    sent = InboxRow.soc == soc, InboxRow.frequency == frequency, InboxRow.folded_at.is_(None)
+    marked = (
+        select(ContributionRow.profile_id)
+        .join(ProfileRow, ProfileRow.id == ContributionRow.profile_id)
+        .join(SocRow, SocRow.id == ProfileRow.soc_id)
+        .where(SocRow.name == soc, ProfileRow.frequency == frequency, ContributionRow.taken_back_at.is_not(None))
+    )
+    return bool(await session.scalar(select(or_(exists().where(*sent), marked.exists()))))
 
 
 async def drop_taken_back(session: WriteSession, profile_id: int, until: datetime) -> None:

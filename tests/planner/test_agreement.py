@@ -165,3 +165,15 @@ def test_a_full_profile_gives_way_to_who_has_less(monkeypatch: pytest.MonkeyPatc
     found = Profile.model_validate_json(publish(folder.statistics, estimates(folder.statistics), "soc", "max", 1))
     assert {f"true-{n}" for n in range(10)} <= set(found.latencies.signature)
     assert len(found.latencies.signature) == 100
+
+
+def test_a_plan_waits_for_what_is_taken_back(api: Api, admin: dict[str, str]) -> None:
+    """Whoever asks right after a device was revoked gets no plan by its figures: the fold comes first."""
+    headers = {name: enrolled(api, name) for name in ("honest", "liar")}
+    for name, us in (("honest", 10.0), ("liar", 30.0)):
+        api.post("/models", GRAPH, **headers[name])
+        api.upload(measure(api.missing(GRAPH, name, headers[name]), name, cost=lambda *_, us=us: us), headers[name])
+    assert set(api.profile().latencies.us) != {10.0}
+    assert api.client.delete("/devices/liar", headers=admin).status_code == 204
+    plan = api.post("/plans", plan_request(GRAPH), **headers["honest"]).json()["plan"]
+    assert max(step["finish_us"] - step["start_us"] for step in plan["steps"]) <= 11.0  # with a transfer

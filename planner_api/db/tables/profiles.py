@@ -11,6 +11,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -100,6 +101,14 @@ class ContributionRow(Base):
     """What one device had to do with one profile: it asked what is missing (no upload yet), or said something."""
 
     __tablename__ = "contributions"
+    __table_args__ = (
+        Index(
+            "ix_contributions_taken_back",
+            "profile_id",
+            sqlite_where=text("taken_back_at IS NOT NULL"),
+            postgresql_where=text("taken_back_at IS NOT NULL"),
+        ),
+    )
 
     profile_id: Mapped[int] = mapped_column(ForeignKey("profiles.id", ondelete="CASCADE"), primary_key=True)
     device_id: Mapped[str] = mapped_column(String(128), primary_key=True, index=True)

@@ -376,6 +376,13 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("contributions", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_contributions_device_id"), ["device_id"], unique=False)
+        batch_op.create_index(
+            "ix_contributions_taken_back",
+            ["profile_id"],
+            unique=False,
+            sqlite_where=sa.text("taken_back_at IS NOT NULL"),
+            postgresql_where=sa.text("taken_back_at IS NOT NULL"),
+        )
 
     op.create_table(
         "drift_reports",
