@@ -28,7 +28,7 @@ from agent_sdk.engine.memory import MemoryPlan
 from agent_sdk.engine.ports import NEW, Outputs, Ports
 from agent_sdk.engine.program import Program
 from agent_sdk.engine.rest import rest_ns
-from agent_sdk.engine.threads import LaneThread
+from agent_sdk.engine.run import Run
 from agent_sdk.engine.trace import Trace
 from agent_sdk.engine.turns import Turns
 from agent_sdk.errors import (
@@ -53,33 +53,6 @@ LONGEST_S = 1e6
 
 MOST_IN_FLIGHT = 64
 """Runs of one session that may be under way at once; each has buffers of its own."""
-
-
-class _Run:
-    """What belongs to one run alone.
-
-    Attributes:
-        flight: what it writes into.
-        home: the lane that the caller serves; -1 for none.
-        threads: what walks the other lanes.
-        failures: what went wrong outside segments, first things first.
-        abandoned: lanes left behind in a runtime that hangs; guarded by the executor's lock.
-    """
-
-    __slots__ = ("abandoned", "failures", "flight", "home", "interrupts", "threads")
-
-    def __init__(self, flight: Flight, home: int, interrupts: DeferredInterrupts) -> None:
-        self.flight = flight
-        self.home = home
-        self.interrupts = interrupts
-        self.threads: dict[int, LaneThread] = {}
-        self.failures: list[BaseException] = []
-        self.abandoned: set[int] = set()
-
-    def fail(self, error: BaseException) -> None:
-        """End it: every lane at its next segment."""
-        self.failures.append(error)
-        self.flight.loop.stop()
 
 
 class Executor(Closes):
@@ -107,7 +80,7 @@ class Executor(Closes):
         self._lock = threading.Lock()
         self._closed = False
         self._freed = False
-        self._abandoned: _Run | None = None
+        self._abandoned: Run | None = None
         self._ports = Ports(program.graph)
         # The caller serves the lane that starts first: the others are woken while it is at work.
         self._home = program.work[0].lane
@@ -184,7 +157,7 @@ class Executor(Closes):
         with DeferredInterrupts() as interrupts:
             flight, queued_ns = self._take_flight(interrupts, end)
             alone = isinstance(flight.loop, SequentialLoop) or (end == inf and len(self.program.lanes) == 1)
-            run = _Run(flight, self._home if alone or end == inf else -1, interrupts)
+            run = Run(flight, self._home if alone or end == inf else -1, interrupts)
             try:
                 began = perf_counter_ns()
                 flight.load(feeds)
@@ -258,7 +231,7 @@ class Executor(Closes):
             self._turns.give(flight)
         return bool(flights)
 
-    def _alone(self, run: _Run, start: Start, end: float) -> None:
+    def _alone(self, run: Run, start: Start, end: float) -> None:
         """All lanes by the calling thread: the only one, or in sequence."""
         run.interrupts.tell(run.fail)
         try:
@@ -269,7 +242,7 @@ class Executor(Closes):
         if run.failures:
             raise run.failures[0]
 
-    def _on_lanes(self, run: _Run, start: Start, end: float) -> None:
+    def _on_lanes(self, run: Run, start: Start, end: float) -> None:
         """Each lane by a thread of its own, but the caller's."""
         loop = run.flight.loop
         assert isinstance(loop, NativeLoop)
@@ -298,7 +271,7 @@ class Executor(Closes):
                 self._give_up(run, loop, error)
             raise
 
-    def _drive(self, run: _Run, loop: NativeLoop, cores: Sequence[frozenset[int]]) -> None:
+    def _drive(self, run: Run, loop: NativeLoop, cores: Sequence[frozenset[int]]) -> None:
         """Serve the caller's lane of a run, bound meanwhile to CPUs: those at its beginning, and those at its end.
 
         Failures stay in the run, that the CPUs are gone among them.
@@ -312,7 +285,7 @@ class Executor(Closes):
         except ProcessorLost as error:
             run.fail(failed(row[0], error))
 
-    def _give_up(self, run: _Run, loop: NativeLoop, error: BaseException) -> None:
+    def _give_up(self, run: Run, loop: NativeLoop, error: BaseException) -> None:
         """Stop a run that cannot go on: let the segments in flight end, leave behind those that hang.
 
         A segment hangs when the watchdog has ended the run and the time of grace is over too, or when the caller
@@ -334,7 +307,7 @@ class Executor(Closes):
         if pressed is not None and not isinstance(error, KeyboardInterrupt):
             raise pressed from error
 
-    def _leave_behind(self, run: _Run, loop: NativeLoop) -> None:
+    def _leave_behind(self, run: Run, loop: NativeLoop) -> None:
         """Wait no more for lanes that have not ended; their flight comes back when their runtimes do."""
         threads = self.device.threads
         assert threads is not None
@@ -355,7 +328,7 @@ class Executor(Closes):
         loop.wait()
         threads.give_back(thread for lane, thread in run.threads.items() if lane not in run.abandoned)
 
-    def _came_back(self, run: _Run, lane: int) -> None:
+    def _came_back(self, run: Run, lane: int) -> None:
         """On the thread of a lane that was left behind: the runtime came back after all; what it held is free again."""
         assert self.device.threads is not None
         self.device.threads.give_back([run.threads[lane]])

@@ -11,7 +11,8 @@ from typing import Final
 from agent_sdk.errors import OutOfMemory, ProcessorLost
 from agent_sdk.first.bench import Measure, Reply, write_model
 from agent_sdk.first.children import LIMIT_S, Children, CrashedError, Steps
-from agent_sdk.measure.profiler import latency_columns, profile, untrusted
+from agent_sdk.measure.columns import latency_columns
+from agent_sdk.measure.profiler import profile, untrusted
 from agent_sdk.model import Model
 from agent_sdk.model.weights import LightModels
 from agent_sdk.runtimes.base import Processor

@@ -45,6 +45,7 @@ from agent_sdk.errors import (
 )
 from agent_sdk.machine.timing import NOTHING, Timing, scaled, take_turns, usual
 from agent_sdk.machine.witness import Witness, calm
+from agent_sdk.measure.columns import latency_columns, transfer_columns
 from agent_sdk.measure.delivery import deliveries
 from agent_sdk.measure.handover import handover_us
 from agent_sdk.measure.launch import ROW_BYTES, ROWS, launch_us
@@ -58,13 +59,11 @@ from agent_sdk.runtimes.base import Processor, segment_of
 from agent_sdk.runtimes.host import HostPlace
 from hope_schema import (
     HOST,
-    LatencyColumns,
     Missing,
     Observations,
     Overheads,
     SuperOp,
     TensorType,
-    TransferColumns,
     merge,
 )
 
@@ -368,31 +367,6 @@ class _Profiling:
         """What the end of a segment costs per kind where another lane reads what it made."""
         launched = {kind: self.by_kind[kind] for kind in launch_us}
         return _per_kind(launched, lambda own: end_us(own, self.model, launch_us[own.spec.kind], self.deadline))
-
-
-def latency_columns(found: Mapping[tuple[str, str], Timing | None], shares: Sequence[float] = ()) -> LatencyColumns:
-    """Latencies by signature and kind, as they are sent; None where an op cannot run."""
-    timings = [timing or NOTHING for timing in found.values()]
-    return LatencyColumns(
-        signature=tuple(signature for signature, _ in found),
-        kind=tuple(kind for _, kind in found),
-        us=tuple(timing.us if timing else None for timing in found.values()),
-        spread_us=tuple(timing.spread_us for timing in timings),
-        count=tuple(timing.count for timing in timings),
-        share=tuple(shares) if min(shares, default=1.0) < 1.0 else (),
-    )
-
-
-def transfer_columns(found: Mapping[tuple[TensorType, str, str], Timing]) -> TransferColumns:
-    """Moves by type, source and target place, as they are sent."""
-    return TransferColumns(
-        tensor=tuple(tensor for tensor, _, _ in found),
-        source=tuple(source for _, source, _ in found),
-        target=tuple(target for _, _, target in found),
-        us=tuple(timing.us for timing in found.values()),
-        spread_us=tuple(timing.spread_us for timing in found.values()),
-        count=tuple(timing.count for timing in found.values()),
-    )
 
 
 def _per_kind(processors: Mapping[str, Processor], cost: Callable[[Processor], float]) -> dict[str, float]:

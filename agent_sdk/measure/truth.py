@@ -22,9 +22,9 @@ import numpy as np
 from agent_sdk.engine import Copy, Program
 from agent_sdk.engine.trace import Trace
 from agent_sdk.machine.timing import Timing, middle_half
+from agent_sdk.measure.columns import latency_columns, transfer_columns
 from agent_sdk.measure.delivery import deliveries
 from agent_sdk.measure.neighbours import MOST
-from agent_sdk.measure.profiler import latency_columns, transfer_columns
 from hope_schema import HOST, Observations, Overheads, Plan, Processor, TensorType, merge
 
 OUTDATED: Final = 0.08
