@@ -12,6 +12,7 @@ Plans:
   phones      measured phones, HOPE's figures (``figures``), the literature's methods (``mulayer``)
   planning    subproblems, bounds, three processors, synthetic profiles
   machine     machines beyond HOPE's: groups of cores, shares of a GPU, sixty processors
+  tiers       device, edge and cloud, beside D3's HPA, DADS and Neurosurgeon
   prediction  latencies that nobody measured; ``at_once``: on this machine
 The planner:
   service     requests, kills, uploads, lies, a fleet's first plans

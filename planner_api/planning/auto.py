@@ -32,7 +32,9 @@ from planner_api.planning.search.search import Search
 STARTS = ("single", "heft", "grain", "dmdar", "greedy", "mosaic")
 """What it starts from the best of, quick ones first;"""
 OF_JOBS = ("earliest_deadline", "least_slack")
-"""and before those where there are jobs."""
+"""before those where there are jobs,"""
+OF_HOSTS = ("one_host", "neurosurgeon", "dads", "hpa")
+"""and before all of them where there are several hosts."""
 AT_ONCE = 3
 """How many of them are made however little the budget is: without them a short one buys a single processor alone,"""
 AT_ONCE_OF_MANY = 2
@@ -109,6 +111,7 @@ def start(problem: Problem, budget: Budget) -> Solution:
     many = len(problem.ops) > MANY_OPS
     wide = many or len(problem.ops) * problem.host > MANY_CHOICES
     starts = (*OF_JOBS, *STARTS) if "jobs" in features(problem) else STARTS
+    starts = (*OF_HOSTS, *starts) if problem.machine.owner is not None else starts
     for index, name in enumerate(starts):
         if best is not None:
             # Zero seconds buy the best of all methods where they are quick.

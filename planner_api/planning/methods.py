@@ -88,6 +88,7 @@ METHODS: dict[str, Method] = {
     "mosaic": Method(f"{_HERE}.construct.mosaic:solve", serves=frozenset({"neighbours"})),
     "codl": Method(f"{_HERE}.construct.codl:solve", serves=frozenset({"neighbours"}), cuts=True),
     "partitiontuner": Method(f"{_HERE}.construct.partitiontuner:solve", serves=frozenset({"neighbours"})),
+    "one_host": Method(f"{_HERE}.construct.one_host:solve"),
     "hpa": Method(f"{_HERE}.construct.hpa:solve"),
     "neurosurgeon": Method(f"{_HERE}.construct.offload:neurosurgeon"),
     "dads": Method(f"{_HERE}.construct.offload:dads"),

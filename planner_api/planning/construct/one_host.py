@@ -1,0 +1,47 @@
+"""All on one host, with all of its processors: what a search over hosts that are far apart begins from.
+
+Between hosts a move costs more than most ops: a search that moves a few ops at a time finds no way from one host to
+another, and begins on the best of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from planner_api.planning.budget import Budget
+from planner_api.planning.judge.simulator import simulate
+from planner_api.planning.methods import Solution
+from planner_api.planning.methods import solve as solve_named
+from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.problem.feasible import prune
+
+WAYS = ("single", "heft", "grain", "greedy")
+"""Constructive methods that each host is planned by."""
+
+
+def solve(problem: Problem, budget: Budget) -> Solution:
+    """The best plan of one host, whichever that is; scored by the simulator.
+
+    Raises:
+        PlanningError: no host runs everything.
+    """
+    machine = problem.machine
+    owner = np.zeros(len(machine.places), dtype=np.int64) if machine.owner is None else machine.owner
+    hosts = owner[machine.place]
+    found = []
+    for host in np.unique(hosts).tolist():
+        latency = np.where(hosts == host, problem.latency_us, np.inf)
+        if not np.isfinite(latency).any(axis=1).all():
+            continue
+        for way in WAYS:
+            try:
+                alone = prune(replace(problem, latency_us=latency, cutter=None))
+                schedule = solve_named(alone, way, budget).schedule
+            except PlanningError:  # what this host cannot do another may
+                continue
+            found.append(simulate(problem, schedule.assignment, schedule.sequence))
+    if not found:
+        raise PlanningError("no host runs every op of the graph alone")
+    return Solution(min(found, key=lambda schedule: schedule.value_us), "one_host")
