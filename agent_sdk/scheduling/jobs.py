@@ -33,7 +33,7 @@ from agent_sdk.scheduling.job import USUAL, Job, JobStats, Terms
 from agent_sdk.scheduling.network import Network
 from agent_sdk.scheduling.policies import Fifo, Policy
 from agent_sdk.scheduling.request import Request, check_terms
-from agent_sdk.scheduling.scheduler import Dispatch, Scheduler
+from agent_sdk.scheduling.scheduler import Chooses, Dispatch, Scheduler
 from hope_schema import HOST
 
 MOST_QUEUED: Final = 1024
@@ -79,7 +79,7 @@ class Jobs(Forks):
     """
 
     def __init__(self, device: Device, policy: Policy, most: int = MOST_QUEUED) -> None:
-        self._device, self._policy, self._most = device, policy, most
+        self._device, self._most = device, most
         self.processors = list(device.processors)
         """Ids, by the number that the scheduler knows a processor by."""
         masks = [device.arbiter.mask(own.spec.resources) for own in device.processors.values()]
@@ -102,14 +102,14 @@ class Jobs(Forks):
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hope-job")
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> Chooses:
         """Who goes first, and where."""
-        return self._policy
+        return self._scheduler.policy
 
     def use(self, policy: Policy) -> None:
         """Have another policy decide from now on."""
         with self._lock:
-            self._policy = self._scheduler.policy = policy
+            self._scheduler.policy = policy
 
     @property
     def waiting(self) -> int:
@@ -193,10 +193,14 @@ class Jobs(Forks):
                 for index in alike:
                     member.network.alike[index] = alike
                     member.network.set((0, 0, index), round(known[kind] * 1e3))
-            member.executors = {number[name]: own for name, own in executors.items()}
+            before, member.executors = member.executors, {number[name]: own for name, own in executors.items()}
+            for index in before.keys() - member.executors.keys():
+                member.network.forget(index)
             member.network.in_flight = in_flight
             for index in (self._in_turn, self._at_once):
                 member.network.forget(index)
+        for executor in before.values():
+            executor.close()
 
     def alone_ms(self, plans: Plans) -> float:
         """What a run is expected to take with the machine to itself."""
@@ -219,6 +223,7 @@ class Jobs(Forks):
                 return
             own = [job for job in self._jobs.values() if self._runs(job) is member]
             del self._of[member.network]
+            self._scheduler.active.pop(member.network, None)
             for other in self._of:
                 other.cheaper = None if other.cheaper is member.network else other.cheaper
             waiting = [job for job in own if self._scheduler.cancel(job.request)]
@@ -347,7 +352,7 @@ class Jobs(Forks):
     def _outputs(self, one: _Started) -> tuple[dict[str, Any], bool]:
         """What a run computes, and whether it was alone on its resources."""
         job, plans = one.job, one.member.plans
-        turn = Turn(one.dispatch.key, self._policy.by_rest, job.wanted)
+        turn = Turn(one.dispatch.key, self.policy.by_rest, job.wanted)
         job.wanted.check()
         executor = one.member.executors.get(one.dispatch.processor)
         if executor is not None and plans.at(job.inputs) is not None:

@@ -47,14 +47,16 @@ class Dispatch:
 
 
 class Chooses(Protocol):
-    """A policy, as the scheduler asks it."""
+    """A policy, as the scheduler asks it; see ``policies.Policy``."""
+
+    by_rest: bool
 
     def key(self, request: Request, tail_ns: int) -> int:
-        """Where a subgraph stands at the arbiter, of which so much is left; see ``policies.Policy``."""
+        """Where a subgraph stands at the arbiter, of which so much is left."""
         ...
 
     def choose(self, state: Scheduler, group: list[Request]) -> None:
-        """Give processors to some of these requests; see ``policies.Policy``."""
+        """Give processors to some of these requests."""
         ...
 
 

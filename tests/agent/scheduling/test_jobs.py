@@ -16,6 +16,7 @@ from agent_sdk import Agent, Session
 from agent_sdk.errors import DeviceClosedError, DroppedError, FeedError, InputError, QueueFullError, UnplannableError
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.planner.field import Sample
+from agent_sdk.scheduling.job import Job
 from agent_sdk.scheduling.policies import POLICIES, Fifo, policy
 from agent_sdk.scheduling.request import Request
 from agent_sdk.scheduling.scheduler import Scheduler
@@ -260,6 +261,33 @@ def test_policies_may_be_changed_while_jobs_run(agent: Agent, session: Session) 
                 for own in (session, other)
             ]
             assert all(right(own, feed, job.result(60)) for own, job in jobs)
+
+
+def test_a_stream_asks_for_a_run_each_period(agent: Agent, session: Session) -> None:
+    """Runs are asked for until the stream is closed, each on what there is then; who fails to make inputs ends it."""
+    heard: list[Job] = []
+    made = iter(range(10**6))
+    with agent.stream(
+        session, lambda: dict(session.draw(next(made))), every_ms=5, deadline_ms=60_000, told=heard.append
+    ) as stream:
+        until(lambda: len(heard) >= 5)
+    assert all(right(session, dict(session.draw(seed)), job.result(60)) for seed, job in enumerate(heard[:5]))
+    assert stream.failure is None
+    with agent.stream(session, {}.pop, every_ms=5) as broken:  # type: ignore[arg-type]
+        until(lambda: broken.failure is not None)
+    for terms in ({"every_ms": 0}, {"every_ms": 5, "deadline_ms": -1}, {"every_ms": 5, "priority": 999}):
+        with pytest.raises(InputError):
+            agent.stream(session, {}, **terms)
+
+
+def test_a_network_may_be_spread_again(agent: Agent, session: Session) -> None:
+    """The groups of before are freed, and the new ones answer."""
+    agent.spread(session)
+    before = list(agent.jobs._members[session.plans].executors.values())
+    agent.spread(session, in_flight=2)
+    assert all(executor._freed for executor in before)
+    feed = dict(session.draw())
+    assert right(session, feed, agent.submit(session, feed).result(60))
 
 
 def test_a_closed_agent_takes_no_jobs(agent: Agent, session: Session) -> None:
