@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,8 +33,11 @@ from onnx import TensorProto, helper
 from agent_sdk import Agent
 from agent_sdk.engine import Device
 from agent_sdk.engine.single import whole_run
+from agent_sdk.journey.serving import Serving
+from agent_sdk.journey.trial import PLAN
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import read_model
+from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.remote.host import RemoteHost
 from agent_sdk.runtimes.remote.line import Line, request
@@ -46,6 +50,7 @@ from benchmarks.session import sized_networks
 INFER: Final = 1.6
 RATE: Final = 3.0
 REMOTE_US: Final = 400.0
+KILLED_MS: Final = 200.0
 RUNS: Final = 400
 CLIENTS: Final = 4
 """Clients at once where requests per second are counted."""
@@ -101,8 +106,8 @@ def pooled() -> bytes:
 
 
 @contextmanager
-def ours(cache: Path, *options: str) -> Iterator[int]:
-    """A server of ours in a process of its own; gives its port."""
+def ours(cache: Path, *options: str) -> Iterator[tuple[int, int]]:
+    """A server of ours in a process of its own; gives its port, and the process's id."""
     command = [sys.executable, "-m", "agent_sdk.cli", "serve", "--listen", "127.0.0.1:0", "--grpc", "off", *options]
     environment = {**os.environ, "HOPE_CACHE_DIR": str(cache), "HOPE_SOLVE_BUDGET_S": "2"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
@@ -114,7 +119,7 @@ def ours(cache: Path, *options: str) -> Iterator[int]:
                 if not said:
                     raise SystemExit("the server did not start")
             threading.Thread(target=process.stderr.read, daemon=True).start()
-            yield int(found[1])
+            yield int(found[1]), process.pid
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(30)
@@ -233,7 +238,7 @@ def served(folder: Path, rounds: int, seconds: float, mlserver: str | None) -> t
     feed = np.zeros(shape, np.float32)
     rows, ratios = [], []
     with ExitStack() as opened:
-        port = opened.enter_context(ours(folder / "served", "--models", str(network), "--processors", "ort@0"))
+        port, _ = opened.enter_context(ours(folder / "served", "--models", str(network), "--processors", "ort@0"))
         agent = opened.enter_context(Agent(processors="ort@0", cache=folder / "own"))
         session = opened.enter_context(agent.load(network, background=False))
         plain = opened.enter_context(echo(feed.nbytes))
@@ -266,7 +271,7 @@ def remote(folder: Path, rounds: int) -> tuple[list[Measure], Table]:
     size = feed["x"].nbytes
     beyond, rows = [], []
     with (
-        ours(folder / "edge", "--lend", "--processors", "ort@1") as port,
+        ours(folder / "edge", "--lend", "--processors", "ort@1") as (port, _),
         echo(size) as plain,
         Device(discover("ort@0")) as here,
     ):
@@ -287,6 +292,35 @@ def remote(folder: Path, rounds: int) -> tuple[list[Measure], Table]:
     )
 
 
+def killed(folder: Path, rounds: int) -> tuple[list[Measure], Table]:
+    """A host that is killed in the middle of a run: when this machine has answered instead."""
+    model = read_model("squeezenet")
+    feed = draw(model, 0)
+    beyond, rows = [], []
+    for turn in range(rounds):
+        with (
+            ours(folder / f"edge{turn}", "--lend", "--processors", "ort@1") as (port, process),
+            Device(discover("ort@0")) as here,
+        ):
+            host = RemoteHost("edge1", HostSettings(address=f"http://127.0.0.1:{port}"))
+            lent = RemoteProcessor(host, host.offer.processors[0], frozenset(read_soc().cores))
+            with Device([lent]) as there:
+                far, near = whole_run(model, lent, there), whole_run(model, here.processors["ort@0"], here)
+                serving = Serving({PLAN: far, "ort@0": near}, {PLAN: 1.0, "ort@0": 2.0}, pinned=True)
+                latency = taken(partial(serving.run, feed), 15)
+                ending = threading.Timer(latency / 2, os.kill, (process, signal.SIGKILL))
+                ending.start()
+                began = time.perf_counter()
+                serving.run(feed)
+                answered = time.perf_counter() - began
+                ending.join()
+                beyond.append((answered - 2 * latency) * 1e3)
+                rows.append([serving.current, round(latency * 1e3, 1), round(answered * 1e3, 1)])
+                serving.close()
+    what = "a host killed during a run → answer, beyond twice the plan's latency, ms"
+    return [verdict(what, max(beyond), KILLED_MS)], Table("Killed", ["answered by", "latency ms", "answer ms"], rows)
+
+
 def main() -> None:
     parser = cli.measuring("serving", __doc__)
     parser.add_argument("--rounds", type=int, default=5)
@@ -298,6 +332,7 @@ def main() -> None:
     for part in (
         lambda own: served(own, options.rounds, options.seconds, options.mlserver),
         lambda own: remote(own, options.rounds),
+        lambda own: killed(own, min(options.rounds, 3)),
     ):
         with tempfile.TemporaryDirectory() as name:
             found, table = part(Path(name))

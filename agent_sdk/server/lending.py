@@ -41,12 +41,15 @@ class Measuring(BaseModel):
     budget_s: float = Field(ge=0.0, le=LONGEST_S)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Lent:
+    """A network of others; ``users`` is by how many it was sent and not let go of."""
+
     served: Served
     model: Model
     size: int
     executor: Executor
+    users: int = 1
 
 
 class Lending(Closes):
@@ -81,12 +84,12 @@ class Lending(Closes):
         return None
 
     def load(self, name: str, parameters: Mapping[str, object], take: Callable[[int], None]) -> None:
-        """Take a network in; those that were used longest ago make room. Again changes nothing.
+        """Take a network in; those that were used longest ago make room. What is there already has one more user.
 
         ``take`` is told of bytes before they are held. Raises RefusedError where the name is not the file's, or it
         cannot run on that processor.
         """
-        if self.find(name) is not None:
+        if self._has_another_user(name):
             return
         claimed, _, processor = name.partition(".")
         if processor not in self._agent.device.processors:
@@ -99,7 +102,7 @@ class Lending(Closes):
             raise RefusedError(413, f"the file has {len(data)} bytes, and this host holds {self._memory} at most")
         take(2 * len(data))  # while it is read
         with self._loading:
-            if self.find(name) is not None:
+            if self._has_another_user(name):
                 return
             self._make_room(len(data))
             try:
@@ -111,8 +114,23 @@ class Lending(Closes):
             with self._lock:
                 self._lent[name] = made
 
+    def _has_another_user(self, name: str) -> bool:
+        with self._lock:
+            found = self._lent.get(name)
+            if found is not None:
+                found.users += 1
+            return found is not None
+
     def unload(self, name: str) -> None:
-        """Let a network go. Again changes nothing."""
+        """Let a network go with the last of its users. What is not there is gone already."""
+        with self._lock:
+            found = self._lent.get(name)
+            if found is not None:
+                found.users -= 1
+        if found is not None and not found.users:
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
         with self._lock:
             found = self._lent.pop(name, None)
         if found is not None:
@@ -134,7 +152,7 @@ class Lending(Closes):
     def close(self) -> None:
         """Let all of them go. Idempotent."""
         for served in self.lent():
-            self.unload(served.name)
+            self._drop(served.name)
 
     def _made(self, name: str, data: bytes, processor: str) -> _Lent:
         model = read_model(data, name=name)
@@ -154,7 +172,7 @@ class Lending(Closes):
                 if not self._lent or (not full and len(self._lent) < MOST_LENT):
                     return
                 oldest = next(iter(self._lent))
-            self.unload(oldest)
+            self._drop(oldest)
 
 
 def _file(parameters: Mapping[str, object], take: Callable[[int], None]) -> bytes:

@@ -154,11 +154,18 @@ class RemoteHost:
             raise OutOfMemory(f"a network of {len(file)} bytes is too large to be sent to host '{self.name}'")
         with self._sending:
             if name not in self._sent:
-                body = b"".join((b'{"parameters": {"file:1/model.onnx": "', base64.b64encode(file), b'"}}'))
-                path = f"/v2/repository/models/{quote(name)}/load"
-                self.say("POST", path, body, LOAD_S + len(body) / SLOWEST)
+                self._send(name, file)
             self._sent[name] = self._sent.get(name, 0) + 1
         return name
+
+    def send_again(self, name: str, file: bytes) -> None:
+        """Send a network that the host has no more: it was started anew, or needed the room. Raises like ``send``."""
+        with self._sending:
+            self._send(name, file)
+
+    def _send(self, name: str, file: bytes) -> None:
+        body = b"".join((b'{"parameters": {"file:1/model.onnx": "', base64.b64encode(file), b'"}}'))
+        self.say("POST", f"/v2/repository/models/{quote(name)}/load", body, LOAD_S + len(body) / SLOWEST)
 
     def forget(self, name: str) -> None:
         """Let a network go that was sent, once for each time that it was. Never raises."""

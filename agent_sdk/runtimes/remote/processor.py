@@ -27,6 +27,8 @@ DATATYPES: Final[Mapping[str, str]] = {
     "float64": "FP64",
 }
 """Types of tensors as the protocol calls them."""
+GONE: Final = 404
+"""How a host answers for a network that it does not have, or has no more."""
 FIRST_S: Final = 5.0
 """Longest time of a segment's first runs, of which nobody knows yet how long they take."""
 LEAST_S: Final = 0.1
@@ -81,12 +83,15 @@ class RemoteProcessor(Processor):
         for name in (*segment.inputs, *segment.outputs):
             if tensor[name].dtype not in DATATYPES:
                 raise UnsupportedOp(f"{self.id}: the protocol has no tensors of {tensor[name].dtype}")
+        return RemoteExecutable(self, segment, self.host.send(self.file(segment), self.lent.id))
+
+    def file(self, segment: Segment) -> bytes:
+        """A segment as it is sent. Raises OutOfMemory for one that is too large."""
         proto = extract(segment.model, segment.ops, segment.inputs, segment.outputs)
         try:
-            file = proto.SerializeToString(deterministic=True)
+            return proto.SerializeToString(deterministic=True)
         except ValueError as error:  # more than 2 GiB
             raise OutOfMemory(f"{self.id}: the segment is too large to be sent: {error}") from error
-        return RemoteExecutable(self, segment, self.host.send(file, self.lent.id))
 
     @override
     def close(self) -> None:
@@ -128,6 +133,10 @@ class RemoteExecutable(Executable):
         wanted = [(name, DATATYPES[kind.dtype], list(kind.shape)) for name, kind in self.output_types.items()]
         if outputs != wanted or sizes != [kind.bytes for kind in self.output_types.values()]:
             raise WrongOutput(f"{self.where}: the answer has {outputs} instead of {wanted}")
+
+    def send_again(self) -> None:
+        """Send it to a host that has it no more. Raises ProcessorError."""
+        self.processor.host.send_again(self.compiled, self.processor.file(self.segment))
 
     @override
     def close(self) -> None:
@@ -186,6 +195,10 @@ class RemoteCall(BoundCall):
         ]
         began = time.perf_counter()
         reply, said = host.ask(parts, self._into, within_s)
+        if reply.status == GONE:
+            self._executable.send_again()
+            began = time.perf_counter()
+            reply, said = host.ask(parts, self._into, FIRST_S)
         took_s = time.perf_counter() - began
         host.refuse(reply, said)
         if said != self._answer:  # it says the same each time, but what was never read may say anything

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import ssl
 import urllib.error
 import urllib.request
@@ -14,14 +12,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from tritonclient.utils import InferenceServerException
 
 from agent_sdk.cli.commands import main
 from agent_sdk.errors import InputError, RefusedError
 from agent_sdk.server.access import Access, Address
+from tests.agent.server.certificates import made_certificate
 from tests.agent.server.running import Running, running, written
 
 TOKEN = "a-token-of-this-test"
@@ -30,26 +26,7 @@ TOKEN = "a-token-of-this-test"
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A certificate of this machine's own, and its key, as files."""
-    folder = tmp_path_factory.mktemp("tls")
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(names, critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    encodings = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (folder / "key.pem").write_bytes(key.private_bytes(*encodings))
-    return folder / "cert.pem", folder / "key.pem"
+    return made_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module")

@@ -12,18 +12,21 @@ import pytest
 
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.single import whole_run
-from agent_sdk.errors import InputError, ProcessorLost
+from agent_sdk.errors import InputError, ProcessorError, ProcessorLost
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.remote.host import RemoteHost
 from agent_sdk.runtimes.remote.link import Way
 from agent_sdk.runtimes.remote.settings import HostSettings, read_hosts
+from agent_sdk.server.access import Access, Address, Tls
+from agent_sdk.server.serving import Server, Settings
 from hope_schema import Host, PlanRequest
 from tests.agent.engine.generate import random_legal_plan, random_model
 from tests.agent.engine.test_executor import Reference, random_inputs
-from tests.agent.models import BRANCHING
+from tests.agent.models import BRANCHING, branching_model
 from tests.agent.runtimes.remote.conftest import TOKEN, Reached
 from tests.agent.runtimes.remote.relay import Relay
+from tests.agent.server.certificates import made_certificate
 
 
 def lent(host: RemoteHost) -> set[str]:
@@ -47,7 +50,7 @@ def test_random_plans_over_two_hosts_are_bit_exact(seed: int, both: Device, refe
 
 def test_a_network_is_sent_once_and_let_go_of(both: Device, host: RemoteHost) -> None:
     """Two executors of one network share what was sent; it leaves the host with the second of them."""
-    model = read_model(BRANCHING)
+    model = read_model(branching_model(channels=7))
     remote = both.processors["edge1:ort@0"]
     before = lent(host)
     first = whole_run(model, remote, both)
@@ -129,3 +132,17 @@ def test_a_processor_that_is_not_lent_is_named(relay: Relay) -> None:
     settings = HostSettings(address=f"http://127.0.0.1:{relay.port}", token=TOKEN, processors=("cuda:0",))
     with pytest.raises(ProcessorLost, match="lends none of cuda:0, but ort@0"):
         RemoteHost("edge1", settings)
+
+
+@pytest.mark.parametrize(
+    ("days", "trusted", "reason"),
+    [(1, True, "lends nothing"), (-1, True, "certificate has expired"), (1, False, "certificate verify failed")],
+)
+def test_a_certificate_is_checked(days: int, trusted: bool, reason: str, tmp_path: Path) -> None:
+    """A host is talked to where its certificate is valid and of whom the owner trusts; else that is said."""
+    certificate, key = made_certificate(tmp_path, days)
+    settings = Settings(Address("127.0.0.1", 0), None, 2**20, 4, Tls(certificate, key))
+    with Server([], Access([]), settings) as server:
+        address = server.urls[0]
+        with pytest.raises(ProcessorError, match=reason):
+            RemoteHost("edge1", HostSettings(address=address, certificate=certificate if trusted else None))

@@ -1,0 +1,257 @@
+"""Device, edge and cloud: one network over three hosts whose links are shaped, by every method that plans over hosts.
+
+    sudo python -m benchmarks.namespaces [--models squeezenet,resnet50] [--links wifi,4g,5g] [--runs 10] [--json FILE]
+
+The hosts are network namespaces of this machine, made for this and removed afterwards, which takes root; elsewhere it
+says so and measures nothing. Their links have the bandwidths of D3's Table III (Mbps), shaped by ``tc`` (tbf) both
+ways, while figures are measured and segments sent without, for that happens once. Their speeds are shares of a core
+(cgroup quotas): ``SHARES``. Device and edge compute on a core each, the cloud on the edge's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, cast
+
+from agent_sdk import Agent
+from agent_sdk.engine import Executor, build_program
+from agent_sdk.engine.single import whole_run
+from agent_sdk.model import Model, read_model
+from agent_sdk.model.feeds import draw
+from agent_sdk.runtimes.remote.processor import RemoteExecutable
+from benchmarks import cli
+from benchmarks.results import Measure, Table, report, verdict
+from hope_schema import Plan
+from hope_schema.plan import Method
+
+LINKS: Final = {"wifi": (84.95, 18.75), "4g": (84.95, 6.12), "5g": (84.95, 11.64)}
+"""Megabits per second from the device to the edge and to the cloud; the edge's own way to the cloud is not used."""
+SHARES: Final = {"device": 0.1, "edge": 0.5, "cloud": 0.8}
+"""Of a core; edge and cloud share one, and are seldom busy at once."""
+METHODS: Final[tuple[Method, ...]] = ("auto", "hpa", "dads", "neurosurgeon")
+TIERS: Final = {"edge": "10.77.1", "cloud": "10.77.2"}
+PERIOD_US: Final = 10_000
+"""Of the quotas: the kernel's usual tenth of a second would be seen in every run."""
+PORT: Final = 8000
+TOKEN: Final = "a-token-for-the-tiers"
+CGROUP: Final = Path("/sys/fs/cgroup/cpu")
+MEAN: Final = 0.60
+NEVER: Final = 1.02
+OTHERS: Final = 0.95
+BACKBONE: Final = 0.6
+TRUTH: Final = 0.10
+
+
+def space(tier: str) -> str:
+    """The network namespace of a tier."""
+    return f"hope-{tier}"
+
+
+def ran(*command: str) -> None:
+    """Run a command of the system. Raises CalledProcessError."""
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def inside(tier: str, *command: str) -> list[str]:
+    """A command that runs in a tier's namespace, on its share of a core."""
+    share = f'echo $$ > {CGROUP / space(tier) / "cgroup.procs"} && exec "$@"'
+    return ["sh", "-c", share, "sh", "ip", "netns", "exec", space(tier), *command]
+
+
+def shape(link: str | None) -> None:
+    """Give the links their bandwidths, both ways; None: as fast as the machine is."""
+    for index, (tier, _) in enumerate(TIERS.items()):
+        for where, device in (("device", f"to-{tier}"), (tier, "to-device")):
+            in_space = ["ip", "netns", "exec", space(where), "tc", "qdisc"]
+            subprocess.run([*in_space, "del", "dev", device, "root"], capture_output=True, check=False)
+            if link is not None:
+                rate = f"{LINKS[link][index] * 1e3:.0f}kbit"
+                ran(*in_space, "add", "dev", device, "root", "tbf", "rate", rate, "burst", "32kb", "latency", "400ms")
+
+
+@contextmanager
+def tiers() -> Iterator[None]:
+    """Namespaces, links and quotas, for the block."""
+    with ExitStack() as ending:
+        for tier, share in SHARES.items():
+            ran("ip", "netns", "add", space(tier))
+            ending.callback(ran, "ip", "netns", "del", space(tier))
+            group = CGROUP / space(tier)
+            group.mkdir(exist_ok=True)
+            ending.callback(group.rmdir)
+            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (group / "cpu.cfs_quota_us").write_text(str(round(share * PERIOD_US)))
+            ran("ip", "-n", space(tier), "link", "set", "lo", "up")
+        for tier, network in TIERS.items():
+            ends = ("device", f"to-{tier}", 1), (tier, "to-device", 2)
+            names = ["name", f"to-{tier}", "netns", space("device")]
+            ran("ip", "link", "add", *names, "type", "veth", "peer", "name", "to-device", "netns", space(tier))
+            for where, device, host in ends:
+                ran("ip", "-n", space(where), "addr", "add", f"{network}.{host}/24", "dev", device)
+                ran("ip", "-n", space(where), "link", "set", device, "up")
+        yield
+
+
+@contextmanager
+def lending(tier: str, core: int, folder: Path) -> Iterator[None]:
+    """A host of its own that lends a core."""
+    (folder / "tokens").write_text(TOKEN)
+    command = [sys.executable, "-m", "agent_sdk.cli", "serve", "--lend", "--grpc", "off", "--soc", tier]
+    command += [
+        "--listen",
+        f"{TIERS[tier]}.2:{PORT}",
+        "--processors",
+        f"ort@{core}",
+        "--tokens",
+        str(folder / "tokens"),
+    ]
+    environment = {**os.environ, "HOPE_CACHE_DIR": str(folder / tier)}
+    with subprocess.Popen(inside(tier, *command), stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        try:
+            said = ""
+            while " at http" not in said:
+                line = process.stderr.readline()
+                said += line
+                if not line:
+                    raise SystemExit(f"namespaces: the {tier} does not start: {said}")
+            yield
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def run_us(executor: Executor, model: Model, runs: int) -> float:
+    """Median microseconds of a run."""
+    feed = draw(model, 0)
+    times = []
+    for _ in range(runs + 2):
+        began = time.perf_counter()
+        executor.run(feed)
+        times.append((time.perf_counter() - began) * 1e6)
+    return statistics.median(times[2:])
+
+
+def over_backbone(executor: Executor) -> int:
+    """Bytes that a run sends to the cloud and takes from there."""
+    far = [
+        one for one in executor.executables if isinstance(one, RemoteExecutable) and one.processor.host.name == "cloud"
+    ]
+    return sum(kind.bytes for one in far for kind in (*one.input_types.values(), *one.output_types.values()))
+
+
+def on_device(names: Sequence[str], links: Sequence[str], runs: int, folder: Path) -> list[dict[str, Any]]:
+    """What is measured in the device's namespace: a row for each network and link."""
+    hosts = folder / "hosts.toml"
+    hosts.write_text(
+        "".join(
+            f'[{tier}]\naddress = "http://{net}.2:{PORT}"\ntoken = "{TOKEN}"\nplain = true\n'
+            for tier, net in TIERS.items()
+        )
+    )
+    rows = []
+    for name in names:
+        model = read_model(name)
+        for link in links:
+            row: dict[str, Any] = {"network": name, "link": link}
+            with reached(link, hosts, folder) as agent:
+                for tier, processor in (("device", "ort@0"), ("edge", "edge:ort@1"), ("cloud", "cloud:ort@1")):
+                    with whole_run(model, agent.device.processors[processor], agent.device) as executor:
+                        row[tier], row[f"{tier} bytes"] = timed(executor, model, link, runs)
+            for method in METHODS:
+                with reached(link, hosts, folder, method) as agent:
+                    plan = cast(Plan | None, agent.obtain(model).plan)
+                if plan is None:
+                    raise SystemExit(f"namespaces: no plan of {name} by {method}")
+                # Another agent: behind that one its planner goes on, on the same share of a core.
+                with (
+                    reached(link, hosts, folder) as agent,
+                    Executor(build_program(plan, model, agent.device.processors), agent.device) as executor,
+                ):
+                    row[method], row[f"{method} bytes"] = timed(executor, model, link, runs)
+                row[f"{method} planned"] = plan.makespan_us
+                row[f"{method} on"] = " ".join(plan.processors_used)
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+    return rows
+
+
+@contextmanager
+def reached(link: str, hosts: Path, folder: Path, method: Method = "auto") -> Iterator[Agent]:
+    """An agent that has measured the links as they are shaped, which they are not any more."""
+    shape(link)
+    with Agent(method=method, soc="device", processors="ort@0", hosts=hosts, cache=folder / "own", wait_s=10) as agent:
+        shape(None)
+        yield agent
+
+
+def timed(executor: Executor, model: Model, link: str, runs: int) -> tuple[float, int]:
+    """Median microseconds of a run over shaped links, and the bytes of it that cross the backbone."""
+    shape(link)
+    try:
+        return run_us(executor, model, runs), over_backbone(executor)
+    finally:
+        shape(None)
+
+
+def judged(rows: Sequence[dict[str, Any]]) -> list[Measure]:
+    """What has to hold of all rows."""
+    single = [row["auto"] / min(row[tier] for tier in SHARES) for row in rows]
+    measures = [
+        verdict("ours ÷ the best single tier, mean", statistics.mean(single), MEAN),
+        verdict("ours ÷ the best single tier, worst", max(single), NEVER),
+    ]
+    for method in METHODS[1:]:
+        ratio = statistics.mean(row["auto"] / row[method] for row in rows)
+        measures.append(verdict(f"ours ÷ {method}, mean", ratio, OTHERS))
+    backbone = statistics.mean(row["auto bytes"] / row["cloud bytes"] for row in rows)
+    measures.append(verdict("bytes over the backbone ÷ cloud only, mean", backbone, BACKBONE))
+    off = statistics.mean(abs(row["auto"] / row["auto planned"] - 1) for row in rows)
+    measures.append(verdict("planned against measured, mean difference", off, TRUTH))
+    return measures
+
+
+def main() -> None:
+    parser = cli.measuring("namespaces", __doc__)
+    parser.add_argument("--models", type=cli.names, default=["squeezenet", "resnet50", "alexnet"])
+    parser.add_argument("--links", type=cli.names, default=list(LINKS))
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--on-device", type=Path, help="what the program starts itself with, in the device's namespace")
+    options = parser.parse_args()
+    if options.on_device is not None:
+        rows = on_device(options.models, options.links, options.runs, options.on_device)
+        (options.on_device / "rows.json").write_text(json.dumps(rows))
+        return
+    if os.geteuid() != 0 or not (CGROUP / "cpu.cfs_quota_us").exists():
+        print(
+            "namespaces: namespaces and quotas take root, and a kernel with cgroups of version 1: nothing was measured"
+        )
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made is removed then, too
+    with tempfile.TemporaryDirectory() as name, tiers():
+        folder = Path(name)
+        with lending("edge", 1, folder), lending("cloud", 1, folder):
+            command = [sys.executable, "-m", "benchmarks.namespaces", "--on-device", name, "--runs", str(options.runs)]
+            command += ["--models", ",".join(options.models), "--links", ",".join(options.links)]
+            subprocess.run(inside("device", *command), check=True)
+        rows = json.loads((folder / "rows.json").read_text())
+    columns = ["network", "link", *SHARES, *METHODS]
+    shown = [
+        [row[column] if column in ("network", "link") else round(row[column] / 1e3, 1) for column in columns]
+        for row in rows
+    ]
+    report(options.json, judged(rows), [Table("Latency, ms", columns, shown)], shares=SHARES)
+
+
+if __name__ == "__main__":
+    main()
