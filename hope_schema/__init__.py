@@ -3,7 +3,7 @@
 Pydantic only; imports nothing else of this project.
 """
 
-from hope_schema.audit import AuditEntry, AuditPage
+from hope_schema.audit import AuditEntry, AuditPage, AuditProof
 from hope_schema.fleet import (
     Contribution,
     ContributionPage,
@@ -85,6 +85,7 @@ __all__ = [
     "Alternative",
     "AuditEntry",
     "AuditPage",
+    "AuditProof",
     "Cause",
     "Channel",
     "Claim",

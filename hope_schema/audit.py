@@ -6,14 +6,14 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field
 
-from hope_schema.base import Contract
+from hope_schema.base import Contract, Count, Digest
 
 
 class AuditEntry(Contract):
     """One action of an admin, or one that the planner took by itself (``actor`` is ``planner`` then).
 
-    ``subject`` names what was acted on, ``detail`` how, e.g. ``{"version": "3"}``. ``request_id`` is the one that logs
-    and the caller know; null for what did not come over HTTP.
+    ``subject`` names what was acted on, ``detail`` how, e.g. ``{"version": "3"}``. ``request_id`` is the planner's
+    own, and behind a slash the caller's where it sent one, as in logs; null for what did not come over HTTP.
     """
 
     id: Annotated[int, Field(ge=1)]
@@ -30,3 +30,13 @@ class AuditPage(Contract):
 
     entries: tuple[AuditEntry, ...]
     next: Annotated[int, Field(ge=1)] | None = None
+
+
+class AuditProof(Contract):
+    """An audit log that stands as it was written: how many entries are kept, and the hash of the newest.
+
+    Who writes ``head`` down elsewhere can check later that the log still leads there.
+    """
+
+    entries: Count
+    head: Digest | None

@@ -43,11 +43,15 @@ class Observe:
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Serve one request."""
         given = dict(scope["headers"]).get(REQUEST_ID)
+        own = b"%b%06x" % (self._prefix, next(self._numbers))
+        audit_id = own.decode()
         if given is None or not GIVEN_ID.fullmatch(given):
-            given = b"%b%06x" % (self._prefix, next(self._numbers))
+            given = own
+        else:
+            audit_id += "/" + given.decode()  # for callers may give one id to many requests
         state = scope.setdefault("state", {})
-        state["request_id"] = identity = given.decode()
-        request_id.set(identity)
+        state["request_id"], state["audit_id"] = given.decode(), audit_id
+        request_id.set(audit_id)
         status = 0
         started = time.perf_counter()
 

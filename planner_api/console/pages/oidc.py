@@ -64,7 +64,7 @@ async def come_back(request: Request) -> Response:
         lifetime_s = planner.settings.console_session_s
         principal = Principal(person.role, person.name)
         session = await sessions.begin(
-            planner.database, principal, token_id=None, lifetime_s=lifetime_s, request_id=request.state.request_id
+            planner.database, principal, token_id=None, lifetime_s=lifetime_s, request_id=request.state.audit_id
         )
         # NOTE: a page that leads on, not a redirect: where that leads, a browser that comes from another site would not
         # send the session's cookie (SameSite=Strict).

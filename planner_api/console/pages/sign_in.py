@@ -42,7 +42,7 @@ async def sign_in(request: Request) -> Response:
             fields.get("token", "").strip(),
             look_only="look_only" in fields,
             lifetime_s=lifetime_s,
-            request_id=request.state.request_id,
+            request_id=request.state.audit_id,
         )
     except UnauthorisedError as error:
         return page(request, to=to, problem=error.detail, code=401)

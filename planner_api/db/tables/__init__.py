@@ -6,6 +6,7 @@ whole; what is searched by stands in columns beside them. Times are UTC; duratio
 
 from planner_api.db.tables.base import Base
 from planner_api.db.tables.devices import (
+    AuditHeadRow,
     AuditRetentionRow,
     AuditRow,
     ClaimRow,
@@ -31,6 +32,7 @@ from planner_api.db.tables.rollout import Counts, ReleaseClaimRow, ReleaseDevice
 
 __all__ = [
     "AssignmentRow",
+    "AuditHeadRow",
     "AuditRetentionRow",
     "AuditRow",
     "Base",

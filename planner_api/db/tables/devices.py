@@ -56,7 +56,21 @@ class AuditRow(Base):
     action: Mapped[str] = mapped_column(String(64))
     subject: Mapped[str] = mapped_column(String(256))
     detail: Mapped[dict[str, Any]]
-    request_id: Mapped[str | None] = mapped_column(String(128))
+    request_id: Mapped[str | None] = mapped_column(String(160))
+    """Ours, and behind a slash the caller's, where it sent one."""
+    previous: Mapped[str] = mapped_column(String(64), default="")
+    """The ``hash`` of the entry before; of the first one empty."""
+    hash: Mapped[str] = mapped_column(String(64), default="")
+    """SHA-256 of the entry and ``previous``."""
+
+
+class AuditHeadRow(Base):
+    """The newest entry's hash, 1; locked while the next one is written."""
+
+    __tablename__ = "audit_head"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    hash: Mapped[str] = mapped_column(String(64))
 
 
 class AuditRetentionRow(Base):

@@ -6,9 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from hope_schema import AuditPage
-from hope_schema.base import PRINTABLE
+from hope_schema import AuditPage, AuditProof
+from hope_schema.base import PRINTABLE, Digest
 from planner_api.devices.audit import service
+from planner_api.web.contract import problems
 from planner_api.web.parameters import Limit
 from planner_api.web.route import StrictRoute
 
@@ -30,3 +31,12 @@ async def read_audit(
     database = request.app.state.planner.database
     found = await service.page(database, actor=actor, action=action, subject=subject, before=before, limit=limit)
     return found
+
+
+@router.get("/audit/proof", response_description="It stands as it was written.", responses=problems(409))
+async def verify_audit(
+    request: Request,
+    head: Annotated[Digest | None, Query(description="A head that was written down before")] = None,
+) -> AuditProof:
+    """Check that nobody changed, removed or put in an entry."""
+    return await service.verify(request.app.state.planner.database, head)

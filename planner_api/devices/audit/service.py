@@ -1,4 +1,8 @@
-"""The rules of the audit log: an action and its entry commit together, or neither does."""
+"""The rules of the audit log: an action and its entry commit together, or neither does.
+
+Each entry holds a hash of itself and of the one before. Who owns the database may change it all, but not so that it
+ends in a head that was written down elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,19 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from hope_schema import AuditEntry, AuditPage
+from hope_schema import AuditEntry, AuditPage, AuditProof
+from hope_schema.hashing import digest
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.messages import message_of, messages_of
 from planner_api.db.tables import AuditRow
 from planner_api.devices.audit import repository
+from planner_api.errors import ConflictError
 from planner_api.web.principal import principal_of
 
 MAX_SUBJECT = 256
 MAX_DETAIL = 500
 """Characters of one value of a detail."""
-PRUNED_AT_ONCE = 1000
+PRUNED_AT_ONCE, VERIFIED_AT_ONCE = 1000, 1000
 
 
 @dataclass(frozen=True)
@@ -44,12 +50,13 @@ def local_actor() -> Actor:
 
 def actor_of(scope: Mapping[str, Any]) -> Actor:
     """Who sent the request of this ASGI scope."""
-    return Actor(principal_of(scope).name, scope.get("state", {}).get("request_id"))
+    return Actor(principal_of(scope).name, scope.get("state", {}).get("audit_id"))
 
 
 async def record(session: WriteSession, actor: Actor, action: str, subject: str, **detail: object) -> None:
     """Write down an action in the transaction that does it; values of ``None`` are left out of the detail."""
     said = {name: str(value)[:MAX_DETAIL] for name, value in detail.items() if value is not None}
+    previous = await repository.lock_head(session)
     row = AuditRow(
         at=datetime.now(UTC),
         actor=actor.name,
@@ -57,9 +64,52 @@ async def record(session: WriteSession, actor: Actor, action: str, subject: str,
         subject=subject[:MAX_SUBJECT],
         detail=said,
         request_id=actor.request_id,
+        previous=previous,
     )
+    row.hash = _hash(row)
     session.add(row)
     await session.flush()
+    await repository.set_head(session, row.hash)
+
+
+def _hash(row: AuditRow) -> str:
+    """What an entry's hash is, by all else that it says."""
+    at = row.at.astimezone(UTC).isoformat(timespec="microseconds")
+    return digest([row.previous, at, row.actor, row.action, row.subject, dict(row.detail), row.request_id])
+
+
+async def verify(database: Database, head: str | None) -> AuditProof:
+    """Check that every entry that is kept stands as it was written, one behind the other.
+
+    Args:
+        database: where they are.
+        head: the hash of an entry, written down before; the log must still lead there. None: none was.
+
+    Raises:
+        ConflictError: an entry was changed, removed or put in between, or the log does not lead to ``head``.
+    """
+    after, count, before, seen = 0, 0, None, head is None
+    while True:
+        async with database.read() as session:
+            rows = await repository.in_order(session, after, VERIFIED_AT_ONCE)
+            newest = await repository.head(session)
+        for row in rows:
+            if row.hash != _hash(row):
+                raise _broken(f"entry {row.id} was changed")
+            if before is not None and row.previous != before:
+                raise _broken(f"an entry before {row.id} was removed, or put in")
+            after, before, count, seen = row.id, row.hash, count + 1, seen or row.hash == head
+        if len(rows) < VERIFIED_AT_ONCE:
+            break
+    if (before or "") != newest:
+        raise _broken("its newest entries were removed")
+    if not seen:
+        raise _broken("no entry has the head that was written down: those since then were removed, or all written anew")
+    return AuditProof(entries=count, head=newest or None)
+
+
+def _broken(cause: str) -> ConflictError:
+    return ConflictError("audit-broken", f"the audit log is not what was written: {cause}")
 
 
 async def page(database: Database, *, limit: int, before: int | None, **where: str | None) -> AuditPage:

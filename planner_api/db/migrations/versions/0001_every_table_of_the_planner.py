@@ -53,7 +53,9 @@ def upgrade() -> None:
         sa.Column("action", sa.String(length=64), nullable=False),
         sa.Column("subject", sa.String(length=256), nullable=False),
         sa.Column("detail", types.JsonDocument, nullable=False),
-        sa.Column("request_id", sa.String(length=128), nullable=True),
+        sa.Column("request_id", sa.String(length=160), nullable=True),
+        sa.Column("previous", sa.String(length=64), nullable=False),
+        sa.Column("hash", sa.String(length=64), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_audit")),
     )
     with op.batch_alter_table("audit", schema=None) as batch_op:
@@ -61,6 +63,12 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f("ix_audit_at"), ["at"], unique=False)
         batch_op.create_index(batch_op.f("ix_audit_subject_id"), ["subject", "id"], unique=False)
 
+    op.create_table(
+        "audit_head",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("hash", sa.String(length=64), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_audit_head")),
+    )
     op.create_table(
         "audit_retention",
         sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
@@ -638,4 +646,5 @@ def downgrade() -> None:
     op.drop_table("groups")
     op.drop_table("claims")
     op.drop_table("audit_retention")
+    op.drop_table("audit_head")
     op.drop_table("audit")
