@@ -20,7 +20,7 @@ from agent_sdk.scheduling.units import subgraphs, units, without_small_sets
 from tests import CAMPAIGN
 from tests.agent.scheduling.oracle import Asked, World
 
-MIXES = 2000 if CAMPAIGN else 12
+MIXES = 1000 if CAMPAIGN else 12
 MS = 1_000_000
 
 
