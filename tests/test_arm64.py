@@ -1,7 +1,7 @@
 """aarch64 is a platform like x86-64: in a Debian root for it, run by QEMU, the package installs, tests and runs.
 
-Takes about half an hour. What emulation cannot show: how fast anything is, and the weak order in which real ARM cores
-see each other's writes, for QEMU on x86-64 keeps the strong one.
+Takes about an hour. What emulation cannot show: how fast anything is, and the weak order in which real ARM cores see
+each other's writes, for QEMU on x86-64 keeps the strong one.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ CPU revision\t: 3
 
 """
 """A Cortex-A72, which ONNX Runtime looks for; QEMU shows the host's file."""
+NOT_EMULATED = "tests/agent/engine/test_bad_input.py::test_want_of_memory_is_not_taken_for_an_unsupported_op"
+"""QEMU's user mode takes no limit on the address space from the program that it runs."""
 TWO_LANES = """
 import numpy as np
 from agent_sdk.engine import Device, Executor, build_program
@@ -73,7 +75,7 @@ print(f"two native lanes, {len(trace.segments)} segments, right")
 def lacking() -> str:
     """Why the campaign cannot run here; empty if it can."""
     if not CAMPAIGN:
-        return "half an hour: HOPE_CAMPAIGN=1 runs it"
+        return "an hour: HOPE_CAMPAIGN=1 runs it"
     missing = [name for name in NEEDED if shutil.which(name) is None]
     if missing:
         return f"needs {', '.join(missing)}: apt-get install debootstrap qemu-user-static"
@@ -177,7 +179,8 @@ def install(arm: Arm) -> None:
 
 def test_the_engine_passes_its_tests(arm: Arm) -> None:
     """The engine's own tests, random plans among them, on emulated cores."""
-    said = arm.inside("timeout 3000 python -m pytest -q -x --timeout 1500 tests/agent/engine", 3100)
+    command = f"python -m pytest -q --timeout 1500 tests/agent/engine --deselect {NOT_EMULATED}"
+    said = arm.inside(f"timeout 3000 {command}", 3100)
     assert " passed" in said.splitlines()[-1]
 
 
