@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import networkx as nx
+import numpy as np
 
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.tiers import Tiers, tiers_of
@@ -58,17 +59,20 @@ def offloaded_us(tiers: Tiers, tier: Sequence[int]) -> float:
 
 def chain_cut(tiers: Tiers, other: int) -> list[int]:
     """The best point of the topological order; behind it everything runs on the other tier."""
-    order = tiers.problem.lists.order
-    tier = [other] * len(order)
-    best, cut = offloaded_us(tiers, tier), 0
-    for done, op in enumerate(order, start=1):
-        tier[op] = 0
-        us = offloaded_us(tiers, tier)
-        if us < best:
-            best, cut = us, done
-    for op in order[cut:]:
-        tier[op] = other
-    return tier
+    lists = tiers.problem.lists
+    place = {op: turn for turn, op in enumerate(lists.order)}
+    near, far = tiers.us[lists.order, 0], tiers.us[lists.order, other]
+    # us[cut]: with so many ops on the device.
+    us = np.append(0.0, np.cumsum(near)) + np.append(np.cumsum(far[::-1])[::-1], 0.0)
+    for tensor, readers in enumerate(lists.readers):
+        producer = lists.producer[tensor]
+        made = place[producer] if producer >= 0 else -1
+        read = max((place[op] for op in readers), default=made)
+        us[made + 1 : read + 1] += tiers.move_us[tensor, 0, other]
+        if tiers.problem.is_output[tensor]:
+            us[: made + 1] += tiers.move_us[tensor, other, 0]
+    cut = int(np.argmin(us))
+    return [0 if place[op] < cut else other for op in range(len(place))]
 
 
 def minimum_cut(tiers: Tiers, other: int) -> list[int]:
