@@ -187,14 +187,14 @@ class _Opening:
     def _warm(self) -> float:
         """Run each once; close who fails, or answers otherwise than ONNX Runtime does; how disturbed the cores were."""
         worst = 1.0
-        for feed, right in self.right:
-            with Witness() as witness:
+        with Witness() as witness:
+            for feed, right in self.right:
                 (answers, failures), waited = witness.kept_waiting(partial(warm, self.contenders, feed))
                 worst = max(worst, waited * witness.slowness())
-            found = agreement(self.model.graph, self.contenders, answers, right)
-            self._leave_out({**failures, **found.wrong})
-            if feed is self.inputs:  # how far answers lie apart is asked of ordinary values
-                self.apart = max(self.apart, found.apart)
+                found = agreement(self.model.graph, self.contenders, answers, right)
+                self._leave_out({**failures, **found.wrong})
+                if feed is self.inputs:  # how far answers lie apart is asked of ordinary values
+                    self.apart = max(self.apart, found.apart)
         return worst
 
     def _leave_out(self, failures: Mapping[str, Exception]) -> None:
