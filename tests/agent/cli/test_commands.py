@@ -18,11 +18,14 @@ import pytest
 from agent_sdk import paths
 from agent_sdk.cli import commands as cli
 from agent_sdk.cli import main, options
+from agent_sdk.cli import serve as serving
 from agent_sdk.errors import UnknownNameError, status_error
 from agent_sdk.journey import planning
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.torch import choice
+from agent_sdk.scheduling.policies import POLICIES
+from agent_sdk.scheduling.request import Late
 from hope_schema.plan import Method
 from hope_schema.version import VERSION
 from tests.agent.haste import measure_hastily
@@ -48,10 +51,12 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_the_command_lines_own_constants_are_the_agents() -> None:
-    """What is kept so that nothing is loaded for it: the contract's methods, torch's precisions, seconds."""
+    """What is kept so that nothing is loaded for it: the contract's methods, torch's precisions, seconds, policies."""
     assert get_args(Method) == options.METHODS
     assert (*choice.PRECISIONS, choice.MIXED) == options.PRECISIONS
     assert options.A_LITTLE_S == planning.A_LITTLE_S
+    assert set(serving.POLICIES) == set(POLICIES)
+    assert set(serving.ON_LATE) == set(get_args(Late))
 
 
 def broken_models(directory: Path) -> dict[str, tuple[Path, str]]:
