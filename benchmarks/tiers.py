@@ -135,7 +135,7 @@ def stepped(profile: PhoneProfile, budget: float) -> list[Measure]:
     near = {op for tensor in crossing for op in (*after.lists.readers[tensor], after.lists.producer[tensor]) if op >= 0}
     start = simulate(after, old.assignment, old.sequence)
     search = Search(after, start, 0, near=near)
-    search.run(Budget(0.09 * anew_s), 0.0)
+    search.run(Budget(0.08 * anew_s), 0.0)
     local_s = time.perf_counter() - began
     print(f"{profile.stem}: {start.value_us / 1e3:.1f} ms as it was, {search.value_us / 1e3:.1f} ms locally, "
           f"{anew.value_us / 1e3:.1f} ms anew")  # fmt: skip
