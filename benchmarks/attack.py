@@ -24,6 +24,7 @@ import numpy as np
 import zstandard
 
 from benchmarks import cli, results
+from benchmarks.hostile import attacked
 from benchmarks.service.fixtures import FREQUENCY, compressed, key, ladder, processors, upload
 from benchmarks.service.measures import DONE, Row, fresh, line, prepare, row, subsets
 from benchmarks.service.pump import Pump, request
@@ -377,6 +378,7 @@ async def measure(url: str, options: argparse.Namespace) -> list[Row]:
         return [
             *await single(stage),
             *await others(stage, options.seconds),
+            *await attacked(stage, options.seconds / 10),
             *await first_plan(stage, options.keys),
             *await large(stage),  # last: its better plan waits in the queue, and takes several budgets
         ]

@@ -142,6 +142,8 @@ class Stage:
             "HOPE_TOKENS_REQUIRED": "true",
             "HOPE_RATE_PER_TOKEN": "0",
             "HOPE_RATE_PER_ADDRESS": "0",
+            "HOPE_RATE_PER_CLAIM": "0",
+            "HOPE_CONNECTIONS_PER_ADDRESS": "0",
             "HOPE_LOG_LEVEL": "warning",
             "HOPE_SOLVE_BUDGET_S": "0.5",
             "HOPE_WORKER_IN_PROCESS": "false",

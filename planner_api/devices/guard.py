@@ -27,7 +27,7 @@ from planner_api.jobs.chores import end, keep_doing
 from planner_api.jobs.news import News
 from planner_api.locks import Turns
 from planner_api.web.asgi import Asgi, Scope
-from planner_api.web.principal import Principal, bearer, principal_of
+from planner_api.web.principal import Principal, bearer, principal_of, spent
 from planner_api.web.problems import status_of
 from planner_api.web.rate import AddressLimit, RateLimit
 from planner_api.web.tokens import hash_token
@@ -41,10 +41,12 @@ ENTRANCES = frozenset({"/devices", "/devices/proof"})
 whom they answer."""
 REFUSED_S = 0.1
 """How long who asks too often waits for hearing so."""
-WRONG = frozenset({400, 401, 413, 415, 422})
+WRONG = frozenset({400, 401, 413, 415, 422, 429})
 """How requests are answered that nobody sends who keeps to the contract."""
 WRONG_COUNTS = 10
 """As how many requests each of them counts: what it costs is found out only by reading it."""
+COUNTS_PER_S = 1000
+"""As how many requests a second of computing counts that was done for one."""
 AT_ONCE, WAITING = 16, 64
 """Requests of one device that are answered at once, from the first byte of a body to the last that it reads, and that
 may wait for that."""
@@ -213,7 +215,12 @@ class Guard:
         except Exception as error:
             if caller and status_of(error) in WRONG:
                 limit.count(caller, WRONG_COUNTS - 1)
+            if isinstance(error, TooOftenError):  # beyond a quota: as slowly as who is beyond a rate
+                await asyncio.sleep(REFUSED_S)
             raise
+        finally:
+            if caller and (spent_s := spent(scope)):
+                limit.count(caller, spent_s * COUNTS_PER_S)
 
     async def _look_up(self, scope: Scope, token_hash: str) -> Known:
         """Ask for a token that is not remembered. Raises TooOftenError for an address of too many guesses."""

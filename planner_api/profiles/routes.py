@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
@@ -11,7 +12,7 @@ from hope_schema.base import FREQUENCY, LABEL
 from planner_api.profiles.reading import read_upload
 from planner_api.web.body import read_large, read_message
 from planner_api.web.contract import problems, takes
-from planner_api.web.principal import principal_of, require_own
+from planner_api.web.principal import charge, principal_of, require_own
 from planner_api.web.route import StrictRoute
 from planner_api.web.stored import StoredReply
 
@@ -50,7 +51,8 @@ async def list_missing_figures(request: Request) -> Response:
     """Say what nobody has measured yet of a model on a SoC, and ask this device for its part of it."""
     message = await read_message(request, MissingRequest)
     require_own(request.scope, message.device_id)
-    found = await request.app.state.planner.profiles.missing(message, principal_of(request.scope))
+    charged = partial(charge, request.scope)
+    found = await request.app.state.planner.profiles.missing(message, principal_of(request.scope), charged)
     return Response(found, media_type="application/json")
 
 

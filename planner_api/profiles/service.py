@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -63,6 +65,7 @@ class Profiles:
         """Callers, each with the key of a profile that it has to do with: what of its newest upload was not used."""
         self._inbox = Inbox(database, delay_s=settings.fold_interval_s)
         refused = self._quotas.refused
+        self._callers = Turns("questions", slots=None, each=1, waiting=4, refused=refused)
         self._small_questions = Turns("questions", slots=2, each=1, waiting=16, refused=refused)
         self._questions = Turns("questions", slots=1, each=1, waiting=4, refused=refused)
         self._looking = Looking()
@@ -162,7 +165,9 @@ class Profiles:
             raise profile_unknown(soc, frequency)
         return found[1]
 
-    async def missing(self, request: MissingRequest, caller: Principal = ANONYMOUS) -> bytes:
+    async def missing(
+        self, request: MissingRequest, caller: Principal = ANONYMOUS, charge: Callable[[float], None] = lambda _s: None
+    ) -> bytes:
         """Return what nobody has measured yet of a model on a SoC, as JSON, and ask this device for its part of it.
 
         A device that names ``max_items`` gets at most so many, and none that others were asked for just now; one
@@ -176,6 +181,10 @@ class Profiles:
             ForbiddenError: a device that names more profiles than it may.
             TooOftenError, UnavailableError: a caller that asks much at once, or a planner that is too busy.
         """
+        async with self._callers.turn(caller.name):
+            return await self._missing(request, caller, charge)
+
+    async def _missing(self, request: MissingRequest, caller: Principal, charge: Callable[[float], None]) -> bytes:
         asked = Asked(
             profile_id=0,
             name="",
@@ -209,12 +218,12 @@ class Profiles:
                 snapshot=snapshot or b"",
                 taken=b"".join(others),
             )
-            lack = await self._look(asked, caller.name, known)
+            lack = await self._look(asked, caller.name, known, charge)
             if await self._assign(request, profile_id, asked, lack, last=attempt == ATTEMPTS - 1):
                 break
         return lack.reply
 
-    async def _look(self, asked: Asked, owner: str, known: int) -> Lack:
+    async def _look(self, asked: Asked, owner: str, known: int, charge: Callable[[float], None]) -> Lack:
         """Find out what is missing: here where that is little, else in a child, one question at a time.
 
         Raises:
@@ -224,6 +233,7 @@ class Profiles:
         small = len(asked.figures) * len(asked.kinds) <= SMALL_FIGURES_BYTES and known <= SMALL_PROFILE
         payload = msgspec.msgpack.encode(asked)
         async with (self._small_questions if small else self._questions).turn(owner):
+            began = time.monotonic()
             try:
                 if small or self._settings.embedded:
                     found = await asyncio.to_thread(self._looking.answer, payload, facts.asker(self._database))
@@ -236,6 +246,8 @@ class Profiles:
                 if error.permanent:
                     raise InvalidError("too-many-figures", str(error)) from None
                 raise UnavailableError("the planner has no time for this question; ask again") from error
+            finally:
+                charge(time.monotonic() - began)
         return msgspec.msgpack.decode(found, type=Lack)
 
     async def stop(self) -> None:

@@ -87,3 +87,16 @@ def require_own(scope: Mapping[str, Any], device_id: str) -> None:
         raise ForbiddenError(
             "foreign-device", f"this token belongs to device '{principal.device_id}', not to '{device_id}'"
         )
+
+
+def charge(scope: Mapping[str, Any], seconds: float) -> None:
+    """Note how long was computed for a request; the guard counts it against its sender's rate."""
+    state = scope.get("state")
+    if state is not None:
+        state["spent_s"] = spent(scope) + seconds
+
+
+def spent(scope: Mapping[str, Any]) -> float:
+    """How long was computed for a request so far."""
+    found: float = scope.get("state", {}).get("spent_s", 0.0)
+    return found
