@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hope_schema.hashing import canonical
 from planner_api.profiles import statistics as stored
+from planner_api.profiles.doubted import outdone
 from planner_api.profiles.known import PER_KIND
 from planner_api.profiles.statistics import FAMILIES, VOTES, FloatArray, Key, Statistics, Votes, device_hash, ranks
 
@@ -341,6 +342,7 @@ def estimate(votes: Votes) -> tuple[FloatArray, FloatArray]:
     if not votes.keys:
         return np.zeros(0), np.zeros(0)
     centre, accepted = believed(votes.us, votes.us)
+    accepted &= ~outdone(votes, accepted)
     n, mean = votes.settled[:, 0], votes.settled[:, 1]
     total = np.where(accepted, votes.us, 0.0).sum(axis=1) + n * mean
     weight = accepted.sum(axis=1) + n

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sqlalchemy import select, update
 from hope_schema import Missing, MissingLatency
 from planner_api.db.tables import AssignmentRow, InboxRow
 from planner_api.profiles import service
+from planner_api.profiles.folding import Folder, estimate
 from planner_api.profiles.statistics import Statistics, device_hash, ranks
 from tests.planner.samples import (
     FREQUENCY,
@@ -148,3 +150,24 @@ def test_what_is_computed_counts_against_its_sender(sqlite_url: str, monkeypatch
         assert api.missing(GRAPH, "asks", asks).latencies
         assert api.client.get("/devices/asks", headers=asks).status_code == 429
         assert api.client.get("/devices/other", headers=other).status_code == 200
+
+
+def test_a_doubted_voter_stretches_nothing() -> None:
+    """Of two on a figure, one that others refuse elsewhere is left out; two of whom nothing is known are both heard."""
+    folder = Folder(Statistics())
+    shared = [f"Op:{number:016x}" for number in range(8)]
+    for name in ("a", "b", "c"):
+        folder.fold([(name, said(dict.fromkeys(shared, 10.0)))])
+    folder.fold([("liar", said({**dict.fromkeys(shared, 900.0), "Op:lone": 900.0, "Op:pair": 10.0}))])
+    folder.fold([("a", said({"Op:lone": 10.0})), ("new", said({"Op:other": 30.0})), ("b", said({"Op:other": 10.0}))])
+    votes = folder.statistics.latencies
+    us = dict(zip((key[0] for key in votes.keys), estimate(votes)[0].tolist(), strict=True))
+    assert us["Op:lone"] == 10.0
+    assert us["Op:other"] == 20.0
+    assert us["Op:pair"] == 10.0, "who is doubted and alone is another matter"
+
+
+def said(us: dict[str, float]) -> dict[str, Any]:
+    """An upload of these latencies."""
+    columns = {"signature": list(us), "kind": ["k"] * len(us), "us": list(us.values())}
+    return {"processors": [], "latencies": {**columns, "spread_us": [0.1] * len(us), "count": [5] * len(us)}}
