@@ -45,12 +45,12 @@ from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import Content, Model, Shapes, Source, bare_name, located
 from agent_sdk.model.module import exported, is_module
 from agent_sdk.paths import cache_directory, state_directory
-from agent_sdk.planner.client import DEADLINE_S, TOKEN_VARIABLE, PlannerClient
+from agent_sdk.planner.client import DEADLINE_S, PlannerClient
 from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client
 from agent_sdk.planner.enrolment import enrol
 from agent_sdk.planner.field import Field
-from agent_sdk.planner.identity import device_id, kept_tokens, stored_token
-from agent_sdk.planner.recognise import recognising
+from agent_sdk.planner.identity import device_id
+from agent_sdk.planner.recognise import connecting
 from agent_sdk.planner.supplier import Obtained, PlanSupplier
 from agent_sdk.progress import Listener, Reporter
 from agent_sdk.runtimes.offered import discover, discover_plain
@@ -143,13 +143,8 @@ class Agent(Closes):
             embedded = self._kept.path / "planner.sqlite"
             connect = partial(embedded_client, embedded)
         else:
-            notes.append(_as_whom(planner, token or (not kept_tokens(state) and os.environ.get(TOKEN_VARIABLE)) or ""))
-            token = token or stored_token(state, planner)
-            client = partial(PlannerClient, device_id=self.device_id, deadline_s=planner_timeout_s)
-            client(planner, token=token).close()  # refuses what is no address now, not when it is first needed
-            connect = partial(client, planner, token=token)
-            if token is None:
-                connect = partial(recognising, client, planner, state, self.device_id)
+            connect, note = connecting(planner, token, state, self.device_id, planner_timeout_s)
+            notes.append(note)
         self._supplier = PlanSupplier(connect, planner or EMBEDDED_URL, self._kept.path)
         frozen = FrozenGraphs(self._kept.folder("ort"))
         self._lights = frozen.lights
@@ -440,15 +435,6 @@ class Agent(Closes):
                 closing.callback(session.close)
             closing.callback(self.jobs.close)
             self._supplier.close()
-
-
-def _as_whom(planner: str, token: str) -> str | None:
-    """A note where a person's token speaks, whose word makes a SoC count at once."""
-    if not token.startswith(("hope_a_", "hope_v_")):
-        return None
-    who = "an admin" if token.startswith("hope_a_") else "a viewer"
-    cure = f"`hope-agent enrol --planner {planner}` gets this device a token of its own"
-    return f"speaks to {planner} as {who}, not as this device; {cure}"
 
 
 def _unused(precision: str, planned: Iterable[Processor]) -> str:

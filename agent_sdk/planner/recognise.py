@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from agent_sdk.errors import PlannerStatusError, RateLimitedError, ServerError
-from agent_sdk.planner.client import PlannerClient
-from agent_sdk.planner.identity import kept_tokens, store_token
+from agent_sdk.planner.client import TOKEN_VARIABLE, PlannerClient
+from agent_sdk.planner.identity import kept_tokens, store_token, stored_token
 from hope_schema import ProofRequest
 from hope_schema.proof import address_of, hash_token, prove
 
@@ -60,3 +62,28 @@ def recognising(opening: Callable[..., PlannerClient], url: str, directory: Path
     if token is None:
         planner.enrolled_at = ", ".join(sorted({*kept_tokens(directory).values()} - {""}))
     return planner
+
+
+def connecting(
+    planner: str, token: str | None, state: Path, device_id: str, deadline_s: float
+) -> tuple[Callable[[], PlannerClient], str | None]:
+    """What connects to a remote planner as this device, or by the token that is given; and a note, if any.
+
+    Without either, ``HOPE_TOKEN`` speaks. Raises InputError for what is no address.
+    """
+    speaks = token or (not kept_tokens(state) and os.environ.get(TOKEN_VARIABLE)) or ""
+    token = token or stored_token(state, planner)
+    client = partial(PlannerClient, device_id=device_id, deadline_s=deadline_s)
+    client(planner, token=token).close()  # refuses what is no address now, not when it is first needed
+    if token is None:
+        return partial(recognising, client, planner, state, device_id), _as_whom(planner, speaks)
+    return partial(client, planner, token=token), _as_whom(planner, speaks)
+
+
+def _as_whom(planner: str, token: str) -> str | None:
+    """A note where a person's token speaks, whose word makes a SoC count at once."""
+    if not token.startswith(("hope_a_", "hope_v_")):
+        return None
+    who = "an admin" if token.startswith("hope_a_") else "a viewer"
+    cure = f"`hope-agent enrol --planner {planner}` gets this device a token of its own"
+    return f"speaks to {planner} as {who}, not as this device; {cure}"

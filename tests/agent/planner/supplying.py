@@ -84,7 +84,7 @@ def obtain(
     transport = ScriptedTransport(*script)
     scripted = partial(PlannerClient, transport=transport, attempts=attempts)
     with ExitStack() as patched:
-        patched.enter_context(patch("agent_sdk.agent.PlannerClient", scripted))
+        patched.enter_context(patch("agent_sdk.planner.recognise.PlannerClient", scripted))
         patched.enter_context(
             patch("agent_sdk.first.measuring.profile", lambda model, processors, missing, **_: measure(missing))
         )
