@@ -190,6 +190,7 @@ def test_a_plan_runs_over_two_lanes(arm: Arm) -> None:
 
 
 def test_hope_agent_runs_a_network(arm: Arm) -> None:
-    """The command, from measuring over planning to outputs that were checked."""
-    said = arm.inside("timeout 3000 hope-agent run squeezenet", 3100)
-    assert "squeezenet" in said
+    """The command, from measuring over planning to outputs that were checked; OpenVINO, emulated, hangs."""
+    said = arm.inside("timeout 3000 hope-agent run squeezenet --processors ort", 3100)
+    assert "planned" in said
+    assert "the same numbers" in said
