@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import secrets
 import socket
 import statistics
@@ -22,7 +23,11 @@ from benchmarks.service.measures import Row, fresh, prepare, row
 from benchmarks.service.pump import Pump, request
 from benchmarks.service.stage import Server, Stage, call
 from hope_schema import Enrolment, MissingRequest, ModelGraph, Op, Tensor
+from planner_api.db.tables import ReleaseClaimRow, ReleasePartRow
 from planner_api.devices import repository as devices
+from planner_api.rollout.counting import COUNTS
+from planner_api.rollout.decision import does_harm
+from planner_api.rollout.judging import judge
 from planner_api.settings import Settings
 from planner_api.web.tokens import hash_token, new_token
 
@@ -214,6 +219,29 @@ async def uploads(found: Scene) -> list[Row]:
         _slower(found.stage, f"a large upload beside {RESENDING} devices that resend a costly graph", beside / alone)
     )
     return rows
+
+
+def strangers(honest: int = 200, sybils: int = 100, draws: int = 200) -> Row:
+    """Releases that devices of one claim stop, or push through though it does harm."""
+    draw, wrong = random.Random(1), 0
+    for number in range(draws):
+        harm = number % 2 == 1
+        worse = sum(draw.random() < (0.8 if harm else 0.05) for _ in range(honest))
+        better = 0 if harm else sum(draw.random() < 0.05 for _ in range(honest))
+        theirs = {"reported": sybils, "slower": 0 if harm else sybils, "faster": sybils if harm else 0}
+        zeros = dict.fromkeys(COUNTS, 0)
+        part = ReleasePartRow(release_id="r", part="p", **zeros)
+        claim = ReleaseClaimRow(release_id="r", part="p", claim_id=1, **{**zeros, **theirs})
+        part.slower, part.faster = worse + theirs["slower"], better + theirs["faster"]
+        wrong += does_harm(judge([part], [claim]).together, 0.001) != harm
+    return {
+        "measure": f"{sybils} devices of one claim beside {honest}: releases stopped or pushed, of {draws}",
+        "database": "none",
+        "value": wrong,
+        "must": "0",
+        "ok": not wrong,
+        "details": {},
+    }
 
 
 def _slower(stage: Stage, measure: str, ratio: float) -> Row:

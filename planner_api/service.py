@@ -13,6 +13,7 @@ from planner_api.devices.guard import Tokens
 from planner_api.devices.reports import Reports
 from planner_api.jobs import repository as jobs
 from planner_api.jobs.chores import end, keep_doing
+from planner_api.memory import give_back
 from planner_api.plans.repository import count_by_status
 from planner_api.profiles import oversight
 from planner_api.profiles.repository import count_waiting
@@ -29,6 +30,8 @@ from planner_api.web.rate import RateLimit
 FLUSH_S = 5.0
 """How often hits are written to the plans' rows."""
 PRUNE_S = 3600.0
+TRIM_S = 60.0
+"""How often free memory is given back."""
 GAUGES = (
     Gauge("plans", "status", count_by_status),
     Gauge("releases", "state", count_by_state),
@@ -67,6 +70,7 @@ class Service(Planner):
         entries = partial(audit.prune, self.database, self.settings.audit_days)
         self._chores = [
             keep_doing(self.plans.flush_counts, "counts", every_s=FLUSH_S, first_s=FLUSH_S),
+            keep_doing(give_back, "memory", every_s=TRIM_S, first_s=TRIM_S),
             keep_doing(self.profiles.prune, "prune_inbox", every_s=PRUNE_S, first_s=PRUNE_S),
             keep_doing(quotas, "prune_quotas", every_s=PRUNE_S, first_s=PRUNE_S),
             keep_doing(entries, "prune_audit", every_s=PRUNE_S, first_s=PRUNE_S),
