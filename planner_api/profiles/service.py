@@ -247,7 +247,8 @@ class Profiles:
                     raise InvalidError("too-many-figures", str(error)) from None
                 raise UnavailableError("the planner has no time for this question; ask again") from error
             finally:
-                charge(time.monotonic() - began)
+                if not small:
+                    charge(time.monotonic() - began)
         return msgspec.msgpack.decode(found, type=Lack)
 
     async def stop(self) -> None:

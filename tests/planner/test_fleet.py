@@ -38,7 +38,7 @@ from planner_api.profiles.jobs import OUTDATED, key_of
 from tests import CAMPAIGN
 from tests.planner.jobs_help import solve_one
 from tests.planner.postgres import Postgres
-from tests.planner.samples import FREQUENCY, PROCESSORS, SOC, Api, chain, eventually, measure, plan_request, serving
+from tests.planner.samples import FREQUENCY, PROCESSORS, SOC, Api, chain, measure, plan_request, serving
 
 GRAPH = chain()
 SOCS = ("soc-1", "soc-2", "soc-3")
@@ -383,5 +383,5 @@ def test_a_slash_makes_no_two_profiles_one(api: Api) -> None:
     assert api.post("/profiles", measure(missing, soc="a/b", frequency="c")).status_code == 202
     body = measure(missing).model_dump_json().replace(f'"{FREQUENCY}"', '"b/c"')
     assert api.post("/profiles", body.encode()).status_code == 422
-    assert eventually(lambda: api.client.get("/profiles/a/b/c").status_code == 200)
+    api.await_(api.app.planner.profiles.folded, "a/b", "c")
     assert api.client.get("/profiles/a/b/c").json()["soc"] == "a/b"

@@ -144,6 +144,7 @@ def test_a_question_names_so_many_kinds(sqlite_url: str) -> None:
 def test_what_is_computed_counts_against_its_sender(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A question that takes long uses up its device's rate as many requests would, and nobody else's."""
     monkeypatch.setattr("planner_api.devices.guard.COUNTS_PER_S", 1e9)
+    monkeypatch.setattr(service, "SMALL_PROFILE", -1)
     with serving(sqlite_url, works=(), tokens_required=True, rate_per_token=0.001, burst_per_token=50) as api:
         asks, other = enrolled(api, "asks"), enrolled(api, "other")
         assert api.post("/models", GRAPH, **asks).status_code == 201
