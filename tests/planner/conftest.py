@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from planner_api.db.migrate import upgrade
 from tests.planner.postgres import Postgres
@@ -109,6 +110,15 @@ def copied(
     yield copy
     for name in names:
         request.getfixturevalue("postgres").drop(name)
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """What captures logs leaves structlog configured, so that an embedded planner would not quieten it."""
+    configured = structlog.is_configured()
+    yield
+    if not configured:
+        structlog.reset_defaults()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -52,7 +52,7 @@ def test_a_question_about_too_many_figures_is_refused(api: Api) -> None:
     device = enrolled(api, "device-1")
     answer = api.post("/profiles/missing", asked, **device)
     assert (answer.status_code, answer.json()["type"]) == (422, "urn:hope:too-many-figures")
-    assert "fewer processors" in answer.json()["detail"]
+    assert "at most 64 at a time" in answer.json()["detail"]
     assert api.client.get("/profiles/made-up/max", headers=device).status_code in (403, 404)
 
 

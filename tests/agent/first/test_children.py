@@ -171,7 +171,7 @@ def test_where_no_draw_is_taken_the_applications_own_feed_is_tried(hasty: None, 
         assert session.run(feed)["sum"] == 78.0
         feed["n"][:] = 0
         until = time.monotonic() + 60
-        while not session.stats.prepared and not session.notes and time.monotonic() < until:
+        while not session.stats.prepared and time.monotonic() < until:
             time.sleep(0.05)
         assert session.stats.prepared, session.notes
         assert session.run(OWN)["sum"] == 78.0
