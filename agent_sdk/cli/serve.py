@@ -5,7 +5,8 @@ from __future__ import annotations
 import resource
 import signal
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -101,12 +102,10 @@ def serve(
         grace_s=grace,
     )
     access = Access.read(tokens)
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a client takes one
     with ExitStack() as closing:
+        ended = closing.enter_context(_asked_to_end())
         agent = closing.enter_context(
             Agent(planner, soc=soc, processors=processors, precision=precision, policy=policy, queued=requests)
         )
@@ -123,3 +122,15 @@ def serve(
         ended.wait()
         click.echo("hope-agent: ending once what is under way is answered", err=True)
     return 0
+
+
+@contextmanager
+def _asked_to_end() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set; afterwards they do what they did before."""
+    ended = threading.Event()
+    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import ssl
 import urllib.error
 import urllib.request
@@ -106,8 +107,10 @@ def test_a_server_that_would_be_open_or_cannot_be_is_refused(
     monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path))
     model = written(tmp_path)[0]
     given = ["serve", "--models", str(model), "--listen", "127.0.0.1:0", "--grpc", "off", "--processors", "ort@0"]
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert main([*given, *options]) == 2
     assert reason in capsys.readouterr().err
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 @pytest.mark.parametrize("text", ["short", "with a space in between", "with-ünicode-letters"])
