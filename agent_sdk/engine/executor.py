@@ -234,6 +234,8 @@ class Executor(Closes):
     def _alone(self, run: Run, start: Start, end: float) -> None:
         """All lanes by the calling thread: the only one, or in sequence."""
         run.interrupts.tell(run.fail)
+        if run.failures:  # pressed before: what begins now would not know
+            raise run.failures[0]
         try:
             run.flight.loop.alone(start, interruptible=run.interrupts.cancels, end=end)
         except KeyboardInterrupt:  # it was stopped, by whomever
