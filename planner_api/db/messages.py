@@ -32,5 +32,5 @@ def messages_of(rows: Iterable[Row], make: Callable[[Row], Message]) -> tuple[Me
         try:
             made.append(make(row))
         except ValidationError as error:
-            log.error("row_unreadable", message=error.title, causes=str(error.errors(include_url=False))[:1000])
+            log.error("row_unreadable", contract=error.title, causes=str(error.errors(include_url=False))[:1000])
     return tuple(made)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from sqlalchemy import select, update
 
 import benchmarks.service.__main__
@@ -35,6 +36,7 @@ from planner_api.plans.jobs import BETTER
 from planner_api.plans.service import DEVICE_WAITS
 from planner_api.plans.solve import BetterPlan
 from planner_api.profiles.jobs import OUTDATED, key_of
+from planner_api.web.logs import stay_quiet
 from tests import CAMPAIGN
 from tests.planner.jobs_help import solve_one
 from tests.planner.postgres import Postgres
@@ -350,8 +352,15 @@ def test_drift_is_worked_out_of_the_sums(database_url: str) -> None:
         assert api.client.get("/fleet").json()["median_drift"] == pytest.approx(middle), "the sixth of twelve reports"
 
 
-def test_a_plan_is_listed_whatever_found_it(api: Api) -> None:
-    """A way from one method to another is an ordinary name; a row that cannot be read does not blank the list."""
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_plan_is_listed_whatever_found_it(api: Api, inside: bool) -> None:
+    """A way from one method to another is an ordinary name; a row that cannot be read does not blank the list.
+
+    ``inside`` another's process what is logged goes to ``logging``, whose records have names of their own.
+    """
+    if inside:
+        structlog.reset_defaults()
+        stay_quiet()
     api.learn(GRAPH)
     plan_id, other = api.plan(GRAPH).plan_id, api.plan(GRAPH, method="greedy").plan_id
 
