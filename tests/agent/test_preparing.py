@@ -14,6 +14,7 @@ from agent_sdk import Agent, Session
 from agent_sdk.cli.examine import examine
 from agent_sdk.errors import DeviceClosedError, InputError
 from agent_sdk.first.measuring import Measuring
+from agent_sdk.journey.planning import Obtainer
 from agent_sdk.progress import Progress
 from tests.agent.models import BRANCHING
 
@@ -137,11 +138,19 @@ def refusals(session: Session) -> list[str]:
     return said
 
 
-def test_what_is_wrong_reads_the_same_before_and_after_the_plan(agent: Agent) -> None:
+def test_what_is_wrong_reads_the_same_before_and_after_the_plan(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong input, or array for an output, is refused in the same words by the whole network and by the plan."""
+    refused, obtain = threading.Event(), Obtainer.obtain
+
+    def later(*given: Any, **named: Any) -> Any:
+        refused.wait(30.0)
+        return obtain(*given, **named)
+
+    monkeypatch.setattr(Obtainer, "obtain", later)
     with agent.load(BRANCHING) as session:
         before = refusals(session)
         assert session.plan is None
+        refused.set()
         session.prepare()
         assert refusals(session) == before
 
