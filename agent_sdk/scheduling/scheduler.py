@@ -159,11 +159,16 @@ class Scheduler:
             free = max(self.free_ns[one.processor], now_ns)
             ns = one.request.network.expected(one.first, one.last, one.processor)
             self._place(Dispatch(one.request, one.first, one.last, one.processor, free + ns, one.key))
-        for aged, group in self._groups():
-            self._choose(group)
-            for request in group if aged else ():
-                if request in self.queue:
-                    self.block(self.alone(request.network, request.unit).processor)
+        offered: set[Request] = set()
+        dropped = -1
+        while dropped < len(self._dropped):  # who is dropped makes room for later runs of the same network
+            dropped = len(self._dropped)
+            for aged, group in self._groups(offered):
+                offered.update(group)
+                self._choose(group)
+                for request in group if aged else ():
+                    if request in self.queue:
+                        self.block(self.alone(request.network, request.unit).processor)
         return self._started, self._dropped
 
     def _choose(self, group: list[Request]) -> None:
@@ -176,8 +181,9 @@ class Scheduler:
             self.policy = self._instead
             self.policy.choose(self, [request for request in group if request in self.queue])
 
-    def _groups(self) -> Iterator[tuple[bool, list[Request]]]:
+    def _groups(self, offered: set[Request]) -> Iterator[tuple[bool, list[Request]]]:
         """Requests of one priority, the highest first; of equal ones those that have waited for too long come before.
+        Those that were offered already are left out.
 
         Nobody who comes later may take the processor of one of those.
         """
@@ -187,7 +193,8 @@ class Scheduler:
             since = request.release_ns if request.deadline_ns is None else request.deadline_ns
             return -request.priority, since > long_ago
 
-        for (_, fresh), members in groupby(self._in_flight(sorted(self.queue, key=rank)), key=rank):
+        waiting = [one for one in self._in_flight(sorted(self.queue, key=rank)) if one not in offered]
+        for (_, fresh), members in groupby(waiting, key=rank):
             yield not fresh, list(members)
 
     def _in_flight(self, queue: list[Request]) -> list[Request]:

@@ -232,6 +232,18 @@ def test_runs_of_one_network_keep_their_order() -> None:
     assert {each.request for each in scheduler.decide(0)[0]} == {first, last}
 
 
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_who_is_dropped_makes_room(name: str) -> None:
+    """A network with one run at a time: behind two that nobody can keep to the third starts in the same decision."""
+    network = Network("one at a time", 1, 1, {(0, 0, 0): 10 * MS})
+    network.in_flight = 1
+    scheduler = Scheduler(POLICIES[name](), [1])
+    hopeless = [scheduler.submit(network, 0, deadline_ns=MS, on_late="drop") for _ in range(2)]
+    behind = scheduler.submit(network, 0)
+    started, dropped = scheduler.decide(0)
+    assert ([one.request for one in started], dropped) == ([behind], hopeless)
+
+
 def test_priority_goes_before_slack() -> None:
     """Of two priorities the higher goes first, whatever the deadlines."""
     network = Network("n", 1, 1, {(0, 0, 0): 10})
