@@ -114,21 +114,24 @@ def located(source: Source, seed: int = 0) -> Source:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A model as its file has it: its shapes may be open."""
+    """A model as its file has it: its shapes may be open.
+
+    Attributes:
+        inputs: what has to be given.
+        outputs: what is computed.
+    """
 
     proto: onnx.ModelProto = field(repr=False)
     name: str
     path: Path | None = None
 
-    @cached_property
-    def inputs(self) -> tuple[Port, ...]:
-        """What has to be given."""
-        return tuple(map(port_of, free_inputs(self.proto.graph)))
+    inputs: tuple[Port, ...] = field(init=False)
+    outputs: tuple[Port, ...] = field(init=False)
 
-    @cached_property
-    def outputs(self) -> tuple[Port, ...]:
-        """What is computed."""
-        return tuple(map(port_of, self.proto.graph.output))
+    def __post_init__(self) -> None:
+        # NOTE: now, because whoever binds in place rewrites the graph while others ask what the file had.
+        object.__setattr__(self, "inputs", tuple(map(port_of, free_inputs(self.proto.graph))))
+        object.__setattr__(self, "outputs", tuple(map(port_of, self.proto.graph.output)))
 
     @cached_property
     def is_open(self) -> bool:

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
 from agent_sdk.model import Model, ModelError, extract, pre_softmax_outputs, read_model
+from agent_sdk.model.model import read_network
 from agent_sdk.model.twins import tensor_classes
 from hope_schema import ModelGraph, merge
 from tests import CAMPAIGN
@@ -302,3 +303,15 @@ def test_comparisons_are_made_before_a_final_softmax() -> None:
     assert pre_softmax_outputs(graph) == ("logits", "other", "logits")
     alone = read_model(model_of([helper.make_node("Softmax", ["x"], ["p"])], {"x": [1, 4]}, ["p"])).graph
     assert pre_softmax_outputs(alone) == ("p",), "an input is not computed: there is nothing to compare"
+
+
+def test_ports_are_those_of_the_file_whatever_becomes_of_its_graph() -> None:
+    """A session is asked for its outputs while another thread rewrites the graph for a plan."""
+    infos = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3])]
+    undeclared = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "net", infos, undeclared)
+    file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    network, untouched = read_network(file), read_network(file)
+    network.bound_in_place(None)
+    assert (network.inputs, network.outputs) == (untouched.inputs, untouched.outputs)
+    assert [port.name for port in network.outputs] == ["y"]
