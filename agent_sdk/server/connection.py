@@ -20,6 +20,7 @@ import httptools
 import numpy as np
 
 from agent_sdk.errors import RefusedError
+from agent_sdk.sending import send_parts
 
 MOST_HEAD: Final = 16 * 1024
 """Most bytes of a request line with all its fields."""
@@ -198,11 +199,7 @@ class Connection:
             for part in parts:
                 self._socket.sendall(part)
             return
-        sent = self._socket.sendmsg(parts)
-        for part in parts:
-            if sent < len(part):
-                self._socket.sendall(memoryview(part)[sent:])
-            sent = max(0, sent - len(part))
+        send_parts(self._socket, parts)
 
     def linger(self) -> None:
         """Read on for a while: what ends with bytes unread takes its last answer with it."""

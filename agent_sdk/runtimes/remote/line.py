@@ -13,6 +13,7 @@ import httptools
 import numpy as np
 
 from agent_sdk.errors import ProcessorLost
+from agent_sdk.sending import send_parts
 
 MOST_HEAD: Final = 64 * 1024
 """Most bytes that are read of an answer before it is known how long it is."""
@@ -124,11 +125,7 @@ class Line:
             for part in parts:
                 self._socket.sendall(part)
             return
-        sent = self._socket.sendmsg(parts)
-        for part in parts:
-            if sent < len(part):
-                self._socket.sendall(memoryview(part)[sent:])
-            sent = max(0, sent - len(part))
+        send_parts(self._socket, parts)
 
     def _head(self, until: float) -> tuple[Reply, bytes]:
         self._filled = 0
