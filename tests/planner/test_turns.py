@@ -32,7 +32,7 @@ from tests.planner.samples import (
     plan_request,
     serving,
 )
-from tests.planner.wire import listening, raw
+from tests.planner.wire import listening, raw, received
 
 GRAPH = chain()
 
@@ -55,10 +55,10 @@ def test_large_bodies_are_taken_in_by_turns(database_url: str) -> None:
             answers.append(connection)
         assert eventually(lambda: api.app.planner.quotas.refused["large_bodies"] == 1)
         ((told,), _, _) = ready.select(answers, [], [], 20)
-        found = told.recv(4096)
-        assert found.startswith(b"HTTP/1.1 429 ")
-        assert b"retry-after: " in found
-        assert b"quota large_bodies" in found
+        status, headers, said = received(told)
+        assert status == 429
+        assert "retry-after" in headers
+        assert b"quota large_bodies" in said
         body = GRAPH.model_dump_json().encode() + b" " * (SMALL_BYTES + 1)
         assert api.post("/models", body, **other).status_code == 201
 

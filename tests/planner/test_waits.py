@@ -21,7 +21,7 @@ from planner_api.plans.stored import StoredPlan
 from planner_api.web.tokens import hash_token
 from tests.planner.jobs_help import improve
 from tests.planner.samples import Api, admin_token, chain, eventually, plan_request, serving
-from tests.planner.wire import listening, raw
+from tests.planner.wire import listening, raw, received
 
 GRAPH = chain()
 KEY = plan_request(GRAPH).model_dump_json().encode()
@@ -194,9 +194,9 @@ def test_a_server_that_is_told_to_stop_answers_first(waiting: Waiting, monkeypat
             connection.connect(("127.0.0.1", port))
             connection.sendall(raw("POST", "/plans", KEY, authorization=f"Bearer {waiting.token}", prefer="wait=20"))
             assert eventually(lambda: len(waiting.planner.plans.waits) == 1)
-        head, _, body = connection.recv(65536).partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
-    assert b"\r\npreference-applied: wait=20\r\n" in head
+        status, headers, body = received(connection)
+    assert status == 200
+    assert headers["preference-applied"] == "wait=20"
     assert json.loads(body)["version"] == 1
 
 

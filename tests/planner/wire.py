@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPResponse
 
 import uvicorn
 
@@ -18,6 +20,13 @@ def raw(method: str, path: str, body: bytes = b"", /, **headers: str) -> bytes:
         named.setdefault("content-length", str(len(body)))
     lines = "".join(f"{name}: {value}\r\n" for name, value in named.items())
     return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
+
+
+def received(connection: socket.socket, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+    """Read one whole answer, in however many pieces it comes: status, headers (names in lower case), body."""
+    answer = HTTPResponse(connection, method=method)
+    answer.begin()
+    return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
 
 
 @contextmanager
