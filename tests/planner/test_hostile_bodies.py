@@ -341,6 +341,7 @@ def received(text: bytes) -> Received:
 
 def test_what_was_costly_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same content, whoever sends it, costs its reading once: what was found is said again, and so is a refusal."""
+    monkeypatch.setattr("planner_api.web.reader.PATIENCE", 1000)
 
     async def main() -> None:
         reader = Reader(limit=SIZE, timeout_s=10.0, memory_bytes=256 * 2**20, refused=Counter())
