@@ -1,7 +1,7 @@
-"""One page of all that was measured: ``docs/figures.md``, made of ``benchmarks/results/*.json``.
+"""One page of all that was measured, ``docs/figures.md``, and the README's chart, of ``benchmarks/results/*.json``.
 
-    python -m benchmarks.page            write the page
-    python -m benchmarks.page --check    fail when the page says something else than the files
+    python -m benchmarks.page            write both
+    python -m benchmarks.page --check    fail when they say something else than the files
 
 A file names its ``machine``, ``date`` and ``commit`` (in ``notes``, what else was special), and has ``rows``: each a
 ``measure`` with its ``value`` (a number, a text, or several by name), the limit it ``must`` keep and whether that is
@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import cli
+from benchmarks.chart import chart
 from benchmarks.results import ROOT, words
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "figures.md"
+CHART = ROOT / "docs" / "images" / "gains.svg"
 HEAD = """# Figures
 
 Made by `python -m benchmarks.page` of `benchmarks/results/*.json`; change those by running the benchmarks. Only ratios
@@ -88,15 +90,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="fail when the page says something else")
     options = parser.parse_args(arguments)
     try:
-        text = page()
+        made = {PAGE: page(), CHART: chart(RESULTS)}
     except (BadResultError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    if not options.check:
-        PAGE.write_text(text)
-    elif not PAGE.exists() or PAGE.read_text() != text:
-        print("docs/figures.md says something else; run python -m benchmarks.page", file=sys.stderr)
-        return 1
+    for path, text in made.items():
+        if not options.check:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            print(f"{path.relative_to(ROOT)} says something else; run python -m benchmarks.page", file=sys.stderr)
+            return 1
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The page of figures says what the files of results say."""
+"""The page of figures and the chart say what the files of results say."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import page
+from benchmarks.chart import Strip
 
 
 def test_the_page_is_up_to_date() -> None:
-    """What stands in docs/figures.md is what the results give, and each of them names its circumstances."""
+    """What stands in docs/figures.md and in the chart is what the results give, and each names its circumstances."""
     assert page.main(["--check"]) == 0
 
 
@@ -36,3 +37,14 @@ def test_rows_are_told_with_their_limits(tmp_path: Path) -> None:
     (tmp_path / "service.json").write_text(json.dumps({**result, "commit": ""}))
     with pytest.raises(page.BadResultError, match="commit"):
         page.page(tmp_path)
+
+
+def test_a_ratio_is_to_the_best_rival_that_has_a_figure(tmp_path: Path) -> None:
+    """A dot is ours over the least of the rivals; a row that no rival has is no dot."""
+    table = {
+        "columns": ["network", "ours", "one", "other"],
+        "rows": [["a", 2.0, 4.0, 8.0], ["b", "3.0*", None, 2.0], ["c", 1.0, None, None]],
+    }
+    (tmp_path / "some.json").write_text(json.dumps({"tables": [table]}))
+    strip = Strip("title", "some.json", "ours", ("one", "other"), ("network",))
+    assert strip.ratios(tmp_path) == {"a": 0.5, "b": 1.5}
