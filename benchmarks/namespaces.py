@@ -147,7 +147,8 @@ def over_backbone(executor: Executor) -> int:
     far = [
         one for one in executor.executables if isinstance(one, RemoteExecutable) and one.processor.host.name == "cloud"
     ]
-    return sum(kind.bytes for one in far for kind in (*one.input_types.values(), *one.output_types.values()))
+    sent = sum(one.input_types[name].bytes for one in far for name in one.sent)
+    return sent + sum(one.output_types[name].bytes for one in far for name in one.received)
 
 
 def on_device(names: Sequence[str], links: Sequence[str], runs: int, folder: Path) -> list[dict[str, Any]]:

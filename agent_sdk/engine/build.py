@@ -209,7 +209,9 @@ def _assemble(
     for node in nodes:
         last = groups[node.group][-1] is node
         upto[node.lane].append(position[node.group] + (1 if last else 0))
+    finished = [tuple(upto[lane][count] for lane, count in enumerate(group[0].known)) for group in groups]
     border = _Border(model, groups, views)
+    border.find_resident(places, position, finished)
     work: list[Work] = []
     used: dict[str, Event] = {}
     segments = 0
@@ -224,7 +226,7 @@ def _assemble(
             "cores": first.processor.caller_cores,
             "waits": tuple(Event(other.lane, position[other.group] + 1) for other in first.waits),
             "lent": lent if lent is not None and lent.lane != first.lane else None,
-            "finished": tuple(upto[lane][count] for lane, count in enumerate(first.known)),
+            "finished": finished[index],
         }
         used |= dict.fromkeys(first.resources, Event(first.lane, position[index] + 1))
         if first.move is not None:
@@ -273,6 +275,31 @@ class _Border:
                     self._writes[index].append(name)
                     self.home[name] = group[0].processor.id
         self.home |= {name: self.home[views[name].parts[-1]] for name in crossing & views.keys()}
+        moves = (group[0].move for group in groups)
+        self._leaving = {move.tensor for move in moves if move is not None and not move.changes_layout}
+        self._leaving |= set(graph.outputs)
+        self._resident: list[set[str]] = [set() for _ in groups]
+        self._stays: list[set[str]] = [set() for _ in groups]
+
+    def find_resident(self, places: Places, position: Sequence[int], finished: Sequence[tuple[int, ...]]) -> None:
+        """What stands where a group reads it because a group that ended before made it there, or brought it along.
+
+        ``position`` is each group's place in its lane, ``finished`` how much of each lane is before it.
+        """
+        source: dict[tuple[str, str], list[tuple[int, int]]] = {}  # who reads what where, and who brought it for them
+        for index, group in enumerate(self._groups):
+            if group[0].move is not None:
+                continue
+            for name in self._reads[index]:
+                here = (name, places.read(name, group[0].processor))
+                known = source.setdefault(here, [])
+                brought = [by for other, by in known if position[other] < finished[index][self._groups[other][0].lane]]
+                if brought:
+                    self._resident[index].add(name)
+                    self._stays[brought[0]].add(name)
+                known.append((index, brought[0] if brought else index))
+            for name in self._writes[index]:
+                source[name, places.made[name]] = [(index, index)]
 
     def _read_by(self, index: int) -> tuple[str, ...]:
         own = {name for node in self._groups[index] for op in node.ops for name in self._graph.op[op].outputs}
@@ -291,4 +318,7 @@ class _Border:
             exports=frozenset(name for name in writes if places.made[name] == memory),
             imports=frozenset(name for name in reads if places.read(name, processor) == memory),
             times=tuple((node.ops, node.step.start_us, node.step.finish_us) for node in group if node.step),
+            resident=frozenset(self._resident[index]),
+            stays=frozenset(self._stays[index]),
+            inside=frozenset(name for name in writes if name not in self._leaving),
         )

@@ -51,19 +51,22 @@ def find_views(
 ) -> tuple[dict[str, View], list[Step]]:
     """The tensors that share memory, and the steps without the slices and joins that need not be carried out.
 
-    That is so where all who make or read them compute in one memory, and only what steps make is written, each place
-    once.
+    That is so where all who make or read them compute in one memory, which can be divided, and only what steps make is
+    written, each place once.
     """
     if not isinstance(model, CutModel):
         return {}, list(steps)
     places = _places(model)
     memories: dict[str, set[str]] = {}
+    whole: set[str] = set()
     for step in steps:
-        memory = processors[step.processor].place.memory
+        home = processors[step.processor].place
         for op in step.ops:
             for name in (*model.graph.op[op].inputs, *model.graph.op[op].outputs):
                 if name in places:
-                    memories.setdefault(places[name].storage, set()).add(memory)
+                    memories.setdefault(places[name].storage, set()).add(home.memory)
+                    if not home.divisible:
+                        whole.add(places[name].storage)
     glue = {one.op.id for one in model.made if one.source is None} & places.keys()
     made = {name for step in steps for op in step.ops for name in model.graph.op[op].outputs}
     families: dict[str, list[str]] = {}
@@ -74,7 +77,7 @@ def find_views(
     for storage, names in families.items():
         written = sorted((name for name in names if name not in glue), key=lambda name: places[name].region)
         apart = all(places[a].region.stop <= places[b].region.start for a, b in pairwise(written))
-        if not apart or len(memories[storage]) > 1 or not glue.intersection(names):
+        if not apart or len(memories[storage]) > 1 or storage in whole or not glue.intersection(names):
             continue
         for name in names:
             region = places[name].region

@@ -104,6 +104,10 @@ class Segment:
     ``imports`` are the inputs that arrive, and ``exports`` the outputs that leave, in the plain layout.
     ``times`` says of each step its ops and when the plan starts and finishes it, microseconds; a processor that runs
     several ops at once overlaps them accordingly. Empty: one after the other.
+
+    For a memory that is far away: ``resident`` are the inputs that stand there already, because a segment that ends
+    before this one begins made them there or brought them along; ``stays`` the inputs and outputs that this one leaves
+    there for others; ``inside`` the outputs that are read nowhere else.
     """
 
     model: Model
@@ -113,6 +117,9 @@ class Segment:
     exports: frozenset[str]
     imports: frozenset[str]
     times: tuple[tuple[tuple[str, ...], float, float], ...] = ()
+    resident: frozenset[str] = frozenset()
+    stays: frozenset[str] = frozenset()
+    inside: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.ops or not self.outputs:
@@ -160,7 +167,10 @@ class Place(ABC):
 
     Attributes:
         name: e.g. ``host/ort``, ``cuda:0``; up to its first slash, the memory.
+        divisible: whether a part of a tensor there is a tensor where it stands.
     """
+
+    divisible: bool = True
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -48,6 +48,7 @@ class Exchange:
     """One request and its answer.
 
     Attributes:
+        connection: what it came over.
         method, path: of the request line; the path without a query.
         fields: the header's, by lower-case name.
         length: bytes of the body.
@@ -55,7 +56,7 @@ class Exchange:
     """
 
     def __init__(self, connection: Connection, head: bytes) -> None:
-        self._connection = connection
+        self.connection = connection
         self.fields: dict[str, str] = {}
         self.answered = self._read = False
         self._target, self._twice = b"", ""
@@ -98,10 +99,10 @@ class Exchange:
             raise RefusedError(415, f"a body may be sent as it is, or as gzip or deflate, not as '{encoding:.16}'")
         take(self.length)
         if self.fields.get("expect", "").lower() == "100-continue":
-            self._connection.send([b"HTTP/1.1 100 Continue\r\n\r\n"])
+            self.connection.send([b"HTTP/1.1 100 Continue\r\n\r\n"])
         plain = encoding == "identity"
         body = _room(self.length, aligned_at if plain else 0)
-        self._connection.receive(body)
+        self.connection.receive(body)
         self._read = True
         return body if plain else _inflated(body, take, aligned_at)
 
@@ -111,7 +112,7 @@ class Exchange:
         """Send the answer: JSON unless ``fields`` say otherwise, and what stands behind it. Raises OSError."""
         self.answered = True
         unread = self.length > 0 and not self._read
-        self.goes_on = self.goes_on and not unread and not self._connection.ending
+        self.goes_on = self.goes_on and not unread and not self.connection.ending
         said: dict[str, str | int] = {
             "content-type": "application/octet-stream" if tail else "application/json",
             "content-length": len(body) + sum(map(len, tail)),
@@ -121,9 +122,9 @@ class Exchange:
         }
         lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
         head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{lines}\r\n".encode("latin-1")
-        self._connection.send([head + body, *tail] if self.method != "HEAD" else [head])
+        self.connection.send([head + body, *tail] if self.method != "HEAD" else [head])
         if unread:
-            self._connection.linger()
+            self.connection.linger()
 
 
 class Connection:
@@ -136,6 +137,7 @@ class Connection:
     Attributes:
         idle: whether it waits for a request.
         ending: whether the answer under way is the last.
+        when_ended: called with it once it has ended.
     """
 
     def __init__(self, taken: socket.socket, tls: ssl.SSLContext | None) -> None:
@@ -144,6 +146,7 @@ class Connection:
         self._view = memoryview(self._buffer)
         self._filled = 0
         self.idle, self.ending = True, False
+        self.when_ended: Callable[[Connection], object] = lambda _: None
 
     def serve(self, handle: Callable[[Exchange], None]) -> None:
         """Have requests answered until either side ends."""
@@ -163,6 +166,7 @@ class Connection:
             pass
         finally:
             self.close()
+            self.when_ended(self)
 
     def end(self) -> None:
         """Take no further request."""

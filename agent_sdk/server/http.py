@@ -7,15 +7,16 @@ import logging
 import re
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import unquote
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from agent_sdk.errors import RefusedError, printable
 from agent_sdk.server.access import Access
 from agent_sdk.server.admission import Admission
 from agent_sdk.server.connection import Exchange
+from agent_sdk.server.held import MOST_HELD, Shelf
 from agent_sdk.server.lending import Measuring
 from agent_sdk.server.metrics import Metrics
 from agent_sdk.server.models import Models
@@ -36,6 +37,10 @@ _Route = Callable[[Exchange, dict[str, str]], None]
 
 class _Load(BaseModel):
     parameters: dict[str, Any] = {}
+
+
+class _Drop(BaseModel):
+    names: Annotated[list[str], Field(max_length=MOST_HELD)]
 
 
 _Message = TypeVar("_Message", bound=BaseModel)
@@ -68,6 +73,7 @@ class Http:
             ("POST", r"/v2/repository/models/(?P<name>[^/]+)/unload", self._unload),
             ("GET", r"/v2/hope", self._offer),
             ("POST", r"/v2/hope/link", self._link),
+            ("POST", r"/v2/hope/tensors/drop", self._drop),
             ("POST", r"/v2/hope/models/(?P<name>[^/]+)/measure", self._measure),
             ("GET", r"/metrics", self._scrape),
         )
@@ -130,11 +136,25 @@ class Http:
             elif size > len(body):
                 raise RefusedError(400, "Inference-Header-Content-Length is no number of bytes of this body")
             form = Form.read(served, bytes(body[:size]))
-            inference = form.inference(body[size:])
+            shelf = self._shelf(exchange) if form.holds else None
+            inference = form.inference(body[size:], shelf)
             began = time.perf_counter()
             outputs = self._models.infer(served, inference, room, "http")
             took = f"run;dur={(time.perf_counter() - began) * 1e3:.3f}"
-            exchange.answer(200, *form.answer(outputs, room), fields={"server-timing": took})
+            exchange.answer(200, *form.answer(outputs, room, shelf), fields={"server-timing": took})
+
+    def _shelf(self, exchange: Exchange) -> Shelf:
+        held, connection = self._models.lending.held, exchange.connection
+        connection.when_ended = held.release
+        return Shelf(held, connection)
+
+    def _drop(self, exchange: Exchange, _: dict[str, str]) -> None:
+        with self._admission.admitted() as room:
+            if exchange.length > MOST_JSON:
+                raise RefusedError(413, f"the JSON of a request may have {MOST_JSON} bytes")
+            room.take(exchange.length * READ)
+            self._models.lending.held.drop(_read(_Drop, exchange.body(room.take)).names)
+            exchange.answer(200, b"{}")
 
     def _ready(self, exchange: Exchange, _: dict[str, str]) -> None:
         if self._admission.draining:

@@ -22,6 +22,7 @@ from agent_sdk.engine import Executor
 from agent_sdk.engine.single import whole_run
 from agent_sdk.errors import HopeError, InputError, OutOfMemory, RefusedError, printable
 from agent_sdk.model import Model, Port, read_model
+from agent_sdk.server.held import Held
 from agent_sdk.server.models import Served
 from hope_schema import Missing, Observations, Offer
 
@@ -57,11 +58,15 @@ class Lending(Closes):
 
     Args:
         agent: whose processors are lent.
-        memory: bytes that the files of all of them may have.
+        memory: bytes that the files of all of them may have, and so many again the tensors that stay here.
+
+    Attributes:
+        held: tensors that stay here.
     """
 
     def __init__(self, agent: Agent, memory: int) -> None:
         self._agent, self._memory = agent, memory
+        self.held = Held(memory)
         self._lent: OrderedDict[str, _Lent] = OrderedDict()
         self._lock = threading.Lock()
         self._loading = threading.Lock()

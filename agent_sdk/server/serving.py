@@ -60,10 +60,12 @@ class Server(Closes):
             access.refuse_open(address)
         context = settings.tls.context() if settings.tls else None
         self._admission = admission = Admission(memory=settings.memory, requests=settings.requests)
+        held = lending.held if lending else None
         gauges = {
             ("requests", "Requests under way."): lambda: float(admission.requests),
             ("memory_bytes", "Bytes that requests under way hold."): lambda: float(admission.held),
             ("connections", "Clients connected over HTTP."): lambda: float(self._listener.connections),
+            ("held_tensors", "Tensors of agents elsewhere that stand here."): lambda: float(held.count if held else 0),
         }
         metrics = Metrics(gauges)
         models = Models(served, metrics, lending)

@@ -1,9 +1,14 @@
-"""An inference as JSON, with tensors in it or as bytes behind it (the binary-tensor extension)."""
+"""An inference as JSON, with tensors in it or as bytes behind it (the binary-tensor extension).
+
+Where a server lends its processors, tensors may also stay there between requests: the parameter ``hold`` of an input or
+an output keeps it under that name, and an input with ``held`` is one that was kept. An output that is kept is not in
+the answer, unless it is asked for as bytes as well.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -12,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agent_sdk.errors import RefusedError, printable
 from agent_sdk.server.admission import Room
 from agent_sdk.server.datatypes import BYTES, NUMPY, datatype_of, from_bytes, from_values, to_bytes
+from agent_sdk.server.held import MOST_NAME, Shelf
 from agent_sdk.server.models import VERSION, Inference, Served, schedule
 
 MOST_TENSORS: Final = 1024
@@ -77,7 +83,11 @@ class Form:
         for tensor in request.inputs:
             served.check(tensor.name, tensor.datatype, tensor.shape)
             schedule({name: value for name, value in tensor.parameters.items() if name == "shared_memory_region"})
-        self._sizes = [_binary_size(tensor) for tensor in request.inputs]
+        self._taken = dict(_named(request.inputs, "held"))
+        self._kept = dict(_named((*request.inputs, *request.outputs), "hold"))
+        self.holds = bool(self._taken or self._kept)
+        """Whether tensors are to stay here, or have stayed."""
+        self._sizes = [0 if tensor.name in self._taken else _binary_size(tensor) for tensor in request.inputs]
         served.refuse_missing(names)
         every = _flag(request.parameters, "binary_data_output", default=False)
         named = {output.name: output for output in request.outputs}
@@ -88,6 +98,7 @@ class Form:
             _flag(named[name].parameters, "binary_data", default=every) if name in named else every
             for name in self._outputs
         ]
+        """Whether outputs go into the answer as bytes; of one that stays here, whether it goes there at all."""
 
     @classmethod
     def read(cls, served: Served, head: bytes) -> Form:
@@ -102,11 +113,18 @@ class Form:
             served.forms[head] = made
         return made
 
-    def inference(self, tail: memoryview) -> Inference:
-        """With the tensors that stand behind the JSON. Raises RefusedError where those are others than it says."""
+    def inference(self, tail: memoryview, shelf: Shelf | None = None) -> Inference:
+        """With the tensors that stand behind the JSON. Raises RefusedError where those are others than it says.
+
+        ``shelf`` is where those are that were kept, and are to be; needed where the request ``holds`` any.
+        """
         feed: dict[str, np.ndarray] = {}
         at = 0
         for tensor, size in zip(self._inputs, self._sizes, strict=True):
+            if shelf is not None and tensor.name in self._taken:
+                feed[tensor.name] = found = shelf.get(self._taken[tensor.name])
+                self._served.check(tensor.name, datatype_of(found), found.shape)
+                continue
             if size is None:
                 feed[tensor.name] = from_values(tensor.name, tensor.datatype, tensor.shape, tensor.data)
                 continue
@@ -116,13 +134,23 @@ class Form:
             at += size
         if at != len(tail):
             raise RefusedError(400, f"{len(tail)} bytes stand behind the JSON, but its inputs have {at} of them")
+        if shelf is not None:
+            for name in feed.keys() & self._kept.keys():
+                alone = feed[name].nbytes == len(tail)  # else all that was sent with it would stay
+                shelf.put(self._kept[name], feed[name] if alone else feed[name].copy())
         return Inference(feed, self._outputs, self._deadline_ms, self._priority)
 
-    def answer(self, outputs: Sequence[np.ndarray], room: Room) -> tuple[bytes, list[memoryview]]:
+    def answer(
+        self, outputs: Sequence[np.ndarray], room: Room, shelf: Shelf | None = None
+    ) -> tuple[bytes, list[memoryview]]:
         """The JSON of the answer, and the tensors behind it. Raises RefusedError where there is no room for it."""
         described: list[dict[str, Any]] = []
         tail: list[memoryview] = []
         for name, array, as_bytes in zip(self._outputs, outputs, self._as_bytes, strict=True):
+            if shelf is not None and name in self._kept:
+                shelf.put(self._kept[name], array)
+                if not as_bytes:
+                    continue
             tensor: dict[str, Any] = {"name": name, "datatype": datatype_of(array), "shape": list(array.shape)}
             if as_bytes:
                 tail.append(to_bytes(array))
@@ -148,6 +176,17 @@ def _binary_size(tensor: _Input) -> int | None:
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 0):
         raise RefusedError(400, f"input '{name}' has a 'binary_data_size' that is no number of bytes")
     return size
+
+
+def _named(tensors: Sequence[_Input | _Output], key: Literal["hold", "held"]) -> Iterator[tuple[str, str]]:
+    """The names under which tensors stay, or have stayed, by tensor. Raises RefusedError."""
+    for tensor in tensors:
+        name = tensor.parameters.get(key)
+        if name is None:
+            continue
+        if not isinstance(name, str) or not 0 < len(name) <= MOST_NAME:
+            raise RefusedError(400, f"the parameter '{key}' is a name of up to {MOST_NAME} characters")
+        yield tensor.name, name
 
 
 def _flag(parameters: Mapping[str, Any], name: Literal["binary_data", "binary_data_output"], *, default: bool) -> bool:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import re
+import secrets
 import threading
 import time
 from collections import deque
@@ -47,11 +48,14 @@ class RemoteHost:
         name: what it is called here.
         settings: where it is, and what it serves us for.
 
+    Attributes:
+        here: what the names of tensors of ours begin with that stand there.
+
     Raises ProcessorLost where it cannot be reached or does not offer anything, InputError for settings that are none.
     """
 
     def __init__(self, name: str, settings: HostSettings) -> None:
-        self.name, self._settings = name, settings
+        self.name, self._settings, self.here = name, settings, secrets.token_hex(16)
         host, port, _ = settings.place
         self._address, self._context = (host, port), settings.context()
         shown = f"[{host}]" if ":" in host else host
@@ -183,6 +187,15 @@ class RemoteHost:
         """What stands before the tensors of every run of a network."""
         fields = self._fields | {"inference-header-content-length": len(head)}
         return request("POST", f"/v2/models/{quote(name)}/infer", fields, len(head) + tensors) + head
+
+    def drop(self, tensors: Sequence[str]) -> None:
+        """Let tensors go that stand there. Never raises."""
+        if not tensors or self.closed:
+            return  # with its connections they go as well
+        try:
+            self.say("POST", "/v2/hope/tensors/drop", json.dumps({"names": list(tensors)}).encode())
+        except ProcessorError as error:
+            log.info("tensors stay on host '%s': %s", self.name, error)
 
     def measure(self, name: str, missing: Missing, budget_s: float) -> Observations:
         """Have it measure what is missing of a network that was sent. Raises ProcessorError."""

@@ -1,4 +1,8 @@
-"""A processor of another host: a segment is sent there once, and each run sends its inputs and takes its outputs."""
+"""A processor of another host: a segment is sent there once, and each run sends its inputs and takes its outputs.
+
+What only segments of the same host read stays there, under a name that is made of where its buffer stands here: what
+takes over that buffer takes over the name. It goes with the executable, or with the connection.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +44,12 @@ FADING: Final = 0.98
 """By how much the longest run of late counts for less with each further one."""
 
 
+class RemotePlace(HostPlace):
+    """A host's memory: tensors stand there, and in a buffer here before they are sent and once they have arrived."""
+
+    divisible = False
+
+
 class RemoteProcessor(Processor):
     """A runtime on cores of another machine.
 
@@ -60,7 +70,7 @@ class RemoteProcessor(Processor):
             place=on_host(host.name, lent.place),
             host=host.name,
         )
-        self.place = HostPlace(self.spec.place)  # where tensors stand before they are sent, and once they have arrived
+        self.place = RemotePlace(self.spec.place)
 
     @property
     @override
@@ -105,19 +115,34 @@ class RemoteExecutable(Executable):
 
     def __init__(self, processor: RemoteProcessor, segment: Segment, name: str) -> None:
         super().__init__(processor, segment, name)
-        self.head = json.dumps(
-            {
-                "inputs": [
-                    _described(name, kind) | {"parameters": {"binary_data_size": kind.bytes}}
-                    for name, kind in self.input_types.items()
-                ],
-                "outputs": [{"name": name, "parameters": {"binary_data": True}} for name in segment.outputs],
-            }
-        ).encode()
+        tensor = segment.model.graph.tensor
+        full = {name for name in (*segment.inputs, *segment.outputs) if tensor[name].bytes}
+        self._resident, self._stays = segment.resident & full, segment.stays & full
+        self.sent = tuple(name for name in segment.inputs if name not in self._resident)
+        """What each run sends."""
+        self.received = tuple(name for name in segment.outputs if name not in segment.inside & self._stays)
+        """What each run receives."""
+        self._held: set[str] = set()
 
     @override
     def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> RemoteCall:
-        return RemoteCall(self, self.compiled, inputs, outputs)
+        at = {
+            name: f"{self.processor.host.here}-{buffer.ctypes.data:x}" for name, buffer in {**inputs, **outputs}.items()
+        }
+        self._held |= {at[name] for name in self._stays}
+        return RemoteCall(self, self.compiled, self._head(at), inputs, outputs)
+
+    def _head(self, at: Mapping[str, str]) -> bytes:
+        """What a run says before its tensors, which stay there as ``at`` says, or have stayed."""
+        inputs, outputs = [], []
+        for name in self.segment.inputs:
+            here = {"held": at[name]} if name in self._resident else {"binary_data_size": self.input_types[name].bytes}
+            stays = {"hold": at[name]} if name in self._stays and name not in self._resident else {}
+            inputs.append(_described(name, self.input_types[name]) | {"parameters": here | stays})
+        for name in self.segment.outputs:
+            stays = {"hold": at[name]} if name in self._stays else {}
+            outputs.append({"name": name, "parameters": stays | {"binary_data": name in self.received}})
+        return json.dumps({"inputs": inputs, "outputs": outputs}).encode()
 
     def check(self, said: bytes) -> None:
         """Raise WrongOutput where the host answered for another network, or gives other outputs than were wanted."""
@@ -130,8 +155,9 @@ class RemoteExecutable(Executable):
             raise WrongOutput(f"{self.where}: the answer is not as the protocol has it: {error!r}") from None
         if model != self.compiled:
             raise WrongOutput(f"{self.where}: the answer is another network's")
-        wanted = [(name, DATATYPES[kind.dtype], list(kind.shape)) for name, kind in self.output_types.items()]
-        if outputs != wanted or sizes != [kind.bytes for kind in self.output_types.values()]:
+        types = {name: self.output_types[name] for name in self.received}
+        wanted = [(name, DATATYPES[kind.dtype], list(kind.shape)) for name, kind in types.items()]
+        if outputs != wanted or sizes != [kind.bytes for kind in types.values()]:
             raise WrongOutput(f"{self.where}: the answer has {outputs} instead of {wanted}")
 
     def send_again(self) -> None:
@@ -142,6 +168,7 @@ class RemoteExecutable(Executable):
     def close(self) -> None:
         if self._compiled is not None:
             self.processor.host.forget(self._compiled)
+            self.processor.host.drop(list(self._held))
         super().close()
 
 
@@ -165,25 +192,27 @@ class RemoteCall(BoundCall):
         self,
         executable: RemoteExecutable,
         name: str,
+        head: bytes,
         inputs: Mapping[str, np.ndarray],
         outputs: Mapping[str, np.ndarray],
     ) -> None:
         self._executable = executable
         self._keep: dict[str, np.ndarray] = {}
         self._inputs: dict[str, memoryview] = {}
-        for each in executable.segment.inputs:
+        for each in executable.sent:
             self.rebind(each, inputs[each])
-        self._into = [_bytes(outputs[each]) for each in executable.segment.outputs]
+        self._into = [_bytes(outputs[each]) for each in executable.received]
         self._sent = sum(map(len, self._inputs.values()))
         self._received = sum(map(len, self._into))
-        self._request = executable.processor.host.run_request(name, executable.head, self._sent)
+        self._request = executable.processor.host.run_request(name, head, self._sent)
         self._answer = b""
         self._runs, self._longest_s = 0, 0.0
 
     @override
     def rebind(self, name: str, buffer: np.ndarray) -> None:
-        self._keep[name] = buffer
-        self._inputs[name] = _bytes(buffer)
+        if name in self._executable.sent:
+            self._keep[name] = buffer
+            self._inputs[name] = _bytes(buffer)
 
     @override
     def __call__(self) -> None:
@@ -191,7 +220,7 @@ class RemoteCall(BoundCall):
         within_s = FIRST_S if self._runs < KNOWN_AFTER else TIMES * self._longest_s + LEAST_S
         parts: list[bytes | memoryview] = [
             self._request,
-            *(self._inputs[name] for name in self._executable.segment.inputs),
+            *(self._inputs[name] for name in self._executable.sent),
         ]
         began = time.perf_counter()
         reply, said = host.ask(parts, self._into, within_s)
