@@ -27,7 +27,7 @@ from benchmarks.results import Found, Table, joined, judged, report
 from hope_schema.cutting import CutError, Node, Region
 from planner_api.planning import Budget, PlanningError, Problem, check, optimise
 from planner_api.planning.problem.arrays import FloatArray
-from planner_api.planning.problem.cutter import Cutter, Shape
+from planner_api.planning.problem.choices import Cutter, Shape
 from planner_api.planning.problem.transfers import elements, fit
 from planner_api.prediction.features import POOLS, Features
 

@@ -24,7 +24,7 @@ from benchmarks.profiles import CPU, GPU, BadProfile, PhoneProfile, find, phone_
 from benchmarks.results import Measure, Table, report, verdict
 from planner_api.planning import Budget, Machine, PlanningError, Problem, Schedule, check, optimise, simulate
 from planner_api.planning.methods import solve
-from planner_api.planning.problem.routes import routes
+from planner_api.planning.problem.machine import routes
 from planner_api.planning.search.search import Search
 
 TIERS = ("device", "edge", "cloud")

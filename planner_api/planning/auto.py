@@ -54,11 +54,7 @@ CLOSED = 1e-5
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """The best plan that the budget buys, with the best lower bound proven on the way.
-
-    Raises:
-        PlanningError: no method finds a legal plan.
-    """
+    """The best plan that the budget buys, with the best lower bound proven on the way."""
     worth = problem.choices is not None and bool(problem.choices.axes) and "jobs" not in features(problem)
     problem = problem if worth else replace(problem, cutter=None)
     if budget.left() <= 0 or budget.rounds == 0:
@@ -75,11 +71,7 @@ def solve(problem: Problem, budget: Budget) -> Solution:
 
 
 def planned(problem: Problem, budget: Budget) -> Solution:
-    """The best plan for the figures as they stand.
-
-    Raises:
-        PlanningError: no method finds a legal plan.
-    """
+    """The best plan for the figures as they stand."""
     cuttable, uncut = problem.cutter is not None, replace(problem, cutter=None)
     share = budget.within(WHOLE_SHARE * min(budget.seconds, budget.left())) if cuttable else budget
 
@@ -101,11 +93,7 @@ def planned(problem: Problem, budget: Budget) -> Solution:
 
 
 def start(problem: Problem, budget: Budget) -> Solution:
-    """The best constructive plan: of all methods if there is time, else of those that answered before the deadline.
-
-    Raises:
-        PlanningError: no method finds a legal plan.
-    """
+    """The best constructive plan: of all methods if there is time, else of those that answered before the deadline."""
     best: Solution | None = None
     causes = []
     many = len(problem.ops) > MANY_OPS

@@ -55,6 +55,7 @@ class Solution:
 
 
 Solve = Callable[[Problem, Budget], Solution]
+"""A method. It raises PlanningError where it finds no plan, because an op cannot get its inputs where it can run."""
 
 
 class UnknownMethod(PlanningError):
@@ -78,9 +79,9 @@ class Method:
 _HERE = "planner_api.planning"
 METHODS: dict[str, Method] = {
     "single": Method(f"{_HERE}.construct.single:solve"),
-    "heft": Method(f"{_HERE}.construct.heft:solve"),
-    "finish": Method(f"{_HERE}.construct.finish:solve"),
-    "grain": Method(f"{_HERE}.construct.grain:solve"),
+    "heft": Method(f"{_HERE}.construct.earliest:heft"),
+    "finish": Method(f"{_HERE}.construct.earliest:finish"),
+    "grain": Method(f"{_HERE}.construct.earliest:grain"),
     "dmdar": Method(f"{_HERE}.construct.dmdar:solve"),
     "greedy": Method(f"{_HERE}.construct.greedy:solve"),
     "earliest_deadline": Method(f"{_HERE}.construct.urgent:earliest_deadline"),
@@ -90,8 +91,8 @@ METHODS: dict[str, Method] = {
     "partitiontuner": Method(f"{_HERE}.construct.partitiontuner:solve", serves=frozenset({"neighbours"})),
     "one_host": Method(f"{_HERE}.construct.one_host:solve"),
     "hpa": Method(f"{_HERE}.construct.hpa:solve"),
-    "neurosurgeon": Method(f"{_HERE}.construct.offload:neurosurgeon"),
-    "dads": Method(f"{_HERE}.construct.offload:dads"),
+    "neurosurgeon": Method(f"{_HERE}.construct.tiers:neurosurgeon"),
+    "dads": Method(f"{_HERE}.construct.tiers:dads"),
     "ilp": Method(f"{_HERE}.ilp:solve", at_once=False, serves=frozenset({"queues", "neighbours"})),
     "auto": Method(f"{_HERE}.auto:solve", at_once=False, cuts=True, proves=True),
 }

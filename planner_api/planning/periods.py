@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hope_schema import Objective
 from hope_schema.periods import runs
-from planner_api.planning.bound.longest import longest
+from planner_api.planning.bound.trivial import longest
 from planner_api.planning.problem import Job, PlanningError, Problem
 
 

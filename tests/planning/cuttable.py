@@ -9,7 +9,7 @@ import numpy as np
 from hope_schema.cutting import CutError, Node, Region
 from planner_api.planning import Machine, Problem
 from planner_api.planning.problem.arrays import FloatArray
-from planner_api.planning.problem.cutter import Cutter, Shape
+from planner_api.planning.problem.choices import Cutter, Shape
 
 FIXED, MOVE_US, ELEMENT_US = 0.05, 2.0, 0.01
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.problem import Job, Machine, Problem
-from planner_api.planning.problem.routes import routes
+from planner_api.planning.problem.machine import routes
 from tests.planning.machines import apart
 
 

@@ -10,11 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from planner_api.planning import Budget, check, simulate
+from planner_api.planning.construct.earliest import placed
 from planner_api.planning.highs import Program, SolverFailed, run
-from planner_api.planning.ilp import solve_part
+from planner_api.planning.ilp import solve_part, start
 from planner_api.planning.ilp.model import Window
 from planner_api.planning.ilp.partition import bisect, partition, up_rank
-from planner_api.planning.ilp.start import greedy_order, start
 from planner_api.planning.judge.simulator import Decoder
 from planner_api.planning.methods import solve
 from tests import CAMPAIGN
@@ -81,8 +81,8 @@ def test_a_part_starts_from_a_legal_schedule_at_least_as_good_as_greedy(seed: in
     problem = draw(seed, 12, plain=True)
     order = problem.lists.order
     cut = min(cut, len(order) - 1)
-    fixed, part = greedy_order(problem, Decoder(problem), order[:cut]), order[cut:]
-    found, plain = start(problem, fixed, part), greedy_order(problem, fixed, part)
+    fixed, part = placed(Decoder(problem), order[:cut]), order[cut:]
+    found, plain = start(problem, fixed, part), placed(fixed.copy(), part)
     assert sorted(found.sequence) == sorted(order)
     assert found.sequence[:cut] == order[:cut]
     assert max(found.finish[op] for op in part) <= max(plain.finish[op] for op in part)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hope_schema import Channel, Link, ModelGraph, Profile
 from planner_api.planning import Budget, build_problem, check, optimise, plan, simulate
 from planner_api.planning.compose import compose
-from planner_api.planning.problem.routes import routes
+from planner_api.planning.problem.machine import routes
 from tests import CAMPAIGN
 from tests.planning.models import CPU, DIAMOND, network, profile
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from planner_api.planning import Budget, Problem, check, optimise
 from planner_api.planning.construct.hpa import adjusted, best_tier, layers, partition
-from planner_api.planning.construct.offload import chain_cut, minimum_cut, offloaded_us
-from planner_api.planning.construct.tiers import Tiers, tiers_of
+from planner_api.planning.construct.tiers import Tiers, chain_cut, minimum_cut, offloaded_us, tiers_of
 from planner_api.planning.methods import solve
 from planner_api.planning.problem import Machine
 from tests import CAMPAIGN

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner_api.planning.bound.longest import longest
+from planner_api.planning.bound.trivial import longest
 from planner_api.planning.highs import Program, SolverFailed, run
 from planner_api.planning.methods import Bound
 from planner_api.planning.problem import FloatArray, Problem

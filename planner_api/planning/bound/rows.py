@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from planner_api.planning.bound.longest import longest
+from planner_api.planning.bound.trivial import longest
 from planner_api.planning.highs import Program
 from planner_api.planning.problem import BoolArray, FloatArray, Machine, Problem
 from planner_api.planning.problem.symmetry import equal_processors, resource_kinds

@@ -30,9 +30,8 @@ from planner_api.planning.judge.cut_plan import CutPlan, homes_of
 from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.problem.choices import Team
+from planner_api.planning.problem.choices import TENTHS, Team
 from planner_api.planning.problem.cuts import cut_problem
-from planner_api.planning.problem.cutter import TENTHS
 
 DELTA = 1
 """Tenths by which a chain's ratio may differ from its head's."""
@@ -165,11 +164,7 @@ def _continues(node: Node, cut: Cut) -> bool:
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """CoDL's plan for the pair of processors for which its formula promises most.
-
-    Raises:
-        PlanningError: nothing says how ops may be cut, or there are no two processors that can work side by side.
-    """
+    """CoDL's plan for the pair of processors for which its formula promises most."""
     plan, rounds = planned(problem, budget)
     schedule = in_rounds(plan.problem, plan.schedule.assignment, rounds)
     cuts = tuple(plan.cuts.values())

@@ -17,11 +17,7 @@ from planner_api.planning.problem import Problem
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """Play the runtime's decisions.
-
-    Raises:
-        PlanningError: an op's inputs cannot reach any processor that supports it.
-    """
+    """Play the runtime's decisions."""
     lists = problem.lists
     queues: list[list[int]] = [[] for _ in range(problem.host)]
     expected_end = [0.0] * problem.host

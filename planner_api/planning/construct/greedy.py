@@ -98,11 +98,7 @@ def best_mapping(decoder: Decoder, batch: Sequence[list[int]]) -> tuple[int, ...
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """Batches of the K ready groups with the earliest start, each batch mapped at its best; scored by the simulator.
-
-    Raises:
-        PlanningError: an op's inputs cannot reach any processor that supports it.
-    """
+    """Batches of the K ready groups with the earliest start, each batch mapped at its best; scored by the simulator."""
     lists = problem.lists
     groups = super_ops(problem)
     decoder = Decoder(problem)

@@ -21,11 +21,7 @@ UNDECIDED = -1
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """The placement by tiers; scored by the simulator.
-
-    Raises:
-        PlanningError: an op cannot get its inputs where it is placed.
-    """
+    """The placement by tiers; scored by the simulator."""
     tiers = tiers_of(problem)
     return Solution(tiers.schedule(partition(tiers)), "hpa")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import numpy as np
 
@@ -44,6 +44,24 @@ def runnable(latency: Sequence[float]) -> list[int]:
 def stuck(problem: Problem, op: int) -> PlanningError:
     """The error for an op that no processor can serve where everything else is."""
     return PlanningError(f"op '{problem.ops[op]}' cannot get its inputs on any processor that supports it")
+
+
+def first_end(decoder: Decoder, op: int, among: Container[int] | None = None) -> tuple[float, int]:
+    """When an op would end where it ends first, and where that is: among some processors, if any of them supports it.
+
+    Raises:
+        PlanningError: it cannot get its inputs anywhere.
+    """
+    able = runnable(decoder.lists.latency[op])
+    able = [p for p in able if among is None or p in among] or able
+    best = math.inf, -1
+    for soonest, here in sorted((decoder.soonest(op, p), p) for p in able):
+        if soonest > best[0]:
+            break
+        best = min(best, (decoder.times(op, here).finish, here))
+    if math.isinf(best[0]):
+        raise stuck(decoder.problem, op)
+    return best
 
 
 def list_order(problem: Problem, assignment: Sequence[int]) -> list[int]:

@@ -35,11 +35,7 @@ class _State(NamedTuple):
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """The best linear slicing, one slice after the other.
-
-    Raises:
-        PlanningError: the line breaks at an op that no slicing can serve.
-    """
+    """The best linear slicing, one slice after the other."""
     lists, host = problem.lists, problem.host
     last = {tensor: place for place, op in enumerate(lists.order) for tensor in lists.reads[op]}
     frontier = [tensor for tensor, producer in enumerate(lists.producer) if producer < 0 and tensor in last]

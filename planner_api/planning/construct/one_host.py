@@ -22,11 +22,7 @@ WAYS = ("single", "heft", "grain", "greedy")
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """The best plan of one host, whichever that is; scored by the simulator.
-
-    Raises:
-        PlanningError: no host runs everything.
-    """
+    """The best plan of one host, whichever that is; scored by the simulator."""
     machine = problem.machine
     owner = np.zeros(len(machine.places), dtype=np.int64) if machine.owner is None else machine.owner
     hosts = owner[machine.place]

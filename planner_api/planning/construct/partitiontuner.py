@@ -72,9 +72,6 @@ def tune(problem: Problem, groups: Groups) -> list[tuple[Members, int]]:
 
     Returns:
         Single ops and groups, each with its processor.
-
-    Raises:
-        PlanningError: a branch has an op that its inputs cannot reach.
     """
     home: dict[int, int] = {}
     units: list[tuple[Members, int]] = []
@@ -132,11 +129,7 @@ def unit_us(problem: Problem, members: Members, groups: Groups) -> Sequence[floa
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """Branch-wise dynamic programming, level after level.
-
-    Raises:
-        PlanningError: a branch has an op that its inputs cannot reach.
-    """
+    """Branch-wise dynamic programming, level after level."""
     assignment = [0] * len(problem.ops)
     for (op,), processor in tune(problem, {}):
         assignment[op] = processor

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.listing import event_by_event, runnable, stuck, upward_rank
+from planner_api.planning.construct.listing import event_by_event, first_end, upward_rank
 from planner_api.planning.judge.simulator import Decoder, Schedule
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem
@@ -21,22 +21,14 @@ LOOKED_AT: Final = 8
 
 
 def earliest_deadline(problem: Problem, budget: Budget) -> Solution:
-    """The op whose job is due first goes first; of one job the op with the longest way to the end.
-
-    Raises:
-        PlanningError: an op's inputs cannot reach any processor that supports it.
-    """
+    """The op whose job is due first goes first; of one job the op with the longest way to the end."""
     due = _due(problem)
     rank = upward_rank(problem)
     return Solution(_played(problem, [(due[op], -rank[op]) for op in range(len(rank))]), "earliest_deadline")
 
 
 def least_slack(problem: Problem, budget: Budget) -> Solution:
-    """The op with the least time between what is still to do behind it and its deadline goes first.
-
-    Raises:
-        PlanningError: an op's inputs cannot reach any processor that supports it.
-    """
+    """The op with the least time between what is still to do behind it and its deadline goes first."""
     rank = upward_rank(problem)
     slack = [(us - rank[op], us) for op, us in enumerate(_due(problem))]
     return Solution(_played(problem, slack), "least_slack")
@@ -59,7 +51,8 @@ def _played(problem: Problem, urgency: Sequence[tuple[float, float]]) -> Schedul
     def begin(now: float, decoder: Decoder) -> list[int]:
         waiting: list[tuple[float, int, int]] = []
         for op in ready[:LOOKED_AT]:
-            start, here = _first_end(decoder, op)
+            _, here = first_end(decoder, op)
+            start = decoder.times(op, here).start
             if start <= now:
                 waiting = [(start, op, here)]
                 break
@@ -73,22 +66,3 @@ def _played(problem: Problem, urgency: Sequence[tuple[float, float]]) -> Schedul
         return [op]
 
     return event_by_event(problem, push, begin).schedule()
-
-
-def _first_end(decoder: Decoder, op: int) -> tuple[float, int]:
-    """When an op would begin where it ends first, and where that is.
-
-    Raises:
-        PlanningError: it cannot get its inputs anywhere.
-    """
-    able = sorted((decoder.soonest(op, p), p) for p in runnable(decoder.lists.latency[op]))
-    end, start, best = math.inf, math.inf, -1
-    for soonest, here in able:
-        if soonest > end:
-            break
-        times = decoder.times(op, here)
-        if times.finish < end:
-            end, start, best = times.finish, times.start, here
-    if best < 0:
-        raise stuck(decoder.problem, op)
-    return start, best

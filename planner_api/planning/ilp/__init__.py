@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct import greedy
+from planner_api.planning.construct.earliest import placed
 from planner_api.planning.construct.listing import list_order
 from planner_api.planning.highs import SolverFailed, run
 from planner_api.planning.ilp.model import Window
 from planner_api.planning.ilp.partition import partition
-from planner_api.planning.ilp.start import ends, greedy_order, start
 from planner_api.planning.judge.simulator import Decoder, simulate
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem
@@ -36,9 +36,6 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     A part that runs out of time keeps the best that was found for it, at least the greedy one; the whole is then
     never worse than HOPE:GS, and its method reads ``ilp→greedy`` where it is HOPE:GS. The notes say where the order
     is not the program's.
-
-    Raises:
-        PlanningError: an op's inputs cannot reach any processor that supports it.
     """
     lists = problem.lists
     parts = partition(lists.order, lists.before)
@@ -47,7 +44,7 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     for done, part in enumerate(parts):
         if budget.left() <= 0:
             unproven += 1
-            fixed = greedy_order(problem, fixed, part)
+            fixed = placed(fixed.copy(), part)
             continue
         seconds = min(PART_SECONDS, budget.left() / (len(parts) - done) * 2) if budget.timed else math.inf
         fixed, proven = solve_part(problem, fixed, part, seconds, None if budget.timed else PART_NODES)
@@ -74,14 +71,10 @@ def solve_part(
 
     Returns:
         The longer schedule, and whether the part is proven optimal within so many seconds and branch-and-bound nodes.
-
-    Raises:
-        PlanningError: an op's inputs cannot reach any processor that supports it.
     """
     began = time.monotonic()
     first = start(problem, fixed, part)
-    end = ends(part)
-    limit = end(first)
+    limit = ends(first, part)
     if seconds < MIN_SECONDS:
         return first, False
     window = Window(problem, fixed, part, limit * (1 + SLACK) + SLACK)
@@ -97,4 +90,23 @@ def solve_part(
     exact = fixed.copy()
     for i in order:
         exact.place(part[i], assignment[i])
-    return (exact if end(exact) <= limit else first), answer.optimal
+    return (exact if ends(exact, part) <= limit else first), answer.optimal
+
+
+def ends(decoder: Decoder, part: Sequence[int]) -> float:
+    """When the last op of a part finishes."""
+    return max(decoder.finish[op] for op in part)
+
+
+def start(problem: Problem, fixed: Decoder, part: Sequence[int]) -> Decoder:
+    """A schedule with a part appended that HiGHS need not find, and that makes its big-Ms small.
+
+    The better of two orders: as given, and by the longest way down within the part.
+    """
+    lists, inside = problem.lists, set(part)
+    down: dict[int, float] = {}
+    for op in reversed(part):
+        longest = max((down[later] for later in lists.after[op] if later in inside), default=0.0)
+        down[op] = longest + min(lists.latency[op])
+    orders = part, sorted(part, key=lambda op: -down[op])
+    return min((placed(fixed.copy(), order) for order in orders), key=lambda decoder: ends(decoder, part))

@@ -11,8 +11,7 @@ import numpy as np
 
 from hope_schema.cutting import CutError, Region
 from planner_api.planning.problem import FloatArray, IntArray, Problem
-from planner_api.planning.problem.choices import Choices, Team
-from planner_api.planning.problem.cutter import TENTHS
+from planner_api.planning.problem.choices import TENTHS, Choices, Team
 
 AXES = 2
 """Along so many axes an op may be cut, at most; kernels count them from 0."""

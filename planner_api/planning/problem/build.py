@@ -15,8 +15,8 @@ from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, TensorTyp
 from hope_schema.hosts import on_host
 from planner_api.planning.problem import FloatArray, IntArray, Job, Machine, Objective, PlanningError, Problem
 from planner_api.planning.problem.feasible import prune
+from planner_api.planning.problem.machine import routes
 from planner_api.planning.problem.parts import FIXED, cutter_of
-from planner_api.planning.problem.routes import routes
 from planner_api.planning.problem.transfers import TransferTable
 
 SHOWN = 5

@@ -1,20 +1,23 @@
-"""How each op may be cut: along which axes, over which processors, where between its parts."""
+"""How the ops of a problem can be cut, and how each may be: along which axes, by whom, where between its parts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 import numpy as np
 
 from hope_schema import Cut
-from hope_schema.cutting import CutError, Region, axes_of, halve
+from hope_schema.cutting import CutError, Node, Piece, Region, axes_of, halve, pieces
 from planner_api.planning.problem.arrays import FloatArray
-from planner_api.planning.problem.cutter import TENTHS, Cutter, Shape, border
 from planner_api.planning.problem.machine import Machine
 
+Shape = tuple[int, ...]
+TENTHS = 10
+"""Borders lie on this grid (CoDL's ratios)."""
 LEAST = 0.0005
 """Of all ops' fastest latencies together: an op that takes less stays whole."""
 WORTH = 0.9
@@ -22,6 +25,35 @@ WORTH = 0.9
 
 Team = tuple[int, ...]
 """Processors that compute a part each."""
+
+
+def border(extent: int, step: int, tenths: int) -> int:
+    """So many tenths of an axis, at a multiple of the op's granularity."""
+    return round(tenths / TENTHS * extent / step) * step
+
+
+@dataclass(frozen=True, eq=False)
+class Cutter:
+    """How the ops of a problem can be cut, and what parts, slices, joins and their moves cost.
+
+    Attributes:
+        nodes: the problem's ops, in its order, under its names.
+        shapes: of every tensor, by name.
+        part_us: of an op (by index) and a region of its output: (P,) microseconds; ``inf`` where it does not run.
+        glue_us: of a tensor, the shape that a slice or a join of it writes, their axis, and the shapes that they read,
+            if that is known: (P,) microseconds.
+        move_us: of a tensor and the shape of what is moved of it: (L, L) microseconds from place to place.
+    """
+
+    nodes: tuple[Node, ...]
+    shapes: Mapping[str, Shape]
+    part_us: Callable[[int, Region], FloatArray]
+    glue_us: Callable[[str, Shape, int, tuple[Shape, ...]], FloatArray]
+    move_us: Callable[[str, Shape], FloatArray]
+
+    def pieces(self, cuts: Sequence[Cut], outputs: Sequence[str]) -> list[Piece]:
+        """The ops of the problem that results. Raises CutError."""
+        return pieces(self.nodes, cuts, self.shapes, outputs)
 
 
 class Choices:

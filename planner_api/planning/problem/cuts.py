@@ -10,7 +10,7 @@ import numpy as np
 from hope_schema import Cut
 from hope_schema.cutting import Piece
 from planner_api.planning.problem.arrays import FloatArray
-from planner_api.planning.problem.cutter import Shape
+from planner_api.planning.problem.choices import Shape
 from planner_api.planning.problem.problem import Problem
 
 

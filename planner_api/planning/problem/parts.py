@@ -20,7 +20,7 @@ from hope_schema.cutgraph import glue_super_op, node_of, part_super_op
 from hope_schema.cutting import CutError, Region
 from hope_schema.graph import BYTES_PER_ELEMENT
 from planner_api.planning.problem.arrays import FloatArray
-from planner_api.planning.problem.cutter import TENTHS, Cutter, Shape, border
+from planner_api.planning.problem.choices import TENTHS, Cutter, Shape, border
 from planner_api.planning.problem.machine import Machine
 from planner_api.planning.problem.transfers import TransferTable
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from hope_schema import Objective
 from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError
-from planner_api.planning.problem.choices import Choices
-from planner_api.planning.problem.cutter import Cutter
+from planner_api.planning.problem.choices import Choices, Cutter
 from planner_api.planning.problem.machine import Machine
 
 MOST_AT_ONCE = 64
