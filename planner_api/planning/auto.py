@@ -141,9 +141,7 @@ def searched(problem: Problem, best: Solution, budget: Budget, bound: Bound) -> 
 def with_cuts(problem: Problem, best: Solution, budget: Budget, bound: Bound, enough_us: float) -> Solution | None:
     """The best plan with cuts around a plan of whole ops; None where they gain too little to be worth it."""
     found = search_cuts(problem, best.schedule, budget, bound.us + CLOSED * bound.us, enough_us)
-    if found is None or found.schedule.value_us > enough_us:
-        return None
-    return Solution(found.schedule, "cuts", cuts=tuple(found.cuts.values()), cut=found.problem)
+    return None if found is None or found.schedule.value_us > enough_us else found
 
 
 def settled(problem: Problem, found: Solution) -> Solution:

@@ -17,11 +17,10 @@ from planner_api.planning import Budget, PlanningError, Problem, check, optimise
 from planner_api.planning.bound.fluid import fluid
 from planner_api.planning.construct import codl
 from planner_api.planning.construct.rounds import overlapped
-from planner_api.planning.judge.cut_plan import homes_of, realised
 from planner_api.planning.judge.ways import HIGH, LOW, PARTS
 from planner_api.planning.methods import solve
-from planner_api.planning.problem.cuts import cut_problem
-from planner_api.planning.search.cuts import found_by, search_cuts
+from planner_api.planning.problem.cuts import cut_problem, homes_of
+from planner_api.planning.search.cuts import found_by, realised, search_cuts
 from planner_api.planning.search.search import Search
 from tests.planning import machines
 from tests.planning.cuttable import ELEMENT_US, FIXED, MOVE_US, cuttable
@@ -111,12 +110,13 @@ def test_the_search_for_cuts_sees_what_the_simulator_sees(data: DataObject):
     (believed,) = search.round(moves=data.draw(st.integers(1, 400)))
     assert search.value_us == pytest.approx(min(believed, begun.makespan_us), rel=1e-12)
     found = found_by(search)
-    check(found.problem, found.schedule)
-    parts = regions(choices.cutter.nodes, list(found.cuts.values()), choices.cutter.shapes)
+    assert found.cut is not None
+    check(found.cut, found.schedule)
+    parts = regions(choices.cutter.nodes, found.cuts, choices.cutter.shapes)
     for name, own in parts.items():
         op = choices.index[name]
         assert [(part.start, part.stop) for part in own] == [
-            tuple(search.state.modes[op, k, LOW : HIGH + 1].tolist()) for k in range(len(own))
+            tuple(search.state.mode[op, k, LOW : HIGH + 1].tolist()) for k in range(len(own))
         ]
 
 
@@ -131,7 +131,7 @@ def test_a_plan_with_cuts_takes_as_long_in_the_order_of_its_turns():
         search.round(moves=300)
         search._by_start()
         assert search._evaluate() == pytest.approx(search.value_us, rel=1e-12)
-    assert (search.state.modes[:, 0, PARTS] > 1).any()
+    assert (search.state.mode[:, 0, PARTS] > 1).any()
 
 
 def test_a_slice_of_what_stands_on_a_processor_is_made_there():
@@ -140,8 +140,9 @@ def test_a_slice_of_what_stands_on_a_processor_is_made_there():
     homes = {"t0": (0,), "t1": (0, 1), "t2": (1,)}
     begins = {"t0": (0.0,), "t1": (100.0, 250.0), "t2": (100.0,)}
     plan = realised(problem, {"t1": Cut(op="t1", axis=2, at=(5,))}, homes, begins)
-    check(plan.problem, plan.schedule)
-    moved = [plan.problem.tensors[move.tensor] for move in plan.schedule.transfers if move.finish_us > move.start_us]
+    assert plan.cut is not None
+    check(plan.cut, plan.schedule)
+    moved = [plan.cut.tensors[move.tensor] for move in plan.schedule.transfers if move.finish_us > move.start_us]
     assert [name for name in moved if name.startswith("t0")] == ["t0"]
 
 

@@ -3,55 +3,30 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from agent_sdk.native import building
 from planner_api.planning import Budget, native
-from planner_api.planning.exact.labels import Labels, Piece
-from planner_api.planning.judge.arrays import Arrays, State, arrays, state
-from planner_api.planning.judge.ways import Needs, Ways
 from planner_api.planning.methods import solve
-from planner_api.planning.search.annealing import Window
 from tests.planning.cuttable import cuttable
 
-FOLDER = Path(native.__file__).parent
-SIZES = {"Arrays": 4, "Window": 1, "Piece": 5, "Labels": 1}
-"""Words before the fields of a tuple."""
 
-
-@pytest.mark.parametrize("kind", [Needs, Ways, Arrays, State, Window, Piece, Labels], ids=lambda kind: kind.__name__)
-def test_structs_have_the_fields_of_their_tuples(kind: type[NamedTuple]) -> None:
-    """In C and in Python one reads the same names in the same order, of the same types."""
-    texts = "".join(file.read_text() for file in FOLDER.glob("*.[ch]"))
-    body = next(text for text in texts.split("typedef struct {")[1:] if f"}} {kind.__name__};" in text)
-    lines = body.partition("}")[0].split(";")[:-1]
-    fields = [re.match(r"\s*(?:const )?(\w+) (\*?)(\w+)$", line) for line in lines]
-    names = [field[3] for field in fields if field]
-    assert names[SIZES.get(kind.__name__, 0) :] == list(kind._fields)
-    problem = cuttable([[100.0, 120.0]] * 4, [[], [0], [1], [2, 1]])
-    flat = arrays(problem)
-    samples = {Needs: flat.ways.needs, Ways: flat.ways, Arrays: flat, State: state(problem, [0] * 4, range(4))}
-    for field, value in zip(fields[SIZES.get(kind.__name__, 0) :], samples.get(kind, ()), strict=False):
-        assert field
-        if isinstance(value, np.ndarray):
-            assert (field[2], value.dtype) == ("*", np.dtype(native.TYPES[field[1]])), field[3]
-        elif not isinstance(value, tuple):
-            assert (field[1], field[2]) == ("double" if isinstance(value, float) else "word", ""), field[3]
-
-
-def test_a_kernel_is_given_no_array_that_it_would_misread() -> None:
-    """Another type, or rows that do not lie one behind the other."""
-    for array in (np.zeros(3, dtype=np.float32), np.zeros((4, 4)).T[1:, 1:]):
-        with pytest.raises(TypeError, match="kernels read no array"):
-            native.packed((), (array,))
+def test_a_struct_has_the_fields_that_the_kernels_read_and_no_array_that_they_would_misread() -> None:
+    """A field too few or too many, another type, and rows that do not lie one behind the other are refused."""
+    needs = dict.fromkeys(("axis", "span", "at", "low", "high"), np.zeros(4, dtype=np.int64))
+    assert native.Struct("Needs", **needs).words.tolist() == [needs["axis"].ctypes.data] * 5
+    for wrong in ({"more": needs["at"]}, {"at": np.zeros(4)}, {"at": np.zeros((4, 4), dtype=np.int64).T[1:, 1:]}):
+        with pytest.raises(TypeError, match=r"other fields|is no array of word"):
+            native.Struct("Needs", **{**needs, **wrong})
+    needs.pop("low")
+    with pytest.raises(TypeError, match="other fields"):
+        native.Struct("Needs", **needs)
 
 
 WATCHED = """

@@ -73,7 +73,7 @@ def drawn(seed: int, ops: int, hosts: int = TIERS) -> Tiers:
 def test_the_layers_of_the_grid_module() -> None:
     """Fig. 3b: the virtual input, then seven layers by longest distance."""
     before = [[], *(GRID[op] for op in range(1, 13)), GRID_JOIN]
-    found = layers(before, range(14))
+    found = layers(before)
     assert found == [[0], [1], [2, 3, 4, 5], [6, 7, 8, 9], [10], [11, 12], [13]]
 
 

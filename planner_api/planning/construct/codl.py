@@ -26,12 +26,10 @@ from hope_schema import Cut
 from hope_schema.cutting import CutError, Node, Region, regions
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.rounds import in_rounds
-from planner_api.planning.judge.cut_plan import CutPlan, homes_of
-from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.problem.choices import TENTHS, Team
-from planner_api.planning.problem.cuts import cut_problem
+from planner_api.planning.problem.cuts import cut_problem, homes_of
 
 DELTA = 1
 """Tenths by which a chain's ratio may differ from its head's."""
@@ -164,15 +162,7 @@ def _continues(node: Node, cut: Cut) -> bool:
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """CoDL's plan for the pair of processors for which its formula promises most."""
-    plan, rounds = planned(problem, budget)
-    schedule = in_rounds(plan.problem, plan.schedule.assignment, rounds)
-    cuts = tuple(plan.cuts.values())
-    return Solution(schedule, "codl", in_rounds=True, cuts=cuts, cut=plan.problem)
-
-
-def planned(problem: Problem, budget: Budget) -> tuple[CutPlan, list[list[int]]]:
-    """Its cuts and placement, as our engine would run them, and its rounds. Raises as :func:`solve` does.
+    """CoDL's plan for the pair of processors for which its formula promises most.
 
     A budget that ends leaves out pairs, last those that would be fastest if ops could be split anywhere for nothing.
     """
@@ -212,8 +202,8 @@ def planned(problem: Problem, budget: Budget) -> tuple[CutPlan, list[list[int]]]
             owner[op] = owner[cut.lists.after[op][0]] if cut.lists.after[op] else f">{piece.writes[0]}"
     for op in cut.lists.order:
         rounds[owner[op]].append(op)
-    order = [op for ops in rounds.values() for op in ops]
-    return CutPlan(cuts, cut, simulate(cut, placement, order)), list(rounds.values())
+    schedule = in_rounds(cut, placement, list(rounds.values()))
+    return Solution(schedule, "codl", in_rounds=True, cuts=tuple(cuts.values()), cut=cut)
 
 
 def _shared_us(problem: Problem, pair: Team) -> float:

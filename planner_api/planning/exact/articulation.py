@@ -12,13 +12,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import networkx as nx
 import numpy as np
 
 from planner_api.planning.budget import Budget
 from planner_api.planning.exact.constants import constant_ops, put_back, without
-from planner_api.planning.exact.labels import MOST_OPS, Grower, Labels, Piece
+from planner_api.planning.exact.labels import MOST_OPS, expand, room, take, undominated
 from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.methods import Bound
+from planner_api.planning.native import Struct
 from planner_api.planning.problem import IntArray, Problem
 
 BEAM = 64
@@ -61,37 +63,26 @@ def solve_pieces(problem: Problem, budget: Budget) -> Result | None:
 
 
 def cut_ops(problem: Problem) -> list[int]:
-    """Positions in ``lists.order`` of the ops that everything must pass and no tensor jumps over."""
+    """Positions in ``lists.order`` of the ops that everything must pass and no tensor jumps over.
+
+    They are what dominates the end of the graph. A network's input is brought by its first reader to whoever follows,
+    if that takes time: it jumps over all ops up to its last reader.
+    """
     lists = problem.lists
-    n = len(lists.order)
     place = {op: position for position, op in enumerate(lists.order)}
-    # blocked[k] > 0: position k cannot be a cut. Filled as differences of intervals.
-    blocked = [0] * (n + 1)
-
-    def block(first: int, last: int) -> None:
-        if first <= last:
-            blocked[first] += 1
-            blocked[last + 1] -= 1
-
-    for op in lists.order:
-        here = place[op]
-        if not lists.before[op]:
-            block(0, here - 1)
-        if not lists.after[op]:
-            block(here + 1, n - 1)
-        for later in lists.after[op]:
-            block(here + 1, place[later] - 1)
+    n = len(place)
+    graph = nx.DiGraph((place[earlier], place[op]) for op, before in enumerate(lists.before) for earlier in before)
+    graph.add_edges_from((-1, place[op]) for op, before in enumerate(lists.before) if not before)
+    graph.add_edges_from((place[op], n) for op, after in enumerate(lists.after) if not after)
     for tensor, producer in enumerate(lists.producer):
-        if producer < 0 and any(lists.transfer[tensor][problem.host]):
-            places = [place[reader] for reader in lists.readers[tensor]]
-            if places:
-                block(min(places), max(places) - 1)
-    cuts, level = [], 0
-    for position in range(n):
-        level += blocked[position]
-        if level == 0:
-            cuts.append(position)
-    return cuts
+        readers = sorted(place[reader] for reader in lists.readers[tensor])
+        if producer < 0 and readers and any(lists.transfer[tensor][problem.host]):
+            graph.add_edge(readers[0] - 1, readers[-1])
+    above = nx.immediate_dominators(graph, -1)
+    cuts = [above[n]]
+    while cuts[-1] >= 0:
+        cuts.append(above[cuts[-1]])
+    return cuts[-2::-1]
 
 
 def pieces(problem: Problem) -> list[list[int]]:
@@ -148,7 +139,9 @@ def decompose(problem: Problem, budget: Budget) -> Result | None:
         else:
             piece, gate = _piece(problem, part, entry, last)
             detour = np.zeros((host, host)) if last else _detour(problem, part[-1])
-            key = b"|".join(np.ascontiguousarray(field).tobytes() for field in (*piece, detour)) + bytes(gate)
+            key = b"|".join(
+                np.ascontiguousarray(field).tobytes() for field in (*piece.fields.values(), detour)
+            ) + bytes(gate)
             if key not in solved:
                 if budget.overdrawn():
                     return None
@@ -201,7 +194,7 @@ def _detour(problem: Problem, op: int) -> np.ndarray:
     return detour
 
 
-def _piece(problem: Problem, part: list[int], entry: int, last: bool) -> tuple[Piece, list[int]]:
+def _piece(problem: Problem, part: list[int], entry: int, last: bool) -> tuple[Struct, list[int]]:
     """The piece as arrays, and for each tensor 0 (made inside), 1 (written by the entry op) or 2 (on the host)."""
     lists, machine, host, m = problem.lists, problem.machine, problem.host, len(part)
     local = {op: index for index, op in enumerate(part)}
@@ -239,7 +232,13 @@ def _piece(problem: Problem, part: list[int], entry: int, last: bool) -> tuple[P
     )
     work = weighted.min(axis=2)
     readers = [sum(1 << local[op] for op in lists.readers[tensor] if op in local) for tensor in tensors]
-    piece = Piece(
+    piece = Struct(
+        "Piece",
+        ops=m,
+        processors=host,
+        places=problem.transfer_us.shape[1],
+        tensors=len(tensors),
+        rows=len(weights),
         latency=np.ascontiguousarray(latency),
         rivals=np.ascontiguousarray(problem.conflicts),
         before=np.array(before, dtype=np.int64),
@@ -283,7 +282,7 @@ def _weights(host: int, independent: bool) -> np.ndarray:
 
 
 def _solve_piece(
-    piece: Piece, gate: list[int], detour: np.ndarray, sources: int, budget: Budget
+    piece: Struct, gate: list[int], detour: np.ndarray, sources: int, budget: Budget
 ) -> tuple[list[list[Ending | None]], list[list[float]]]:
     """For each processor of the entry op and of the last op: the best ending found, and a proven bound.
 
@@ -317,7 +316,7 @@ def _length(ending: Ending | None) -> float:
 
 
 def _grow(
-    piece: Piece, gate: list[int], source: int, limit: float, beam: int, budget: Budget
+    piece: Struct, gate: list[int], source: int, limit: float, beam: int, budget: Budget
 ) -> tuple[list[Ending | None], bool]:
     """Grow labels level by level; with a ``beam`` only the most promising survive.
 
@@ -325,7 +324,7 @@ def _grow(
         The best ending per processor of the last op, and whether nothing was left out.
     """
     m, host = piece.latency.shape
-    grower, labels = Grower(piece), Labels.room(1, piece)
+    labels = room(1, piece)
     for tensor, kind in enumerate(gate):
         labels.where[0, tensor] = {0: (0, 0), 1: (1 << source, source), 2: (0, host)}[kind]
     history: list[Past] = []
@@ -334,24 +333,24 @@ def _grow(
     for level in range(m):
         if not beam and (budget.left() <= 0 or effort > EFFORT):
             return [None] * host, False
-        children = Labels.room(min(ROOM, len(labels.done) * m * host), piece)
-        count = grower.expand(labels, children, limit)
+        children = room(min(ROOM, len(labels.done) * m * host), piece)
+        count = expand(piece, labels, children, limit)
         if count <= 0:
             return [None] * host, complete and count == 0
         effort += count
         kept = np.lexsort((children.bound[:count], children.done[:count]))
         if level < m - 1:
             # Complete labels differ in where the last op ran, which matters to the next piece.
-            kept = grower.undominated(kept, children)
+            kept = undominated(piece, kept, children)
         if beam and len(kept) > beam:
             complete = False
             kept = kept[np.argsort(children.bound[kept], kind="stable")[:beam]]
-        labels = children.take(kept)
+        labels = take(children, kept)
         history.append((labels.parent, labels.op, labels.processor))
     return list(_endings(labels, history, host)), complete
 
 
-def _endings(labels: Labels, history: list[Past], host: int) -> Iterator[Ending | None]:
+def _endings(labels: Struct, history: list[Past], host: int) -> Iterator[Ending | None]:
     for target in range(host):
         found = np.flatnonzero(labels.processor == target)
         if len(found) == 0:

@@ -1,157 +1,27 @@
 """A problem and the state of one plan as flat arrays, for the kernels.
 
-All kernels share two tuples: the problem (`Arrays`), which nobody changes, and one plan of it with scratch space for
-one trial (`State`). How an op is computed is its *mode*: in one part or several, each with its processor. A whole op
-has one part; only where a problem knows how its ops may be cut (`judge.ways`) is there room for more.
+All kernels share two structs, of which ``native/arrays.h`` says what they hold: the problem (``Arrays``), which nobody
+changes, and one plan of it with scratch space for one trial (``State``). How an op is computed is its *mode*: in one
+part or several, each with its processor. A whole op has one part; only where a problem knows how its ops may be cut
+(`judge.ways`) is there room for more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from planner_api.planning.judge.simulator import line_length
-from planner_api.planning.judge.ways import FIELDS, HOME, PARTS, Ways, ways_of
-from planner_api.planning.problem import BoolArray, FloatArray, IntArray, Problem
+from planner_api.planning.judge.ways import FIELDS, HOME, PARTS, ways_of
+from planner_api.planning.native import Struct
+from planner_api.planning.problem import FloatArray, IntArray, Problem
 
 DRAWS = 32
 """Random numbers that one move may use."""
 
 
-class Arrays(NamedTuple):
-    """A problem of n ops, T tensors, P processors, L places. ``x_at[i]:x_at[i + 1]`` is the slice of ``x`` of ``i``.
-
-    Attributes:
-        latency, share: (n, P), see `Problem`.
-        rivals: (P, P) True where two processors share a resource.
-        uses: the resources of each processor.
-        near: the resources of each processor's memory.
-        place, launch, lag, slow: (P,) see `Machine`; ``slow`` is slowdown - 1.
-        producer: (T,) op or -1.
-        cost: (T, L, L) microseconds.
-        busy: (L, L) queue or -1; carried: True where a queue is on the way; hop: see `Machine`.
-        host: its index among the places.
-        length: ops that fill a resource; slots: resources times ``length``.
-        release, due: (n,) microseconds. The search may shift ``due``.
-        export: (n, P) longest way to the host of an output written by the op there that no queue carries.
-        tail: (n,) the shortest that can follow each op's finish, less what is due.
-        queued: True where an output may need a queue.
-        launches: True where newly taking in a tensor costs anything.
-        waits: True where an op may have to wait for what another one fetches.
-        cuttable: True where an op may be cut; ways: how.
-        most: K, in so many parts an op can be; width: fields of a mode; columns: see `State`.
-    """
-
-    latency: FloatArray
-    share: FloatArray
-    rivals: BoolArray
-    uses_at: IntArray
-    uses: IntArray
-    near_at: IntArray
-    near: IntArray
-    place: IntArray
-    launch: FloatArray
-    lag: FloatArray
-    slow: FloatArray
-    producer: IntArray
-    cost: FloatArray
-    busy: IntArray
-    carried: BoolArray
-    hop: IntArray
-    host: int
-    length: int
-    slots: int
-    release: FloatArray
-    due: FloatArray
-    is_output: BoolArray
-    reads_at: IntArray
-    reads: IntArray
-    writes_at: IntArray
-    writes: IntArray
-    readers_at: IntArray
-    readers: IntArray
-    before_at: IntArray
-    before: IntArray
-    after_at: IntArray
-    after: IntArray
-    export: FloatArray
-    tail: FloatArray
-    queued: bool
-    launches: bool
-    waits: bool
-    cuttable: bool
-    most: int
-    width: int
-    columns: int
-    ways: Ways
-
-
-class State(NamedTuple):
-    """A plan of ops with up to K parts, what is known before each position, and scratch space for one trial.
-
-    What has been moved where is kept by tensor, part and column: a column is a place, or, behind all places and where
-    launches cost anything, a processor that has taken the tensor in. Part k of op i has the number ``i * most + k``.
-
-    Attributes:
-        mode: (n * K * 7,) see `ways.HOME`; undo, best: what a trial changed, one row a change; the best met.
-        sequence, position: (n,) ops by position; positions by op.
-        start, done: (n,) when an op begins, and when its outputs are on the host. Where ops are cut ``start`` is no
-            sooner than that of anything before it on its resources or that it reads from: in this order everything
-            takes as long.
-        finish, spent: (n * K,) microseconds; ``spent`` is how long a part takes.
-        holder, key, when: (T * K * C,) position of the op that first brings it there (n: nobody); what of it that is;
-            when it arrives.
-        front_at: (n + 1, 2 R W + Q + 1) before a position: ends and shares that each resource counts, latest first;
-            when each queue is done; the largest ``done - due`` so far.
-        through: (n * K,) of what lies behind the window: microseconds from its start to the end, less what is due.
-        next_at: (n + 1, 2 R W) the same of the parts that follow on each resource from a position on, with their
-            shares, longest first.
-        bypass_at: (n + 1,) longest path that jumps from before the window to a position or beyond.
-        other fields: scratch; ``mark`` holds the number of the trial in which something was brought there.
-    """
-
-    mode: IntArray
-    undo: IntArray
-    best: IntArray
-    sequence: IntArray
-    position: IntArray
-    best_sequence: IntArray
-    start: FloatArray
-    done: FloatArray
-    finish: FloatArray
-    spent: FloatArray
-    holder: IntArray
-    key: IntArray
-    when: FloatArray
-    mark: IntArray
-    new_key: IntArray
-    new_when: FloatArray
-    log: IntArray
-    paid: FloatArray
-    front_at: FloatArray
-    front: FloatArray
-    new_front: FloatArray
-    old_finish: FloatArray
-    new_spent: FloatArray
-    through: FloatArray
-    next_at: FloatArray
-    bypass_at: FloatArray
-    changed: IntArray
-    touched: IntArray
-    way: IntArray
-    turns: FloatArray
-    draws: FloatArray
-    counts: IntArray
-
-    @property
-    def modes(self) -> IntArray:
-        """(n, K, 7) ``mode``, by op and part."""
-        return self.mode.reshape(len(self.sequence), -1, FIELDS)
-
-
-def arrays(problem: Problem) -> Arrays:
+def arrays(problem: Problem) -> Struct:
     """Flatten a problem for the kernels."""
     lists, machine = problem.lists, problem.machine
     n, p = problem.latency_us.shape
@@ -164,7 +34,12 @@ def arrays(problem: Problem) -> Arrays:
                 costs = np.where(ways > 0, problem.transfer_us[tensor, machine.place, machine.host], 0.0)
             np.maximum(row, costs, out=row)
     length = line_length(problem)
-    return Arrays(
+    return Struct(
+        "Arrays",
+        ops=n,
+        processors=p,
+        places=len(machine.places),
+        front=2 * machine.uses.shape[1] * length + len(machine.queues) + 1,
         latency=np.ascontiguousarray(problem.latency_us),
         share=np.ascontiguousarray(problem.shares),
         rivals=np.ascontiguousarray(problem.conflicts),
@@ -237,7 +112,7 @@ def tails(problem: Problem, export: FloatArray, due: FloatArray) -> FloatArray:
     return np.array(tail)
 
 
-def state(problem: Problem, assignment: Sequence[int], sequence: Sequence[int]) -> State:
+def state(problem: Problem, assignment: Sequence[int], sequence: Sequence[int]) -> Struct:
     """Room for a plan of the problem that begins with whole ops, not timed yet."""
     n, k, machine = len(problem.ops), most_parts(problem), problem.machine
     table = len(problem.tensors) * k * _columns(problem)
@@ -252,10 +127,11 @@ def state(problem: Problem, assignment: Sequence[int], sequence: Sequence[int]) 
     position[list(sequence)] = np.arange(n)
     ints: type[np.int64] = np.int64
     zeros = np.zeros
-    return State(
-        mode=mode.reshape(-1),
-        undo=mode.reshape(-1).copy(),
-        best=mode.reshape(-1).copy(),
+    return Struct(
+        "State",
+        mode=mode,
+        undo=mode.copy(),
+        best=mode.copy(),
         sequence=np.array(sequence, dtype=ints),
         position=position,
         best_sequence=np.array(sequence, dtype=ints),

@@ -5,11 +5,11 @@ costs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from hope_schema.cutting import CutError, Region
+from planner_api.planning.native import Struct
 from planner_api.planning.problem import FloatArray, IntArray, Problem
 from planner_api.planning.problem.choices import TENTHS, Choices, Team
 
@@ -25,53 +25,7 @@ WHOLE, NEVER = -1, -2
 """Instead of an axis: a part reads all of the tensor; no such part can be."""
 
 
-class Needs(NamedTuple):
-    """What parts read, by read (E, one behind the other, op by op) and axis of the output.
-
-    Attributes:
-        axis: (E, AXES) along which axis of a tensor parts read some of it, or WHOLE, or NEVER.
-        span: (E, AXES) how long that is.
-        at: (E, AXES) from where on ``low`` and ``high`` say what is read; -1: what is written.
-        low, high: by the start and the stop of a part: the start and the stop of what it reads.
-    """
-
-    axis: IntArray
-    span: IntArray
-    at: IntArray
-    low: IntArray
-    high: IntArray
-
-
-class Ways(NamedTuple):
-    """What may be cut, of n ops, E reads (one behind the other, op by op), P processors, L places; D ops may be cut.
-
-    Attributes:
-        row: (n,) the op's row in the next two; -1: it stays whole.
-        part_us: (D, AXES, TENTHS + 1, TENTHS + 1, P) what the part between two tenths takes.
-        more_us: (D, AXES, P) what one more element along the axis adds to that, where a chain makes a part larger.
-        axes, extent: (n, AXES) the axis of the output, -1 for none, and how long it is.
-        border: (n, AXES, TENTHS + 1) where the tenths lie.
-        needs: what parts read.
-        fixed, slope: (T, L, L) microseconds that moving some of a tensor takes, and more in proportion to its size.
-        glue: (T, 4) microseconds that copying the tensor takes where it is sliced or joined along an axis.
-        option: (O * 7 K,) the best cuts of op i, from ``option_at[i]`` to ``option_at[i + 1]``, as in ``State.mode``.
-    """
-
-    row: IntArray
-    part_us: FloatArray
-    more_us: FloatArray
-    axes: IntArray
-    extent: IntArray
-    border: IntArray
-    needs: Needs
-    fixed: FloatArray
-    slope: FloatArray
-    glue: FloatArray
-    option_at: IntArray
-    option: IntArray
-
-
-def ways_of(problem: Problem) -> Ways:
+def ways_of(problem: Problem) -> Struct:
     """Write down what may be cut; nothing where ops stay whole."""
     n, p = problem.latency_us.shape
     choices = problem.choices
@@ -101,7 +55,8 @@ def ways_of(problem: Problem) -> Ways:
                 part_us[d, g, start, stop] = us
             more_us[d, g] = _more(part_us[d, g], border[op, g])
     options.sort(key=lambda option: option[0])
-    return Ways(
+    return Struct(
+        "Ways",
         row=row,
         part_us=part_us,
         more_us=more_us,
@@ -152,10 +107,10 @@ class _Needs:
         self.low: list[int] = []
         self.high: list[int] = []
 
-    def arrays(self) -> Needs:
+    def arrays(self) -> Struct:
         """As kernels see it."""
         low, high = (np.array(ends, dtype=np.int64) for ends in (self.low, self.high))
-        return Needs(self.axis, self.span, self.at, low, high)
+        return Struct("Needs", axis=self.axis, span=self.span, at=self.at, low=low, high=high)
 
     def fill(self, choices: Choices, problem: Problem) -> None:
         """What the parts of ops that may be cut read."""

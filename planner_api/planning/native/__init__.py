@@ -1,13 +1,14 @@
 """The planner's kernels in C: built at install (``agent_sdk/native/building.py``), loaded by ctypes.
 
-Each works on structs of which every field is one machine word: a number, or where an array begins. Calls let go of the
-interpreter's lock.
+What they work on are structs of which every field is one machine word: a number, or where an array begins. The C says
+what a field is called, what it is and what it holds; Python fills them in by name. Calls let go of the interpreter's
+lock.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -19,36 +20,64 @@ from planner_api.planning.problem import IntArray, PlanningError
 LIBRARY: Final = Path(__file__).with_name("kernels.so")
 TYPES: Final = {"word": np.int64, "double": np.float64, "bool": np.bool_, "uint16_t": np.uint16}
 """Types of C, and what arrays of them hold."""
-_KNOWN: Final = frozenset(map(np.dtype, TYPES.values()))
 
 
 class NotBuilt(PlanningError):
     """The kernels are not there; the message says why, and the cure."""
 
 
-def packed(sizes: Sequence[int], fields: Sequence[Any]) -> IntArray:
-    """A struct: its sizes, then the fields of a tuple, which must live as long as the struct is used.
+class Struct:
+    """A struct of the kernels; its fields are attributes. A kernel is given its ``ctypes``, which keep it alive.
 
-    A kernel is given its ``ctypes``, which keep it alive meanwhile.
+    Args:
+        kind: its name in C.
+        fields: its numbers, arrays and structs. Arrays may be written to, not exchanged.
 
     Raises:
-        TypeError: an array that C cannot read.
+        TypeError: other fields than the C has, or an array that it would misread.
     """
-    return np.array([*sizes, *_words(fields)], dtype=np.int64)
+
+    def __init__(self, kind: str, **fields: Any) -> None:
+        self.kind, self.fields = kind, fields
+        known = _fields(kind)
+        if set(fields) != {name for _, _, name in known}:
+            raise TypeError(f"{kind} has other fields: {sorted(set(fields) ^ {name for _, _, name in known})}")
+        words: list[int] = []
+        for type_, array, name in known:
+            value = fields[name]
+            if isinstance(value, Struct):
+                words += value.words.tolist()
+            elif not array:
+                words.append(int(np.float64(value).view(np.int64)) if type_ == "double" else int(value))
+            elif value.dtype != TYPES[type_] or not value.flags.c_contiguous:
+                raise TypeError(f"{name} is no array of {type_}: {value.dtype} with strides {value.strides}")
+            else:
+                words.append(value.ctypes.data)
+        self.words: IntArray = np.array(words, dtype=np.int64)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["fields"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    @property
+    def ctypes(self) -> Any:
+        """Where the struct lies."""
+        return self.words.ctypes
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Its arrays, by name."""
+        return {name: value for name, value in self.fields.items() if isinstance(value, np.ndarray)}
 
 
-def _words(fields: Sequence[Any]) -> list[int]:
-    words: list[int] = []
-    for field in fields:
-        if isinstance(field, np.ndarray):
-            if field.dtype not in _KNOWN or not field.flags.c_contiguous:
-                raise TypeError(f"kernels read no array of {field.dtype} with strides {field.strides}")
-            words.append(field.ctypes.data)
-        elif isinstance(field, tuple):
-            words += _words(field)
-        else:
-            words.append(int(np.float64(field).view(np.int64)) if isinstance(field, float) else int(field))
-    return words
+@cache
+def _fields(kind: str) -> list[tuple[str, bool, str]]:
+    """Of each field of a struct in C: its type, whether it is an array of that, its name."""
+    text = "".join(file.read_text() for file in sorted(Path(__file__).parent.glob("*.[ch]")))
+    body = re.sub(r"/\*.*?\*/", "", text.partition(f"}} {kind};")[0].rpartition("typedef struct {")[2], flags=re.DOTALL)
+    fields = re.findall(r"(\w+) (\*?)(\w+);", body)
+    return [(type_, bool(pointer), name) for type_, pointer, name in fields]
 
 
 @cache

@@ -3,6 +3,25 @@
 
 enum { NO_MATTER = 255 }; /* the source of a tensor that everybody has taken in */
 
+/* A piece of a graph: m ops in a topological order, t tensors that they read, P processors.
+ *
+ * latency: (m, P) microseconds.
+ * rivals: (P, P) processors that never run together.
+ * before: (m,) bit set of each op's predecessors in the piece.
+ * reads_at, reads: the tensors each op reads.
+ * readers: (t,) bit set of the ops that read the tensor.
+ * producer: (t,) op, or -1 for tensors that are there when the piece begins.
+ * cost: (t, L, L) microseconds from place to place.
+ * place: (P + 1,) place of each processor, and the host.
+ * mates: (P,) bit set of the processors of the same place.
+ * launch: (P,) what an op pays that newly takes in a tensor made elsewhere.
+ * lag: (P + 1,) what lies between a finish and the moment when another processor can take in what was made.
+ * export_us: (m, P) what must still follow the op's finish on that processor before the end.
+ * tail_us: (m,) lower bound on the time from the op's finish to the end of the piece.
+ * weights: (w, P) rows of processor weights of which at most 1 in sum is busy at any time.
+ * work: (w, m) smallest weighted latency of each op.
+ * independent: True where no two processors share a resource.
+ * most_lag: the largest of `lag`. */
 typedef struct {
     word ops;
     word processors;
@@ -29,6 +48,16 @@ typedef struct {
     double most_lag;
 } Piece;
 
+/* Partial schedules of a piece, one a row.
+ *
+ * done: (k,) ops done, as bit sets.
+ * latest: (k,) start of the op appended last.
+ * free: (k, P) when each processor is free, not before `latest`.
+ * finish: (k, m) finish of the ops that someone waits for; 0 where it no longer matters.
+ * peak: (k,) latest finish plus export so far.
+ * where: (k, t, 2) of each live tensor: the set of processors that made it or took it in, and where it was made.
+ * bound: (k,) no completion ends before it.
+ * parent, op, processor: (k,) the label of the level before, and what was appended to it, where. */
 typedef struct {
     word count;
     word *done;

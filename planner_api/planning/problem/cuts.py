@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -83,3 +83,31 @@ def cut_problem(problem: Problem, cuts: Sequence[Cut]) -> tuple[Problem, list[Pi
         cutter=None,
     )
     return cut, made
+
+
+def homes_of(
+    cut: Problem, made: Sequence[Piece], homes: Mapping[str, Sequence[int]], turn: Sequence[float] | None = None
+) -> list[int]:
+    """A processor for every op of a cut problem: parts where ``homes`` says, slices and joins where they move least.
+
+    A slice is made where what it reads is, or stands anyway because somebody else reads it there; a join where it is
+    read first.
+    """
+    home = [-1] * len(made)
+    for op in cut.lists.order:
+        piece = made[op]
+        if piece.kind in ("whole", "part"):
+            home[op] = homes[piece.op][piece.index]
+        elif piece.kind == "slice" and cut.lists.before[op]:
+            home[op] = home[cut.lists.before[op][0]]
+    for op in reversed(cut.lists.order):
+        if home[op] < 0:
+            readers = cut.lists.after[op] or cut.lists.before[op][:1]
+            home[op] = home[min(readers, key=turn.__getitem__) if turn else readers[0]]
+    for op, piece in enumerate(made):
+        if piece.kind == "slice":
+            there = {home[reader] for reader in cut.lists.after[op]}
+            others = {home[other] for other in cut.lists.readers[cut.reads[op][0]] if made[other].kind != "slice"}
+            if len(there) == 1 and there <= others:
+                (home[op],) = there
+    return home

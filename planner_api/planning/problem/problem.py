@@ -6,8 +6,8 @@ import heapq
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from graphlib import CycleError, TopologicalSorter
 
+import networkx as nx
 import numpy as np
 
 from hope_schema import Objective
@@ -192,7 +192,10 @@ class Problem:
             if len(set(tensors)) != len(tensors) or any(not 0 <= tensor < t for tensor in tensors):
                 raise PlanningError(f"op '{self.ops[op]}' reads a tensor twice or one that does not exist")
         if len(self.lists.order) < n:
-            raise PlanningError(f"the graph has a cycle through op '{self.ops[_on_cycle(self.lists.before)]}'")
+            edges = ((earlier, op) for op, before in enumerate(self.lists.before) for earlier in before)
+            raise PlanningError(
+                f"the graph has a cycle through op '{self.ops[nx.find_cycle(nx.DiGraph(edges))[0][0]]}'"
+            )
 
     @property
     def processors(self) -> tuple[str, ...]:
@@ -320,15 +323,6 @@ class Problem:
         place = machine.place[first]
         price = self.transfer_us[:, place[:, None], place] + machine.launch_us[first] + machine.lag_us[first, None]
         return price, np.outer(many, many) - np.diag(many)
-
-
-def _on_cycle(before: list[list[int]]) -> int:
-    """An op on a cycle of a graph that has one."""
-    try:
-        TopologicalSorter(dict(enumerate(before))).prepare()
-    except CycleError as error:
-        return int(error.args[1][0])
-    raise AssertionError("no cycle")
 
 
 def _topological(before: list[list[int]], after: list[list[int]]) -> list[int]:

@@ -9,45 +9,22 @@ ran the window times it anew. The kernels are in ``native/annealing.c``.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from planner_api.planning.judge.arrays import Arrays, State
 from planner_api.planning.judge.ways import HOME
-from planner_api.planning.native import library, packed
+from planner_api.planning.native import Struct, library
 from planner_api.planning.problem import FloatArray, IntArray
-
-
-class Window(NamedTuple):
-    """What the annealing of one window knows of the rest of the plan.
-
-    Attributes:
-        low, high: first position that may change, one past the last.
-        reach_move, reach_change: (n,) one past the last position whose transfers an op can alter when moved or changed.
-        saving: (n,) how much of what is paid past the window concerns the op.
-        far: (n,) last position of a reader.
-        crossing: ops that someone past the window reads.
-    """
-
-    low: int
-    high: int
-    reach_move: IntArray
-    reach_change: IntArray
-    saving: FloatArray
-    far: IntArray
-    crossing: IntArray
 
 
 class Survey:
     """What windows need to know of a problem, and of a timed plan around them."""
 
-    def __init__(self, a: Arrays) -> None:
+    def __init__(self, a: Struct) -> None:
         self.a = a
         self.slices = {name: _Slices(getattr(a, f"{name}_at")) for name in ("reads", "writes", "readers", "after")}
         self.tensors = np.arange(len(a.producer))
 
-    def window(self, s: State, low: int, high: int) -> Window:
+    def window(self, s: Struct, low: int, high: int) -> Struct:
         """The window from ``low`` to ``high`` of a timed plan."""
         a, n, slices = self.a, len(s.sequence), self.slices
         last = slices["readers"].greatest(s.position[a.readers])
@@ -55,21 +32,24 @@ class Survey:
         reach_change = np.maximum(slices["writes"].greatest(last[a.writes]) + 1, reach_move)
         end = int(reach_change[s.sequence[low:high]].max())
         far = slices["after"].greatest(s.position[a.after])
-        home = np.where(a.producer >= 0, a.place[s.modes[a.producer, 0, HOME]], a.host)
+        home = np.where(a.producer >= 0, a.place[s.mode[a.producer, 0, HOME]], a.host)
         paid = a.cost[self.tensors, home]
         if a.launches:
             paid = np.hstack([paid, np.broadcast_to(a.launch, (len(paid), len(a.launch)))])
         paying = ((s.holder >= high) & (s.holder < n)).reshape(len(self.tensors), a.most, a.columns).any(axis=1)
         late = np.where(paying, paid, 0.0).sum(axis=1)
         near = s.sequence[low:end]
-        return Window(
+        crossing = near[far[near] >= high]
+        return Struct(
+            "Window",
+            crossings=len(crossing),
             low=low,
             high=high,
             reach_move=reach_move,
             reach_change=reach_change,
             saving=slices["reads"].sum(late[a.reads]) + slices["writes"].sum(late[a.writes]),
             far=far,
-            crossing=near[far[near] >= high],
+            crossing=crossing,
         )
 
 
@@ -104,12 +84,11 @@ class Kernels:
         s: the plan: a state that the kernels work on.
     """
 
-    def __init__(self, a: Arrays, s: State) -> None:
+    def __init__(self, a: Struct, s: Struct) -> None:
         self.a, self.s = a, s
-        sizes = len(a.latency), len(a.rivals), len(a.busy), len(s.front)
-        self._problem, self._plan = packed(sizes, a), packed((), s)
-        nothing = np.zeros(0, dtype=np.int64)
-        self._everything = Window(0, len(s.sequence), nothing, nothing, np.zeros(0), nothing, nothing)
+        n, nothing = len(s.sequence), np.zeros(0, dtype=np.int64)
+        fields = dict.fromkeys(("reach_move", "reach_change", "far", "crossing"), nothing)
+        self._everything = Struct("Window", crossings=0, low=0, high=n, saving=np.zeros(0), **fields)
 
     def evaluate(self) -> float:
         """Time the whole plan; see `simulator` for the rules. Modes and sequence are read, everything else is filled.
@@ -123,7 +102,7 @@ class Kernels:
             scratch.fill(0)
         return self.anneal(self._everything, 0, 1.0, 1.0, np.ones(1, dtype=np.uint64))
 
-    def anneal(self, w: Window, moves: int, hot: float, cold: float, random: np.ndarray) -> float:
+    def anneal(self, w: Struct, moves: int, hot: float, cold: float, random: np.ndarray) -> float:
         """Anneal a window of a timed plan.
 
         Args:
@@ -137,10 +116,9 @@ class Kernels:
             The window's best value, as the tails see it. The plan is left with the best modes and order met, its times
             with those of the last one accepted.
         """
-        window = packed((len(w.crossing),), w)
-        plan = self._problem.ctypes, self._plan.ctypes, window.ctypes
-        return float(library().hope_anneal(*plan, moves, hot, cold, random.ctypes))
+        structs = self.a.ctypes, self.s.ctypes, w.ctypes
+        return float(library().hope_anneal(*structs, moves, hot, cold, random.ctypes))
 
     def holds_on(self, op: int) -> bool:
         """Whether a chained op reads nothing but the same parts of what it reads; else it is not chained."""
-        return bool(library().hope_holds_on(self._problem.ctypes, self._plan.ctypes, op))
+        return bool(library().hope_holds_on(self.a.ctypes, self.s.ctypes, op))

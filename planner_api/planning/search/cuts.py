@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -11,10 +12,11 @@ import numpy as np
 from hope_schema import Cut
 from hope_schema.cutting import CutError
 from planner_api.planning.budget import Budget
-from planner_api.planning.judge.cut_plan import CutPlan, realised
-from planner_api.planning.judge.simulator import Schedule
+from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.judge.ways import AXIS, HOME, PARTS, TENTH
+from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem
+from planner_api.planning.problem.cuts import cut_problem, homes_of
 from planner_api.planning.search.search import Search
 
 JOINT_SHARE = 0.65
@@ -27,7 +29,7 @@ LANES = 2
 
 def search_cuts(
     problem: Problem, whole: Schedule, budget: Budget, target_us: float, enough_us: float = math.inf
-) -> CutPlan | None:
+) -> Solution | None:
     """The best plan with cuts that the budget buys; None, before the budget ends, where cuts gain too little.
 
     Searches with several seeds run side by side: where they end differs by more than what one finds in twice the time.
@@ -46,24 +48,25 @@ def search_cuts(
     return min(found, key=lambda plan: plan.schedule.value_us, default=None)
 
 
-def _lane(search: Search, budget: Budget, target_us: float, enough_us: float) -> CutPlan | None:
+def _lane(search: Search, budget: Budget, target_us: float, enough_us: float) -> Solution | None:
     """What one search finds; None where that is too little, or its cuts cannot be made."""
     joint = JOINT_SHARE * min(budget.seconds, budget.left())
     halfway = (search.value_us + enough_us) / 2
     for share, least in ((TRIAL_SHARE, halfway), (1 - TRIAL_SHARE, enough_us)):
         search.run(budget.within(share * joint), target_us)
-        if search.value_us > least or (search.state.modes[:, 0, PARTS] == 1).all():
+        if search.value_us > least or (search.state.mode[:, 0, PARTS] == 1).all():
             return None
     try:
         found = found_by(search)
     except CutError:
         return None
-    polish = Search(found.problem, found.schedule, budget.seed)
+    assert found.cut is not None
+    polish = Search(found.cut, found.schedule, budget.seed)
     polish.run(budget, target_us)
     return replace(found, schedule=polish.schedule())
 
 
-def found_by(search: Search) -> CutPlan:
+def found_by(search: Search) -> Solution:
     """What a search found, as a problem of its own. Raises CutError for a cut that cannot be made."""
     problem, state, most = search.problem, search.state, search.kernels.a.most
     choices = problem.choices
@@ -71,7 +74,7 @@ def found_by(search: Search) -> CutPlan:
     cuts: dict[str, Cut] = {}
     homes, begins = {}, {}
     for name, op in choices.index.items():
-        mode = state.modes[op, : state.modes[op, 0, PARTS]]
+        mode = state.mode[op, : state.mode[op, 0, PARTS]]
         homes[name] = tuple(mode[:, HOME].tolist())
         begins[name] = tuple((state.finish - state.spent)[op * most : op * most + len(mode)].tolist())
         if len(mode) > 1:
@@ -80,3 +83,38 @@ def found_by(search: Search) -> CutPlan:
             chained = search.kernels.holds_on(op)
             cuts[name] = Cut(op=name, axis=axis, at=tuple(at.tolist()), chained=chained)
     return realised(problem, cuts, homes, begins)
+
+
+def realised(
+    problem: Problem,
+    cuts: Mapping[str, Cut],
+    homes: Mapping[str, Sequence[int]],
+    begin_us: Mapping[str, Sequence[float]],
+) -> Solution:
+    """The plan that makes these cuts.
+
+    Args:
+        problem: without cuts.
+        cuts: by op.
+        homes: processors of the parts of every op, or its own.
+        begin_us: about when they begin; slices are made behind what they are of, joins before those that read them.
+
+    Raises:
+        CutError: a cut that cannot be made.
+    """
+    cut, made = cut_problem(problem, tuple(cuts.values()))
+    lists = cut.lists
+    turn = [0.0] * len(made)
+    for op, piece in enumerate(made):
+        if piece.kind in ("whole", "part"):
+            turn[op] = begin_us[piece.op][piece.index]
+    for op in reversed(lists.order):
+        if made[op].kind == "join":
+            turn[op] = min((turn[later] for later in lists.after[op]), default=0.0)
+    for op in lists.order:
+        if made[op].kind in ("slice", "join"):
+            turn[op] = max([turn[op], *(turn[earlier] for earlier in lists.before[op])])
+    place = {op: index for index, op in enumerate(lists.order)}
+    sequence = sorted(range(len(made)), key=lambda op: (turn[op], place[op]))
+    schedule = simulate(cut, homes_of(cut, made, homes, turn), sequence)
+    return Solution(schedule, "cuts", cuts=tuple(cuts.values()), cut=cut)

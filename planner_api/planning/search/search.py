@@ -10,9 +10,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import numpy as np
 
 from planner_api.planning.budget import Budget
-from planner_api.planning.judge.arrays import State, arrays, state, tails
+from planner_api.planning.judge.arrays import arrays, state, tails
 from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.judge.ways import HOME
+from planner_api.planning.native import Struct
 from planner_api.planning.problem import IntArray, Problem
 from planner_api.planning.search.annealing import Kernels, Survey
 
@@ -79,13 +80,13 @@ class Search:
         return self._lanes[0]
 
     @property
-    def state(self) -> State:
+    def state(self) -> Struct:
         """The best plan, as the kernels see it."""
         return self._state
 
     def schedule(self) -> Schedule:
         """The best plan of whole ops, timed by the simulator."""
-        return simulate(self.problem, self._state.modes[:, 0, HOME].tolist(), self._state.sequence.tolist())
+        return simulate(self.problem, self._state.mode[:, 0, HOME].tolist(), self._state.sequence.tolist())
 
     def round(self, moves: int = MOVES, pool: Executor | None = None) -> tuple[float, ...]:
         """Anneal a window, or two that do not touch (in a large problem); the schedule never gets worse.
@@ -111,8 +112,8 @@ class Search:
         merged = s.mode.copy(), s.sequence.copy()
         windows = self._windows()
         if len(windows) > 1:
-            for mine, other in zip(self._state, self._spare, strict=True):
-                np.copyto(other, mine)
+            for name, array in self._spare.arrays().items():
+                np.copyto(array, s.fields[name])
         turns = [(lane, *span, moves) for lane, span in enumerate(windows)]
         others = [pool.submit(self._anneal, *turn) for turn in turns[1:]] if pool else []
         found = [self._anneal(*turns[0])]
@@ -120,7 +121,7 @@ class Search:
         # What two windows gain adds up, unless the longest path goes round one of them.
         for (low, high), (_, mode, sequence) in zip(windows, found, strict=True):
             ops = sequence[low:high]
-            merged[0].reshape(len(sequence), -1)[ops] = mode.reshape(len(sequence), -1)[ops]
+            merged[0][ops] = mode[ops]
             merged[1][low:high] = ops
         single = [result[1:] for result in found] if len(found) > 1 else []
         self._keep_best(best, [merged, *single])
