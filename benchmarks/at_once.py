@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import quote
 
 from fastapi.testclient import TestClient
 
@@ -69,7 +70,9 @@ def stages(unseen: Model, known: Sequence[str], processors: str) -> tuple[list[S
             soc = agent.soc
         settings = Settings(database_url=f"sqlite:///{cache / 'planner.sqlite'}", embedded=True)
         with TestClient(create_app(settings)) as client:
-            profile = Profile.model_validate_json(client.get(f"/profiles/{soc.name}/{soc.frequency}").content)
+            profile = Profile.model_validate_json(
+                client.get(f"/profiles/{quote(soc.name, safe='')}/{soc.frequency}").content
+            )
     return found, profile
 
 

@@ -45,6 +45,7 @@ from planner_api.settings import Settings
 from planner_api.web.asgi import Asgi, Headers, Scope
 from planner_api.web.problems import as_http
 from planner_api.web.rate import AddressLimit, RateLimit
+from planner_api.web.segments import address
 
 LOGIN = f"{HOME}/login"
 LOGOUT = f"{HOME}/logout"
@@ -173,7 +174,7 @@ class Console:
 
 def error_page(request: Request, error: Exception) -> Response:
     """Answer with the page of an error."""
-    found = as_http(error, request.url.path, request.method)
+    found = as_http(error, address(request.scope["path"]), request.method)
     detail = found.detail
     if isinstance(error, RequestValidationError):
         wrong = sorted({str(item["loc"][-1]) for item in error.errors()})
@@ -219,7 +220,7 @@ def _to_login(request: Request, *, expired: bool) -> Response:
     if request.method not in ("GET", "HEAD"):
         return RedirectResponse(f"{LOGIN}?ended=1", status_code=303)
     query = request.url.query
-    wanted = request.url.path + (f"?{query}" if query else "")
+    wanted = address(request.scope["path"]) + (f"?{query}" if query else "")
     ended = "&ended=1" if expired else ""
     return RedirectResponse(f"{LOGIN}?to={quote(wanted, safe='')}{ended}", status_code=303)
 

@@ -85,7 +85,7 @@ async def list_devices(
 
 
 @router.put(
-    "/devices/{device_id:path}/report",
+    "/devices/{device_id}/report",
     status_code=204,
     response_description="Kept.",
     responses=problems(404),
@@ -98,7 +98,7 @@ async def store_report(request: Request, device_id: DeviceId) -> None:
 
 
 @router.put(
-    "/devices/{device_id:path}/description",
+    "/devices/{device_id}/description",
     response_description="The device.",
     responses=problems(404),
     openapi_extra=takes(DeviceDescription),
@@ -109,13 +109,13 @@ async def describe_device(request: Request, device_id: DeviceId) -> Device:
     return await service.describe(request.app.state.planner.database, device_id, message, actor_of(request.scope))
 
 
-@router.get("/devices/{device_id:path}", response_description="The device.", responses=problems(404))
+@router.get("/devices/{device_id}", response_description="The device.", responses=problems(404))
 async def read_device(request: Request, device_id: DeviceId) -> Device:
     """Return one device."""
     return await service.get_device(request.app.state.planner.database, device_id)
 
 
-@router.delete("/devices/{device_id:path}", status_code=204, response_description="Revoked.", responses=problems(404))
+@router.delete("/devices/{device_id}", status_code=204, response_description="Revoked.", responses=problems(404))
 async def revoke_device(request: Request, device_id: DeviceId) -> None:
     """Revoke a device and its tokens, on every replica at once, and take its figures back; a claim enrols it again."""
     planner = request.app.state.planner

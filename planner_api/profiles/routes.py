@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from hope_schema import Missing, MissingRequest, Observations, Profile, UploadReceipt
-from hope_schema.base import FREQUENCY, LABEL
 from planner_api.profiles.reading import read_upload
 from planner_api.web.body import read_large, read_message
 from planner_api.web.contract import problems, takes
+from planner_api.web.parameters import FrequencyName, SocName
 from planner_api.web.principal import charge, principal_of, require_own
 from planner_api.web.route import StrictRoute
 from planner_api.web.stored import StoredReply
 
-Soc = Annotated[str, Path(max_length=257, pattern=LABEL, description="The SoC")]
-Frequency = Annotated[str, Path(max_length=128, pattern=FREQUENCY, description="The operating point")]
 router = APIRouter(tags=["profiles"], route_class=StrictRoute)
 
 INLINE_BYTES = 96 * 1024
@@ -57,12 +54,12 @@ async def list_missing_figures(request: Request) -> Response:
 
 
 @router.get(
-    "/profiles/{soc:path}/{frequency}",
+    "/profiles/{soc}/{frequency}",
     response_model=Profile,
     response_description="The newest version of the profile.",
     responses=problems(404),
 )
-async def read_profile(request: Request, soc: Soc, frequency: Frequency) -> Response:
+async def read_profile(request: Request, soc: SocName, frequency: FrequencyName) -> Response:
     """Return what is known of a SoC at a frequency, to a device of its own SoC.
 
     `hope-planner profiles import` takes it in elsewhere.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 
 from hope_schema import (
     ContributionPage,
@@ -20,7 +20,7 @@ from planner_api.devices.audit.service import actor_of
 from planner_api.profiles import oversight
 from planner_api.views import service
 from planner_api.web.contract import problems
-from planner_api.web.parameters import After, Limit, Offset
+from planner_api.web.parameters import After, Limit, Offset, SocName
 from planner_api.web.route import StrictRoute
 
 router = APIRouter(tags=["fleet"], route_class=StrictRoute)
@@ -110,10 +110,8 @@ async def rebuild_profile(request: Request, soc: Soc, frequency: Frequency) -> N
 
 
 @router.put(
-    "/fleet/socs/{soc:path}", status_code=204, response_description="It counts from now on.", responses=problems(404)
+    "/fleet/socs/{soc}", status_code=204, response_description="It counts from now on.", responses=problems(404)
 )
-async def establish_soc(
-    request: Request, soc: Annotated[str, Path(max_length=128, pattern=LABEL, description="The SoC")]
-) -> None:
+async def establish_soc(request: Request, soc: SocName) -> None:
     """Vouch for a SoC, so that planning ahead counts it however few devices uploaded."""
     await oversight.establish(request.app.state.planner.database, soc, actor_of(request.scope))

@@ -10,11 +10,11 @@ from typing import Any
 
 import structlog
 
-from planner_api.errors import NotFoundError
 from planner_api.web.asgi import GIVEN_ID, REQUEST_ID, Asgi, Scope, route_of
 from planner_api.web.logs import request_id
 from planner_api.web.principal import principal_of
 from planner_api.web.problems import send_problem, status_of
+from planner_api.web.segments import address, divide
 
 log = structlog.get_logger("planner_api.access")
 
@@ -63,8 +63,7 @@ class Observe:
             return send(message)
 
         try:
-            if scope["path"].endswith("\n"):  # Starlette's patterns end in `$`, which would let it pass
-                raise NotFoundError("not-found", "no address ends in a line break")
+            divide(scope)
             await self._app(scope, receive, send_with_id)
         except Exception as error:
             if status:  # in the middle of an answer
@@ -86,7 +85,7 @@ class Observe:
         write(
             "request",
             method=scope["method"],
-            path=scope["path"][:200],
+            path=address(scope["path"])[:200],
             status=status,
             ms=round(seconds * 1000, 2),
             caller=principal_of(scope).name,

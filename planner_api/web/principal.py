@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from hope_schema.base import is_label
 from planner_api.errors import ForbiddenError
+from planner_api.web.segments import inside
 
 Role = Literal["admin", "viewer", "device", "anonymous"]
 
@@ -42,13 +43,14 @@ class Principal:
             return method in ("GET", "HEAD")
         if self.role != "device":
             return True
+        own = f"/devices/{inside(self.device_id or '')}"
         if method == "POST":
             return path in _DEVICE_POSTS
         if method in ("GET", "HEAD"):
             if _PLAN.fullmatch(path):
                 return True
-            return path.startswith(_DEVICE_GETS) or path in ("/openapi.json", f"/devices/{self.device_id}")
-        return method == "PUT" and path == f"/devices/{self.device_id}/report"
+            return path.startswith(_DEVICE_GETS) or path in ("/openapi.json", own)
+        return method == "PUT" and path == f"{own}/report"
 
 
 ANONYMOUS = Principal("anonymous", "anonymous")

@@ -15,6 +15,7 @@ from planner_api import errors
 from planner_api.errors import PlannerError
 from planner_api.web.asgi import Headers, Scope
 from planner_api.web.error import MEDIA_TYPE, HttpError
+from planner_api.web.segments import address
 
 log = structlog.get_logger(__name__)
 
@@ -91,7 +92,8 @@ def answer(error: HttpError, path: str | None, request_id: str | None) -> tuple[
 
 async def send_problem(send: Any, scope: Scope, error: Exception) -> None:
     """Answer a request with the error."""
-    found = as_http(error, scope["path"], scope["method"])
-    headers, body = answer(found, scope["path"], scope["state"]["request_id"])
+    path = address(scope["path"])
+    found = as_http(error, path, scope["method"])
+    headers, body = answer(found, path, scope["state"]["request_id"])
     await send({"type": "http.response.start", "status": found.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from planner_api.errors import InvalidError
+from planner_api.web.segments import outside
 
 
 class StrictRoute(APIRoute):
@@ -54,7 +55,7 @@ class StrictRoute(APIRoute):
             values: dict[str, Any] = {} if given is None else {given: request}
             wrong: list[Any] = []
             for name, alias, validate in in_path:
-                values[name], errors = validate(request.path_params[alias], loc=("path", alias))
+                values[name], errors = validate(outside(request.path_params[alias]), loc=("path", alias))
                 wrong += errors
             query = request.query_params if request.scope["query_string"] else {}
             if unknown := sorted(set(query) - known):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, cast
+from urllib.parse import quote
 
 import pytest
 import structlog
@@ -13,7 +14,7 @@ from hope_schema.base import is_label
 from planner_api.cli.serve import build_config
 from planner_api.console.session import COOKIE, new_secret
 from planner_api.web.rate import NETWORK, AddressLimit
-from tests.planner.samples import Api, chain, enrol, enrolled, issue, serving
+from tests.planner.samples import Api, bearer, chain, enrol, enrolled, issue, serving
 
 
 def test_addresses_of_one_network_share_a_limit() -> None:
@@ -71,6 +72,27 @@ def test_a_name_is_no_way_to_another(sqlite_url: str, name: str) -> None:
         body = {"soc": "soc-1", "frequency": "max", "versions": {}, "measured": []}
         answer = api.client.put(f"/devices/{name.replace('/', '%2F')}/report", json=body)
         assert answer.status_code in (404, 422)
+
+
+@pytest.mark.parametrize("owner", ["a", "a/report", "a/b"])
+def test_an_id_is_one_segment(sqlite_url: str, owner: str) -> None:
+    """Devices whose ids are parts of each other's addresses are each reached by their own, and by no other's token."""
+    ids = ("a", "a/report", "a/b", "a/b/report")
+    report = {"soc": "vendor/soc", "frequency": "max", "versions": {}, "measured": []}
+    with serving(sqlite_url, works=(), tokens_required=True) as api:
+        tokens = {device_id: enrolled(api, device_id) for device_id in ids}
+        paths = {device_id: f"/devices/{quote(device_id, safe='')}" for device_id in ids}
+        for device_id, path in paths.items():
+            own = device_id == owner
+            reported = api.client.put(f"{path}/report", json=report, headers=tokens[owner])
+            assert reported.status_code == (204 if own else 403)
+            assert api.client.get(path, headers=tokens[owner]).status_code == (200 if own else 403)
+        admin = bearer(issue(sqlite_url, "admin"))
+        assert api.client.get("/devices/a/b", headers=admin).status_code == 404
+        assert api.client.get("/devices/a%1Fb", headers=admin).status_code == 422
+        assert api.client.delete(paths[owner], headers=admin).status_code == 204
+        for device_id, path in paths.items():
+            assert api.client.get(path, headers=admin).json()["revoked"] == (device_id == owner)
 
 
 def test_names_with_slashes_and_dots_remain() -> None:

@@ -143,14 +143,14 @@ def test_racing_admins_never_share_a_number(api: Api) -> None:
 def test_devices_have_names_and_labels(api: Api) -> None:
     """An admin names a device, in any script, which its reports do not undo; control characters are refused."""
     report = DeviceReport(soc=SOC, frequency=FREQUENCY)
-    assert api.put("/devices/d/1/report", report).status_code == 204
+    assert api.put("/devices/d%2F1/report", report).status_code == 204
     described = DeviceDescription(name="Anna's ☎ <b>phone</b>", labels={"channel": "beta"})
-    assert api.put("/devices/d/1/description", described).status_code == 200
-    assert api.put("/devices/d/1/report", report).status_code == 204
-    found = Device.model_validate_json(api.client.get("/devices/d/1").content)
+    assert api.put("/devices/d%2F1/description", described).status_code == 200
+    assert api.put("/devices/d%2F1/report", report).status_code == 204
+    found = Device.model_validate_json(api.client.get("/devices/d%2F1").content)
     assert (found.name, found.labels) == (described.name, {"channel": "beta"})
     for bad in (b'{"name": "a\\u0000b"}', b'{"name": "' + b"x" * 10_240 + b'"}', b'{"labels": {"<b>": "x"}}'):
-        assert api.client.put("/devices/d/1/description", content=bad, headers=JSON).status_code == 422
+        assert api.client.put("/devices/d%2F1/description", content=bad, headers=JSON).status_code == 422
     assert entries(api) == [("device.describe", "d/1")]
 
 

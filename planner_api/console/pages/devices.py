@@ -8,8 +8,9 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from hope_schema.registry import PLAIN
+from planner_api.console.address import home
 from planner_api.console.forms import Words, read_form
-from planner_api.console.rendering import render
+from planner_api.console.rendering import render, segment
 from planner_api.devices import service
 from planner_api.devices.audit.service import actor_of
 from planner_api.devices.finding import Wanted, find
@@ -58,7 +59,7 @@ async def listing(
     )
 
 
-@router.get("/devices/{device_id:path}")
+@router.get("/devices/{device_id}")
 async def show(request: Request, device_id: DeviceId) -> Response:
     """Show one device."""
     database = request.app.state.planner.database
@@ -69,7 +70,7 @@ async def show(request: Request, device_id: DeviceId) -> Response:
     return render(request, "device.html", device=device, reports=reports, contributions=contributions)
 
 
-@router.post("/devices/{device_id:path}")
+@router.post("/devices/{device_id}")
 async def revoke(request: Request, device_id: DeviceId) -> Response:
     """Revoke a device and its tokens, and take its figures back."""
     await read_form(request)
@@ -77,4 +78,4 @@ async def revoke(request: Request, device_id: DeviceId) -> Response:
     actor = actor_of(request.scope)
     if not await service.revoke_device(planner.database, device_id, actor, planner.forget_device):
         raise service.device_unknown(device_id)
-    return RedirectResponse(request.url.path, status_code=303)
+    return RedirectResponse(f"{home()}/devices/{segment(device_id)}", status_code=303)

@@ -7,10 +7,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from hope_schema import Processor, Profile
-from hope_schema.base import LABEL
 from planner_api.compression import unzstd
 from planner_api.console.charts import heat
 from planner_api.console.forms import Words
@@ -19,7 +18,7 @@ from planner_api.models.service import load_figures
 from planner_api.profiles import oversight
 from planner_api.profiles.fold import ESTABLISHED_BY
 from planner_api.views import service as fleet
-from planner_api.web.parameters import Offset
+from planner_api.web.parameters import FrequencyName, Offset, SocName
 from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
@@ -49,17 +48,17 @@ class Column:
         return self.processors[0]
 
 
-@router.get("/profiles/{name:path}")
+@router.get("/profiles/{soc}/{frequency}")
 async def show(
     request: Request,
-    name: Annotated[str, Path(max_length=257, pattern=LABEL)],
+    soc: SocName,
+    frequency: FrequencyName,
     op: Words = "",
     model: Annotated[str | None, Query(pattern=r"^([0-9a-f]{64})?$")] = None,
     first: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
 ) -> Response:
     """Show one profile: the ops that take longest first, or those of a model in its order."""
     planner = request.app.state.planner
-    soc, _, frequency = name.rpartition("/")
     profile = await asyncio.to_thread(_read, await planner.profiles.read(soc, frequency))
     rows = list(zip(profile.latencies.signature, profile.latencies.kind, strict=True))
     figures = {
