@@ -45,8 +45,8 @@ from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import Content, Model, Shapes, Source, bare_name, located
 from agent_sdk.model.module import exported, is_module
 from agent_sdk.paths import cache_directory, state_directory
-from agent_sdk.planner.client import DEADLINE_S, PlannerClient
-from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client
+from agent_sdk.planner.client import DEADLINE_S
+from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client, stands
 from agent_sdk.planner.enrolment import enrol
 from agent_sdk.planner.field import Field
 from agent_sdk.planner.identity import device_id
@@ -138,14 +138,14 @@ class Agent(Closes):
         self.device_id = device_id(state)
         embedded = None
         notes: list[str | None] = [self._kept.note]
-        connect: Callable[[], PlannerClient]
         if planner is None:
             embedded = self._kept.path / "planner.sqlite"
             connect = partial(embedded_client, embedded)
+            self._supplier = PlanSupplier(connect, EMBEDDED_URL, self._kept.path, partial(stands, embedded))
         else:
-            connect, note = connecting(planner, token, state, self.device_id, planner_timeout_s)
+            asked, note = connecting(planner, token, state, self.device_id, planner_timeout_s)
+            self._supplier = PlanSupplier(asked, planner, self._kept.path)
             notes.append(note)
-        self._supplier = PlanSupplier(connect, planner or EMBEDDED_URL, self._kept.path)
         frozen = FrozenGraphs(self._kept.folder("ort"))
         self._lights = frozen.lights
         self._children = Children(

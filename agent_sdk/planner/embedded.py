@@ -1,7 +1,8 @@
 """The single door between the two wings: the planner's ASGI app, run inside this process.
 
 No server to start and no other code path: the same client speaks to the same app, over httpx's ASGI transport
-instead of a socket, on a SQLite file in the user's cache directory.
+instead of a socket, on a SQLite file in the user's cache directory. It starts when there is something to ask or to
+tell: whether a copy is still the newest plan, its database says without it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pydantic import ValidationError
 
 from agent_sdk.errors import InputError, PlannerUnavailableError
 from agent_sdk.paths import CACHE_VARIABLE
-from agent_sdk.planner.client import PlannerClient
+from agent_sdk.planner.client import PlannerClient, ServedPlan
 
 EMBEDDED_URL: Final = "http://embedded.invalid"
 """Address that stands for the app in this process; it never reaches a network."""
@@ -70,6 +71,15 @@ def _is_sound(database: Path) -> bool:
         return True
     except sqlite3.DatabaseError:  # not a database any more
         return False
+
+
+def stands(database: Path, copy: ServedPlan) -> bool:
+    """Whether an embedded planner would confirm a copy, as its database tells without it."""
+    try:
+        from planner_api.plans.standing import standing_tag
+    except ImportError:  # what is said of that is said when one is started
+        return False
+    return copy.etag == standing_tag(database, copy.reply.plan_id)
 
 
 class Door(httpx.BaseTransport):

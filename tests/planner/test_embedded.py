@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from hope_schema import (
     PlanReply,
     merge,
 )
+from planner_api.plans.standing import standing_tag
 from tests.planner.samples import (
     PROCESSORS,
     Api,
@@ -70,6 +73,26 @@ def test_embedded_plans_again_when_figures_moved(embedded: Api) -> None:
     assert second.version == first.version + 1
     assert second.plan.makespan_us > first.plan.makespan_us
     assert embedded.client.get(f"/plans/{first.plan_id}").json()["version"] == second.version
+
+
+def test_the_file_alone_says_what_a_planner_would_confirm(sqlite_url: str) -> None:
+    """While nothing waits the file names the version that is served; while work waits, or there is no file, nobody."""
+    file = Path(sqlite_url.removeprefix("sqlite:///"))
+    assert standing_tag(file, "p") is None
+    with serving(sqlite_url, embedded=True, solve_budget_s=0.1) as api:
+        api.learn(GRAPH)
+        plan_id = api.plan(GRAPH).plan_id
+        served = api.client.get(f"/plans/{plan_id}").headers["etag"]
+    assert standing_tag(file, plan_id) == served
+    assert standing_tag(file, "another") is None
+    with closing(sqlite3.connect(file)) as opened, opened:
+        opened.execute(
+            "INSERT INTO jobs (kind, key, priority, rank, queued_at, not_before, again, attempt, failures) "
+            "VALUES ('better', 'p', 0, 0, 0, 0, 0, 0, 0)"
+        )
+    assert standing_tag(file, plan_id) is None
+    file.write_bytes(b"no database" * 1000)
+    assert standing_tag(file, plan_id) is None
 
 
 def test_a_known_model_loads_no_solver(sqlite_url: str) -> None:

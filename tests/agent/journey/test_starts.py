@@ -257,6 +257,34 @@ def test_a_warm_start_solves_nothing_before_the_plan_answers(tmp_path: Path, mon
             assert session.latest.obtained.plan == plan
 
 
+RECALLING = """
+import sys
+from agent_sdk import Agent
+from tests.agent.models import BRANCHING
+with Agent(processors="ort") as agent, agent.load(BRANCHING, background=False) as session:
+    obtained = session.latest.obtained
+    loaded = {"sqlalchemy", "fastapi", "networkx", "highspy", "planner_api.embedded"} & sys.modules.keys()
+    print(obtained.source, obtained.cached, sorted(loaded))
+"""
+
+
+def test_a_recalled_plan_needs_no_planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planner's database confirms the plan of an earlier start: the planner itself is not even loaded."""
+    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+    measure_hastily(monkeypatch)
+    with Agent(processors="ort", cache=tmp_path) as agent, agent.load(BRANCHING, background=False):
+        pass
+    again = subprocess.run(
+        [sys.executable, "-c", RECALLING],
+        env={"HOPE_CACHE_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert again.stdout.strip() == "planner True []", again.stderr
+
+
 def test_the_next_start_of_a_pinned_network_begins_with_the_fastest(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
