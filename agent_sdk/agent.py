@@ -347,9 +347,9 @@ class Agent(Closes):
             raise UnplannableError(f"'{session.name}' is answered by one processor as long as it lives")
         names = groups_of(self.device, {spec.id: self.device.processors[spec.id] for spec in self.planned})
         with self._services.cancel.current():
-            executors, us = spread(prepared, self.device, names)
-        self.jobs.spread(session.plans, executors, us, in_flight)
-        return tuple(executors)
+            groups = spread(prepared, self.device, names)
+        self.jobs.spread(session.plans, groups, in_flight)
+        return tuple(groups)
 
     def together(self, *sessions: Session, wait_s: float | None = None) -> Together:
         """Have one plan made for networks that run together; ``run`` of what this returns computes them all.

@@ -7,13 +7,13 @@ Numbered passes, each a function:
 2. ``_synchronise``: steps and moves (``places.py``) are queued; vector clocks find the fewest waits between queues that
    keep data and resource order.
 3. ``_cut``: steps become segments, cut only where somebody waits (HOPE section 4.2 launches single ops; a
-   segment is the longest run of them that delays nobody).
+   segment is the longest run of them that delays nobody), or where the caller says.
 4. ``_assemble``: what each piece of work reads and leaves, and where.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,13 +31,16 @@ if TYPE_CHECKING:
     from agent_sdk.model import Model
 
 
-def build_program(plan: Plan, model: Model, processors: Mapping[str, Processor]) -> Program:
+def build_program(
+    plan: Plan, model: Model, processors: Mapping[str, Processor], borders: Collection[int] = ()
+) -> Program:
     """Turn a plan into a program for the processors of this device.
 
     Args:
         plan: a legal plan; every op of the graph that matters stands in exactly one step.
         model: the model whose hash the plan names; the program's is cut as the plan says.
         processors: what this device has, by id; those that the plan gives no step may be missing.
+        borders: ids of steps that begin a segment though nobody waits there, so that others may have the processor.
 
     Raises:
         PlanMismatchError: the plan is for another model, or uses a processor that is not there.
@@ -54,7 +57,7 @@ def build_program(plan: Plan, model: Model, processors: Mapping[str, Processor])
     views, steps = find_views(model, steps, used)
     places = Places(model, steps, processors, views)
     nodes, lanes = _synchronise(steps, plan, model, used, places, views)
-    _cut(nodes)
+    _cut(nodes, frozenset(borders))
     work, home = _assemble(model, places, nodes, lanes, views)
     return Program(plan, model, used, lanes, work, home, dead, _floats(used, processors), views)
 
@@ -164,8 +167,9 @@ def _synchronise(
     return nodes, lanes
 
 
-def _cut(nodes: Sequence[_Node]) -> None:
-    """Begin a piece of work where a step waits, moves something or changes processor; end one where somebody waits.
+def _cut(nodes: Sequence[_Node], borders: Collection[int]) -> None:
+    """Begin a piece of work at a border, or where a step waits, moves something or changes processor; end one where
+    somebody waits.
 
     One that reads what several steps write has begun already: they may stand before it in its lane.
     So whatever a segment waits for is needed by its first step, and what others wait for is made by its last:
@@ -175,6 +179,8 @@ def _cut(nodes: Sequence[_Node]) -> None:
     for node in nodes:
         previous = before.get(node.lane)
         if previous is None or node.waits or node.move or previous.move or previous.processor is not node.processor:
+            node.begins = True
+        if node.step is not None and node.step.id in borders:
             node.begins = True
         for other in node.waits:
             other.ends = True

@@ -27,8 +27,8 @@ from agent_sdk.engine.lanes import FINISHED, NativeLoop, SequentialLoop, Start, 
 from agent_sdk.engine.memory import MemoryPlan
 from agent_sdk.engine.ports import NEW, Outputs, Ports
 from agent_sdk.engine.program import Program
-from agent_sdk.engine.rest import rest_ns
 from agent_sdk.engine.run import Run
+from agent_sdk.engine.starts import starts_ns
 from agent_sdk.engine.trace import Trace
 from agent_sdk.engine.turns import Turns
 from agent_sdk.errors import (
@@ -99,9 +99,9 @@ class Executor(Closes):
         self._turns = Turns(flights)
 
     @cached_property
-    def rest_ns(self) -> tuple[np.ndarray, ...]:
-        """Offsets by which a segment is the more urgent the more is left of the run behind it."""
-        return rest_ns(self.program)
+    def starts_ns(self) -> tuple[np.ndarray, ...]:
+        """Offsets by which a segment stands at the arbiter the later, the later the plan starts it."""
+        return starts_ns(self.program)
 
     @property
     def executables(self) -> tuple[Executable, ...]:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from itertools import accumulate
+
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.model import Model
+from agent_sdk.model.work import work
 from agent_sdk.runtimes.base import Processor
 from hope_schema import Cause, ModelGraph, Plan, PlannedJob, Step, merge
 
 
-def whole_run(model: Model, processor: Processor, device: Device, in_flight: int = 1) -> Executor:
-    """The whole network on one processor, as the engine runs it; ``device`` lends the lanes. Raises ProcessorError."""
-    plan = single_processor_plan(model.graph, processor.id, soc="here", frequency="now")
-    return Executor(build_program(plan, model, {processor.id: processor}), device, in_flight)
+def whole_run(
+    model: Model,
+    processor: Processor,
+    device: Device,
+    in_flight: int = 1,
+    *,
+    borders: Collection[int] = (),
+    latency_us: float = 0.0,
+) -> Executor:
+    """The whole network on one processor, as the engine runs it; ``device`` lends the lanes. Raises ProcessorError.
+
+    ``borders`` are super-ops before which it lets others in; ``latency_us`` is as for ``single_processor_plan``.
+    """
+    plan = single_processor_plan(model.graph, processor.id, soc="here", frequency="now", latency_us=latency_us)
+    return Executor(build_program(plan, model, {processor.id: processor}, borders), device, in_flight)
 
 
 def single_processor_plan(
@@ -19,19 +34,20 @@ def single_processor_plan(
 ) -> Plan:
     """Return the plan that runs every super-op of ``graph`` on ``processor``, one after the other.
 
-    ``latency_us`` is the whole model's time there, where it is known; it is spread over the steps in equal parts,
-    because nothing finer was measured.
+    ``latency_us`` is the whole model's time there, where it is known; steps share it by their work, because nothing
+    finer was measured.
     """
     super_ops = merge(graph)
-    share = latency_us / len(super_ops)
+    works = [sum(work(graph, op) for op in super_op.ops) for super_op in super_ops]
+    ends = [latency_us * done / sum(works) for done in accumulate(works, initial=0.0)]
     steps = tuple(
         Step(
             id=index,
             ops=tuple(op.id for op in super_op.ops),
             dtype=graph.tensor[super_op.outputs[0]].dtype,
             processor=processor,
-            start_us=index * share,
-            finish_us=(index + 1) * share,
+            start_us=ends[index],
+            finish_us=ends[index + 1],
             cause=Cause.ONLY_SUPPORTED,
         )
         for index, super_op in enumerate(super_ops)

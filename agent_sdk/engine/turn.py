@@ -20,12 +20,12 @@ class Turn:
 
     Attributes:
         key: the smallest goes first; None: the time of the call.
-        by_rest: whether what is left of the run, as its plan predicts it, is taken off the key of each segment.
+        by_start: whether the time at which the plan starts a segment is added to the key of each.
         cancel: ends the run at the next segment's border.
     """
 
     key: int | None = None
-    by_rest: bool = False
+    by_start: bool = False
     cancel: Cancel = NEVER
 
     def run(
@@ -39,7 +39,7 @@ class Turn:
         """Run an executor so; raises what ``Executor.run`` raises."""
         if self is NOW:
             return executor.run(inputs, into=into, timeout_s=timeout_s)
-        offsets = executor.rest_ns if self.by_rest else ()
+        offsets = executor.starts_ns if self.by_start else ()
         return executor.run(inputs, into=into, timeout_s=timeout_s, key=self.key, offsets=offsets, cancel=self.cancel)
 
 

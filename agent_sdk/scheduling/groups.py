@@ -1,28 +1,50 @@
 """A network on several core groups at once, so that a policy may choose how many cores a run gets.
 
 Every group computes the same network: a whole on one processor, compiled once for each. The answers were judged by the
-network's file before anybody gets them.
+network's file before anybody gets them. A long network is cut into pieces, so that others may step in at its borders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from agent_sdk.engine import Device, Executor
+from agent_sdk.engine.single import whole_run
+from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ProcessorError
 from agent_sdk.journey.prepared import Prepared
-from agent_sdk.journey.rivals import compiled_singles, distinct
+from agent_sdk.journey.rivals import UNFIT, distinct
 from agent_sdk.journey.trial import hold_trial, warm
 from agent_sdk.journey.verify import agreement
 from agent_sdk.model.weights import copies_at_once
+from agent_sdk.model.work import work
 from agent_sdk.runtimes.base import Processor
-from hope_schema import HOST
+from hope_schema import HOST, ModelGraph, merge
 
 ROUNDS: Final = 5
 """Runs by which the groups are timed."""
+PIECE_US: Final = 2000.0
+"""Microseconds that a piece is to take; a network that takes less than two of them stays whole."""
+CUT: Final = 1.03
+"""How many times what the whole takes its pieces may take together."""
+
+
+class Group(NamedTuple):
+    """A network ready on a core group.
+
+    Attributes:
+        executor: runs it.
+        us: what a run is expected to take, microseconds.
+        border_us: the longest of its pieces, microseconds; 0 where it runs in one go.
+    """
+
+    executor: Executor
+    us: float
+    border_us: float = 0.0
 
 
 def groups_of(device: Device, planned: Mapping[str, Processor]) -> list[str]:
@@ -37,29 +59,78 @@ def groups_of(device: Device, planned: Mapping[str, Processor]) -> list[str]:
     return sorted(fit, key=lambda name: -len(planned[name].spec.resources))
 
 
-def spread(prepared: Prepared, device: Device, names: list[str]) -> tuple[dict[str, Executor], dict[str, float]]:
-    """The network ready on each of these processors; and what it takes on each kind, by one processor of that kind.
+def borders(graph: ModelGraph, us: float) -> list[int]:
+    """Super-ops before which a network that takes so long is cut: where one tensor crosses, and a piece is full."""
+    super_ops = merge(graph)
+    works = [sum(work(graph, op) for op in each.ops) for each in super_ops]
+    read = {name: index for index, each in enumerate(super_ops) for name in each.inputs}
+    found, alive, full = list[int](), set[str](), 0.0
+    for index, each in enumerate(super_ops):
+        if len(alive) == 1 and full * us >= PIECE_US * sum(works):
+            found.append(index)
+            full = 0.0
+        full += works[index]
+        alive = {name for name in alive.union(each.outputs) if read.get(name, -1) > index}
+    return found if us >= 2 * PIECE_US else []
 
-    There are as many copies as memory has room for, of each width at least one. Raises ProcessorError where none runs.
+
+def spread(prepared: Prepared, device: Device, names: list[str]) -> dict[str, Group]:
+    """The network ready on these processors, as many as memory has room for, of each kind at least one.
+
+    One of each kind is timed, whole and in pieces. Raises ProcessorError where none runs.
     """
     kinds = distinct({name: device.processors[name] for name in names})
     room = max(len(kinds), copies_at_once(prepared.model) - 1)
-    names = [*kinds, *(name for name in names if name not in kinds)][:room]
+    feed = prepared.drawn.tried[0]
     with ExitStack() as opened:
-        executors, refused = compiled_singles(names, prepared.model, device)
-        for executor in executors.values():
-            opened.callback(executor.close)
-        feed = prepared.drawn.tried[0]
-        answers, failures = warm(executors, feed)
-        right = prepared.reference.outputs(feed)
-        wrong = agreement(prepared.model.graph, executors, answers, right).wrong
-        fine = {name: own for name, own in executors.items() if name not in {**failures, **wrong}}
-        if not fine:
-            raise ProcessorError(f"'{prepared.model.name}' runs right on no core group: {[*refused, *wrong.values()]}")
-        trial = hold_trial({name: fine[name] for name in kinds if name in fine}, feed, [(ROUNDS, inf)])
-        timed = {device.processors[name].spec.kind for name in trial.us}
-        kept = {name: own for name, own in fine.items() if device.processors[name].spec.kind in timed}
+        whole, refused = _ready(prepared, device, opened, dict.fromkeys(kinds, ((), 0.0)))
+        if not whole:
+            raise ProcessorError(f"'{prepared.model.name}' runs right on no core group: {refused}")
+        us = hold_trial(whole, feed, [(ROUNDS, inf)]).us
+        cuts = {name: (borders(prepared.model.graph, took), took) for name, took in us.items()}
+        pieces, _ = _ready(prepared, device, opened, {name: cut for name, cut in cuts.items() if cut[0]})
+        found = {name: Group(whole[name], took) for name, took in us.items()}
+        for name, executor in pieces.items():
+            traces = hold_trial({"whole": whole[name], "pieces": executor}, feed, [(ROUNDS, inf)]).traces
+            least = {which: min(trace.total_us for trace in own) for which, own in traces.items() if own}
+            if least.get("pieces", inf) <= CUT * least.get("whole", inf):
+                found[name] = Group(executor, us[name], _longest_us(traces["pieces"]))
+        like = {device.processors[name].spec.kind: name for name in found}
+        firsts = {name: like.get(device.processors[name].spec.kind) for name in names if name not in kinds}
+        asked = {name: first for name, first in firsts.items() if first is not None}
+        wanted = {name: cuts[first] if found[first].border_us else ((), 0.0) for name, first in asked.items()}
+        copies, _ = _ready(prepared, device, opened, dict(list(wanted.items())[: room - len(kinds)]))
+        found |= {name: found[asked[name]]._replace(executor=executor) for name, executor in copies.items()}
         opened.pop_all()
-    for name in executors.keys() - kept.keys():
-        executors[name].close()
-    return kept, dict(trial.us)
+    for executor in {*whole.values(), *pieces.values()} - {own.executor for own in found.values()}:
+        executor.close()
+    return found
+
+
+def _ready(
+    prepared: Prepared, device: Device, opened: ExitStack, cuts: Mapping[str, tuple[Collection[int], float]]
+) -> tuple[dict[str, Executor], list[str]]:
+    """Whole runs by processor, cut before these super-ops, with what the whole takes; and why others are not there."""
+    executors: dict[str, Executor] = {}
+    refused: list[str] = []
+    for name, (cut, us) in cuts.items():
+        try:
+            executor = whole_run(prepared.model, device.processors[name], device, borders=cut, latency_us=us)
+        except UNFIT as error:
+            refused.append(str(error) or f"there is no memory for the whole network on '{name}'")
+        else:
+            executors[name] = executor
+            opened.callback(executor.close)
+    feed = prepared.drawn.tried[0]
+    answers, failures = warm(executors, feed)
+    wrong = agreement(prepared.model.graph, executors, answers, prepared.reference.outputs(feed)).wrong
+    for name, why in {**failures, **wrong}.items():
+        refused.append(str(why))
+        executors.pop(name).close()
+    return executors, refused
+
+
+def _longest_us(traces: Sequence[Trace]) -> float:
+    """The longest segment, each by its median."""
+    took = zip(*([span.us for span in trace.segments] for trace in traces), strict=True)
+    return max(float(statistics.median(own)) for own in took)

@@ -29,6 +29,7 @@ from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.journey.catalogue import Plans
 from agent_sdk.journey.preparing import Feed
 from agent_sdk.journey.trial import FAILURES
+from agent_sdk.scheduling.groups import Group
 from agent_sdk.scheduling.job import USUAL, Job, JobStats, Terms
 from agent_sdk.scheduling.network import Network
 from agent_sdk.scheduling.policies import Fifo, Policy
@@ -180,25 +181,24 @@ class Jobs(Forks):
             job.wanted.cancel()
         return True
 
-    def spread(self, plans: Plans, executors: Mapping[str, Executor], us: Mapping[str, float], in_flight: int) -> None:
-        """Have a network's runs go to these executors, by processor, of which so much is known."""
+    def spread(self, plans: Plans, groups: Mapping[str, Group], in_flight: int) -> None:
+        """Have a network's runs go to these core groups, by processor."""
         with self._lock:
             member = self._member(plans)
             number = {name: index for index, name in enumerate(self.processors)}
-            kinds: dict[str, list[int]] = {}
-            for name in executors:
-                kinds.setdefault(self._device.processors[name].spec.kind, []).append(number[name])
-            known = {self._device.processors[name].spec.kind: value for name, value in us.items()}
-            for kind, alike in kinds.items():
-                for index in alike:
-                    member.network.alike[index] = alike
-                    member.network.set((0, 0, index), round(known[kind] * 1e3))
-            before, member.executors = member.executors, {number[name]: own for name, own in executors.items()}
-            for index in before.keys() - member.executors.keys():
+            before = member.executors
+            for index in (*before, self._in_turn, self._at_once):
                 member.network.forget(index)
+            alike: dict[str, list[int]] = {}
+            for name, group in groups.items():
+                index = number[name]
+                same = alike.setdefault(self._device.processors[name].spec.kind, [])
+                same.append(index)
+                member.network.alike[index] = same
+                member.network.border_ns[index] = round(group.border_us * 1e3)
+                member.network.set((0, 0, index), round(group.us * 1e3))
+            member.executors = {number[name]: group.executor for name, group in groups.items()}
             member.network.in_flight = in_flight
-            for index in (self._in_turn, self._at_once):
-                member.network.forget(index)
         for executor in before.values():
             executor.close()
 
@@ -352,7 +352,7 @@ class Jobs(Forks):
     def _outputs(self, one: _Started) -> tuple[dict[str, Any], bool]:
         """What a run computes, and whether it was alone on its resources."""
         job, plans = one.job, one.member.plans
-        turn = Turn(one.dispatch.key, self.policy.by_rest, job.wanted)
+        turn = Turn(one.dispatch.key, self.policy.by_start, job.wanted)
         job.wanted.check()
         executor = one.member.executors.get(one.dispatch.processor)
         if executor is not None and plans.at(job.inputs) is not None:

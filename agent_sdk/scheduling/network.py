@@ -27,6 +27,7 @@ class Network:
         alike: processors that are equally fast, by processor: what one of them takes is learnt of all.
         assumed: processors whose figure is a guess: what is measured there first takes its place.
         cheaper: what runs instead of it where it would be too late and may be degraded; None where there is nothing.
+        border_ns: by processor the longest time from one border of a run to the next; without one it runs in one go.
         dropped: how many of its runs were dropped since one ended.
         in_flight: how many of its runs may be under way at once.
     """
@@ -39,6 +40,7 @@ class Network:
         self.name, self.units, self.processors = name, units, processors
         self.alike: dict[int, list[int]] = {}
         self.assumed: set[int] = set()
+        self.border_ns: dict[int, int] = {}
         self.table = array("q", [NEVER]) * (processors * units * units)
         """By processor, first and last unit; ``NEVER`` where it cannot run."""
         for key, ns in latency_ns.items():

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
+from collections.abc import Sequence
+from operator import add
 from typing import Final, NamedTuple
 
 from agent_sdk.errors import UnknownNameError
@@ -25,15 +27,15 @@ class Policy(ABC):
 
     Attributes:
         name: what it is called.
-        by_rest: whether what is left of a run counts in its key, so that each segment has a key of its own.
+        by_start: whether what is left of a run counts in its key, so that each segment's is later by its planned start.
     """
 
     name: str
-    by_rest = False
+    by_start = False
 
     def key(self, request: Request, tail_ns: int) -> int:
         """Where a subgraph stands at the arbiter; ``tail_ns`` is what is left of its run, its own time included."""
-        return request.ranked(request.due_ns - (tail_ns if self.by_rest else 0))
+        return request.ranked(request.due_ns - (tail_ns if self.by_start else 0))
 
     @abstractmethod
     def choose(self, state: Scheduler, group: list[Request]) -> None:
@@ -55,11 +57,11 @@ class Fifo(Policy):
             best = state.alone(request.network, request.unit)
             ns = request.network.expected(request.unit, best.last, best.processor)
             rest = best.end_ns - ns
-            end = max(state.free_ns[best.processor], state.now_ns) + ns + rest
+            end = state.view(request).free_ns[best.processor] + ns + rest
             choice = state.kept(request, best._replace(end_ns=end))
             if choice is None:
                 continue
-            if state.idle(choice.processor):
+            if state.idle(request, choice.processor):
                 state.take(request, choice)
             else:
                 state.block(choice.processor)
@@ -99,7 +101,7 @@ class Heft(Policy):
 
     def _one(self, state: Scheduler, group: list[Request]) -> Request | None:
         """Who got a processor, or was dropped; None where nobody can."""
-        waiting = state.free_ns[:]
+        waiting = [0] * len(state.masks)
         for other in state.alive():
             if other.then is not None:
                 waiting[other.then[0]] += other.then[1]
@@ -111,7 +113,7 @@ class Heft(Policy):
             choice = state.kept(request, choices[at])
             if choice is None:
                 return request
-            if state.idle(choice.processor):
+            if state.idle(request, choice.processor):
                 then = choice.then
                 request.then = then and (then[2], request.network.expected(*then))
                 state.take(request, choice)
@@ -119,12 +121,11 @@ class Heft(Policy):
             waiting[choice.processor] += request.network.expected(request.unit, choice.last, choice.processor)
         return None
 
-    def _behind_others(self, state: Scheduler, request: Request, waiting: array[int]) -> Choice:
+    def _behind_others(self, state: Scheduler, request: Request, waiting: Sequence[int]) -> Choice:
         """The way on, where what is reserved for the request itself is no waiting."""
-        if request.then is None:
-            return state.shortest(request, waiting)
-        free = waiting[:]
-        free[request.then[0]] -= request.then[1]
+        free = array("q", map(add, state.view(request).free_ns, waiting))
+        if request.then is not None:
+            free[request.then[0]] -= request.then[1]
         return state.shortest(request, free)
 
 
@@ -135,7 +136,7 @@ class LeastSlack(Policy):
     """
 
     name = "least_slack"
-    by_rest = True
+    by_start = True
 
     def choose(self, state: Scheduler, group: list[Request]) -> None:
         """In the order of slack, as it was when this began."""
@@ -147,7 +148,7 @@ class LeastSlack(Policy):
         changed = False
         for request in sorted(group, key=slack):
             choice = state.kept(request, state.shortest(request) if changed else found[request])
-            if choice is not None and state.idle(choice.processor):
+            if choice is not None and state.idle(request, choice.processor):
                 state.take(request, choice)
                 changed = True
                 if not state.any_idle():
@@ -155,7 +156,7 @@ class LeastSlack(Policy):
 
 
 class _Option(NamedTuple):
-    """A whole network on one processor: its core time, when it ends, where."""
+    """A whole network on one processor: the core time that nobody else can use meanwhile, when it ends, where."""
 
     cost: int
     end_ns: int
@@ -165,10 +166,11 @@ class _Option(NamedTuple):
 class EarliestDeadline(Policy):
     """Earliest deadline first, each on the cheapest cores that still make it: what a small group saves serves others.
 
-    A whole network goes to the idle processor that takes least core time (its latency times its cores) among those that
-    make the deadline; where waiting for a busy one makes it and no idle one does, that is kept for it. Who can make it
-    nowhere goes behind all who can. What has no deadline takes what ends it soonest. Nobody takes so much for so long
-    that a network which has been asked for lately could not make its deadline any more, where there is another way.
+    A whole network goes to the idle processor that takes least core time (its latency times the cores that it has, or
+    that idle while another gives way to it) among those that make the deadline; where waiting for a busy one makes it
+    and no idle one does, that is kept for it. Who can make it nowhere goes behind all who can. What has no deadline
+    takes what ends it soonest. Nobody takes so much for so long that a network which has been asked for lately could
+    not make its deadline any more, where there is another way.
     """
 
     name = "earliest_deadline"
@@ -191,7 +193,7 @@ class EarliestDeadline(Policy):
         ending = sorted((one for one in options if one.end_ns <= limit), key=lambda one: one[1:])
         if request.deadline_ns is not None:
             ending.sort()
-        idle = [one for one in ending if state.idle(one.processor)]
+        idle = [one for one in ending if state.idle(request, one.processor)]
         chosen = next((one for one in idle if self._leaves_room(state, request, one)), idle[0] if idle else None)
         if chosen is not None:
             state.take(request, Choice(chosen.end_ns, request.network.units - 1, chosen.processor, None))
@@ -199,7 +201,7 @@ class EarliestDeadline(Policy):
         choice = state.shortest(request)
         if choice.end_ns > limit:
             return False
-        if state.idle(choice.processor):
+        if state.idle(request, choice.processor):
             state.take(request, choice)
         elif request.deadline_ns is not None:
             state.block(choice.processor)
@@ -209,18 +211,20 @@ class EarliestDeadline(Policy):
         choice = state.kept(request, state.shortest(request))
         if choice is None:
             return
-        idle = sorted(one for one in _options(state, request) if state.idle(one.processor))
+        idle = sorted(one for one in _options(state, request) if state.idle(request, one.processor))
         if idle and not state.probes(request):
             state.take(request, Choice(idle[0].end_ns, request.network.units - 1, idle[0].processor, None))
-        elif state.idle(choice.processor):
+        elif state.idle(request, choice.processor):
             state.take(request, choice)
 
     def _leaves_room(self, state: Scheduler, request: Request, option: _Option) -> bool:
         """Whether others that have deadlines can make them while this runs."""
-        takes, mask = option.end_ns - state.now_ns, state.masks[option.processor]
+        runs, mask = option.end_ns - state.now_ns, state.masks[option.processor]
+        border = request.network.border_ns.get(option.processor, 0)
         for other, (deadline, at) in state.active.items():
             if other is request.network or at + RECENT * deadline < state.now_ns:
                 continue
+            takes = border if border and state.now_ns + deadline < request.due_ns else runs
             fits = any(
                 ns + (takes if state.masks[processor] & mask else 0) <= deadline for processor, ns in other.wholes()
             )
@@ -233,9 +237,9 @@ def _options(state: Scheduler, request: Request) -> list[_Option]:
     """Where the whole of a request can run; nothing once it has begun."""
     if request.unit:
         return []
-    now, free, widths = state.now_ns, state.free_ns, state.widths
+    view = state.view(request)
     return [
-        _Option(ns * widths[processor], max(free[processor], now) + ns, processor)
+        _Option(ns * view.over[processor].bit_count(), view.free_ns[processor] + ns, processor)
         for processor, ns in request.network.wholes()
     ]
 

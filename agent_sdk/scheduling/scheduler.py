@@ -2,7 +2,8 @@
 
 An agent drives it with real runs, a simulation with simulated ones. Whatever happens is told to it (``submit``,
 ``finished``, ``cancel``); ``decide`` then has the policy choose what starts. Processors that share a resource exclude
-each other. What a policy gives to a processor that is busy waits there, first in, first out.
+each other, but a run that is in pieces gives way at its next border to whoever has a smaller key. What a policy gives
+to a processor that is busy otherwise waits there, first in, first out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from agent_sdk.scheduling.network import NEVER, Network
 from agent_sdk.scheduling.request import PATIENCE_NS, Late, Request
@@ -25,7 +26,7 @@ PROBED: Final = 16
 """Runs of a network that are dropped in a row before one is run to see."""
 
 
-@dataclass(eq=False, frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Dispatch:
     """A subgraph of a request that starts, or waits for its processor.
 
@@ -34,8 +35,9 @@ class Dispatch:
         first: its first unit.
         last: its last one.
         processor: where.
-        end_ns: when it is expected to end.
+        end_ns: when it is expected to end; later, once another steps in.
         key: where it stands at the arbiter.
+        border_ns: the longest time from one of its borders to the next; 0 where it runs in one go.
     """
 
     request: Request
@@ -44,12 +46,27 @@ class Dispatch:
     processor: int
     end_ns: int
     key: int
+    border_ns: int = 0
+
+
+class View(NamedTuple):
+    """The processors as they are for one request, which may step in where what runs gives way to it.
+
+    Attributes:
+        busy: resources that it cannot have now, as bits.
+        free_ns: per processor when it is expected to be free.
+        over: per processor the resources that nobody else computes on while it runs there, as bits.
+    """
+
+    busy: int
+    free_ns: array[int]
+    over: list[int]
 
 
 class Chooses(Protocol):
     """A policy, as the scheduler asks it; see ``policies.Policy``."""
 
-    by_rest: bool
+    by_start: bool
 
     def key(self, request: Request, tail_ns: int) -> int:
         """Where a subgraph stands at the arbiter, of which so much is left."""
@@ -71,12 +88,11 @@ class Scheduler:
     Attributes:
         masks: likewise.
         overlaps: per processor those that share a resource with it, itself among them.
-        widths: per processor how many resources it takes.
         queue: what waits for a decision, in the order of arrival; what has begun stands before the rest.
         running: what was started.
         committed: what a policy gave to a processor that is busy, in that order.
         now_ns: when the decision is taken.
-        free_ns: per processor when it is expected to be free, what was committed to it included.
+        free_ns: per processor when all that runs there or was committed to it is expected to have ended.
         active: by network the latest deadline that was asked of it, from the release on, and when.
     """
 
@@ -84,7 +100,6 @@ class Scheduler:
         self.policy, self._instead = policy, instead
         self.masks = list(masks)
         self.overlaps = [[q for q, other in enumerate(self.masks) if other & mask] for mask in self.masks]
-        self.widths = [mask.bit_count() for mask in self.masks]
         self.queue: list[Request] = []
         self.running: list[Dispatch] = []
         self.committed: list[Dispatch] = []
@@ -95,6 +110,8 @@ class Scheduler:
         self._shortest = Shortest()
         self._busy = self._blocked = 0
         self._number = 0
+        self._views: dict[Request, View] = {}
+        self._in_pieces = False
         self._started: list[Dispatch] = []
         self._dropped: list[Request] = []
 
@@ -151,14 +168,16 @@ class Scheduler:
         self._busy = self._blocked = 0
         self._started, self._dropped = [], []
         self.free_ns = array("q", [now_ns]) * len(self.masks)
+        self._views.clear()
         for one in self.running:
             self._busy |= self.masks[one.processor]
-            self._occupy(one.processor, one.end_ns)
+            self._occupy(self.free_ns, one.processor, one.end_ns)
+        self._in_pieces = any(one.border_ns for one in self.running)
         waiting, self.committed = self.committed, []
         for one in waiting:
-            free = max(self.free_ns[one.processor], now_ns)
             ns = one.request.network.expected(one.first, one.last, one.processor)
-            self._place(Dispatch(one.request, one.first, one.last, one.processor, free + ns, one.key))
+            one.end_ns = self.view(one.request).free_ns[one.processor] + ns
+            self._place(one)
         offered: set[Request] = set()
         dropped = -1
         while dropped < len(self._dropped):  # who is dropped makes room for later runs of the same network
@@ -212,21 +231,44 @@ class Scheduler:
 
     # What policies ask and say
 
-    def idle(self, processor: int) -> bool:
-        """Whether something can start on a processor now."""
-        return not (self._busy | self._blocked) & self.masks[processor]
+    def view(self, request: Request) -> View:
+        """The processors as they are for a request."""
+        if not self._in_pieces:
+            return View(self._busy, self.free_ns, self.masks)
+        if request not in self._views:
+            key = self._key(request)
+            busy, free, over = 0, array("q", [self.now_ns]) * len(self.masks), list(self.masks)
+            for one in self.running:
+                mask = self.masks[one.processor]
+                if one.border_ns and one.key > key and one.request.network is not request.network:
+                    self._occupy(free, one.processor, self.now_ns + one.border_ns)
+                    for other in self.overlaps[one.processor]:
+                        over[other] |= mask
+                else:
+                    self._occupy(free, one.processor, one.end_ns)
+                    busy |= mask
+            for one in self.committed:
+                self._occupy(free, one.processor, one.end_ns)
+            self._views[request] = View(busy, free, over)
+        return self._views[request]
+
+    def idle(self, request: Request, processor: int) -> bool:
+        """Whether a request can start on a processor now."""
+        busy = self.view(request).busy if self._in_pieces else self._busy
+        return not (busy | self._blocked) & self.masks[processor]
 
     def alive(self) -> set[Request]:
         """Who waits or runs."""
         return {*self.queue, *(one.request for one in (*self.running, *self.committed))}
 
     def any_idle(self) -> bool:
-        """Whether something can start anywhere."""
-        return any(map(self.idle, range(len(self.masks))))
+        """Whether something may be able to start anywhere."""
+        taken = self._blocked if self._in_pieces else self._busy | self._blocked
+        return any(not taken & mask for mask in self.masks)
 
     def shortest(self, request: Request, free_ns: array[int] | None = None) -> Choice:
         """The way on that ends a request soonest."""
-        free = self.free_ns if free_ns is None else free_ns
+        free = free_ns or (self.view(request).free_ns if self._in_pieces else self.free_ns)
         return self._shortest(request.network, request.unit, free, self.now_ns)
 
     def alone(self, network: Network, unit: int = 0) -> Choice:
@@ -235,12 +277,11 @@ class Scheduler:
 
     def take(self, request: Request, choice: Choice) -> None:
         """Give a request its processor: it starts there, or waits for it."""
-        tail = self.alone(request.network, request.unit).end_ns
-        key = self.policy.key(request, tail)
+        network, where = request.network, choice.processor
         self.queue.remove(request)
-        ns = request.network.expected(request.unit, choice.last, choice.processor)
-        free = self.free_ns[choice.processor]
-        self._place(Dispatch(request, request.unit, choice.last, choice.processor, free + ns, key))
+        end = self.view(request).free_ns[where] + network.expected(request.unit, choice.last, where)
+        border = network.border_ns.get(where, 0)
+        self._place(Dispatch(request, request.unit, choice.last, where, end, self._key(request), border))
 
     def block(self, processor: int) -> None:
         """Let nobody else start on a processor in this decision."""
@@ -275,19 +316,29 @@ class Scheduler:
         """Whether a request that would be dropped is to find out whether its network still takes so long."""
         return request.on_late == "drop" and request.network.dropped >= PROBED
 
+    def _key(self, request: Request) -> int:
+        """Where a request stands at the arbiter with what is left of it."""
+        return self.policy.key(request, self.alone(request.network, request.unit).end_ns)
+
     def _place(self, dispatch: Dispatch) -> None:
         mask = self.masks[dispatch.processor]
-        if (self._busy | self._blocked) & mask:
+        if not self.idle(dispatch.request, dispatch.processor):
             self.committed.append(dispatch)
             self._blocked |= mask
         else:
+            ns = dispatch.request.network.expected(dispatch.first, dispatch.last, dispatch.processor)
+            for one in self.running if self._in_pieces else ():
+                if self.masks[one.processor] & mask:
+                    one.end_ns += ns
+                    self._occupy(self.free_ns, one.processor, one.end_ns)
             self.running.append(dispatch)
             self._started.append(dispatch)
             self._busy |= mask
-        self._occupy(dispatch.processor, dispatch.end_ns)
+        self._in_pieces |= bool(dispatch.border_ns)
+        self._views.clear()
+        self._occupy(self.free_ns, dispatch.processor, dispatch.end_ns)
 
-    def _occupy(self, processor: int, until_ns: int) -> None:
-        free = self.free_ns
+    def _occupy(self, free: array[int], processor: int, until_ns: int) -> None:
         for other in self.overlaps[processor]:
             if free[other] < until_ns:
                 free[other] = until_ns

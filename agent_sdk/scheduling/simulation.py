@@ -1,10 +1,14 @@
-"""A mix under a policy in simulated time: the scheduler that an agent drives, on processors that only wait."""
+"""A mix under a policy in simulated time: the scheduler that an agent drives, on processors that only wait.
+
+A run in pieces claims its resources for each of them by its key, as at a device's arbiter.
+"""
 
 from __future__ import annotations
 
 import heapq
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
@@ -50,6 +54,15 @@ def simulate(
     return _Simulation(mix, networks, Scheduler(policy, masks), takes, seed, told).run()
 
 
+@dataclass(eq=False, slots=True)
+class _Claim:
+    """A subgraph at the arbiter, of which so many nanoseconds are left."""
+
+    dispatch: Dispatch
+    mask: int
+    left_ns: int
+
+
 class _Simulation:
     def __init__(
         self,
@@ -65,7 +78,9 @@ class _Simulation:
         self.draw = random.Random(seed)
         self.end_ns = round(mix.seconds * 1e9)
         self.order = count()
-        self.events: list[tuple[int, int, Stream | Dispatch]] = []
+        self.events: list[tuple[int, int, Stream | _Claim]] = []
+        self.claims: list[_Claim] = []
+        self.held = 0
         self.streams: dict[Request, Stream] = {}
         self.began: dict[Request, tuple[float, int]] = {}
         self.ended: list[Ended] = []
@@ -75,7 +90,7 @@ class _Simulation:
             if stream.arrival == "closed":
                 self._at(0, stream)
 
-    def _at(self, ns: int, what: Stream | Dispatch) -> None:
+    def _at(self, ns: int, what: Stream | _Claim) -> None:
         heapq.heappush(self.events, (ns, next(self.order), what))
 
     def run(self) -> list[Ended]:
@@ -87,15 +102,34 @@ class _Simulation:
             self.told(now, started, dropped)
             for dispatch in started:
                 self.began.setdefault(dispatch.request, (now / 1e6, dispatch.processor))
-                self._at(now + self.takes(dispatch), dispatch)
+                mask = self.scheduler.masks[dispatch.processor]
+                self.claims.append(_Claim(dispatch, mask, self.takes(dispatch)))
             for request in dropped:
                 self._over(request, now, dropped=True)
+            self._grant(now)
         return self.ended
 
-    def _happens(self, now: int, what: Stream | Dispatch) -> None:
-        if isinstance(what, Dispatch):
-            if self.scheduler.finished(what, self.takes(what)):
-                self._over(what.request, now, dropped=False)
+    def _grant(self, now: int) -> None:
+        """Whoever can has what it claims until its next border; the first that cannot reserves what it wants."""
+        taken, waiting = self.held, list[_Claim]()
+        for claim in sorted(self.claims, key=lambda one: one.dispatch.key):
+            if taken & claim.mask:
+                waiting.append(claim)
+            else:
+                self.held |= claim.mask
+                piece = min(claim.dispatch.border_ns or claim.left_ns, claim.left_ns)
+                claim.left_ns -= piece
+                self._at(now + piece, claim)
+            taken |= claim.mask
+        self.claims = waiting
+
+    def _happens(self, now: int, what: Stream | _Claim) -> None:
+        if isinstance(what, _Claim):
+            self.held &= ~what.mask
+            if what.left_ns:
+                self.claims.append(what)
+            elif self.scheduler.finished(what.dispatch, self.takes(what.dispatch)):
+                self._over(what.dispatch.request, now, dropped=False)
             return
         due = what.due_ms
         request = self.scheduler.submit(

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from agent_sdk.closing import Closes
 from agent_sdk.engine import Device, Executor, build_program
-from agent_sdk.engine.rest import starts_ns
 from agent_sdk.errors import ExecutionError, InputError, ProcessorError
 from agent_sdk.journey.catalogue import Plans
 from agent_sdk.journey.prepared import Prepared
@@ -91,7 +90,6 @@ class Together(Closes):
                 job = next(one for one in left if plan.jobs[one].model_hash == prepared.model.graph.model_hash)
                 left.remove(job)
                 self._executors.append(_opened(part_of(plan, job), prepared, services, device))
-            self._offsets = [starts_ns(executor.program) for executor in self._executors]
             feeds = [prepared.drawn.tried[0] for _, prepared in members]
             joint, apart = [], []
             for _ in range(ROUNDS):
@@ -129,7 +127,7 @@ class Together(Closes):
 
         def one(index: int) -> dict[str, Any]:
             executor = self._executors[index]
-            return dict(executor.run(feeds[index], key=epoch, offsets=self._offsets[index])[0])
+            return dict(executor.run(feeds[index], key=epoch, offsets=executor.starts_ns)[0])
 
         others: list[Future[dict[str, Any]]] = [self._threads.submit(one, index) for index in range(1, len(feeds))]
         try:

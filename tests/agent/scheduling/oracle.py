@@ -26,11 +26,15 @@ class Asked:
 
 @dataclass
 class World:
-    """Networks as ``{model: (units, {(first, last, processor): ns})}``, processors as sets of resources."""
+    """Networks as ``{model: (units, {(first, last, processor): ns})}``, processors as sets of resources.
+
+    ``borders`` says how long the pieces are that a model's run is in, by processor: it gives way to smaller keys.
+    """
 
     nets: dict
     sets: list[frozenset[int]]
     name: str
+    borders: dict = field(default_factory=dict)
     decisions: list = field(default_factory=list)
 
     def run(self, asked: list[Asked]) -> list:
@@ -43,6 +47,10 @@ class World:
         promised: list = []
         self.active: dict = {}
         self.in_a_row: dict[str, int] = {}
+        self.ends, self.first_key = {}, {}
+        computing: dict = {}
+        left: dict = {}
+        line: list = []
         while events:
             now = events[0][0]
             while events and events[0][0] == now:
@@ -51,30 +59,67 @@ class World:
                     queue.append(what)
                     if what.deadline is not None:
                         self.active[what.model] = (what.deadline - now, now)
+                elif left[what]:
+                    del computing[what]
+                    line.append(what)
                 else:
-                    run, _, last, _, _ = what
+                    run, _, last, _ = what
+                    del computing[what]
                     running.remove(what)
                     run.unit = last + 1
                     self.in_a_row[run.model] = 0
                     if run.unit < self.nets[run.model][0]:
                         queue.insert(0, run)
             for what in self._decide(now, queue, running, promised):
-                heapq.heappush(events, (what[4], order, what))
-                order += 1
+                left[what] = self._takes(what)
+                line.append(what)
+            line.sort(key=lambda what: self.first_key[what])
+            wanted: set = set().union(*(self.sets[what[3]] for what in computing))
+            for what in list(line):
+                if not wanted & self.sets[what[3]]:
+                    step = min(self._border(what) or left[what], left[what])
+                    left[what] -= step
+                    computing[what] = True
+                    line.remove(what)
+                    heapq.heappush(events, (now + step, order, what))
+                    order += 1
+                wanted |= self.sets[what[3]]
         return self.decisions
+
+    def _takes(self, what):
+        run, first, last, where = what
+        return self.nets[run.model][1][first, last, where]
+
+    def _border(self, what):
+        return self.borders.get((what[0].model, what[3]), 0)
+
+    def _key(self, run):
+        due = run.release + PATIENCE if run.deadline is None else run.deadline
+        rest = self._best(run, [0] * len(self.sets), 0)[0]
+        return {"fifo": run.release, "least_slack": due - rest}.get(self.name, due)
+
+    def _yields(self, what, run):
+        return self._border(what) and self.first_key[what] > self._key(run) and what[0].model != run.model
+
+    def _free(self, run):
+        """Per processor when it is free for a run: those that give way to it are at their borders then."""
+        free = [self.now] * len(self.sets)
+        for what in (*self.running, *self.promised):
+            at_border = what in self.running and self._yields(what, run)
+            until = self.now + self._border(what) if at_border else self.ends[what]
+            for other, resources in enumerate(self.sets):
+                if resources & self.sets[what[3]]:
+                    free[other] = max(free[other], until)
+        return free
 
     def _decide(self, now, queue, running, promised):
         self.now, self.queue, self.running = now, queue, running
-        self.taken: set[int] = set()
-        self.free = [now] * len(self.sets)
+        self.blocked: set[int] = set()
         self.new: list = []
-        for what in running:
-            self.taken |= self.sets[what[3]]
-            self._hold(what[3], what[4])
         before, self.promised = list(promised), promised
         promised.clear()
-        for run, first, last, where, _ in before:
-            self._give(run, first, last, where)
+        for what in before:
+            self._give(*what)
         old = [run for run in queue if self._since(run) <= now - LONG_AGO]
         young = [run for run in queue if self._since(run) > now - LONG_AGO]
         for group in (old, young):
@@ -82,30 +127,36 @@ class World:
                 getattr(self, self.name)(list(group))
                 for run in group if group is old else ():
                     if run in queue:
-                        self.taken |= self.sets[self._best(run, [0] * len(self.sets), 0)[2]]
+                        self.blocked |= self.sets[self._best(run, [0] * len(self.sets), 0)[2]]
         return self.new
 
     def _since(self, run):
         return run.release if run.deadline is None else run.deadline
 
-    def _hold(self, where, until):
-        for other, resources in enumerate(self.sets):
-            if resources & self.sets[where]:
-                self.free[other] = max(self.free[other], until)
+    def _idle(self, run, where):
+        there = (what for what in self.running if self.sets[what[3]] & self.sets[where])
+        return not self.blocked & self.sets[where] and all(self._yields(what, run) for what in there)
 
-    def _idle(self, where):
-        return not self.taken & self.sets[where]
+    def _somewhere(self):
+        """Whether anything is idle, or may give way."""
+        full = self.blocked.union(*(self.sets[what[3]] for what in self.running))
+        breakable = any(self._border(what) for what in (*self.running, *self.promised))
+        return any(not (self.blocked if breakable else full) & resources for resources in self.sets)
 
     def _give(self, run, first, last, where):
-        what = (run, first, last, where, self.free[where] + self.nets[run.model][1][first, last, where])
-        if self._idle(where):
+        what = (run, first, last, where)
+        self.ends[what] = self._free(run)[where] + self._takes(what)
+        self.first_key.setdefault(what, self._key(run))
+        if self._idle(run, where):
+            for other in self.running:
+                if self.sets[other[3]] & self.sets[where]:
+                    self.ends[other] += self._takes(what)
             self.new.append(what)
             self.running.append(what)
             self.decisions.append((self.now, run.number, first, last, where))
         else:
             self.promised.append(what)
-        self.taken |= self.sets[where]
-        self._hold(where, what[4])
+            self.blocked |= self.sets[where]
 
     def _take(self, run, last, where):
         self.queue.remove(run)
@@ -147,17 +198,17 @@ class World:
         """As its name says."""
         for run in group:
             end, last, where, _ = self._best(run, [0] * len(self.sets), 0)
-            if self._lost(run, self.free[where] + end):
+            if self._lost(run, self._free(run)[where] + end):
                 continue
-            if self._idle(where):
+            if self._idle(run, where):
                 self._take(run, last, where)
             else:
-                self.taken |= self.sets[where]
+                self.blocked |= self.sets[where]
 
     def shortest_expected_latency(self, group):
         """As its name says."""
         while group:
-            ends = [self._best(run, self.free, self.now) for run in group]
+            ends = [self._best(run, self._free(run), self.now) for run in group]
             at = max(range(len(group)), key=lambda index: (ends[index][0], -index))
             run = group.pop(at)
             if not self._lost(run, ends[at][0]):
@@ -165,7 +216,7 @@ class World:
 
     def heft(self, group):
         """As its name says."""
-        while any(map(self._idle, range(len(self.sets)))) and group:
+        while self._somewhere() and group:
             waits = [0] * len(self.sets)
             passed: list[Asked] = []
             while True:
@@ -173,7 +224,7 @@ class World:
                 for run in group:
                     if run in passed:
                         continue
-                    free = [a + b for a, b in zip(self.free, waits, strict=True)]
+                    free = [a + b for a, b in zip(self._free(run), waits, strict=True)]
                     others = [*self.queue, *(what[0] for what in (*self.running, *self.promised))]
                     for other in dict.fromkeys(others):
                         if other is not run and other.then:
@@ -186,7 +237,7 @@ class World:
                 table = self.nets[run.model][1]
                 if self._lost(run, end):
                     break
-                if self._idle(where):
+                if self._idle(run, where):
                     run.then = then and (then[2], table[then])
                     self._take(run, last, where)
                     break
@@ -196,13 +247,13 @@ class World:
 
     def least_slack(self, group):
         """As its name says."""
-        ends = {run: self._best(run, self.free, self.now)[0] for run in group}
+        ends = {run: self._best(run, self._free(run), self.now)[0] for run in group}
         slack = {run: BIG * 9 if run.deadline is None else run.deadline - ends[run] for run in group}
         for run in sorted(group, key=lambda one: (slack[one], group.index(one))):
-            end, last, where, _ = self._best(run, self.free, self.now)
-            if not self._lost(run, end) and self._idle(where):
+            end, last, where, _ = self._best(run, self._free(run), self.now)
+            if not self._lost(run, end) and self._idle(run, where):
                 self._take(run, last, where)
-                if not any(map(self._idle, range(len(self.sets)))):
+                if not self._somewhere():
                     return
 
     def earliest_deadline(self, group):
@@ -210,47 +261,52 @@ class World:
         behind = []
         due = {run: run.deadline if run.deadline is not None else run.release + PATIENCE for run in group}
         for run in sorted(group, key=lambda one: (one.deadline is None, due[one], group.index(one))):
-            if not any(map(self._idle, range(len(self.sets)))):
+            if not self._somewhere():
                 return
             limit = BIG * 9 if run.deadline is None else run.deadline
-            fits = [one for one in self._wholes(run) if one[1] <= limit and self._idle(one[2])]
+            fits = [one for one in self._wholes(run) if one[1] <= limit and self._idle(run, one[2])]
             fits.sort(key=lambda one: one if run.deadline is not None else one[1:])
             kind = [one for one in fits if self._considerate(run, one)] or fits
-            end, last, where, _ = self._best(run, self.free, self.now)
+            end, last, where, _ = self._best(run, self._free(run), self.now)
             if kind:
                 self._take(run, self.nets[run.model][0] - 1, kind[0][2])
             elif end > limit:
                 behind.append(run)
-            elif self._idle(where):
+            elif self._idle(run, where):
                 self._take(run, last, where)
             elif run.deadline is not None:
-                self.taken |= self.sets[where]
+                self.blocked |= self.sets[where]
         for run in behind:
-            end, last, where, _ = self._best(run, self.free, self.now)
+            end, last, where, _ = self._best(run, self._free(run), self.now)
             if self._lost(run, end):
                 continue
-            idle = sorted(one for one in self._wholes(run) if self._idle(one[2]))
+            idle = sorted(one for one in self._wholes(run) if self._idle(run, one[2]))
             if idle and not (run.on_late == "drop" and self.in_a_row.get(run.model, 0) >= 16):
                 self._take(run, self.nets[run.model][0] - 1, idle[0][2])
-            elif self._idle(where):
+            elif self._idle(run, where):
                 self._take(run, last, where)
 
     def _wholes(self, run):
         units, table = self.nets[run.model]
         found = [(where, table.get((0, units - 1, where))) for where in range(len(self.sets))]
-        return [
-            (ns * len(self.sets[where]), self.free[where] + ns, where)
-            for where, ns in found
-            if ns is not None and not run.unit
-        ]
+        free = self._free(run)
+
+        def cores(where):
+            there = [what for what in self.running if self.sets[what[3]] & self.sets[where]]
+            return len(self.sets[where].union(*(self.sets[what[3]] for what in there if self._yields(what, run))))
+
+        return [(ns * cores(where), free[where] + ns, where) for where, ns in found if ns is not None and not run.unit]
 
     def _considerate(self, run, option):
+        border = self.borders.get((run.model, option[2]), 0)
+        due = run.release + PATIENCE if run.deadline is None else run.deadline
         for model, (deadline, at) in self.active.items():
             if model == run.model or at + 10 * deadline < self.now:
                 continue
+            wait = border if border and self.now + deadline < due else option[1] - self.now
             units, table = self.nets[model]
             if not any(
-                table[0, units - 1, where] + (option[1] - self.now) * bool(resources & self.sets[option[2]]) <= deadline
+                table[0, units - 1, where] + wait * bool(resources & self.sets[option[2]]) <= deadline
                 for where, resources in enumerate(self.sets)
                 if (0, units - 1, where) in table
             ):

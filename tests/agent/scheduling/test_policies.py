@@ -60,14 +60,18 @@ def random_mix(draw: random.Random, models: list[str]) -> Mix:
 
 
 @pytest.mark.parametrize("name", list(POLICIES))
-@pytest.mark.parametrize("groups", [False, True])
-def test_decisions_are_those_of_an_independent_simulation(name: str, groups: bool) -> None:
-    """Each policy decides as its definition does, over random mixes, on distinct processors and on core groups."""
+@pytest.mark.parametrize(("groups", "pieces"), [(False, False), (True, False), (True, True)])
+def test_decisions_are_those_of_an_independent_simulation(name: str, groups: bool, pieces: bool) -> None:
+    """Each policy decides as its definition does, over random mixes, on distinct processors and on core groups, where
+    runs may be in pieces.
+    """
     for seed in range(MIXES):
         draw = random.Random(f"{name}{groups}{seed}")
         masks = [1, 2, 4, 8, 3, 12, 15] if groups else [1 << index for index in range(draw.randint(1, 4))]
         most = 1 if groups else 4
         networks = {model: random_network(model, draw, len(masks), most) for model in "abc"}
+        for own in networks.values() if pieces else ():
+            own.border_ns = {where: draw.randint(1, 4 * MS) for where in range(len(masks)) if draw.random() < 0.8}
         # NOTE: measured latencies change what is expected; here what is expected is what it takes, so nothing changes.
         mix = random_mix(draw, list(networks))
         found: list[tuple[int, int, int, int, int | None]] = []
@@ -97,7 +101,8 @@ def test_decisions_are_those_of_an_independent_simulation(name: str, groups: boo
         simulate(mix, networks, masks, policy(name), seed=seed, told=told)
         sets = [frozenset(bit for bit in range(8) if mask >> bit & 1) for mask in masks]
         nets = {model: (own.units, own.latency_ns) for model, own in networks.items()}
-        wanted = World(nets, sets, name).run(asked)
+        borders = {(model, where): ns for model, own in networks.items() for where, ns in own.border_ns.items()}
+        wanted = World(nets, sets, name, borders).run(asked)
 
         def flat(decisions: list) -> list:
             return sorted(decisions, key=lambda one: (*one[:4], one[4] is None, one[4] or 0))

@@ -52,9 +52,9 @@ def test_parts_keep_the_order_and_times_of_the_plan(agent: Agent, sessions: list
     with agent.together(*sessions) as together:
         parts = [part_of(together.plan, job) for job in range(2)]
         assert sorted(step.id for part in parts for step in part.steps) == sorted(together.plan.order)
-        for executor, offsets in zip(together._executors, together._offsets, strict=True):
+        for executor in together._executors:
             begun = {own.index: own.start_us for own in executor.program.segments}
-            for row, keys in zip(executor.program.by_lane, offsets, strict=True):
+            for row, keys in zip(executor.program.by_lane, executor.starts_ns, strict=True):
                 assert list(keys) == sorted(keys)
                 for work, key in zip(row, keys, strict=True):
                     assert work.index < 0 or key == round(begun[work.index] * 1e3)

@@ -1,8 +1,6 @@
-"""When a plan starts each piece of work, and what is left of the run then: offsets of keys at the arbiter."""
+"""When a plan starts each piece of work: offsets of keys at the arbiter."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 
@@ -11,22 +9,12 @@ from agent_sdk.engine.program import Program, ProgramSegment
 
 def starts_ns(program: Program) -> tuple[np.ndarray, ...]:
     """Per lane and piece of work when the plan starts it, nanoseconds from the start of the plan."""
-    return _per_work(program, lambda start_us: start_us)
-
-
-def rest_ns(program: Program) -> tuple[np.ndarray, ...]:
-    """Per lane and piece of work, minus what is left of the run when it begins, nanoseconds."""
-    end = max((own.finish_us for own in program.segments), default=0.0)
-    return _per_work(program, lambda start_us: start_us - end)
-
-
-def _per_work(program: Program, value: Callable[[float], float]) -> tuple[np.ndarray, ...]:
     end = max((own.finish_us for own in program.segments), default=0.0)
     found = []
     for row in program.by_lane:
         at, keys = end, []
         for work in reversed(row):  # what only copies is as urgent as what follows it in its queue
             at = work.start_us if isinstance(work, ProgramSegment) else at
-            keys.append(round(value(at) * 1e3))
+            keys.append(round(at * 1e3))
         found.append(np.array(keys[::-1], np.int64))
     return tuple(found)

@@ -1,0 +1,110 @@
+"""A network cut into pieces on a core group: where it is cut, what it answers, and who steps in at its borders."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from agent_sdk import Agent
+from agent_sdk.engine import Device
+from agent_sdk.engine.single import whole_run
+from agent_sdk.model import read_model
+from agent_sdk.model.feeds import draw
+from agent_sdk.scheduling import groups
+from agent_sdk.scheduling.groups import PIECE_US, borders
+from agent_sdk.scheduling.network import Network
+from agent_sdk.scheduling.policies import policy
+from agent_sdk.scheduling.scheduler import Scheduler
+from hope_schema import merge
+from tests.agent.models import chain_model
+from tests.agent.test_session_shapes import until
+
+MS = 1_000_000
+CHAIN = chain_model(4, 8, 4, 8, 4).SerializeToString()
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "inception_v1", "resnet50"])
+def test_a_network_is_cut_where_one_tensor_crosses(name: str) -> None:
+    """At every border one tensor is made before it and read behind it; the longer the network, the more borders."""
+    graph = read_model(name).graph
+    super_ops = merge(graph)
+    counts = []
+    for us in (1.9 * PIECE_US, 5 * PIECE_US, 1e6 * PIECE_US):
+        cut = borders(graph, us)
+        counts.append(len(cut))
+        for border in cut:
+            made = {out for each in super_ops[:border] for out in each.outputs}
+            assert len(made & {read for each in super_ops[border:] for read in each.inputs}) == 1
+    assert counts[0] == 0
+    assert 0 < counts[1] <= 5
+    assert counts[1] < counts[2]
+
+
+def test_pieces_compute_what_the_whole_computes(core: Device) -> None:
+    """A run in pieces is a segment for each, in order of the planned times, and its answer is the whole's."""
+    model = read_model("squeezenet")
+    feed = draw(model, 0)
+    name = next(iter(core.processors))
+    cut = borders(model.graph, 5 * PIECE_US)
+    with (
+        whole_run(model, core.processors[name], core) as whole,
+        whole_run(model, core.processors[name], core, borders=cut, latency_us=5 * PIECE_US) as pieces,
+    ):
+        segments = pieces.program.segments
+        assert len(whole.program.segments) == 1
+        assert [segment.steps[0] for segment in segments] == [0, *cut]
+        assert all(one.finish_us == other.start_us for one, other in pairwise(segments))
+        assert segments[-1].finish_us == pytest.approx(5 * PIECE_US)
+        wanted = whole.run(feed)[0]
+        for out, value in pieces.run(feed)[0].items():
+            assert np.allclose(value, wanted[out], atol=1e-4)
+
+
+def test_who_is_more_urgent_steps_in_at_a_border() -> None:
+    """A run in pieces gives way to an earlier deadline, on as many cores as it has, and ends later; not to a later."""
+    short = Network("short", 1, 3, {(0, 0, 0): 9 * MS, (0, 0, 1): 9 * MS, (0, 0, 2): 6 * MS})
+    long = Network("long", 1, 3, {(0, 0, 2): 50 * MS})
+    for border, deadline, starts in ((2, 20, True), (2, 400, False), (0, 20, False), (2, 7, False)):
+        long.border_ns = {2: border * MS}
+        scheduler = Scheduler(policy("earliest_deadline"), [1, 2, 3])
+        scheduler.submit(long, 0, deadline_ns=200 * MS)
+        running = scheduler.decide(0)[0][0]
+        scheduler.submit(short, MS, deadline_ns=(deadline + 1) * MS, on_late="drop")
+        started, dropped = scheduler.decide(MS)
+        assert bool(started) is starts
+        assert bool(dropped) is (deadline == 7)
+        if starts:
+            assert (started[0].processor, started[0].end_ns) == (2, (1 + 2 + 6) * MS)
+            assert running.end_ns == 56 * MS
+
+
+def test_an_urgent_job_is_answered_while_a_long_one_is_under_way(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both stand at the arbiter at once for the same cores, the urgent one by the smaller key, and both are right."""
+    monkeypatch.setattr(groups, "PIECE_US", 0.0)
+    monkeypatch.setattr(groups, "CUT", float("inf"))
+    with (
+        agent.load(CHAIN, background=False) as long,
+        agent.load(CHAIN, background=False) as urgent,
+    ):
+        for session in (long, urgent):
+            agent.spread(session)
+            assert all(agent.jobs._members[session.plans].network.border_ns.values())
+        member = agent.jobs._members[long.plans]
+        cores = [len(own.spec.resources) for own in agent.device.processors.values()]
+        widest = max(member.executors, key=lambda index: cores[index])
+        for index in set(member.executors) - {widest}:
+            member.executors.pop(index).close()
+            member.network.forget(index)
+        feed = dict(long.draw())
+        with agent.device.held(*agent.device.processors.values()):
+            first = agent.submit(long, feed, deadline_ms=120_000)
+            second = agent.submit(urgent, feed, deadline_ms=60_000)
+            until(lambda: agent.device.arbiter.waiting == 2)
+            keys = [one.key for one in agent.jobs._scheduler.running]
+        answers = [job.result(60) for job in (first, second)]
+        assert len(keys) == 2
+        assert keys[1] < keys[0]
+        for name, value in long.reference.outputs(feed).items():
+            assert all(np.allclose(answer[name], value, atol=1e-4) for answer in answers)
