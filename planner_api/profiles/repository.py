@@ -27,6 +27,8 @@ from planner_api.db.upsert import ignoring, insert_or_ignore, upserting
 Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
 KEEP_ASSIGNMENTS = timedelta(days=1)
 """How long it is remembered that a device did not deliver what it was asked for."""
+HEEDED = 100
+"""Assignments of others that one question heeds."""
 KEEP_VERSIONS = timedelta(hours=1)
 """How long a version stays that no plan rests on (yet)."""
 
@@ -363,15 +365,19 @@ async def lock(session: WriteSession, profile_id: int) -> None:
 
 async def assigned_elsewhere(
     session: AsyncSession, profile_id: int, device_id: str, between: tuple[datetime, datetime]
-) -> Sequence[bytes]:
-    """Return the figures that other devices are measuring just now: their assignments end within these moments."""
-    query = select(AssignmentRow.figures).where(
+) -> bytes:
+    """Return the figures, one after the other, that other devices are measuring just now: their assignments end within
+    these moments. Of very many devices it is those that were asked last.
+    """
+    elsewhere = (
         AssignmentRow.profile_id == profile_id,
         AssignmentRow.device_id != device_id,
         AssignmentRow.expires_at > between[0],
         AssignmentRow.expires_at <= between[1],
     )
-    return list(await session.scalars(query))
+    newest = AssignmentRow.expires_at.desc(), AssignmentRow.device_id
+    query = select(AssignmentRow.figures).where(*elsewhere).order_by(*newest).limit(HEEDED)
+    return b"".join(await session.scalars(query))
 
 
 async def undelivered(session: AsyncSession, profile_id: int, device_id: str) -> int:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import msgspec
+import numpy as np
 
 from hope_schema import MissingRequest, UploadReceipt
 from planner_api.compression import zstd
@@ -41,6 +42,8 @@ LOOK_S, LOOK_MEMORY_BYTES = 30.0, 512 * 2**20
 """Time and memory that a child may take for a larger one."""
 ATTEMPTS = 3
 """How often a question is looked into while others are asked for the same."""
+MOST_ASSIGNED = 10_000
+"""Figures of one assignment that others are not asked for meanwhile."""
 MOST_HALVED = 10
 """How often the time for an assignment is halved at most."""
 REMEMBERED_CALLERS = 20_000
@@ -216,7 +219,7 @@ class Profiles:
                 name=f"{head.uploads}-{head.updated_at}",
                 version=head.version,
                 snapshot=snapshot or b"",
-                taken=b"".join(others),
+                taken=others,
             )
             lack = await self._look(asked, caller.name, known, charge)
             if await self._assign(request, profile_id, asked, lack, last=attempt == ATTEMPTS - 1):
@@ -270,14 +273,16 @@ class Profiles:
             await repository.lock(session, profile_id)
             if request.max_items is not None and not last:
                 others = await repository.assigned_elsewhere(session, profile_id, request.device_id, (now, until))
-                before = set(_hashes(asked.taken))
-                if any(each not in before for each in _hashes(b"".join(others)) if each in set(_hashes(lack.unknown))):
+                if others != asked.taken and await asyncio.to_thread(meets, others, asked.taken, lack.unknown):
                     return False
             undelivered = await repository.undelivered(session, profile_id, request.device_id)
             lease = (until - now) / 2 ** min(undelivered, MOST_HALVED)
-            await repository.assign(session, profile_id, request.device_id, lack.hashes, now + lease, undelivered)
+            figures = lack.hashes[: 8 * MOST_ASSIGNED]
+            await repository.assign(session, profile_id, request.device_id, figures, now + lease, undelivered)
         return True
 
 
-def _hashes(packed: bytes) -> list[bytes]:
-    return [packed[at : at + 8] for at in range(0, len(packed), 8)]
+def meets(others: bytes, before: bytes, unknown: bytes) -> bool:
+    """Whether ``others``, hashes of figures, and not ``before`` have one of ``unknown``."""
+    new, old, mine = (np.frombuffer(packed, np.uint64) for packed in (others, before, unknown))
+    return bool(np.isin(np.setdiff1d(new, old), mine).any())

@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 from sqlalchemy import select, update
 
 from hope_schema import Missing, MissingLatency
+from hope_schema.base import MAX_ROWS
 from planner_api.db.tables import AssignmentRow, InboxRow
-from planner_api.profiles import service
+from planner_api.profiles import repository, service
 from planner_api.profiles.folding import Folder, estimate
 from planner_api.profiles.statistics import Statistics, device_hash, ranks
 from tests.planner.samples import (
@@ -115,6 +118,43 @@ def test_who_delivers_nothing_is_waited_for_less(api: Api) -> None:
     api.post("/models", other, **honest)
     assert api.missing(other, "honest", honest, max_items=1000).latencies
     assert lease_s(api, "honest") > 540
+
+
+HASHES = st.lists(st.integers(0, 6), max_size=8)
+
+
+@hypothesis.given(others=HASHES, before=HASHES, unknown=HASHES)
+def test_what_others_were_asked_meanwhile(others: list[int], before: list[int], unknown: list[int]) -> None:
+    """Others were asked for the same meanwhile where a figure of theirs is new and one of mine."""
+    packed = [np.array(each, np.uint64).tobytes() for each in (others, before, unknown)]
+    assert service.meets(*packed) == any(each in unknown and each not in before for each in others)
+
+
+def test_two_who_ask_for_everything_are_compared_once() -> None:
+    """As many figures as there may be, asked of two devices at once, are compared without one loop in another."""
+    mine, theirs = (np.arange(start, start + MAX_ROWS, dtype=np.uint64).tobytes() for start in (0, MAX_ROWS))
+    assert not service.meets(theirs, b"", mine)
+    assert service.meets(theirs + mine[:8], theirs, mine)
+
+
+@pytest.mark.planner(tokens_required=True)
+def test_an_assignment_holds_so_many_figures(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much devices are asked for, and however many of them, one question reads a bounded part of it."""
+    monkeypatch.setattr(service, "MOST_ASSIGNED", 3)
+    monkeypatch.setattr(repository, "HEEDED", 2)
+    names = [f"device-{number}" for number in range(4)]
+    tokens = {name: enrolled(api, name) for name in names}
+    api.post("/models", GRAPH, **tokens[names[0]])
+    for name in names:
+        assert len(api.missing(GRAPH, name, tokens[name]).latencies) > 3
+
+    async def heeded() -> bytes:
+        async with api.app.planner.database.read() as session:
+            (profile_id,) = set(await session.scalars(select(AssignmentRow.profile_id)))
+            between = api.app.planner.profiles._assigned()
+            return await repository.assigned_elsewhere(session, profile_id, "nobody", between)
+
+    assert len(api.await_(heeded)) == 2 * 3 * 8
 
 
 def test_large_questions_are_answered_by_a_child(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
