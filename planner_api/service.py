@@ -15,6 +15,7 @@ from planner_api.jobs import repository as jobs
 from planner_api.jobs.chores import end, keep_doing
 from planner_api.memory import give_back
 from planner_api.plans.repository import count_by_status
+from planner_api.prediction import lines
 from planner_api.profiles import oversight
 from planner_api.profiles.repository import count_waiting
 from planner_api.rollout import counting
@@ -62,6 +63,7 @@ class Service(Planner):
 
     async def start(self) -> None:
         """Start as every planner does, then begin to listen, to keep house and, where nobody else does, to solve."""
+        lines.load()
         await super().start()
         await self.news.start()
         await self.tokens.start()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -82,11 +83,20 @@ class Lines:
         return max(LEAST_US, float(np.dot(known, terms(op))))
 
 
-def _fit(rows: FloatArray, us: FloatArray) -> tuple[float, ...]:
-    """Non-negative least squares on relative errors, reweighted so that wild figures bend it little."""
-    # NOTE: imported here: half a second and 40 MB that who only predicts, or plans what was measured, never needs.
+def load() -> Any:
+    """Import what fits lines: half a second and 40 MB that who only predicts, or plans what was measured, never needs.
+
+    A process whose threads may fit at once calls this before it has any: threads that import one package wait for each
+    other, in a circle too.
+    """
     from scipy.optimize import nnls
 
+    return nnls
+
+
+def _fit(rows: FloatArray, us: FloatArray) -> tuple[float, ...]:
+    """Non-negative least squares on relative errors, reweighted so that wild figures bend it little."""
+    nnls = load()
     relative, weight = rows / us[:, None], np.ones(len(us))
     solution = np.zeros(rows.shape[1])
     for _ in range(PASSES):

@@ -1,0 +1,98 @@
+"""What strangers send is not kept, and what requests need is loaded before the first of them."""
+
+from __future__ import annotations
+
+import gc
+import json
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner_api.console.session import COOKIE
+from planner_api.devices import guard
+from tests.planner.samples import Api, bearer, chain, enrol, missing_request, serving
+
+GUESSES = 40
+
+
+def holding(root: Any, text: str) -> list[str]:
+    """Every string and every bytes that can be reached from an object and in which a text stands."""
+    found, seen, queue = [], set(), [root]
+    while queue:
+        for one in gc.get_referents(queue.pop()):
+            if isinstance(one, str | bytes):
+                if text in (one if isinstance(one, str) else one.decode("latin-1")):
+                    found.append(repr(one)[:200])
+            elif id(one) not in seen and not isinstance(one, type(sys)):
+                seen.add(id(one))
+                queue.append(one)
+    return found
+
+
+def guess(api: Api, kind: str, drawn: str) -> int:
+    """Send something that looks like a secret; return the status of the answer."""
+    match kind:
+        case "token":
+            return api.client.get("/fleet", headers=bearer(drawn + "x" * 200)).status_code
+        case "claim":
+            return int(enrol(api, drawn + "x" * 200, "device-1").status_code)
+    cookie = {"cookie": f"{COOKIE}={drawn}{'x' * (43 - len(drawn))}"}
+    return api.client.get("/console", headers=cookie, follow_redirects=False).status_code
+
+
+def test_what_strangers_send_is_kept_nowhere(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tokens, claims and cookies that nobody gave out the planner holds no byte afterwards, and of few a digest."""
+    monkeypatch.setattr(guard, "UNKNOWN_S", 600.0)
+    with serving(sqlite_url, works=(), tokens_required=True) as api:
+        drawn = secrets.token_hex(8)
+        statuses = {
+            guess(api, kind, f"{drawn}-{number}-") for kind in ("token", "claim", "cookie") for number in range(GUESSES)
+        }
+        assert statuses <= {303, 401, 429}
+        api.client.get("/healthz")
+        gc.collect()
+        assert holding(api.app, f"{drawn}-") == []
+        tokens = api.app.planner.tokens
+        assert not tokens._known
+        assert {len(each) for each in tokens._unknown} == {64}
+
+
+PROGRAM = """
+import json, sys
+from fastapi.testclient import TestClient
+from planner_api.app import create_app
+from planner_api.cli import serve
+from planner_api.settings import Settings
+found = set()
+with TestClient(create_app(Settings(database_url=sys.argv[1], worker_in_process=False))) as client:
+    client.get("/healthz")
+    sys.addaudithook(lambda event, given: found.add(given[0]) if event == "import" else None)
+    for method, path, body in json.loads(sys.argv[2]):
+        answer = client.request(method, path, content=body, headers={"content-type": "application/json"})
+        assert answer.status_code < 300, answer.text
+print(json.dumps(sorted(found)))
+"""
+"""Serve these requests, and print what was imported meanwhile."""
+
+
+def test_requests_import_nothing(sqlite_url: str) -> None:
+    """Whatever requests need was imported before the first: threads that import at once wait for each other."""
+    known, other = chain(30), chain(40)
+    with serving(sqlite_url) as api:
+        api.learn(known)
+        api.profile()
+    question = missing_request(other, max_items=10).model_dump_json(exclude_none=True)
+    requests = [
+        ("POST", "/models", other.model_dump_json()), ("POST", "/profiles/missing", question), ("GET", "/fleet", ""),
+        ("GET", "/fleet/plans", ""), ("GET", "/console", ""), ("GET", "/console/plans", ""), ("GET", "/metrics", ""),
+        ("GET", "/audit/proof", ""), ("GET", "/readyz", ""),
+    ]  # fmt: skip
+    program = [sys.executable, "-c", PROGRAM, sqlite_url, json.dumps(requests)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
+    ours = {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])} - sys.stdlib_module_names
+    assert ours == set()
