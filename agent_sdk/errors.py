@@ -1,45 +1,4 @@
-"""The agent's errors as one tree.
-
-.. code-block:: text
-
-    HopeError
-    ├── InputError (ValueError)            what the caller gave cannot be used; the CLI exits with 2
-    │   ├── ModelError                     no such file, not ONNX, cut off, contradictory, too large
-    │   │   ├── OpenShapeError             an input's shape is open, and none was given
-    │   │   └── UnplannableError           well formed, but nothing of it can be planned; a runtime may run it whole
-    │   ├── UnknownNameError               a model, processor or method that does not exist, with suggestions
-    │   ├── PlanMismatchError              a plan for another model, or naming processors this device lacks
-    │   ├── IllegalPlanError               a plan that contradicts the model: an op missing, an order that cannot run
-    │   └── FeedError                      run() was given wrong names, shapes or element types
-    ├── PlannerError                       the planner could not help
-    │   ├── PlannerUnavailableError        unreachable, timed out or overloaded after every retry
-    │   ├── PlannerProtocolError           it answered, but not what the contract says (too large, not JSON, ...)
-    │   └── PlannerStatusError             it refused; carries ``status``, ``type``, ``retry_after_s``
-    │       ├── RedirectedError            3xx: never followed, because it could carry the token to a stranger
-    │       ├── BadRequestError            400, 413, 415, 422
-    │       ├── AuthenticationError        401
-    │       ├── PermissionDeniedError      403
-    │       ├── NotFoundError              404, 410
-    │       │   └── ModelUnknownError      404 ``urn:hope:model-unknown``: send the graph first
-    │       ├── ConflictError              409
-    │       ├── RateLimitedError           429
-    │       └── ServerError                5xx
-    ├── NotWantedError                     nobody waits any more for what was being done
-    ├── RefusedError                       a request to this agent's server that is not served; carries ``status``
-    └── ExecutionError                     a plan was being carried out and failed
-        ├── SegmentFailedError             a segment raised; says which processor and ops, the cause is chained
-        ├── RunTimeoutError                the watchdog ended a run
-        ├── DroppedError                   it could not have made its deadline, and was given up before it began
-        ├── QueueFullError                 too many runs wait already
-        ├── DeviceClosedError              the device was closed, or a processor is stuck in an earlier run
-        └── ProcessorError                 a runtime refused, died or silently ran elsewhere
-            ├── UnsupportedOp              it cannot run an op here (the profiler records it explicitly)
-            ├── CompilationFailed          it refused a segment for another reason
-            ├── SilentFallback             it took a segment but would run it elsewhere
-            ├── WrongOutput                a segment returned a shape or type that the graph does not declare
-            ├── OutOfMemory                a buffer or a segment did not fit, into memory or on the disk
-            └── ProcessorLost              it failed while running, the device is gone, or the system refused a file
-"""
+"""The agent's errors, one tree below ``HopeError``; a class says what is wrong, its message what to do about it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from agent_sdk.measure.profiler import profile
 from agent_sdk.model import Model
 from agent_sdk.model.feeds import draw
 from agent_sdk.model.weights import GRAPH_FILE, LightModels
-from agent_sdk.runtimes.base import Package
+from agent_sdk.runtimes.base import Package, Processor
 from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from hope_schema import Missing, ModelGraph, Observations, Plan
@@ -76,10 +76,10 @@ class RunPlan(Contract):
 
 
 class Measure(Contract):
-    """Measure what is missing of the model in a folder."""
+    """Measure what is missing of the model in a folder, where it is not at hand."""
 
     kind: Literal["measure"] = "measure"
-    model: str
+    model: str = ""
     processors: tuple[Label, ...]
     missing: Missing
     soc: str
@@ -198,18 +198,7 @@ class Bench:
                         executor.run(feed.read(), timeout_s=RUN_S)
                 return Reply()
             case Measure():
-                device = self._device(request.processors)
-                found = profile(
-                    self._model(request.model),
-                    [device.processors[name] for name in request.processors],
-                    request.missing,
-                    soc=request.soc,
-                    frequency=request.frequency,
-                    device_id=request.device_id,
-                    budget_s=request.budget_s,
-                    progress=step,
-                )
-                return Reply(observations=found)
+                return measure(request, self._model(request.model), self._device(request.processors).processors, step)
 
     @cached_property
     def _frozen(self) -> FrozenGraphs:
@@ -251,6 +240,23 @@ class Bench:
             self._loaded = None
             self._loaded = key, _COMPILE[request.runtime](request.file, request.target)
         return self._loaded[1]
+
+
+def measure(
+    request: Measure, model: Model, processors: Mapping[str, Processor], step: Callable[[str], None] = lambda _: None
+) -> Reply:
+    """Measure what is missing of a model. Raises whatever a runtime raises, and what ``step`` raises."""
+    found = profile(
+        model,
+        [processors[name] for name in request.processors],
+        request.missing,
+        soc=request.soc,
+        frequency=request.frequency,
+        device_id=request.device_id,
+        budget_s=request.budget_s,
+        progress=step,
+    )
+    return Reply(observations=found)
 
 
 def _inside(model: Model, light: Model) -> dict[str, np.ndarray]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent_sdk.errors import OutOfMemory, ProcessorLost
-from agent_sdk.first.bench import Measure, Reply, write_model
+from agent_sdk.first.bench import Measure, Reply, measure, write_model
 from agent_sdk.first.children import LIMIT_S, Children, CrashedError, Steps
 from agent_sdk.measure.columns import latency_columns
-from agent_sdk.measure.profiler import profile, untrusted
+from agent_sdk.measure.profiler import untrusted
 from agent_sdk.model import Model
 from agent_sdk.model.weights import LightModels
 from agent_sdk.runtimes.base import Processor
@@ -78,14 +78,17 @@ class Measuring:
         rows = tuple(row for row in missing.latencies if (row.signature, row.kind) in refused)
         if not rows:
             return None
-        return profile(
-            model,
-            processors,
-            missing.model_copy(update={"latencies": rows, "transfers": ()}),
+        few = missing.model_copy(update={"latencies": rows, "transfers": ()})
+        return measure(self._request(processors, few, 0.0), model, _by_id(processors)).observations
+
+    def _request(self, processors: Sequence[Processor], missing: Missing, budget_s: float) -> Measure:
+        return Measure(
+            processors=tuple(processor.id for processor in processors),
+            missing=missing,
             soc=self.soc,
             frequency=self.frequency,
             device_id=self.device_id,
-            budget_s=0.0,
+            budget_s=budget_s,
         )
 
     def _once(
@@ -96,6 +99,8 @@ class Measuring:
         budget_s: float,
         progress: Callable[[str], None],
     ) -> Observations:
+        request = self._request(processors, missing, budget_s)
+
         def here() -> Reply:
             with Steps(self.children.held) as steps:
 
@@ -103,39 +108,25 @@ class Measuring:
                     progress(what)
                     steps.begin()
 
-                observations = profile(
-                    model,
-                    processors,
-                    missing,
-                    soc=self.soc,
-                    frequency=self.frequency,
-                    device_id=self.device_id,
-                    budget_s=budget_s,
-                    progress=begin,
-                )
-            return Reply(observations=observations)
+                return measure(request, model, _by_id(processors), begin)
 
-        reply = None
         if any(processor.compiler is not None for processor in processors):
             try:
                 light, folder = self.lights.get(model)
                 write_model(model, light, folder)
             except (OutOfMemory, OSError) as error:
                 raise ProcessorLost(f"nothing is measured, because the model cannot be written: {error}") from error
-            request = Measure(
-                model=str(folder),
-                processors=tuple(processor.id for processor in processors),
-                missing=missing,
-                soc=self.soc,
-                frequency=self.frequency,
-                device_id=self.device_id,
-                budget_s=budget_s,
-            )
-            reply = self.children.ask(request, here, step=progress, limit_s=budget_s + LIMIT_S)
-        reply = reply or here()
+            asked = request.model_copy(update={"model": str(folder)})
+            reply = self.children.ask(asked, here, step=progress, limit_s=budget_s + LIMIT_S)
+        else:
+            reply = here()
         if reply.observations is None:
             raise ProcessorLost(f"measuring failed: {reply.failure}")
         return reply.observations
+
+
+def _by_id(processors: Sequence[Processor]) -> dict[str, Processor]:
+    return {processor.id: processor for processor in processors}
 
 
 def _begun(step: str, processors: Sequence[Processor], missing: Missing) -> MissingLatency | None:

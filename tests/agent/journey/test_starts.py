@@ -53,7 +53,7 @@ def nobody(*given: object, **named: object) -> Any:
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache that can only be read, with nobody to ask and nothing that may be measured or tried."""
-    for name in ("agent_sdk.first.measuring.profile", "agent_sdk.journey.opening.hold_trial"):
+    for name in ("agent_sdk.first.bench.profile", "agent_sdk.journey.opening.hold_trial"):
         monkeypatch.setattr(name, nobody)
     monkeypatch.setattr(PlannerClient, "_call", nobody)
     cache = tmp_path / "cache"
@@ -240,7 +240,7 @@ def test_a_warm_start_solves_nothing_before_the_plan_answers(tmp_path: Path, mon
     cache = tmp_path / "cache"
     with Agent(processors="ort", cache=cache) as agent, agent.load(path, background=False) as first:
         plan = first.latest.obtained.plan
-    monkeypatch.setattr("agent_sdk.first.measuring.profile", nobody)
+    monkeypatch.setattr("agent_sdk.first.bench.profile", nobody)
     monkeypatch.setattr("agent_sdk.journey.opening.hold_trial", nobody)
     ready: list[int] = []
     with Agent(processors="ort", cache=cache) as agent:

@@ -86,7 +86,7 @@ def obtain(
     with ExitStack() as patched:
         patched.enter_context(patch("agent_sdk.planner.recognise.PlannerClient", scripted))
         patched.enter_context(
-            patch("agent_sdk.first.measuring.profile", lambda model, processors, missing, **_: measure(missing))
+            patch("agent_sdk.first.bench.profile", lambda model, processors, missing, **_: measure(missing))
         )
         if check is not None:
             patched.enter_context(patch("agent_sdk.journey.planning.build_program", lambda plan, *_: check(plan)))
