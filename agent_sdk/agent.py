@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import replace
@@ -16,46 +16,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agent_sdk.cancel import Cancel
 from agent_sdk.closing import Closes
 from agent_sdk.engine import Device
-from agent_sdk.engine.executor import MOST_IN_FLIGHT
+from agent_sdk.engine.executor import refuse_unless_in_flight
 from agent_sdk.errors import InputError, UnplannableError, refuse_unless_seconds
 from agent_sdk.files import Kept
 from agent_sdk.first.bench import Setting
 from agent_sdk.first.children import Children
 from agent_sdk.first.measuring import Measuring
-from agent_sdk.first.runs import FirstRuns
 from agent_sdk.journey.catalogue import Plans
-from agent_sdk.journey.demand import Budget, cpu_s
 from agent_sdk.journey.hosts import Hosts
-from agent_sdk.journey.planfile import (
-    pack_plan,
-    read_plan,
-    refuse_other_network,
-    refuse_unfit,
-    write_plan,
-)
+from agent_sdk.journey.planfile import pack_plan, read_plan, refuse_other_network, write_plan
 from agent_sdk.journey.planning import A_LITTLE_S, Obtainer
 from agent_sdk.journey.preparing import Feed
 from agent_sdk.journey.services import Services
-from agent_sdk.journey.starts import Starts
 from agent_sdk.journey.steps import Journey, renewed
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import Content, Model, Shapes, Source, bare_name, located
-from agent_sdk.model.module import exported, is_module
+from agent_sdk.model.module import named_source
 from agent_sdk.paths import cache_directory, state_directory
 from agent_sdk.planner.client import DEADLINE_S
 from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client, stands
 from agent_sdk.planner.enrolment import enrol
-from agent_sdk.planner.field import Field
 from agent_sdk.planner.identity import device_id
 from agent_sdk.planner.recognise import connecting
-from agent_sdk.planner.supplier import Obtained, PlanSupplier
+from agent_sdk.planner.supplier import PlanSupplier
 from agent_sdk.progress import Listener, Reporter
 from agent_sdk.runtimes.offered import discover, discover_plain
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
-from agent_sdk.runtimes.torch.choice import PRECISIONS
+from agent_sdk.runtimes.torch.choice import without_effect
 from agent_sdk.scheduling.groups import groups_of, spread
 from agent_sdk.scheduling.job import Job, Terms
 from agent_sdk.scheduling.jobs import MOST_QUEUED, Jobs
@@ -65,7 +54,7 @@ from agent_sdk.scheduling.policies import policy as chosen
 from agent_sdk.scheduling.request import Late, check_terms
 from agent_sdk.scheduling.together import Together, joint_request
 from agent_sdk.session import Session
-from hope_schema import MeasuredRun, Missing, Observations, PlanReply, Processor
+from hope_schema import MeasuredRun, Missing, Observations, PlanReply
 from hope_schema.plan import Method
 
 
@@ -146,22 +135,17 @@ class Agent(Closes):
             asked, note = connecting(planner, token, state, self.device_id, planner_timeout_s)
             self._supplier = PlanSupplier(asked, planner, self._kept.path)
             notes.append(note)
-        frozen = FrozenGraphs(self._kept.folder("ort"))
+        folder = self._kept.folder("ort")
+        frozen = FrozenGraphs(folder)
         self._lights = frozen.lights
         self._children = Children(
-            Setting(
-                processors=processors,
-                precision=precision,
-                soc=self.soc.name,
-                frequency=self.soc.frequency,
-                cores=self.soc.cores,
-                frozen=str(self._kept.folder("ort")),
-            ),
+            Setting(processors=processors, precision=precision, cores=self.soc.cores, frozen=str(folder)),
             lambda: self.device.held_behind(),
         )
         planned = discover(processors, soc=self.soc, frozen=frozen, precision=precision)
         self.planned = tuple(processor.spec for processor in planned)
         """The processors that plans are made for; the device also has the runtimes as their users run them."""
+        runtimes = [spec.runtime for spec in self.planned]
         others = Hosts.named(None if hosts is None else Path(hosts), self.soc.cores)
         self.device = Device([*planned, *discover_plain(processors, self.soc, frozen), *others.processors()])
         obtainer = Obtainer(
@@ -175,20 +159,11 @@ class Agent(Closes):
             measuring_s=measuring_s,
             wait_s=wait_s,
             embedded=embedded,
-            notes=tuple(note for note in (*notes, _unused(precision, self.planned), *others.notes) if note),
+            notes=tuple(filter(None, [*notes, without_effect(precision, runtimes), *others.notes])),
             progress=self.progress,
             hosts=others,
         )
-        own = self.device.processors
-        self._services = Services(
-            obtainer=obtainer,
-            processors=own,
-            first_runs=FirstRuns(self._kept.path / "first_runs", own, self._lights, self._children),
-            starts=Starts(self._kept.path / "starts", [processor.spec.kind for processor in own.values()]),
-            field=None if embedded is not None else Field(obtainer.tell),
-            cancel=Cancel(),
-            budget=Budget(lambda: cpu_s() + self._children.cpu_s()),
-        )
+        self._services = Services.opened(obtainer, self._kept.path, self._lights, self._children)
         self.jobs = Jobs(self.device, policy, queued)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         obtainer.request("0" * 64)
@@ -239,19 +214,13 @@ class Agent(Closes):
         without ``background`` also PlannerStatusError or ProcessorError.
         """
         self._supplier.refuse_when_closed()
-        travelling = None if plan is None else read_plan(Path(plan))
-        if travelling is not None:
+        refuse_unless_in_flight(in_flight)
+        travelling = None
+        if plan is not None:
             specs = (own.spec for own in self.device.processors.values())
-            refuse_unfit(travelling, self.soc.name, specs, shapes or {})
+            travelling = read_plan(Path(plan), self.soc.name, specs, shapes or {})
             shapes = travelling.shapes
-        if not 1 <= in_flight <= MOST_IN_FLIGHT:
-            raise InputError(f"in_flight is {in_flight}; from 1 to {MOST_IN_FLIGHT} runs may be under way at once")
-        shown = _shown(source)
-        if is_module(source):
-            shown = type(source).__name__
-            source = exported(source, inputs)
-        elif inputs:
-            raise InputError("inputs are given only to a torch.nn.Module, to be exported on: a network has its own")
+        shown, source = named_source(source, inputs)
         reporter = Reporter(*self.progress.listeners, *filter(None, [progress]), name=Path(shown).stem)
         reporter.phase(f"reading {shown}")
         journey = Journey(
@@ -269,9 +238,7 @@ class Agent(Closes):
         self._sessions.add(session)
         try:
             if travelling is not None and journey.content.fingerprint != travelling.fingerprint:
-                refuse_other_network(
-                    travelling, session.plans.preparing.network.bind(travelling.shapes), _shown(source)
-                )
+                refuse_other_network(travelling, session.plans.preparing.network.bind(travelling.shapes), shown)
             session.plans.preparing.begin(background=background)
         except BaseException:
             session.close()
@@ -340,8 +307,7 @@ class Agent(Closes):
         ``in_flight`` runs of it may be under way at once. Raises what ``Session.prepare`` raises, UnplannableError
         where one answer has to stay for one input, ProcessorError where it runs on no group.
         """
-        if not 1 <= in_flight <= MOST_IN_FLIGHT:
-            raise InputError(f"in_flight is {in_flight}; from 1 to {MOST_IN_FLIGHT} runs may be under way at once")
+        refuse_unless_in_flight(in_flight)
         prepared = session.plans.last or session.prepare()
         if prepared.serving.pinned:
             raise UnplannableError(f"'{session.name}' is answered by one processor as long as it lives")
@@ -405,10 +371,6 @@ class Agent(Closes):
             taken_up = [renewed(self._services, prepared) for prepared in session.plans.ready()]
         return any(taken_up)
 
-    def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False) -> Obtained:
-        """Obtain the plan of a model; see ``Obtainer.obtain``."""
-        return self._services.fit_for(model).obtainer.obtain(model, renew=renew, at_once=at_once)
-
     def measure(self, model: Model, missing: Missing, budget_s: float) -> Observations:
         """Measure these figures of a model here, for so many seconds. Raises ProcessorError, DeviceClosedError."""
         processors = [self.device.processors[spec.id] for spec in self.planned]
@@ -423,10 +385,8 @@ class Agent(Closes):
 
     def close(self) -> None:
         """End the threads, close every session and the connection to the planner, for good. Idempotent."""
-        self._services.cancel.cancel()
+        self._services.end()
         self._children.close()
-        if self._services.field is not None:
-            self._services.field.stop()
         with ExitStack() as closing:
             closing.callback(self._kept.close)
             closing.callback(self._lights.close)
@@ -435,14 +395,3 @@ class Agent(Closes):
                 closing.callback(session.close)
             closing.callback(self.jobs.close)
             self._supplier.close()
-
-
-def _unused(precision: str, planned: Iterable[Processor]) -> str:
-    """What is to be said of a precision that no processor computes in; nothing where one may."""
-    if precision == PRECISIONS[0] or any(spec.runtime == "torch" for spec in planned):
-        return ""
-    return f"the precision {precision} changes nothing here: torch alone computes in it, on a GPU or named, as cpu/fp16"
-
-
-def _shown(source: Source) -> str:
-    return str(source) if isinstance(source, str | os.PathLike) else "the model"

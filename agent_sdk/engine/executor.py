@@ -55,6 +55,12 @@ MOST_IN_FLIGHT = 64
 """Runs of one session that may be under way at once; each has buffers of its own."""
 
 
+def refuse_unless_in_flight(count: int) -> None:
+    """Raise InputError unless so many runs of a session may be under way at once."""
+    if not 1 <= count <= MOST_IN_FLIGHT:
+        raise InputError(f"in_flight is {count}; from 1 to {MOST_IN_FLIGHT} runs may be under way at once")
+
+
 class Executor(Closes):
     """A program, compiled and ready on a device.
 
@@ -73,8 +79,7 @@ class Executor(Closes):
     """
 
     def __init__(self, program: Program, device: Device, in_flight: int = 1) -> None:
-        if not 1 <= in_flight <= MOST_IN_FLIGHT:
-            raise InputError(f"in_flight is {in_flight}; from 1 to {MOST_IN_FLIGHT} runs may be under way at once")
+        refuse_unless_in_flight(in_flight)
         self.program = program
         self.device = device
         self._lock = threading.Lock()

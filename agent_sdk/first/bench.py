@@ -123,8 +123,6 @@ class Setting(Contract):
 
     processors: str | None
     precision: str
-    soc: str
-    frequency: str
     cores: tuple[int, ...]
     frozen: str
 

@@ -88,8 +88,12 @@ def write_plan(path: Path, plan: TravellingPlan) -> None:
         raise InputError(f"the plan cannot be written to '{path}': {error.strerror}") from error
 
 
-def read_plan(path: Path) -> TravellingPlan:
-    """Read a plan file. Raises InputError, saying the cure, for one that is missing, damaged or none."""
+def read_plan(path: Path, soc: str, processors: Iterable[Processor], shapes: Shapes) -> TravellingPlan:
+    """Read a plan file for this device and these shapes.
+
+    Raises InputError, saying the cure, for one that is missing, damaged or none, and PlanMismatchError for one of
+    another kind of device, other releases of its runtimes, or other shapes.
+    """
     command = f"hope-agent plan export MODEL -o {path}"
     cure = f"export it again: {command}"
     try:
@@ -104,9 +108,11 @@ def read_plan(path: Path) -> TravellingPlan:
     if head != MARK + hashlib.sha256(body).hexdigest().encode():
         raise InputError(f"the plan file '{path}' is damaged or was cut off; {cure}")
     try:
-        return TravellingPlan.model_validate_json(body)
+        plan = TravellingPlan.model_validate_json(body)
     except ValidationError as error:
         raise InputError(f"the plan file '{path}' was written by another release; {cure}") from error
+    _refuse_unfit(plan, soc, processors, shapes)
+    return plan
 
 
 def refuse_other_network(plan: TravellingPlan, model: Model, called: str) -> None:
@@ -118,8 +124,7 @@ def refuse_other_network(plan: TravellingPlan, model: Model, called: str) -> Non
         )
 
 
-def refuse_unfit(plan: TravellingPlan, soc: str, processors: Iterable[Processor], shapes: Shapes) -> None:
-    """Raise PlanMismatchError for a plan of another kind of device, other releases of its runtimes, or other shapes."""
+def _refuse_unfit(plan: TravellingPlan, soc: str, processors: Iterable[Processor], shapes: Shapes) -> None:
     kinds = {processor.id: processor.kind for processor in processors}
     if plan.soc != soc:
         raise PlanMismatchError(

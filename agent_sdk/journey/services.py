@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from agent_sdk.cancel import Cancel
 from agent_sdk.errors import ProcessorError
+from agent_sdk.first.children import Children
 from agent_sdk.first.runs import FirstRuns, told
-from agent_sdk.journey.demand import Budget
+from agent_sdk.journey.demand import Budget, cpu_s
 from agent_sdk.journey.planning import Obtainer
 from agent_sdk.journey.starts import Starts
 from agent_sdk.model import Model
+from agent_sdk.model.weights import LightModels
 from agent_sdk.planner.field import Field
 from agent_sdk.progress import Reporter
 from agent_sdk.runtimes.base import Processor
@@ -39,6 +42,26 @@ class Services:
     field: Field | None
     cancel: Cancel
     budget: Budget
+
+    @classmethod
+    def opened(cls, obtainer: Obtainer, directory: Path, lights: LightModels, children: Children) -> Services:
+        """Those of one agent, which keep what they find out in ``directory``."""
+        own = obtainer.device.processors
+        return cls(
+            obtainer=obtainer,
+            processors=own,
+            first_runs=FirstRuns(directory / "first_runs", own, lights, children),
+            starts=Starts(directory / "starts", [processor.spec.kind for processor in own.values()]),
+            field=None if obtainer.embedded is not None else Field(obtainer.tell),
+            cancel=Cancel(),
+            budget=Budget(lambda: cpu_s() + children.cpu_s()),
+        )
+
+    def end(self) -> None:
+        """The agent is closed: nobody waits any more, and nothing is told. Idempotent."""
+        self.cancel.cancel()
+        if self.field is not None:
+            self.field.stop()
 
     def reporting(self, progress: Reporter) -> Services:
         """These, telling what they do by ``progress``."""

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import io
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeGuard
 
 from agent_sdk.errors import InputError, ModelError
+from agent_sdk.model.content import Source
 
 EXPORTER: Final = "onnxscript"
 """The package that torch's newer exporter needs; without it torch has its older one."""
@@ -22,6 +24,15 @@ def is_module(source: object) -> TypeGuard[Any]:
     """Whether this is a module of torch's; where nobody has imported torch, nothing is."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(source, torch.nn.Module)
+
+
+def named_source(source: Source | Any, inputs: tuple[Any, ...]) -> tuple[str, Source]:
+    """What to call a source, and itself; a module as it is exported on ``inputs``. Raises like ``exported``."""
+    if is_module(source):
+        return type(source).__name__, exported(source, inputs)
+    if inputs:
+        raise InputError("inputs are given only to a torch.nn.Module, to be exported on: a network has its own")
+    return str(source) if isinstance(source, str | os.PathLike) else "the model", source
 
 
 def exported(module: Any, inputs: tuple[Any, ...]) -> bytes:

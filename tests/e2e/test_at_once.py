@@ -10,6 +10,7 @@ from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import read_model
 from hope_schema import merge
 from tests.agent.models import chain_model, expected
+from tests.agent.obtaining import obtained_by
 from tests.e2e.test_remote_planner import served
 
 LATEST_S = 60.0
@@ -26,7 +27,7 @@ def test_the_first_plan_rests_on_predictions(cache: Path, tmp_path: Path) -> Non
         with Agent(url, processors="ort@0") as other:
             assert other.obtain(KNOWN).profiled_signatures == len({op.signature for op in merge(KNOWN.graph)})
         with Agent(url, processors="ort@0", cache=tmp_path / "second") as agent:
-            first = agent.obtain(model, at_once=True)
+            first = obtained_by(agent, model, at_once=True)
             assert first.profiled_signatures == 0
             assert first.plan is not None
             assert all(step.predicted_spread for step in first.plan.steps)
@@ -46,10 +47,10 @@ def test_the_planner_inside_predicts_too(cache: Path) -> None:
     """In one process: the first network is measured before it is planned, the second once its plan is to be renewed."""
     inputs, right = expected(UNSEEN, seed=4)
     with Agent(processors="ort@0") as agent:
-        assert agent.obtain(read_model(UNSEEN), at_once=True).profiled_signatures > 0  # nothing to predict from
+        assert obtained_by(agent, read_model(UNSEEN), at_once=True).profiled_signatures > 0  # nothing to predict from
     with Agent(processors="ort@0", cache=cache / "again") as agent:
-        agent.obtain(KNOWN)
-        first = agent.obtain(read_model(UNSEEN), at_once=True)
+        obtained_by(agent, KNOWN)
+        first = obtained_by(agent, read_model(UNSEEN), at_once=True)
         assert (first.profiled_signatures, first.preliminary) == (0, True)
         with agent.load(UNSEEN, background=False) as session:
             assert session.latest.obtained.profiled_signatures == 0

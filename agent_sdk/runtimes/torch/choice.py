@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,3 +75,10 @@ def accelerators(precision: str = "fp32") -> list[Choice]:
     if hasattr(torch, "xpu") and torch.xpu.is_available():
         found += [f"xpu:{index}" for index in range(torch.xpu.device_count())]
     return [choice for device in found for choice in choices(device, precision)]
+
+
+def without_effect(precision: str, runtimes: Sequence[str]) -> str:
+    """What is to be said of a precision that none of these runtimes computes in; nothing where one may."""
+    if precision == PRECISIONS[0] or "torch" in runtimes:
+        return ""
+    return f"the precision {precision} changes nothing here: torch alone computes in it, on a GPU or named, as cpu/fp16"

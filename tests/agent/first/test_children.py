@@ -64,7 +64,7 @@ def crashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None) -> Cr
 def setting(folder: Path) -> Setting:
     """What a child on one core is told."""
     cores = (min(os.sched_getaffinity(0)),)
-    return Setting(processors="ort@0", precision="fp32", soc="s", frequency="f", cores=cores, frozen=str(folder))
+    return Setting(processors="ort@0", precision="fp32", cores=cores, frozen=str(folder))
 
 
 def runtimes_of(session: Session) -> set[str]:
