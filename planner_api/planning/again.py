@@ -20,7 +20,7 @@ from planner_api.planning.bound import quick_bound
 from planner_api.planning.budget import Budget
 from planner_api.planning.judge.simulator import Schedule, in_start_order, simulate
 from planner_api.planning.methods import Solution
-from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.problem import PlanningError, Problem, called
 from planner_api.planning.search.search import Search
 
 BAND: Final = 0.1
@@ -68,7 +68,7 @@ def _sequence(plan: Plan, problem: Problem, home: Sequence[int], by_start: Seque
     carried: dict[str, list[int]] = {}
     for move in plan.transfers:
         if move.over and move.target in places:
-            tensor, there = tensors[move.tensor], owner[places[move.target]]
+            tensor, there = tensors[called(move.tensor, move.job, len(problem.jobs))], owner[places[move.target]]
             readers = [op for op in lists.readers[tensor] if owner[machine.place[home[op]]] == there]
             first = min(readers, key=rank.__getitem__, default=lists.producer[tensor])
             carried.setdefault(move.over, []).append(first)
@@ -82,11 +82,10 @@ def _sequence(plan: Plan, problem: Problem, home: Sequence[int], by_start: Seque
 
 def _steps(plan: Plan, problem: Problem) -> dict[int, int]:
     """By op of the problem the last of its steps, by position. Raises PlanningError where they are not the same ops."""
-    several = len(problem.jobs) > 1
     index = {name: op for op, name in enumerate(problem.ops)}
     found = {}
     for position, step in enumerate(plan.steps):
-        op = index.get(f"{step.job}:{step.ops[-1]}" if several else step.ops[-1])
+        op = index.get(called(step.ops[-1], step.job, len(problem.jobs)))
         if op is not None:
             found[op] = position
     if len(found) < len(problem.ops):
@@ -109,7 +108,7 @@ def changed(plan: Plan, problem: Problem) -> frozenset[int]:
     for move in plan.transfers:
         if move.source not in places or move.target not in places:
             continue
-        tensor = tensors[move.tensor]
+        tensor = tensors[called(move.tensor, move.job, len(problem.jobs))]
         us = float(problem.transfer_us[tensor, places[move.source], places[move.target]])
         if _left_band(move.finish_us - move.start_us, us):
             ops |= set(problem.lists.readers[tensor]) | {problem.lists.producer[tensor]} - {-1}

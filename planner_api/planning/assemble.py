@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from hope_schema import Alternative, Cut, ModelGraph, Plan, PlannedJob, Profile, Step, Transfer, merge
+from hope_schema.cutgraph import node_of
+from hope_schema.cutting import pieces
 from hope_schema.graph import DType
 from planner_api.planning.judge.causes import causes, next_best
 from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.optimise import Outcome
-from planner_api.planning.problem import Problem
+from planner_api.planning.problem import Problem, called
 from planner_api.planning.problem.parts import RULE
 
 MAX_GAP = 1e9
@@ -21,8 +23,8 @@ MAX_GAP = 1e9
 
 def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, outcome: Outcome) -> Plan:
     """Write a plan down: steps in topological order, order by start time, transfers as they are issued."""
-    schedule, bound, cuts = outcome.solution.schedule, outcome.bound, outcome.solution.cuts
-    members = _cut(graphs[0], problem, cuts) if cuts else _whole(graphs)
+    schedule, bound, cuts = outcome.solution.schedule, outcome.bound, _by_job(outcome.solution.cuts, len(graphs))
+    members = [one for job, graph in enumerate(graphs) for one in _members(job, graph, cuts[job])]
     problem = outcome.solution.cut or problem
     kinds = {processor.id: processor.kind for processor in profile.processors}
     steps, ids = _steps(members, problem, schedule, [kinds[name] for name in problem.processors])
@@ -32,7 +34,7 @@ def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, o
     jobs = [
         PlannedJob(
             model_hash=graph.model_hash,
-            cuts=cuts,
+            cuts=tuple(cuts[k]),
             run=job.run,
             release_us=job.release_us,
             period_us=job.period_us,
@@ -57,7 +59,7 @@ def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, o
         processors=problem.processors,
         steps=steps,
         order=tuple(step for op in order for step in ids[op]),
-        transfers=_transfers(profile, problem, schedule, ids),
+        transfers=_transfers(profile, problem, schedule, members, ids),
         makespan_us=schedule.makespan_us,
         lateness_us=max(late) if late else None,
         lower_bound_us=lower,
@@ -66,39 +68,39 @@ def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, o
         bound_method=bound.method,
         single_processor_us={problem.processors[p]: plan.makespan_us for p, plan in outcome.singles.items()},
         profile_version=profile.version,
-        filled=tuple(sentence[:1024] for sentence in (*problem.filled, *([RULE] if cuts else []))),
+        filled=tuple(sentence[:1024] for sentence in (*problem.filled, *([RULE] if any(cuts) else []))),
         notes=tuple(note[:1024] for note in outcome.solution.notes[:64]),
     )
 
 
 class _Members(NamedTuple):
-    """What an op of the problem stands for: a job, ops of its (cut) network, and the types of what they make."""
+    """What an op of the problem is: ops of a job's (cut) network with their types, and the tensors that it writes."""
 
     job: int
     ops: tuple[str, ...]
     dtypes: tuple[DType, ...]
+    writes: tuple[str, ...]
 
 
-def _whole(graphs: Sequence[ModelGraph]) -> list[_Members]:
-    return [
-        _Members(job, tuple(member.id for member in op.ops), tuple(graph.tensor[member.id].dtype for member in op.ops))
-        for job, graph in enumerate(graphs)
-        for op in merge(graph)
-    ]
+def _by_job(cuts: Sequence[Cut], jobs: int) -> list[list[Cut]]:
+    """The cuts of each network, of ops as they are called there."""
+    named: list[list[Cut]] = [[] for _ in range(jobs)]
+    for cut in cuts:
+        job, op = (int(cut.op.partition(":")[0]), cut.op.partition(":")[2]) if jobs > 1 else (0, cut.op)
+        named[job].append(cut.model_copy(update={"op": op}))
+    return named
 
 
-def _cut(graph: ModelGraph, problem: Problem, cuts: Sequence[Cut]) -> list[_Members]:
+def _members(job: int, graph: ModelGraph, cuts: Sequence[Cut]) -> Iterator[_Members]:
     """Members of a part are called after the region that it makes, slices and joins after what they write."""
-    assert problem.cutter is not None
-    supers = {op.id: [member.id for member in op.ops] for op in merge(graph)}
-    found = []
-    for piece in problem.cutter.pieces(cuts, graph.outputs):
-        source = supers[piece.op] if piece.kind in ("whole", "part") else [piece.op]
+    supers = {op.id: op for op in merge(graph)}
+    shapes = {tensor.name: tensor.shape for tensor in graph.tensors}
+    for piece in pieces([node_of(op) for op in supers.values()], cuts, shapes, graph.outputs):
+        source = [member.id for member in supers[piece.op].ops] if piece.kind in ("whole", "part") else [piece.op]
         ops = source if piece.kind == "whole" else list(piece.writes)
         if piece.kind == "part" and piece.region is not None:
             ops = [piece.region.of(op) for op in source]
-        found.append(_Members(0, tuple(ops), tuple(graph.tensor[op].dtype for op in source)))
-    return found
+        yield _Members(job, tuple(ops), tuple(graph.tensor[op].dtype for op in source), piece.writes)
 
 
 def _steps(
@@ -112,7 +114,7 @@ def _steps(
     spread = np.zeros(problem.latency_us.shape) if problem.predicted_spread is None else problem.predicted_spread
     steps: list[Step] = []
     ids: list[list[int]] = []
-    for op, (job, names, dtypes) in enumerate(members):
+    for op, (job, names, dtypes, _) in enumerate(members):
         here = schedule.assignment[op]
         start, finish = schedule.start_us[op], schedule.finish_us[op]
         apart = problem.in_parts is not None and bool(problem.in_parts[op, here])
@@ -140,7 +142,11 @@ def _steps(
 
 
 def _transfers(
-    profile: Profile, problem: Problem, schedule: Schedule, ids: Sequence[Sequence[int]]
+    profile: Profile,
+    problem: Problem,
+    schedule: Schedule,
+    members: Sequence[_Members],
+    ids: Sequence[Sequence[int]],
 ) -> tuple[Transfer, ...]:
     """The moves between places, each with the resource that carries it or the step that pays for it."""
     machine = problem.machine
@@ -151,15 +157,17 @@ def _transfers(
     moves = []
     for move in schedule.transfers:
         queue = int(machine.busy[move.source, move.target])
-        owner = move.reader if move.reader >= 0 else problem.producer[move.tensor]
-        if owner < 0:
-            owner = problem.lists.readers[move.tensor][0]
+        maker = problem.lists.producer[move.tensor]
+        job = members[maker if maker >= 0 else problem.lists.readers[move.tensor][0]].job
+        name = problem.tensors[move.tensor].removeprefix(called("", job, len(problem.jobs)))
+        if maker >= 0:
+            name = members[maker].writes[problem.lists.writes[maker].index(move.tensor)]
         if labels[move.source] == labels[move.target]:
             continue  # a price between processors, not a move
         moves.append(
             Transfer(
-                tensor=problem.tensors[move.tensor],
-                job=int(problem.job_of[owner]),
+                tensor=name,
+                job=job,
                 source=labels[move.source],
                 target=labels[move.target],
                 over=machine.queues[queue] if queue >= 0 else None,

@@ -55,7 +55,7 @@ CLOSED = 1e-5
 
 def solve(problem: Problem, budget: Budget) -> Solution:
     """The best plan that the budget buys, with the best lower bound proven on the way."""
-    worth = problem.choices is not None and bool(problem.choices.axes) and "jobs" not in features(problem)
+    worth = problem.choices is not None and bool(problem.choices.axes)
     problem = problem if worth else replace(problem, cutter=None)
     if budget.left() <= 0 or budget.rounds == 0:
         return proven(start(problem, budget), quick_bound(problem))
@@ -86,7 +86,7 @@ def planned(problem: Problem, budget: Budget) -> Solution:
     if not cuttable:
         return proven(best, bound)
 
-    floor, enough_us = quick_bound(problem), (1 - NOISE) * best.schedule.value_us
+    floor, enough_us = quick_bound(problem), best.schedule.value_us - NOISE * best.schedule.makespan_us
     if floor.us < enough_us:
         best = with_cuts(problem, best, budget, floor, enough_us) or searched(uncut, best, budget, bound)
     return proven(best, floor)
@@ -140,7 +140,7 @@ def searched(problem: Problem, best: Solution, budget: Budget, bound: Bound) -> 
 
 def with_cuts(problem: Problem, best: Solution, budget: Budget, bound: Bound, enough_us: float) -> Solution | None:
     """The best plan with cuts around a plan of whole ops; None where they gain too little to be worth it."""
-    found = search_cuts(problem, best.schedule, budget, bound.us + CLOSED * bound.us, enough_us)
+    found = search_cuts(problem, best.schedule, budget, bound.us + CLOSED * abs(bound.us), enough_us)
     return None if found is None or found.schedule.value_us > enough_us else found
 
 

@@ -39,7 +39,7 @@ def make(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
     graphs = _read(order.graphs)
     profiles = [Profile.model_validate_json(unzstd(body)) for body in order.profiles]
     several = len(profiles) > 1 or any(len(profile.processors) > 1 for profile in profiles)
-    parts = request.method in CUTTING and len(graphs) == 1 and several
+    parts = request.method in CUTTING and several
     started = time.perf_counter()
     try:
         profiles = [_predictions.complete(graphs, profile, Facts(ask), parts=parts) for profile in profiles]

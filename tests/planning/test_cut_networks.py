@@ -11,6 +11,7 @@ from hope_schema import (
     Cut,
     LatencyColumns,
     ModelGraph,
+    Objective,
     Op,
     PartColumns,
     Processor,
@@ -22,7 +23,8 @@ from hope_schema import (
 )
 from hope_schema.cutgraph import cut_graph, part_super_op
 from hope_schema.cutting import Region
-from planner_api.planning import build_problem, plan
+from planner_api.planning import Budget, Job, build_problem, optimise, plan
+from planner_api.planning.bound.fluid import fluid
 from planner_api.planning.problem import parts
 from planner_api.planning.problem.cuts import cut_problem
 
@@ -105,6 +107,27 @@ def test_a_plan_with_cuts_runs_the_ops_of_the_cut_graph(method: str):
     assert found.lower_bound_us <= found.makespan_us < 0.7 * min(found.single_processor_us.values())
     assert any("parts that were never measured" in sentence for sentence in found.filled)
     assert {move.tensor for move in found.transfers} <= set(cut.tensor)
+
+
+@pytest.mark.parametrize("objective", ["makespan", "lateness"])
+def test_several_networks_are_cut_each_in_its_own_way(objective: Objective):
+    """Every op of each cut graph stands in one step of its job, moves are its tensors', and nothing begins too soon."""
+    jobs = [Job(), Job(release_us=500.0, deadline_us=3000.0)]
+    found = plan([GRAPH, GRAPH], profile(WHOLE), jobs=jobs, objective=objective, rounds=60)
+    assert any(job.cuts for job in found.jobs)
+    for number, job in enumerate(found.jobs):
+        cut = cut_graph(GRAPH, job.cuts)
+        steps = [step for step in found.steps if step.job == number]
+        assert sorted(op for step in steps for op in step.ops) == sorted(cut.op)
+        assert min(step.start_us for step in steps) >= job.release_us
+        assert {move.tensor for move in found.transfers if move.job == number} <= set(cut.tensor)
+        assert any(move.job == number for move in found.transfers)
+    whole = plan([GRAPH, GRAPH], profile(WHOLE), jobs=jobs, objective=objective, method="finish")
+    assert found.lower_bound_us <= found.makespan_us
+    value = {"makespan": "makespan_us", "lateness": "lateness_us"}[objective]
+    assert getattr(found, value) < getattr(whole, value)
+    problem = build_problem([GRAPH, GRAPH], profile(WHOLE), jobs=jobs, objective=objective, cut=True)
+    assert fluid(problem).us <= optimise(problem, "auto", Budget(rounds=60)).solution.schedule.value_us
 
 
 def test_what_is_predicted_of_parts_counts():

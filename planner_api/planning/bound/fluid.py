@@ -30,10 +30,13 @@ def fluid(problem: Problem) -> Bound:
     """The better of the two."""
     whole, least = rates(problem)
     ways = _ways_us(problem)
-    finish = longest(problem, least.min(axis=1).tolist())
-    path = Bound(max(us + ways.get(op, 0.0) for op, us in enumerate(finish)), "path-of-parts")
+    finish = np.array(longest(problem, least.min(axis=1).tolist(), problem.release_us.tolist()))
+    there = finish + [ways.get(op, 0.0) for op in range(len(finish))]
+    path = Bound(float((problem.weight * (there - problem.due_us)).max()), "path-of-parts")
     dead = any(not after and op not in ways for op, after in enumerate(problem.lists.after))
-    load = Bound(_load(problem, whole) + (0.0 if dead else min(ways.values(), default=0.0)), "fluid-load")
+    done = _load(problem, whole) + (0.0 if dead else min(ways.values(), default=0.0))
+    # The last job to end, whichever it is, ends no sooner.
+    load = Bound(float((problem.weight * (done - problem.due_us)).min()), "fluid-load")
     return max(path, load, key=lambda bound: bound.us)
 
 

@@ -3,7 +3,7 @@
 from hope_schema import Objective
 from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError
 from planner_api.planning.problem.machine import Machine
-from planner_api.planning.problem.problem import Job, Lists, Problem
+from planner_api.planning.problem.problem import Job, Lists, Problem, called
 
 __all__ = [
     "BoolArray",
@@ -15,4 +15,5 @@ __all__ = [
     "Objective",
     "PlanningError",
     "Problem",
+    "called",
 ]

@@ -13,7 +13,7 @@ import numpy as np
 
 from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, TensorType, merge
 from hope_schema.hosts import on_host
-from planner_api.planning.problem import FloatArray, IntArray, Job, Machine, Objective, PlanningError, Problem
+from planner_api.planning.problem import FloatArray, IntArray, Job, Machine, Objective, PlanningError, Problem, called
 from planner_api.planning.problem.feasible import prune
 from planner_api.planning.problem.machine import routes
 from planner_api.planning.problem.parts import FIXED, cutter_of
@@ -48,7 +48,7 @@ def build_problem(
         processors: ids of the candidates; None takes all that the profile knows.
         jobs: release, deadline and weight of each network; None: all at once, nothing due.
         objective: what is minimised.
-        cut: whether ops may be cut into parts; several networks stay whole.
+        cut: whether ops may be cut into parts.
 
     Raises:
         PlanningError: an unknown processor; an op that no candidate supports or that was measured nowhere; a
@@ -75,14 +75,13 @@ def build_problem(
     types = [networks[job].tensor[name].type for job, name in names]
     machine, labels = _machine(profile, candidates, table, types)
     latency, share, in_parts, spread = _latencies([op for _, op in supers], candidates, profile, filled)
-    several = len(networks) > 1
     cutter = None
-    if cut and not several:
+    if cut:
         known = _known(profile)
         kinds = [processor.kind for processor in candidates]
         cutter = cutter_of(
-            networks[0],
-            [op for _, op in supers],
+            networks,
+            supers,
             latency,
             partial(_measured_us, known, kinds),
             partial(_fixed, _predicted_parts(profile), kinds),
@@ -93,15 +92,15 @@ def build_problem(
         )
     problem = Problem(
         machine=machine,
-        ops=tuple(f"{job}:{op.id}" if several else op.id for job, op in supers),
+        ops=tuple(called(op.id, job, len(networks)) for job, op in supers),
         latency_us=latency,
         producer=producer,
         reads=tuple(tuple(index[job, name] for name in op.inputs) for job, op in supers),
         is_output=np.array([name in networks[job].outputs for job, name in names], dtype=np.bool_),
         transfer_us=_transfers(networks, names, types, machine, labels, table, filled),
-        tensors=tuple(name for _, name in names),
+        tensors=tuple(called(name, job, len(networks)) for job, name in names),
         share=share,
-        job=np.array([job for job, _ in supers], dtype=np.int64) if several else None,
+        job=np.array([job for job, _ in supers], dtype=np.int64) if len(networks) > 1 else None,
         jobs=jobs,
         objective=objective,
         in_parts=in_parts,

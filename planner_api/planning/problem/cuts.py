@@ -19,13 +19,12 @@ def cut_problem(problem: Problem, cuts: Sequence[Cut]) -> tuple[Problem, list[Pi
 
     Raises:
         CutError: a cut that cannot be made.
-        PlanningError: the problem has several jobs.
     """
-    cutter = problem.cutter
+    cutter, lists = problem.cutter, problem.lists
     assert cutter is not None
     index = {node.id: op for op, node in enumerate(cutter.nodes)}
     known = {name: tensor for tensor, name in enumerate(problem.tensors)}
-    outputs = [problem.tensors[tensor] for tensor in problem.lists.outputs]
+    outputs = [problem.tensors[tensor] for tensor in lists.outputs]
     made = cutter.pieces(cuts, outputs)
 
     inputs = [name for name in problem.tensors if problem.producer[known[name]] < 0]
@@ -68,6 +67,8 @@ def cut_problem(problem: Problem, cuts: Sequence[Cut]) -> tuple[Problem, list[Pi
         """What holds of an op holds of its parts; slices and joins take the default."""
         return None if values is None else np.where(kept[:, None] < 0, default, values[kept])
 
+    near = [min(of, default=0) if maker < 0 else maker for maker, of in zip(lists.producer, lists.readers, strict=True)]
+    owner = [problem.job_of[near[known[piece.op]] if op < 0 else op] for op, piece in zip(source, made, strict=True)]
     cut = replace(
         problem,
         ops=tuple(piece.writes[0] if piece.kind != "whole" else piece.op for piece in made),
@@ -78,6 +79,7 @@ def cut_problem(problem: Problem, cuts: Sequence[Cut]) -> tuple[Problem, list[Pi
         transfer_us=transfer,
         tensors=tensors,
         share=carried(problem.share, 1.0),
+        job=None if problem.job is None else np.array(owner),
         in_parts=None if problem.in_parts is None else problem.in_parts[kept] & wholes[:, None],
         predicted_spread=carried(problem.predicted_spread, 0.0),
         cutter=None,

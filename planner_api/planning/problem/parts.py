@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
 from hope_schema import HOST, ModelGraph, SuperOp, TensorType
 from hope_schema.cutgraph import glue_super_op, node_of, part_super_op
-from hope_schema.cutting import CutError, Region
+from hope_schema.cutting import CutError, Node, Region
 from hope_schema.graph import BYTES_PER_ELEMENT
 from planner_api.planning.problem.arrays import FloatArray
 from planner_api.planning.problem.choices import TENTHS, Cutter, Shape, border
 from planner_api.planning.problem.machine import Machine
+from planner_api.planning.problem.problem import called
 from planner_api.planning.problem.transfers import TransferTable
 
 FIXED = 0.05
@@ -37,8 +39,8 @@ Measured = Callable[[SuperOp], Sequence[float | None]]
 
 
 def cutter_of(
-    graph: ModelGraph,
-    supers: Sequence[SuperOp],
+    graphs: Sequence[ModelGraph],
+    ops: Sequence[tuple[int, SuperOp]],
     latency_us: FloatArray,
     measured: Measured,
     fixed: Callable[[SuperOp, int], FloatArray],
@@ -47,11 +49,11 @@ def cutter_of(
     machine: Machine,
     labels: Sequence[str],
 ) -> Cutter:
-    """The cutter of one network.
+    """The cutter of one network or several.
 
     Args:
-        graph: the network.
-        supers: its super-ops.
+        graphs: the networks.
+        ops: their super-ops, each with the number of its network.
         latency_us: (n, P) what they take whole.
         measured: what was measured of a super-op.
         fixed: of a super-op and an axis: (P,) of its latency, what each of its parts takes however small it is.
@@ -62,10 +64,12 @@ def cutter_of(
     """
     # A part's signature takes a while to work out: once for all ops alike; not where nothing else of these types was
     # measured, because then it cannot be known.
+    supers = [op for _, op in ops]
     types = [op.signature.rpartition(":")[0] for op in supers]
     foreign = {signature.rpartition(":")[0] for signature in {*signatures} - {op.signature for op in supers}}
-    nodes = tuple(map(node_of, supers))
-    shapes: Mapping[str, Shape] = {tensor.name: tensor.shape for tensor in graph.tensors}
+    nodes = tuple(_node(op, job, len(graphs)) for job, op in ops)
+    tensors = {called(one.name, job, len(graphs)): one for job, graph in enumerate(graphs) for one in graph.tensors}
+    shapes: Mapping[str, Shape] = {name: tensor.shape for name, tensor in tensors.items()}
 
     alike: dict[str, int] = {}
     first = [alike.setdefault(op.signature, index) for index, op in enumerate(supers)]
@@ -83,7 +87,7 @@ def cutter_of(
 
     @cache
     def part_us(op: int, region: Region) -> FloatArray:
-        size, extent = region.stop - region.start, shapes[supers[op].id][region.axis]
+        size, extent = region.stop - region.start, shapes[nodes[op].id][region.axis]
         step = nodes[op].granularity(region.axis)
         grid = [border(extent, step, tenths) for tenths in range(TENTHS + 1)]
         inner = [at for at in grid if region.start <= at <= region.stop]
@@ -110,7 +114,7 @@ def cutter_of(
 
     @cache
     def glue_us(tensor: str, shape: Shape, axis: int, reads: tuple[Shape, ...]) -> FloatArray:
-        dtype = graph.tensor[tensor].dtype
+        dtype = tensors[tensor].dtype
         copied = 0 if math.prod(shape[:axis]) == 1 else math.prod(shape)
         by_rule: FloatArray = copied_us * copied * BYTES_PER_ELEMENT[dtype]
         if not copied or not reads or ("Concat" if len(reads) > 1 else "Slice") not in foreign:
@@ -124,5 +128,19 @@ def cutter_of(
         shapes=shapes,
         part_us=part_us,
         glue_us=glue_us,
-        move_us=lambda tensor, shape: moved(TensorType(shape=shape, dtype=graph.tensor[tensor].dtype)),
+        move_us=lambda tensor, shape: moved(TensorType(shape=shape, dtype=tensors[tensor].dtype)),
+    )
+
+
+def _node(op: SuperOp, job: int, jobs: int) -> Node:
+    """A super-op as the algebra of cuts sees it, with all names as the problem has them."""
+    node = node_of(op)
+    if jobs == 1:
+        return node
+    return replace(
+        node,
+        id=called(node.id, job, jobs),
+        reads=tuple(called(name, job, jobs) for name in node.reads),
+        writes=tuple(called(name, job, jobs) for name in node.writes),
+        needs=lambda region: {called(name, job, jobs): need for name, need in node.needs(region).items()},
     )

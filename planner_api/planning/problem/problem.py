@@ -33,6 +33,11 @@ class Job:
     run: int = 0
 
 
+def called(name: str, job: int, jobs: int) -> str:
+    """What an op or a tensor of a network is called in a problem of so many jobs."""
+    return f"{job}:{name}" if jobs > 1 else name
+
+
 @dataclass(frozen=True)
 class Lists:
     """A problem as HOPE's eqs 1-6 see it, in nested Python lists (indexing into arrays makes pure Python slow).
