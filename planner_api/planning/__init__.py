@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from hope_schema import ModelGraph, Plan, Profile
 from hope_schema.plan import CUTTING
+from planner_api.planning.again import begun_with
 from planner_api.planning.assemble import assemble
 from planner_api.planning.budget import Budget
 from planner_api.planning.judge.checker import IllegalSchedule, check
@@ -67,7 +68,7 @@ def plan(
         budget_s: seconds that methods which do not answer at once may take; 0 answers with the first plan.
         seed: of the search.
         rounds: count work instead of time; the body is then the same, byte for byte, for the same inputs.
-        after: an earlier plan of the same networks: what has changed since, and what is around it, is planned anew.
+        after: an earlier plan of the same networks, which ``auto`` begins with.
 
     Raises:
         PlanningError: no plan exists, or a figure, a name or a budget makes no sense; the message names it.
@@ -80,4 +81,6 @@ def plan(
     networks = tuple(networks[network] for network, _ in runs)
     problem = build_problem(networks, profile, processors, [job for _, job in runs], objective, cut=method in CUTTING)
     check_periods(problem)
-    return assemble(networks, profile, problem, optimise(problem, method, budget, after))
+    if after is not None:
+        problem = begun_with(after, problem)
+    return assemble(networks, profile, problem, optimise(problem, method, budget))

@@ -1,4 +1,4 @@
-"""Planning again where figures have changed: an earlier plan is the start, and only what has left its band is searched.
+"""Planning again where figures have changed: an earlier plan is a start, and what has left its band is searched first.
 
 D3 re-plans locally when a layer's time or a bandwidth leaves its band. A plan says what it was made with: how long each
 step takes alone, and each move. So what has changed is read off the plan, and the search's windows lie around it.
@@ -20,13 +20,25 @@ from planner_api.planning.bound import quick_bound
 from planner_api.planning.budget import Budget
 from planner_api.planning.judge.simulator import Schedule, in_start_order, simulate
 from planner_api.planning.methods import Solution
-from planner_api.planning.problem import PlanningError, Problem, called
+from planner_api.planning.problem import Earlier, PlanningError, Problem, called
 from planner_api.planning.search.search import Search
 
 BAND: Final = 0.1
 """Relative change of a latency or a move beyond which it is planned anew."""
-METHOD: Final = "local"
+METHOD: Final = "earlier"
 """What a plan says that was made from an earlier one."""
+SHARE: Final = 0.1
+"""Part of the budget for what has changed."""
+
+
+def begun_with(plan: Plan, problem: Problem) -> Problem:
+    """The problem with an earlier plan of it to begin with; as it is where the plan is no start for it."""
+    try:
+        schedule = schedule_of(plan, problem)
+    except PlanningError:
+        return problem
+    earlier = Earlier(schedule.assignment, schedule.sequence, changed(plan, problem))
+    return replace(problem, earlier=earlier)
 
 
 def schedule_of(plan: Plan, problem: Problem) -> Schedule:
@@ -119,19 +131,17 @@ def _left_band(planned_us: float, us: float) -> bool:
     return abs(us - planned_us) > BAND * max(planned_us, 1.0)
 
 
-def replanned(plan: Plan, problem: Problem, budget: Budget) -> Solution:
-    """An earlier plan with what has changed, and what is around it, planned anew.
-
-    Raises:
-        PlanningError: the plan is no start for this problem, or no longer legal in it.
-    """
-    problem = replace(problem, cutter=None)  # whole ops only: cuts are chosen anew or not at all
-    start = schedule_of(plan, problem)
-    if math.isinf(start.value_us):
+def solve(problem: Problem, budget: Budget) -> Solution:
+    """An earlier plan with what has changed, and what is around it, planned anew in a small part of the budget."""
+    earlier = problem.earlier
+    if earlier is None:
+        raise PlanningError("there is no earlier plan")
+    problem = replace(problem, cutter=None)
+    begun = in_start_order(problem, simulate(problem, earlier.assignment, earlier.sequence))
+    if math.isinf(begun.value_us):
         raise PlanningError("the earlier plan is no longer possible")
-    near = changed(plan, problem)
-    if not near:
-        return Solution(start, METHOD)
-    search = Search(problem, start, budget.seed, near=near)
-    search.run(budget, quick_bound(problem).us)
-    return Solution(search.schedule() if search.value_us < start.value_us else start, METHOD, rounds=search.rounds)
+    if not earlier.changed or budget.left() <= 0 or budget.rounds == 0:
+        return Solution(begun, METHOD)
+    search = Search(problem, begun, budget.seed, near=earlier.changed)
+    search.run(budget.within(SHARE * min(budget.seconds, budget.left())), quick_bound(problem).us)
+    return Solution(search.schedule() if search.value_us < begun.value_us else begun, METHOD, rounds=search.rounds)

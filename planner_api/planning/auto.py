@@ -31,6 +31,8 @@ from planner_api.planning.search.search import Search
 
 STARTS = ("single", "heft", "grain", "dmdar", "greedy", "mosaic")
 """What it starts from the best of, quick ones first;"""
+EARLIER = "planner_api.planning.again:solve"
+"""before all, where there is one, an earlier plan of the same,"""
 OF_JOBS = ("earliest_deadline", "least_slack")
 """before those where there are jobs,"""
 OF_HOSTS = ("one_host", "neurosurgeon", "dads", "hpa")
@@ -100,6 +102,7 @@ def start(problem: Problem, budget: Budget) -> Solution:
     wide = many or len(problem.ops) * problem.host > MANY_CHOICES
     starts = (*OF_JOBS, *STARTS) if "jobs" in features(problem) else STARTS
     starts = (*OF_HOSTS, *starts) if problem.machine.owner is not None else starts
+    starts = (EARLIER, *starts) if problem.earlier is not None else starts
     for index, name in enumerate(starts):
         if best is not None:
             # Zero seconds buy the best of all methods where they are quick.

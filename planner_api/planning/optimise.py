@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hope_schema import Plan
-from planner_api.planning.again import replanned
 from planner_api.planning.auto import clipped, settled
 from planner_api.planning.bound import lower_bound, quick_bound
 from planner_api.planning.budget import Budget
@@ -32,10 +30,8 @@ class Outcome:
     singles: dict[int, Schedule]
 
 
-def optimise(problem: Problem, name: str, budget: Budget, after: Plan | None = None) -> Outcome:
+def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
     """Find a schedule by a method and prove how good it is.
-
-    With an earlier plan (``after``) of the same networks only what has changed since is planned anew, where it can be.
 
     Never worse than the best single processor. A method that fails falls back to the best plan in hand and the
     solution's notes say so. Every schedule returned has passed the checker.
@@ -48,11 +44,11 @@ def optimise(problem: Problem, name: str, budget: Budget, after: Plan | None = N
     if not chosen.cuts:
         problem = replace(problem, cutter=None)  # bounds on whole ops are better
     bounds = []
-    if not chosen.proves and not chosen.at_once and budget.left() > 0 and after is None:
+    if not chosen.proves and not chosen.at_once and budget.left() > 0:
         bounds.append(lower_bound(problem, budget.within(BOUND_SHARE * budget.seconds)))
     alone = singles(problem)
     try:
-        solution = _again(problem, after, budget) or settled(problem, solve(problem, name, budget))
+        solution = settled(problem, solve(problem, name, budget))
         check(solution.cut or problem, solution.schedule)
     except UnknownMethod:
         raise
@@ -67,16 +63,6 @@ def optimise(problem: Problem, name: str, budget: Budget, after: Plan | None = N
     # Where ops may be cut the quick bound takes a while as well: nobody's search pays for it.
     bound = max(bounds or [quick_bound(problem)], key=lambda one: one.us)
     return Outcome(solution, clipped(bound, solution), alone)
-
-
-def _again(problem: Problem, after: Plan | None, budget: Budget) -> Solution | None:
-    """What becomes of an earlier plan; None where there is none, or it is no start for this problem."""
-    if after is None:
-        return None
-    try:
-        return replanned(after, problem, budget)
-    except PlanningError:
-        return None
 
 
 def _first_aid(problem: Problem, name: str, budget: Budget, alone: dict[int, Schedule], cause: str) -> Solution:

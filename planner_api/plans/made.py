@@ -6,12 +6,16 @@ import msgspec
 
 
 class Order(msgspec.Struct):
-    """What is planned: the request, its profiles as JSON, a graph per job, compressed, and the budget."""
+    """What is planned: the request, its profiles as JSON, a graph per job, compressed, and the budget.
+
+    ``before`` is the ``PlanReply`` of the version before, compressed; empty: there is none.
+    """
 
     request: bytes
     profiles: tuple[bytes, ...]
     graphs: tuple[bytes, ...]
     budget_s: float
+    before: bytes = b""
 
 
 class Made(msgspec.Struct):

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from pydantic import ValidationError
 
-from hope_schema import HOST, ModelGraph, PlannedHost, PlanRequest, Profile
+from hope_schema import HOST, ModelGraph, Plan, PlannedHost, PlanReply, PlanRequest, Profile
 from hope_schema.hosts import on_host
 from hope_schema.plan import CUTTING
 from planner_api.compression import unzstd
@@ -58,6 +58,7 @@ def make(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
             jobs=[Due(job.release_us, job.deadline_us, job.weight, job.period_us) for job in request.jobs],
             objective=request.objective,
             budget_s=order.budget_s,
+            after=_before(order.before),
         )
     except (PlanningError, ValidationError, ArithmeticError) as error:
         # Figures may add up to what no plan can say, whoever said them; that is no fault of the planner's.
@@ -99,6 +100,14 @@ def ready() -> None:
 def _read(graphs: tuple[bytes, ...]) -> tuple[ModelGraph, ...]:
     read = {graph: ModelGraph.model_validate_json(unzstd(graph)) for graph in dict.fromkeys(graphs)}
     return tuple(read[graph] for graph in graphs)
+
+
+def _before(reply: bytes) -> Plan | None:
+    """The version before, if it can be read: an earlier release of the planner may have made it."""
+    try:
+        return PlanReply.model_validate_json(unzstd(reply)).plan if reply else None
+    except ValidationError:
+        return None
 
 
 def _candidates(request: PlanRequest, profile: Profile) -> tuple[str, ...] | None:

@@ -65,6 +65,7 @@ class _Solve(Kind):
             if request is None:
                 raise JobError(f"there is no plan {lease.key}", permanent=True)
             version = await repository.newest_version(session, lease.key)
+            before = await repository.find(session, lease.key)
             found = [await profiles.current(session, *pair) for pair in request.profiles]
             graphs = [await models.graph(session, job.model_hash) for job in request.jobs]
         known = [one for one in found if one is not None]
@@ -79,6 +80,7 @@ class _Solve(Kind):
             profiles=tuple(body for _, body in known),
             graphs=tuple(graph or b"" for graph in graphs),
             budget_s=budget_s,
+            before=b"" if before is None else before.body_zstd,
         )
         timeout_s = max(self._settings.solve_timeout_s, budget_s + STARTING_S)
         rests_on = tuple((pair, head.version) for pair, (head, _) in zip(request.profiles, known, strict=True))

@@ -45,6 +45,7 @@ def without(problem: Problem, dropped: set[int]) -> tuple[Problem, list[int]]:
         share=None if problem.share is None else problem.share[kept],
         job=None if problem.job is None else problem.job[kept],
         in_parts=None,
+        earlier=None,
     ), kept
 
 

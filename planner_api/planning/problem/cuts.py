@@ -83,6 +83,7 @@ def cut_problem(problem: Problem, cuts: Sequence[Cut]) -> tuple[Problem, list[Pi
         in_parts=None if problem.in_parts is None else problem.in_parts[kept] & wholes[:, None],
         predicted_spread=carried(problem.predicted_spread, 0.0),
         cutter=None,
+        earlier=None,
     )
     return cut, made
 

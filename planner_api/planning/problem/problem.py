@@ -33,6 +33,15 @@ class Job:
     run: int = 0
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """An earlier plan of the same ops: processor of each, the order of all, and those whose figures changed since."""
+
+    assignment: tuple[int, ...]
+    sequence: tuple[int, ...]
+    changed: frozenset[int]
+
+
 def called(name: str, job: int, jobs: int) -> str:
     """What an op or a tensor of a network is called in a problem of so many jobs."""
     return f"{job}:{name}" if jobs > 1 else name
@@ -98,6 +107,7 @@ class Problem:
         in_parts: (n, P) True where the op's parts run one after the other because that is faster, or all there is.
         predicted_spread: (n, P) standard deviation of latencies that were predicted, relative to them; 0: measured.
         cutter: how ops can be cut into parts; None: they stay whole.
+        earlier: what a search may begin with.
         filled: sentences on figures that were missing and filled by rule.
 
     Raises:
@@ -119,6 +129,7 @@ class Problem:
     in_parts: BoolArray | None = None
     predicted_spread: FloatArray | None = None
     cutter: Cutter | None = None
+    earlier: Earlier | None = None
     filled: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
