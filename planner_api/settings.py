@@ -15,6 +15,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from hope_schema.proof import address_of
 
 MEBIBYTE = 2**20
+EMBEDDED_WAIT_S = 600.0
+"""Longest wait for an embedded planner, whose one caller wants its answer by the newest figures and nothing else."""
 
 
 class Settings(BaseSettings):

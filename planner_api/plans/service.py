@@ -33,7 +33,7 @@ from planner_api.plans.stored import StoredPlan
 from planner_api.plans.waits import Waits
 from planner_api.profiles import repository as profiles
 from planner_api.profiles.jobs import FOLD, OUTDATED, key_of
-from planner_api.settings import Settings
+from planner_api.settings import EMBEDDED_WAIT_S, Settings
 from planner_api.shared import SharedCalls
 from planner_api.web.principal import ANONYMOUS, Principal
 
@@ -42,8 +42,6 @@ DEVICE_WAITS, EACH_WAITING = 7200, 60
 so a device's hundredth key waits behind every other's first. Planning ahead has 0."""
 MADE_S = 2.0
 """After this one may ask again for what a worker makes; short enough for an agent to wait for within a call."""
-EMBEDDED_WAIT_S = 600.0
-"""Longest wait for an embedded planner, whose one caller wants the plan and nothing else."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from planner_api.profiles.inbox import Inbox
 from planner_api.profiles.jobs import FOLD, PROFILE, key_of
 from planner_api.profiles.lacking import Asked, Lack, Looking, answer, ready
 from planner_api.profiles.reading import UploadHead
-from planner_api.settings import Settings
+from planner_api.settings import EMBEDDED_WAIT_S, Settings
 from planner_api.web.body import Body
 from planner_api.web.principal import ANONYMOUS, Principal
 
@@ -148,7 +148,8 @@ class Profiles:
 
     async def folded(self, soc: str, frequency: str) -> None:
         """Have what waits for a profile folded, and wait for it, but not for ever."""
-        await self._queue.ended((FOLD, key_of(soc, frequency)), timeout_s=FOLD_WAIT_S)
+        longest_s = EMBEDDED_WAIT_S if self._settings.embedded else FOLD_WAIT_S
+        await self._queue.ended((FOLD, key_of(soc, frequency)), timeout_s=longest_s)
 
     async def read(self, soc: str, frequency: str, caller: Principal = ANONYMOUS) -> bytes:
         """Return a profile as it stands, as compressed JSON; what waits to be folded goes on waiting.
