@@ -40,7 +40,7 @@ from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client, stands
 from agent_sdk.planner.enrolment import enrol
 from agent_sdk.planner.identity import device_id
 from agent_sdk.planner.recognise import connecting
-from agent_sdk.planner.supplier import PlanSupplier
+from agent_sdk.planner.supplier import Obtained, PlanSupplier
 from agent_sdk.progress import Listener, Reporter
 from agent_sdk.runtimes.offered import discover, discover_plain
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
@@ -371,11 +371,14 @@ class Agent(Closes):
             taken_up = [renewed(self._services, prepared) for prepared in session.plans.ready()]
         return any(taken_up)
 
+    def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False) -> Obtained:
+        """Obtain the plan of a model; see ``Obtainer.obtain``."""
+        return self._services.fit_for(model).obtainer.obtain(model, renew=renew, at_once=at_once)
+
     def measure(self, model: Model, missing: Missing, budget_s: float) -> Observations:
         """Measure these figures of a model here, for so many seconds. Raises ProcessorError, DeviceClosedError."""
         processors = [self.device.processors[spec.id] for spec in self.planned]
-        measuring = self._services.obtainer.measuring
-        return measuring.measured(model, processors, missing, budget_s, lambda _: None)
+        return self._services.obtainer.measuring.measured(model, processors, missing, budget_s, lambda _: None)
 
     def report(self, plan: PlanReply, measured_us: float, runs: int) -> str:
         """Tell a remote planner how long a plan really takes here; returns what went wrong, if anything."""

@@ -9,11 +9,9 @@ from typing import Final
 
 import click
 
-from agent_sdk.cli.options import positive, refuse_unwritable, write
+from agent_sdk.cli.options import POLICIES, positive, refuse_unwritable, write
 from agent_sdk.errors import UnknownNameError
 
-POLICIES: Final = ("fifo", "shortest_expected_latency", "heft", "least_slack", "earliest_deadline")
-"""What ``scheduling.policies`` has, without loading it."""
 EXAMPLES: Final = """\b
 examples:
   hope-agent mix squeezenet@30fps,resnet50@10fps       each run is due when the next one is

@@ -28,6 +28,8 @@ METHODS: Final = ("auto", "ilp", "greedy", "partitiontuner", "codl", "hpa", "neu
 """What ``hope_schema.plan.Method`` lists, without loading it: a command says what it does before it loads anything."""
 PRECISIONS: Final = ("fp32", "tf32", "fp16", "mixed")
 """What ``runtimes.torch.choice`` lists."""
+POLICIES: Final = ("fifo", "shortest_expected_latency", "heft", "least_slack", "earliest_deadline")
+"""What ``scheduling.policies`` lists."""
 DEADLINE_S: Final = 10.0
 """Seconds a call to the planner may take by default."""
 A_LITTLE_S: Final = 2.0

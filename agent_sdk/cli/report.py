@@ -14,6 +14,7 @@ from rich.text import Text
 from agent_sdk.errors import printable
 from agent_sdk.explain import Bar
 from agent_sdk.journey.rounding import FLOAT32
+from agent_sdk.journey.trial import PLAN, plain_runtime
 from agent_sdk.journey.verify import Verdict
 from agent_sdk.planner.supplier import PlanSource
 from agent_sdk.runtimes.base import PACKAGES
@@ -21,8 +22,6 @@ from hope_schema.wording import duration
 
 DEFAULT: Final = "onnxruntime"
 """The processor that stands for ONNX Runtime as its own users run it."""
-PLAN: Final = "plan"
-"""What the plan is called among what is timed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,8 +195,6 @@ def show_notes(notes: Iterable[str], console: Console) -> None:
         console.print(told, soft_wrap=not console.is_terminal)
 
 
-DEFAULTS: Final = dict[str, str](PACKAGES.items())
-"""Runtimes as their own users run them, by the id of their processor."""
 RUNTIMES: Final = {"ort": "ONNX Runtime", "ov": "OpenVINO"}
 SAME: Final = 0.02
 """Times that differ by a smaller part are called equal."""
@@ -213,8 +210,8 @@ def headline(report: RunReport) -> list[str]:
         lines.append(f"{faster} {before}")
     if report.plan_source == "single":
         return [*lines, f"there was no planner to ask: {spoken(report.executed)} alone, {took}"]
-    if report.executed in DEFAULTS:
-        lines.append(f"{DEFAULTS[report.executed]} alone is the fastest here, as it is by default: {took}")
+    if (package := plain_runtime(report.executed)) == report.executed:
+        lines.append(f"{PACKAGES[package]} alone is the fastest here, as it is by default: {took}")
     elif report.executed != PLAN:
         lines.append(f"{spoken(report.executed)} alone is the fastest here: {took}")
     elif best is not None:
@@ -226,11 +223,9 @@ def headline(report: RunReport) -> list[str]:
 
 def spoken(processor: str) -> str:
     """A processor as a person would call it."""
-    if processor in DEFAULTS:
-        return f"{DEFAULTS[processor]} by default"
-    plain, slash, threads = processor.partition("/")
-    if slash and plain in DEFAULTS:
-        return f"{DEFAULTS[plain]} with {threads} threads"
+    if (package := plain_runtime(processor)) is not None:
+        threads = processor.partition("/")[2]
+        return f"{PACKAGES[package]} with {threads} threads" if threads else f"{PACKAGES[package]} by default"
     runtime, at, _ = processor.partition("@")
     return f"{RUNTIMES[runtime]} on {processor}" if at and runtime in RUNTIMES else processor
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from agent_sdk.cli.options import PRECISIONS
+from agent_sdk.cli.options import POLICIES, PRECISIONS
 
 if TYPE_CHECKING:
     from agent_sdk.scheduling.request import Late
@@ -23,8 +23,6 @@ examples:
   hope-agent serve --models eyes=detector.onnx --listen 0.0.0.0:8000 --tokens tokens.txt \\
                    --tls-cert cert.pem --tls-key key.pem
 """
-POLICIES: Final = ("least_slack", "earliest_deadline", "fifo", "shortest_expected_latency", "heft")
-"""What ``scheduling.policies`` lists, without loading it."""
 ON_LATE: Final = ("drop", "late", "degrade")
 MIB: Final = 2**20
 

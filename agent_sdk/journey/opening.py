@@ -31,35 +31,27 @@ RENEWALS: Final = 2
 """How often a plan that was off is asked for again: what was measured of one plan may not hold for the next."""
 
 
-def opened(
-    services: Services,
-    model: Model,
-    obtained: Obtained,
-    reference: Reference,
-    drawn: Drawn,
-    *,
-    all_rivals: bool = False,
-    pinned: bool = False,
-    in_flight: int = 1,
-) -> Prepared:
-    """Compile a plan and its rivals, try them, ask again where the plan was far off, and settle who answers.
-
-    ``reference`` judges the answers to what is ``drawn``; raises UnplannableError where it gives none.
-    """
-    return _Opening(services, model, obtained, reference, drawn, all_rivals, in_flight).done(pinned)
-
-
 @dataclass
-class _Opening:
-    """A model that is being made ready: its plan by now, who may answer, and how far apart their answers are."""
+class Opening:
+    """A model that is being made ready: its plan by now, who may answer, and how far apart their answers are.
+
+    Attributes:
+        services: what it is tried with.
+        model: what is opened.
+        obtained: its plan, for which another one may be asked.
+        reference: judges the answers to what is ``drawn``.
+        drawn: feeds that it takes.
+        all_rivals: keep the whole model ready on every kind of processor.
+        in_flight: runs that each contender has under way at once.
+    """
 
     services: Services
     model: Model
     obtained: Obtained
     reference: Reference
     drawn: Drawn
-    all_rivals: bool
-    in_flight: int
+    all_rivals: bool = False
+    in_flight: int = 1
     contenders: dict[str, Executor] = field(default_factory=dict)
     apart: float = 0.0
 
@@ -69,7 +61,11 @@ class _Opening:
         self.inputs = self.feeds[0]
         self.processors, self.obtainer = self.services.processors, self.services.obtainer
 
-    def done(self, pinned: bool) -> Prepared:
+    def done(self, *, pinned: bool = False) -> Prepared:
+        """Compile the plan and its rivals, try them, ask again where the plan was far off, and settle who answers.
+
+        With ``pinned`` who begins goes on. Raises UnplannableError where ``reference`` gives no answer.
+        """
         with ExitStack() as ending:
             ending.callback(self._close_all_but, set())
             self._compile()

@@ -178,7 +178,9 @@ class Obtainer:
         """Have the planner know what no table takes, before it plans on predictions that would place it there."""
         processors = [self.device.processors[spec.id] for spec in self.planned]
         if untrusted(model, processors):
-            refused = self.measuring.untrusted(model, processors, self.supplier.missing(question))
+            refused = self.measuring.untrusted(
+                model, processors, self.supplier.lacking(model.graph, question.measurable)
+            )
             if refused is not None:
                 self.supplier.send(refused)
 
@@ -228,11 +230,13 @@ class Obtainer:
 
     def _measure_missing(self, model: Model, question: Question, measured: Measured, budget_s: float) -> bool:
         """Ask what the planner lacks, measure that for so long, and send it; whether there is more to plan on now."""
-        missing = self.supplier.missing(question)
+        missing = self.supplier.lacking(model.graph, question.measurable)
         if not missing.latencies and not missing.transfers:
             return False
         with one_at_a_time(self.supplier.measuring, PROFILING_S):
-            missing = self.supplier.missing(question)  # less, where another process has just measured
+            missing = self.supplier.lacking(
+                model.graph, question.measurable
+            )  # less, where another process has just measured
             if not missing.latencies and not missing.transfers:
                 return True
             self.progress.phase("measuring", budget_s)

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from agent_sdk.errors import ExecutionError, ModelError, UnplannableError
-from agent_sdk.journey.opening import opened
+from agent_sdk.journey.opening import Opening
 from agent_sdk.journey.planfile import TravellingPlan, unpack_plan
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.reference import Reference
@@ -107,16 +107,8 @@ class Journey:
         services = self.services.fit_for(model, drawn.tried)
         obtained = self._obtained(services, model, behind)
         pinned = self.deterministic or rounding(model.graph).differs
-        ready = opened(
-            services,
-            model,
-            obtained,
-            self.reference,
-            drawn,
-            all_rivals=self.all_rivals,
-            pinned=pinned,
-            in_flight=self.in_flight,
-        )
+        opening = Opening(services, model, obtained, self.reference, drawn, self.all_rivals, self.in_flight)
+        ready = opening.done(pinned=pinned)
         self.services.starts.keep(self.content, self.shapes, start_after(ready.serving))
         return ready
 
@@ -152,7 +144,7 @@ def renewed(services: Services, prepared: Prepared) -> bool:
         if obtained.plan is None or obtained.plan == before:
             return False
         in_flight = prepared.executor.in_flight
-        ready = opened(fit, model, obtained, prepared.reference, drawn, in_flight=in_flight)
+        ready = Opening(fit, model, obtained, prepared.reference, drawn, in_flight=in_flight).done()
         if PLAN in ready.serving.contenders:
             prepared.take_up(ready)
             return True

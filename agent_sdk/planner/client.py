@@ -31,6 +31,7 @@ from tenacity import (
     stop_when_event_set,
 )
 
+from agent_sdk.cancel import Cancel
 from agent_sdk.closing import Closes
 from agent_sdk.errors import (
     InputError,
@@ -43,7 +44,7 @@ from agent_sdk.errors import (
     status_error,
 )
 from agent_sdk.planner import wire
-from agent_sdk.planner.waits import Waits
+from agent_sdk.planner.waits import waited_for
 from hope_schema import (
     DeviceReport,
     Enrolment,
@@ -138,7 +139,7 @@ class PlannerClient(Closes):
         self.enrolled_at = ""
         """Where else this device has a token from, for who is told that it has none here."""
         self._attempts = max(1, attempts)
-        self._waits = Waits()
+        self._closed = Cancel()
         headers = {"Accept": "application/json, application/problem+json", "Accept-Encoding": "zstd, gzip"}
         if token := os.environ.get(TOKEN_VARIABLE) if token is None else token:
             headers["Authorization"] = _bearer(token)
@@ -149,7 +150,7 @@ class PlannerClient(Closes):
 
     def close(self) -> None:
         """Close the connections; who still waits for an answer is told by a CancelledError. Idempotent."""
-        self._waits.let_go()
+        self._closed.cancel()
         self._http.close()
 
     def submit_model(self, graph: ModelGraph) -> ModelReceipt:
@@ -275,7 +276,7 @@ class PlannerClient(Closes):
 
         limits = httpx.Timeout(left_s, connect=CONNECT_S if left_s is None else min(CONNECT_S, left_s))
         try:
-            return self._waits.wait(call, left_s)
+            return waited_for(call, left_s, self._closed)
         except TimeoutError:
             raise self._no_answer(tries, f"the answer was not whole after {left_s:g} s", request_id) from None
 

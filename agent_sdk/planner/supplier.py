@@ -175,10 +175,6 @@ class PlanSupplier(Forks):
             return None
         return copy if current.source == "unchanged" else current
 
-    def missing(self, question: Question) -> Missing:
-        """What this device should measure."""
-        return self.lacking(question.graph, question.measurable)
-
     def lacking(self, graph: ModelGraph, measurable: MissingRequest) -> Missing:
         """What the planner lacks of a network on some device."""
         return self._call(lambda client: client.submitting(graph, lambda: client.missing(measurable)))

@@ -6,49 +6,36 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from agent_sdk.cancel import cancelling, check
+from agent_sdk.cancel import Cancel, cancelling, check
 
 Result = TypeVar("Result")
 
 
-class Waits:
-    """Those who wait for calls; from any number of threads."""
+def waited_for(call: Callable[[threading.Event], Result], most_s: float | None, closed: Cancel) -> Result:
+    """Wait for a call, which is handed an event that is set once nobody waits any more.
 
-    def __init__(self) -> None:
-        self._under_way: set[Future[Any]] = set()
+    Raises what it raises, TimeoutError after ``most_s`` seconds, NotWantedError where what this thread works under is
+    cancelled, or CancelledError where ``closed`` is.
+    """
+    future: Future[Result] = Future()
+    over = threading.Event()
 
-    def wait(self, call: Callable[[threading.Event], Result], most_s: float | None) -> Result:
-        """Wait for a call, which is handed an event that is set once nobody waits any more.
+    def run() -> None:
+        with suppress(InvalidStateError):  # nobody waits any more
+            try:
+                future.set_result(call(over))
+            except BaseException as error:  # noqa: BLE001  it is raised where the answer is waited for
+                future.set_exception(error)
 
-        Raises what it raises, TimeoutError after ``most_s`` seconds, NotWantedError where a ``Cancel`` ends the wait,
-        or CancelledError where ``let_go`` does.
-        """
-        future: Future[Result] = Future()
-        over = threading.Event()
-
-        def run() -> None:
-            with suppress(InvalidStateError):  # nobody waits any more
-                try:
-                    future.set_result(call(over))
-                except BaseException as error:  # noqa: BLE001  it is raised where the answer is waited for
-                    future.set_exception(error)
-
-        self._under_way.add(future)
-        threading.Thread(target=run, name="hope-planner-call", daemon=True).start()
-        try:
-            with cancelling(future.cancel):
-                return future.result(most_s)
-        except CancelledError:
-            check()
-            raise
-        finally:
-            over.set()
-            future.cancel()
-            self._under_way.discard(future)
-
-    def let_go(self) -> None:
-        """End all waits."""
-        for future in [*self._under_way]:
-            future.cancel()
+    threading.Thread(target=run, name="hope-planner-call", daemon=True).start()
+    try:
+        with cancelling(future.cancel), closed.calling(future.cancel):
+            return future.result(most_s)
+    except CancelledError:
+        check()
+        raise
+    finally:
+        over.set()
+        future.cancel()

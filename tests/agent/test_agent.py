@@ -24,7 +24,6 @@ from agent_sdk.planner.identity import device_id, store_token, stored_token
 from hope_schema import Job, MissingRequest, PlanRequest
 from tests.agent.haste import measure_hastily
 from tests.agent.models import BRANCHING, branching_model, expected
-from tests.agent.obtaining import obtained_by
 
 OTHER = branching_model(channels=4).SerializeToString()
 
@@ -160,14 +159,14 @@ def test_a_database_that_is_a_pipe_hangs_nobody(tmp_path: Path) -> None:
     """Whatever stands in its place is removed, and it is begun anew."""
     os.mkfifo(tmp_path / "planner.sqlite")
     with Agent(processors="ort@0", cache=tmp_path) as agent:
-        assert obtained_by(agent, read_model(BRANCHING)).source == "planner"
+        assert agent.obtain(read_model(BRANCHING)).source == "planner"
 
 
 def test_a_database_that_has_to_stay_costs_the_plan_alone(tmp_path: Path) -> None:
     """What cannot be removed is not asked again and again: one sentence says what it is, and a processor runs all."""
     (tmp_path / "planner.sqlite").mkdir()
     with Agent(processors="ort@0", cache=tmp_path) as agent:
-        obtained = obtained_by(agent, read_model(BRANCHING))
+        obtained = agent.obtain(read_model(BRANCHING))
     assert obtained.source == "single"
     assert "planner.sqlite' is no file" in obtained.notes[0]
 

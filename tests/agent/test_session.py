@@ -29,7 +29,7 @@ from agent_sdk.errors import (
     RunTimeoutError,
     SegmentFailedError,
 )
-from agent_sdk.journey.opening import _Opening
+from agent_sdk.journey.opening import Opening
 from agent_sdk.journey.planning import Obtainer
 from agent_sdk.journey.rivals import compiled_singles, likeliest
 from agent_sdk.journey.serving import Serving
@@ -131,7 +131,7 @@ def test_of_the_plans_tried_the_best_stays(better: int, agent: Agent, monkeypatc
         return replace(found, us=dict.fromkeys(found.us, 100.0) | {PLAN: 50.0 if place == better else 70.0})
 
     monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: first)
-    monkeypatch.setattr(_Opening, "_asked_again", lambda self, trial: next(replies, None))
+    monkeypatch.setattr(Opening, "_asked_again", lambda self, trial: next(replies, None))
     monkeypatch.setattr("agent_sdk.journey.opening.hold_trial", trial_of)
     with agent.load(BRANCHING, background=False) as session:
         assert session.latest.obtained.plan == (first, second)[better].plan
@@ -458,13 +458,13 @@ def test_a_failed_refresh_changes_nothing_and_is_repeated(agent: Agent, monkeypa
         before = (session.latest.obtained, session.plan, session.latest.serving, list(session.notes))
         newer = newer_plan(agent, session, "ort@0")
         monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
-        compiled = _Opening._compile
-        monkeypatch.setattr(_Opening, "_compile", lambda *given: 1 / 0)
+        compiled = Opening._compile
+        monkeypatch.setattr(Opening, "_compile", lambda *given: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             agent.refresh(session)
         assert (session.latest.obtained, session.plan, session.latest.serving, session.notes) == before
         assert relative_error(session.run(inputs), right) <= 1e-5
-        monkeypatch.setattr(_Opening, "_compile", compiled)
+        monkeypatch.setattr(Opening, "_compile", compiled)
         assert agent.refresh(session) is True
         assert session.plan == newer.plan
 

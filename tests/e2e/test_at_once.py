@@ -10,7 +10,6 @@ from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import read_model
 from hope_schema import merge
 from tests.agent.models import chain_model, expected
-from tests.agent.obtaining import obtained_by
 from tests.e2e.test_remote_planner import served
 
 LATEST_S = 60.0
@@ -27,17 +26,17 @@ def test_the_first_plan_rests_on_predictions(cache: Path, tmp_path: Path) -> Non
         with Agent(url, processors="ort@0") as other:
             assert other.obtain(KNOWN).profiled_signatures == len({op.signature for op in merge(KNOWN.graph)})
         with Agent(url, processors="ort@0", cache=tmp_path / "second") as agent:
-            first = obtained_by(agent, model, at_once=True)
+            first = agent.obtain(model, at_once=True)
             assert first.profiled_signatures == 0
             assert first.plan is not None
             assert all(step.predicted_spread for step in first.plan.steps)
             question = agent._services.obtainer._question(model)
-            assert {row.signature for row in agent._supplier.missing(question).latencies} == {
-                op.signature for op in merge(model.graph)
-            }
+            assert {
+                row.signature for row in agent._supplier.lacking(question.graph, question.measurable).latencies
+            } == {op.signature for op in merge(model.graph)}
             with agent.load(UNSEEN) as session:
                 end = time.monotonic() + LATEST_S
-                while agent._supplier.missing(question).latencies:
+                while agent._supplier.lacking(question.graph, question.measurable).latencies:
                     assert time.monotonic() < end, session.notes
                     assert relative_error(session.run(inputs), right) <= 1e-4
                     time.sleep(0.1)
@@ -47,10 +46,10 @@ def test_the_planner_inside_predicts_too(cache: Path) -> None:
     """In one process: the first network is measured before it is planned, the second once its plan is to be renewed."""
     inputs, right = expected(UNSEEN, seed=4)
     with Agent(processors="ort@0") as agent:
-        assert obtained_by(agent, read_model(UNSEEN), at_once=True).profiled_signatures > 0  # nothing to predict from
+        assert agent.obtain(read_model(UNSEEN), at_once=True).profiled_signatures > 0  # nothing to predict from
     with Agent(processors="ort@0", cache=cache / "again") as agent:
-        obtained_by(agent, KNOWN)
-        first = obtained_by(agent, read_model(UNSEEN), at_once=True)
+        agent.obtain(KNOWN)
+        first = agent.obtain(read_model(UNSEEN), at_once=True)
         assert (first.profiled_signatures, first.preliminary) == (0, True)
         with agent.load(UNSEEN, background=False) as session:
             assert session.latest.obtained.profiled_signatures == 0

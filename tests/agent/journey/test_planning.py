@@ -23,7 +23,6 @@ from agent_sdk.planner.identity import device_id, store_token, stored_token
 from hope_schema import PlanRequest
 from tests.agent.haste import measure_hastily
 from tests.agent.models import BRANCHING, expected
-from tests.agent.obtaining import obtained_by
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -65,9 +64,9 @@ def test_who_waits_for_a_better_plan_does_so_where_nothing_more_is_measured(
 
     with Agent(processors="ort@0", cache=tmp_path, wait_s=0.5) as agent:
         model = read_model(BRANCHING)
-        obtained_by(agent, model)
+        agent.obtain(model)
         monkeypatch.setattr(PlannerClient, "plan", provisional)
-        found = obtained_by(agent, model, renew=True, at_once=True)
+        found = agent.obtain(model, renew=True, at_once=True)
     assert asked == [None, 0.5]
     assert found.plan is not None
     assert not found.plan.filled
@@ -155,12 +154,12 @@ def test_whatever_stands_in_the_cache_hangs_nobody(place: str, thing: str, tmp_p
 def test_a_kept_plan_that_is_a_pipe_is_asked_for_anew(tmp_path: Path) -> None:
     """Each file in the cache may have been replaced by anything."""
     with Agent(processors="ort@0", cache=tmp_path) as agent:
-        obtained_by(agent, read_model(BRANCHING))
+        agent.obtain(read_model(BRANCHING))
     (kept,) = (tmp_path / "plans").glob("*.json")
     kept.unlink()
     os.mkfifo(kept)
     with Agent(processors="ort@0", cache=tmp_path) as agent:
-        assert obtained_by(agent, read_model(BRANCHING)).source == "planner"
+        assert agent.obtain(read_model(BRANCHING)).source == "planner"
 
 
 def test_what_a_killed_process_left_half_written_goes(tmp_path: Path) -> None:
@@ -188,7 +187,7 @@ def measure_in(cache: str, ready: Barrier, measured: SimpleQueue[int]) -> None:
     with Agent(processors="ort@0", cache=Path(cache)) as agent:
         model = read_model(BRANCHING)
         ready.wait(60)
-        measured.put(obtained_by(agent, model).profiled_signatures)
+        measured.put(agent.obtain(model).profiled_signatures)
 
 
 def test_of_two_processes_on_one_cache_one_measures(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from agent_sdk.planner.client import PlannerClient
 from agent_sdk.planner.supplier import Obtained, PlanSupplier
 from hope_schema import Missing, Observations, Plan, Processor
 from hope_schema.profile import LatencyColumns
-from tests.agent.obtaining import obtained_by
 from tests.agent.planner.planner_double import ScriptedTransport, plan_answer, small_model, small_plan
 
 MODEL = read_model(small_model())
@@ -94,6 +93,6 @@ def obtain(
         agent = patched.enter_context(
             Agent("http://planner", processors="ort@0", soc="soc", frequency="any", wait_s=wait_s, cache=directory)
         )
-        obtained = obtained_by(agent, MODEL, renew=renew, at_once=at_once)
+        obtained = agent.obtain(MODEL, renew=renew, at_once=at_once)
     assert not transport.script, "the planner was asked less often than expected"
     return obtained, [f"{request.method} {request.url.path}" for request in transport.requests]
