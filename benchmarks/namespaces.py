@@ -1,11 +1,13 @@
 """Device, edge and cloud: one network over three hosts whose links are shaped, by every method that plans over hosts.
 
-    sudo python -m benchmarks.namespaces [--models squeezenet,resnet50] [--links wifi,4g,5g] [--runs 10] [--json FILE]
+    sudo python -m benchmarks.namespaces [--models alexnet,resnet18] [--links wifi,4g,5g] [--runs 5] [--json FILE]
 
 The hosts are network namespaces of this machine, made for this and removed afterwards, which takes root; elsewhere it
 says so and measures nothing. Their links have the bandwidths of D3's Table III (Mbps), shaped by ``tc`` (tbf) both
-ways, while figures are measured and segments sent without, for that happens once. Their speeds are shares of a core
-(cgroup quotas): ``SHARES``. Device and edge compute on a core each, the cloud on the edge's.
+ways. Their speeds are shares of a core (cgroup quotas): ``SHARES``. Device and edge have a core each, the cloud shares
+the edge's. All is so while runs are timed and links measured. Figures are measured at full speed, and count for what
+they take at a host's share: a quota stops a host for as long as many ops take together, which the profiler takes for
+a disturbance.
 """
 
 from __future__ import annotations
@@ -18,28 +20,33 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar
 
 from agent_sdk import Agent
 from agent_sdk.engine import Executor, build_program
-from agent_sdk.engine.single import whole_run
+from agent_sdk.engine.program import Program
+from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.feeds import draw
-from agent_sdk.runtimes.remote.processor import RemoteExecutable
+from agent_sdk.planner.supplier import PlanSupplier
+from agent_sdk.runtimes.remote.processor import RemoteExecutable, RemoteProcessor
 from benchmarks import cli
 from benchmarks.results import Measure, Table, report, verdict
-from hope_schema import Plan
+from hope_schema import LatencyColumns, Observations, Plan, TransferColumns
 from hope_schema.plan import Method
 
 LINKS: Final = {"wifi": (84.95, 18.75), "4g": (84.95, 6.12), "5g": (84.95, 11.64)}
 """Megabits per second from the device to the edge and to the cloud; the edge's own way to the cloud is not used."""
 SHARES: Final = {"device": 0.1, "edge": 0.5, "cloud": 0.8}
 """Of a core; edge and cloud share one, and are seldom busy at once."""
+FULL: Final = -1
+"""No quota."""
 METHODS: Final[tuple[Method, ...]] = ("auto", "hpa", "dads", "neurosurgeon")
 TIERS: Final = {"edge": "10.77.1", "cloud": "10.77.2"}
+ALONE: Final = {"device": "ort@0", "edge": "edge:ort@1", "cloud": "cloud:ort@1"}
 PERIOD_US: Final = 10_000
 """Of the quotas: the kernel's usual tenth of a second would be seen in every run."""
 PORT: Final = 8000
@@ -50,6 +57,7 @@ NEVER: Final = 1.02
 OTHERS: Final = 0.95
 BACKBONE: Final = 0.6
 TRUTH: Final = 0.10
+Columns = TypeVar("Columns", LatencyColumns, TransferColumns)
 
 
 def space(tier: str) -> str:
@@ -65,11 +73,14 @@ def ran(*command: str) -> None:
 def inside(tier: str, *command: str) -> list[str]:
     """A command that runs in a tier's namespace, on its share of a core."""
     share = f'echo $$ > {CGROUP / space(tier) / "cgroup.procs"} && exec "$@"'
-    return ["sh", "-c", share, "sh", "ip", "netns", "exec", space(tier), *command]
+    return ["sh", "-c", share, "sh", "nsenter", f"--net=/run/netns/{space(tier)}", *command]  # quotas stay in reach
 
 
-def shape(link: str | None) -> None:
-    """Give the links their bandwidths, both ways; None: as fast as the machine is."""
+def slow(link: str | None) -> None:
+    """Give the links their bandwidths, both ways, and the hosts their shares; None: as fast as the machine is."""
+    for tier, share in SHARES.items():
+        quota = FULL if link is None else round(share * PERIOD_US)
+        (CGROUP / space(tier) / "cpu.cfs_quota_us").write_text(str(quota))
     for index, (tier, _) in enumerate(TIERS.items()):
         for where, device in (("device", f"to-{tier}"), (tier, "to-device")):
             in_space = ["ip", "netns", "exec", space(where), "tc", "qdisc"]
@@ -79,18 +90,25 @@ def shape(link: str | None) -> None:
                 ran(*in_space, "add", "dev", device, "root", "tbf", "rate", rate, "burst", "32kb", "latency", "400ms")
 
 
+def remove(group: Path) -> None:
+    """Remove a group of processes once they have ended, which takes a moment. Raises OSError where they do not."""
+    end = time.monotonic() + 10
+    while (group / "cgroup.procs").read_text() and time.monotonic() < end:
+        time.sleep(0.1)
+    group.rmdir()
+
+
 @contextmanager
 def tiers() -> Iterator[None]:
     """Namespaces, links and quotas, for the block."""
     with ExitStack() as ending:
-        for tier, share in SHARES.items():
+        for tier in SHARES:
             ran("ip", "netns", "add", space(tier))
             ending.callback(ran, "ip", "netns", "del", space(tier))
             group = CGROUP / space(tier)
             group.mkdir(exist_ok=True)
-            ending.callback(group.rmdir)
+            ending.callback(remove, group)
             (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-            (group / "cpu.cfs_quota_us").write_text(str(round(share * PERIOD_US)))
             ran("ip", "-n", space(tier), "link", "set", "lo", "up")
         for tier, network in TIERS.items():
             ends = ("device", f"to-{tier}", 1), (tier, "to-device", 2)
@@ -131,15 +149,21 @@ def lending(tier: str, core: int, folder: Path) -> Iterator[None]:
             process.wait(30)
 
 
-def run_us(executor: Executor, model: Model, runs: int) -> float:
-    """Median microseconds of a run."""
+def compared(executors: Mapping[str, Executor], model: Model, runs: int) -> dict[str, float]:
+    """Median microseconds of runs that take turns, by name; the first of each does not count."""
     feed = draw(model, 0)
-    times = []
-    for _ in range(runs + 2):
-        began = time.perf_counter()
-        executor.run(feed)
-        times.append((time.perf_counter() - began) * 1e6)
-    return statistics.median(times[2:])
+    times: dict[str, list[float]] = {name: [] for name in executors}
+    for _ in range(runs + 1):
+        for name, executor in executors.items():
+            began = time.perf_counter()
+            executor.run(feed)
+            times[name].append((time.perf_counter() - began) * 1e6)
+    return {name: statistics.median(taken[1:]) for name, taken in times.items()}
+
+
+def placement(program: Program) -> Hashable:
+    """What computes where: programs that agree in that are one."""
+    return tuple((one.processor, frozenset(one.segment.ops)) for one in program.segments)
 
 
 def over_backbone(executor: Executor) -> int:
@@ -153,6 +177,8 @@ def over_backbone(executor: Executor) -> int:
 
 def on_device(names: Sequence[str], links: Sequence[str], runs: int, folder: Path) -> list[dict[str, Any]]:
     """What is measured in the device's namespace: a row for each network and link."""
+    send = PlanSupplier.send
+    PlanSupplier.send = lambda own, found, tries=None: send(own, at_share(found), tries)  # type: ignore[assignment]
     hosts = folder / "hosts.toml"
     hosts.write_text(
         "".join(
@@ -165,44 +191,89 @@ def on_device(names: Sequence[str], links: Sequence[str], runs: int, folder: Pat
         model = read_model(name)
         for link in links:
             row: dict[str, Any] = {"network": name, "link": link}
+            plans: dict[str, Plan] = {method: planned(method, link, hosts, folder, model) for method in METHODS}
+            for method, plan in plans.items():
+                row |= {f"{method} planned": plan.makespan_us, f"{method} on": " ".join(plan.processors_used)}
+            # Another agent: behind those that asked for plans, their planners go on.
             with reached(link, hosts, folder) as agent:
-                for tier, processor in (("device", "ort@0"), ("edge", "edge:ort@1"), ("cloud", "cloud:ort@1")):
-                    with whole_run(model, agent.device.processors[processor], agent.device) as executor:
-                        row[tier], row[f"{tier} bytes"] = timed(executor, model, link, runs)
-            for method in METHODS:
-                with reached(link, hosts, folder, method) as agent:
-                    plan = cast(Plan | None, agent.obtain(model).plan)
-                if plan is None:
-                    raise SystemExit(f"namespaces: no plan of {name} by {method}")
-                # Another agent: behind that one its planner goes on, on the same share of a core.
-                with (
-                    reached(link, hosts, folder) as agent,
-                    Executor(build_program(plan, model, agent.device.processors), agent.device) as executor,
-                ):
-                    row[method], row[f"{method} bytes"] = timed(executor, model, link, runs)
-                row[f"{method} planned"] = plan.makespan_us
-                row[f"{method} on"] = " ".join(plan.processors_used)
+                row |= measured(agent, model, link, plans, runs)
             rows.append(row)
             print(json.dumps(row), flush=True)
     return rows
 
 
+def planned(method: Method, link: str, hosts: Path, folder: Path, model: Model) -> Plan:
+    """What a method plans for these links. Raises SystemExit where it plans nothing."""
+    with reached(link, hosts, folder, method) as agent:
+        found = agent.obtain(model)
+    if found.plan is None or not found.plan.hosts:
+        raise SystemExit(f"namespaces: no plan over hosts by {method}: {'; '.join(found.notes)}")
+    return found.plan
+
+
+def measured(agent: Agent, model: Model, link: str, plans: Mapping[str, Plan], runs: int) -> dict[str, float]:
+    """Microseconds of runs of each tier alone and of each plan, and bytes of them that cross the backbone."""
+    lent = agent.device.processors
+    alone = {tier: whole_plan(model, processor) for tier, processor in ALONE.items()}
+    programs = {name: build_program(plan, model, lent) for name, plan in {**alone, **plans}.items()}
+    first = {placement(program): name for name, program in reversed(programs.items())}
+    same = {name: first[placement(program)] for name, program in programs.items()}
+    with ExitStack() as closing:
+        executors = {
+            name: closing.enter_context(Executor(programs[name], agent.device)) for name in dict.fromkeys(same.values())
+        }
+        with slowed(link):
+            took = compared(executors, model, runs)
+        crossed = {name: over_backbone(executor) for name, executor in executors.items()}
+    figures: dict[str, float] = {name: took[own] for name, own in same.items()}
+    return figures | {f"{name} bytes": crossed[own] for name, own in same.items()}
+
+
+def whole_plan(model: Model, processor: str) -> Plan:
+    """The whole network on one processor."""
+    return single_processor_plan(model.graph, processor, soc="here", frequency="now")
+
+
 @contextmanager
 def reached(link: str, hosts: Path, folder: Path, method: Method = "auto") -> Iterator[Agent]:
-    """An agent that has measured the links as they are shaped, which they are not any more."""
-    shape(link)
-    with Agent(method=method, soc="device", processors="ort@0", hosts=hosts, cache=folder / "own", wait_s=10) as agent:
-        shape(None)
+    """An agent that has measured the links as they are under way; now all is as fast as the machine."""
+    with Agent(
+        method=method, soc="device", processors="ort@0", hosts=hosts, cache=folder / "own", wait_s=10, measuring_s=60
+    ) as agent:
+        with slowed(link):
+            for processor in agent.device.processors.values():
+                if isinstance(processor, RemoteProcessor):
+                    processor.host.way = processor.host.measured_way()
         yield agent
 
 
-def timed(executor: Executor, model: Model, link: str, runs: int) -> tuple[float, int]:
-    """Median microseconds of a run over shaped links, and the bytes of it that cross the backbone."""
-    shape(link)
+@contextmanager
+def slowed(link: str) -> Iterator[None]:
+    """The links' bandwidths and the hosts' speeds, for the block."""
+    slow(link)
     try:
-        return run_us(executor, model, runs), over_backbone(executor)
+        yield
     finally:
-        shape(None)
+        slow(None)
+
+
+def at_share(found: Observations) -> Observations:
+    """Figures that were measured at full speed, as a host with its share of a core would measure them."""
+    share, costs = SHARES[found.soc], found.overheads
+
+    def longer(columns: Columns) -> Columns:
+        us = tuple(None if one is None else one / share for one in columns.us)
+        return columns.model_copy(update={"us": us, "spread_us": tuple(one / share for one in columns.spread_us)})
+
+    overheads = costs.model_copy(
+        update={
+            "launch_us": {kind: us / share for kind, us in costs.launch_us.items()},
+            "end_us": {kind: us / share for kind, us in costs.end_us.items()},
+            "handover_us": costs.handover_us / share,
+        }
+    )
+    figures = {"latencies": longer(found.latencies), "transfers": longer(found.transfers), "overheads": overheads}
+    return found.model_copy(update=figures)
 
 
 def judged(rows: Sequence[dict[str, Any]]) -> list[Measure]:
@@ -224,9 +295,11 @@ def judged(rows: Sequence[dict[str, Any]]) -> list[Measure]:
 
 def main() -> None:
     parser = cli.measuring("namespaces", __doc__)
-    parser.add_argument("--models", type=cli.names, default=["squeezenet", "resnet50", "alexnet"])
+    parser.add_argument(
+        "--models", type=cli.names, default=["alexnet", "resnet18", "vgg16", "darknet53", "inception_v4"]
+    )
     parser.add_argument("--links", type=cli.names, default=list(LINKS))
-    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--on-device", type=Path, help="what the program starts itself with, in the device's namespace")
     options = parser.parse_args()
     if options.on_device is not None:

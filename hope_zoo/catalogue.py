@@ -10,7 +10,7 @@ from functools import partial
 import onnx
 
 from agent_sdk.errors import UnknownNameError
-from hope_zoo import inception, lstm, nasnet, shipped
+from hope_zoo import inception, lstm, nasnet, plain, shipped
 from hope_zoo.weights import Topology
 
 BUILT_IN_CODE = "built in code"
@@ -24,6 +24,9 @@ _TOPOLOGIES: Mapping[str, tuple[str, Callable[[], Topology]]] = {
     "pnasnet_mobile": (BUILT_IN_CODE, nasnet.pnasnet_mobile),
     "pnasnet_large": (BUILT_IN_CODE, nasnet.pnasnet_large),
     "lstm": (BUILT_IN_CODE, lstm.lstm),
+    "vgg16": (BUILT_IN_CODE, plain.vgg16),
+    "resnet18": (BUILT_IN_CODE, plain.resnet18),
+    "darknet53": (BUILT_IN_CODE, plain.darknet53),
     **{name: (SHIPPED, partial(shipped.topology, name)) for name in shipped.FILES},
 }
 

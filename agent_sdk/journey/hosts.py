@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -31,11 +31,13 @@ class Hosts(Closes):
         reached: them, each with a name of its own.
         cores: this machine's, where their answers are waited for.
         notes: which were not reached, and why.
+        unknown: names of those that could not be measured when that was tried last.
     """
 
     reached: tuple[RemoteHost, ...] = ()
     cores: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
+    unknown: set[str] = field(default_factory=set)
 
     @classmethod
     def named(cls, file: Path | None, cores: Iterable[int]) -> Hosts:
@@ -55,8 +57,8 @@ class Hosts(Closes):
         return [RemoteProcessor(host, lent, self.cores) for host in self.reached for lent in host.offer.processors]
 
     def asked(self) -> tuple[tuple[Host, ...], tuple[Link, ...]]:
-        """The hosts that answer, and the ways there, as a plan's request names them."""
-        up = [host for host in self.reached if not host.is_down]
+        """The hosts that answer and of which enough is known, and the ways there, as a plan's request names them."""
+        up = [host for host in self.reached if not host.is_down and host.name not in self.unknown]
         hosts = (
             Host(
                 name=host.name,
@@ -74,7 +76,9 @@ class Hosts(Closes):
         for host in self.reached:
             try:
                 _measure(host, model, supplier, device_id)
+                self.unknown.discard(host.name)
             except (ExecutionError, PlannerError) as error:
+                self.unknown.add(host.name)
                 notes.append(f"host '{host.name}' was not measured: {error}")
         return notes
 

@@ -35,6 +35,9 @@ MILLIONS = {
     "pnasnet_large": 86.1,
     "resnet50": 25.6,
     "vgg19": 143.7,
+    "vgg16": 138.4,
+    "resnet18": 11.7,
+    "darknet53": 41.6,
     "squeezenet": 1.24,
     "lstm": 8.39,
 }
@@ -90,7 +93,8 @@ def test_the_networks_of_the_paper_and_of_onnx_are_there() -> None:
         "lstm",
     }
     of_onnx = {"inception_v1", "inception_v2", "resnet50", "densenet121", "shufflenet", "vgg19", "alexnet", "zfnet512"}
-    assert set(zoo.names()) == of_the_paper | of_onnx | {"nasnet_mobile"}
+    of_tiers = {"vgg16", "resnet18", "darknet53"}
+    assert set(zoo.names()) == of_the_paper | of_onnx | of_tiers | {"nasnet_mobile"}
     with pytest.raises(UnknownNameError, match="nasnet_large"):
         zoo.build("nasnet_larg")
 

@@ -10,9 +10,11 @@ from hope_schema import HOST, Link
 
 SMOOTHING: Final = 0.1
 """Part of the estimate that each new observation has."""
-STEP: Final = 1.25
+STEP: Final = 1.1
 """Figures are said in powers of this: a plan's key names them, and not every run is to ask for another plan."""
 LEAST_US: Final = 1.0
+MOST: Final = math.log(10)
+"""Of the logarithm of how far off an estimate was: one outlier counts as no more."""
 
 
 class Way:
@@ -35,12 +37,16 @@ class Way:
     def learn(self, sent: int, received: int, took_us: float) -> None:
         """Take in what one took, without what the host computed meanwhile.
 
-        All figures change by one factor: one round trip does not say which of them has changed.
+        A figure changes by as much as it has a part in what such a round trip takes: short ones say what is fixed, long
+        ones what bytes take there or back.
         """
         with self._lock:
-            ratio = max(took_us, LEAST_US) / max(self.us(sent, received), LEAST_US)
-            factor = min(max(ratio, 0.1), 10.0) ** SMOOTHING
-            self.fixed_us, self.there, self.back = self.fixed_us * factor, self.there * factor, self.back * factor
+            us = max(self.us(sent, received), LEAST_US)
+            change = SMOOTHING * min(max(math.log(max(took_us, LEAST_US) / us), -MOST), MOST)
+            self.fixed_us, self.there, self.back = (
+                figure * math.exp(change * count * figure / us)
+                for figure, count in ((self.fixed_us, 1), (self.there, sent), (self.back, received))
+            )
 
     def links(self) -> tuple[Link, Link]:
         """The same as the planner takes it: two ways on one resource, as of a radio."""

@@ -142,7 +142,7 @@ def test_the_host_is_described_for_the_planner(host: RemoteHost) -> None:
 
 
 def test_a_link_is_followed() -> None:
-    """What crosses a link moves its figures towards what they are, and one outlier moves them little."""
+    """One outlier moves the figures of a link little; of small and large messages each figure comes to be what it is."""
     way = Way("edge1", 1000.0, 0.01, 0.02)
     truth = Way("edge1", 3000.0, 0.03, 0.06)
     way.learn(10**5, 10**5, 100 * way.us(10**5, 10**5))
@@ -150,7 +150,13 @@ def test_a_link_is_followed() -> None:
     for _ in range(100):
         way.learn(10**5, 10**4, truth.us(10**5, 10**4))
     assert way.us(10**5, 10**4) == pytest.approx(truth.us(10**5, 10**4), rel=0.02)
-    assert way.links()[0].us_per_byte == pytest.approx(0.03, rel=0.25)
+    rng = random.Random(0)
+    for _ in range(1000):
+        sent, received = (int(10 ** rng.uniform(2, 6)) for _ in range(2))
+        way.learn(sent, received, rng.uniform(0.9, 1.1) * truth.us(sent, received))
+    for link, per_byte in zip(way.links(), (truth.there, truth.back), strict=True):
+        assert link.us_per_byte == pytest.approx(per_byte, rel=0.15)
+        assert link.fixed_us == pytest.approx(truth.fixed_us / 2, rel=0.15)
 
 
 @pytest.mark.parametrize(
