@@ -23,6 +23,7 @@ from benchmarks import cli
 from benchmarks.profiles import CPU, GPU, BadProfile, PhoneProfile, find, phone_problem
 from benchmarks.results import Measure, Table, report, verdict
 from planner_api.planning import Budget, Machine, PlanningError, Problem, Schedule, check, optimise, simulate
+from planner_api.planning.bound import quick_bound
 from planner_api.planning.methods import solve
 from planner_api.planning.problem.machine import routes
 from planner_api.planning.search.search import Search
@@ -111,7 +112,7 @@ def run(profiles: Sequence[PhoneProfile], budget: float) -> tuple[list[Measure],
             for method, plan in others.items():
                 ratios[method].append(ours.makespan_us / plan.makespan_us)
             shown = [plan.makespan_us / 1e3 for plan in (*alone, *others.values(), ours)]
-            lines.append([profile.stem, name, *shown, ours.makespan_us / best])
+            lines.append([profile.stem, name, *shown, ours.makespan_us / best, quick_bound(problem).us / best])
             print(f"{profile.stem:28} {name:8}", *(f"{ms:9.1f}" for ms in shown), flush=True)
     found = [
         verdict("ours / best single tier, mean", fmean(ratios["single"]), 0.60),
@@ -119,7 +120,7 @@ def run(profiles: Sequence[PhoneProfile], budget: float) -> tuple[list[Measure],
         *(verdict(f"ours / {method}, mean", fmean(ratios[method]), 0.95) for method in OTHERS),
         verdict("bytes over the backbone / cloud only, mean", fmean(ratios["bytes"]), 0.6),
     ]
-    columns = ["network", "backbone", *TIERS, *OTHERS, "auto", "auto / best tier"]
+    columns = ["network", "backbone", *TIERS, *OTHERS, "auto", "auto / best tier", "bound / best tier"]
     return found, [Table("Simulated: milliseconds over device, edge and cloud", columns, lines)]
 
 

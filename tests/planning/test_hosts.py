@@ -52,6 +52,7 @@ def test_moves_between_hosts_are_not_free() -> None:
     ]
     # In: the link, then the reader's own 2 us; out: 2 us that are nobody's, then the link.
     assert far.makespan_us == pytest.approx(10 + 2 + 4 + 2 + 10)
+    assert far.lower_bound_us >= 10 + 2 + 3 + 2 + 10  # nothing gets there and back, or is computed here, sooner
 
 
 def test_what_one_hop_has_brought_stands_there_for_others() -> None:

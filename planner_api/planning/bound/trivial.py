@@ -26,8 +26,30 @@ def longest(problem: Problem, us: Sequence[float], release_us: Sequence[float] |
 
 
 def critical_path(problem: Problem) -> Bound:
-    """Longest path when every op runs on its fastest processor and nothing is ever transferred."""
-    finish = np.array(longest(problem, problem.latency_us.min(axis=1).tolist(), problem.release_us.tolist()))
+    """Longest path when every op runs where that ends soonest, for each reader anew, and moves wait for nothing.
+
+    A tensor is at a place no sooner than its producer ended somewhere and it came from there, whoever brought it.
+    """
+    machine, lists = problem.machine, problem.lists
+    move = problem.transfer_us.copy()  # from wherever a tensor stands already: over the cheapest way
+    move[:, range(len(machine.places)), range(len(machine.places))] = 0.0
+    for k in range(len(machine.places)):
+        move = np.minimum(move, move[:, :, k, None] + move[:, None, k, :])
+    there = np.zeros((len(problem.tensors), len(machine.places)))
+    finish = np.zeros(len(problem.ops))
+    outputs = set(lists.outputs)
+    for op in lists.order:
+        reads = list(lists.reads[op])
+        for tensor in reads:
+            if lists.producer[tensor] < 0:
+                there[tensor] = problem.release_us[op] + move[tensor, machine.host]
+        ready = there[reads][:, machine.place].max(axis=0, initial=0.0)
+        ends = ready + problem.latency_us[op]
+        finish[op] = ends.min()
+        for tensor in lists.writes[op]:
+            there[tensor] = (ends[:, None] + move[tensor, machine.place]).min(axis=0)
+            if tensor in outputs:
+                finish[op] = max(finish[op], there[tensor, machine.host])
     return Bound(float((problem.weight * (finish - problem.due_us)).max()), "critical-path")
 
 
