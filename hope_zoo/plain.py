@@ -1,5 +1,6 @@
 """Networks of D3's evaluation that are convolutions one behind the other, with or without shortcuts: VGG-16 (Simonyan
-and Zisserman 2015), ResNet-18 (He et al. 2016), Darknet-53 (Redmon and Farhadi 2018)."""
+and Zisserman 2015), ResNet-18 (He et al. 2016), Darknet-53 (Redmon and Farhadi 2018).
+"""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_the_host_is_described_for_the_planner(host: RemoteHost) -> None:
 
 
 def test_a_link_is_followed() -> None:
-    """One outlier moves the figures of a link little; of small and large messages each figure comes to be what it is."""
+    """One outlier moves a link's figures little; of small and large messages each figure comes to be what it is."""
     way = Way("edge1", 1000.0, 0.01, 0.02)
     truth = Way("edge1", 3000.0, 0.03, 0.06)
     way.learn(10**5, 10**5, 100 * way.us(10**5, 10**5))
