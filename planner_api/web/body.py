@@ -8,8 +8,8 @@ they are (``web/reader.py``), and only what has to be stored comes back.
 from __future__ import annotations
 
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
 from typing import Literal, TypeVar
@@ -70,47 +70,23 @@ class Received:
         return Body(self.file.read(), self.encoding)
 
 
-@asynccontextmanager
-async def receive_body(
-    request: Request, *, limit: int, before_large: Callable[[], Awaitable[None]] | None = None
-) -> AsyncIterator[Received]:
-    """Receive the whole body; how long that may take is the connection's to say (``web/protocol.py``).
-
-    ``before_large`` is awaited once, before more than ``SMALL_BYTES`` of it are taken in.
+async def _receive(request: Request, limit: int) -> AsyncIterator[bytes]:
+    """The body piece by piece; how long that may take is the connection's to say (``web/protocol.py``).
 
     Raises:
-        HttpError: 413 above ``limit`` bytes, 415 for an unknown content type or encoding.
+        HttpError: 413 above ``limit`` bytes, 400 for one that breaks off.
     """
-    given: dict[bytes, str] = {}
-    for name, value in request.scope["headers"]:
-        if name in (b"content-type", b"content-encoding", b"content-length"):
-            if name in given:
-                raise HttpError(400, "repeated-header", f"the request has several {name.decode()} headers; send one")
-            given[name] = value.decode("latin-1")
-    encoding = _encoding(given.get(b"content-encoding", ""))
-    kind = given.get(b"content-type", "application/json").split(";")[0].strip().lower()
-    if kind != "application/json":
-        raise HttpError(415, "unsupported-media-type", "send the body as application/json")
-    if (declared := given.get(b"content-length", "")).isdigit() and int(declared) > limit:
+    if (declared := request.headers.get("content-length", "")).isdigit() and int(declared) > limit:
         raise TooLargeError("", limit)
-    with SpooledTemporaryFile(max_size=SMALL_BYTES) as file:
-        try:
-            async for chunk in request.stream():
-                if before_large is not None and file.tell() + len(chunk) > SMALL_BYTES:
-                    await before_large()
-                    before_large = None
-                file.write(chunk)
-                if file.tell() > limit:
-                    raise TooLargeError("", limit)
-        except ClientDisconnect:
-            raise HttpError(400, "body-incomplete", "the connection closed before the body was complete") from None
-        yield Received(file, encoding)
-
-
-async def read_body(request: Request, *, limit: int) -> Body:
-    """Receive a small body and take it into memory. Raises HttpError as ``receive_body`` does."""
-    async with receive_body(request, limit=limit) as received:
-        return received.read()
+    size = 0
+    try:
+        async for piece in request.stream():
+            size += len(piece)
+            if size > limit:
+                raise TooLargeError("", limit)
+            yield piece
+    except ClientDisconnect:
+        raise HttpError(400, "body-incomplete", "the connection closed before the body was complete") from None
 
 
 async def read_message(
@@ -119,9 +95,11 @@ async def read_message(
     """Read, inflate and validate a small body as one message of the contract; ``empty`` stands for one without a byte.
 
     Raises:
-        HttpError: as ``read_body``, ``inflate`` and ``parse`` do.
+        HttpError: as ``coding_of``, ``inflate`` and ``parse`` do; 413 above ``limit`` bytes.
     """
-    return parse(inflate(await read_body(request, limit=limit), limit=limit) or empty, kind)
+    encoding = coding_of(request)
+    body = Body(b"".join([piece async for piece in _receive(request, limit)]), encoding)
+    return parse(inflate(body, limit=limit) or empty, kind)
 
 
 async def read_large(request: Request, reading: Reading[Result], *, inline: int) -> tuple[Result, Body]:
@@ -133,28 +111,32 @@ async def read_large(request: Request, reading: Reading[Result], *, inline: int)
         inline: up to this many bytes it is read here and now, unless that is slow; else in a process of its own.
 
     Raises:
-        HttpError: as ``read_body``, ``inflate`` and ``reading`` do; 429 for who sends too many large bodies at once.
+        HttpError: as ``coding_of``, ``inflate`` and ``reading`` do; 413 for one too long; 429 for who sends too many
+            large bodies at once.
     """
     planner = request.app.state.planner
     settings, owner = planner.settings, principal_of(request.scope).name
-    async with AsyncExitStack() as held:
-
-        async def take_turn() -> None:
-            await held.enter_async_context(planner.large_bodies.turn(owner))
-
-        receiving = receive_body(request, limit=settings.max_body_bytes, before_large=take_turn)
-        received = await held.enter_async_context(receiving)
-        if received.file.tell() <= SMALL_BYTES:
-            body = received.read()
-            refuse_declared(body, settings.max_inflated_bytes)
-            try:
-                text = inflate(body, limit=min(inline, settings.max_inflated_bytes))
-                if not is_slow(text):
-                    return reading(text), body
-            except TooLargeError:
-                pass
-        result: Result = await planner.reader.read(owner, reading, received)
-        return result, received.read()
+    encoding = coding_of(request)
+    with SpooledTemporaryFile(max_size=SMALL_BYTES) as file:
+        received = Received(file, encoding)
+        async with AsyncExitStack() as held:
+            is_small = True
+            async for piece in _receive(request, settings.max_body_bytes):
+                if is_small and file.tell() + len(piece) > SMALL_BYTES:
+                    is_small = False
+                    await held.enter_async_context(planner.large_bodies.turn(owner))
+                file.write(piece)
+            if is_small:
+                body = received.read()
+                refuse_declared(body, settings.max_inflated_bytes)
+                try:
+                    text = inflate(body, limit=min(inline, settings.max_inflated_bytes))
+                    if not is_slow(text):
+                        return reading(text), body
+                except TooLargeError:
+                    pass
+            result: Result = await planner.reader.read(owner, reading, received)
+            return result, received.read()
 
 
 def is_slow(text: bytes | bytearray) -> bool:
@@ -232,8 +214,21 @@ def _unzstd(raw: bytes, limit: int) -> bytearray:
     return out
 
 
-def _encoding(text: str) -> Encoding:
-    match text.strip().lower():
+def coding_of(request: Request) -> Encoding:
+    """How a body of JSON is compressed.
+
+    Raises:
+        HttpError: 415 for an unknown content type or coding, 400 where the request says one of them twice.
+    """
+    given: dict[bytes, str] = {}
+    for name, value in request.scope["headers"]:
+        if name in (b"content-type", b"content-encoding", b"content-length"):
+            if name in given:
+                raise HttpError(400, "repeated-header", f"the request has several {name.decode()} headers; send one")
+            given[name] = value.decode("latin-1")
+    if given.get(b"content-type", "application/json").split(";")[0].strip().lower() != "application/json":
+        raise HttpError(415, "unsupported-media-type", "send the body as application/json")
+    match given.get(b"content-encoding", "").strip().lower():
         case "" | "identity":
             return "identity"
         case "gzip" | "x-gzip":

@@ -22,8 +22,8 @@ from planner_api.web.problems import answer
 
 MAX_HEAD_BYTES = 32 * 1024
 """Longest request line with all its fields, and trailer if there is one; looked at after each piece."""
-PIECE_BYTES = 16 * 1024
-"""What is taken in, or sent, at once."""
+PIECE_BYTES, SENT_BYTES = 16 * 1024, 64 * 1024
+"""What is taken in at once, and what is sent."""
 MAX_FIELDS = 100
 HEAD_S = 10.0
 """Longest time from a connection's beginning to its first byte, and from the first byte to the end of a head."""
@@ -185,9 +185,9 @@ class _Answering(RequestResponseCycle):
     async def send(self, message: Any) -> None:
         """Send a message, the body of it piece by piece."""
         body = message.get("body", b"")
-        last = max(0, len(body) - 1) // PIECE_BYTES * PIECE_BYTES
-        for start in range(0, last, PIECE_BYTES):
-            piece = {"type": message["type"], "body": body[start : start + PIECE_BYTES], "more_body": True}
+        last = max(0, len(body) - 1) // SENT_BYTES * SENT_BYTES
+        for start in range(0, last, SENT_BYTES):
+            piece = {"type": message["type"], "body": body[start : start + SENT_BYTES], "more_body": True}
             await super().send(cast(Any, piece))
         await super().send(cast(Any, {**message, "body": body[last:]} if last else message))
 
