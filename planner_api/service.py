@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import sys
 from functools import partial
 
 from planner_api.console.oidc import Provider
@@ -13,7 +15,6 @@ from planner_api.devices.guard import Tokens
 from planner_api.devices.reports import Reports
 from planner_api.jobs import repository as jobs
 from planner_api.jobs.chores import end, keep_doing
-from planner_api.memory import give_back
 from planner_api.plans.repository import count_by_status
 from planner_api.prediction import lines
 from planner_api.profiles import oversight
@@ -92,3 +93,10 @@ class Service(Planner):
     async def forget_device(self, session: WriteSession, device_id: str) -> int:
         """Have what a device said forgotten in every profile; return in how many."""
         return await oversight.forget_device(session, device_id)
+
+
+async def give_back() -> None:
+    """Return free memory, where the C library can: glibc keeps what many small pieces were freed of."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        await asyncio.to_thread(trim, 0)

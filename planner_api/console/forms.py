@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from hope_schema.base import PRINTABLE
 from planner_api.errors import ForbiddenError, InvalidError
 from planner_api.web.body import TooLargeError
-from planner_api.web.error import HttpError
+from planner_api.web.problems import HttpError
 
 MAX_BYTES = 8 * 1024
 MAX_FIELDS = 32

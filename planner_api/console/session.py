@@ -10,17 +10,20 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
+from sqlalchemy import delete, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planner_api.console import repository
 from planner_api.console.address import home
-from planner_api.db.engine import Database
+from planner_api.db.engine import Database, WriteSession
+from planner_api.db.tables import ConsoleSessionRow, TokenRow
 from planner_api.devices import repository as tokens
 from planner_api.devices.audit.service import Actor, record
 from planner_api.errors import ForbiddenError, UnauthorisedError
@@ -110,40 +113,74 @@ async def sign_in(
 async def begin(
     database: Database, principal: Principal, *, token_id: int | None, lifetime_s: float, request_id: str | None
 ) -> Session:
-    """Begin the session of somebody who is known: by a token, or by name where a provider vouches for them."""
+    """Begin the session of somebody who is known: by a token, or by name where a provider vouches for them.
+
+    Sessions that have ended are forgotten.
+    """
     secret, now = new_secret(), datetime.now(UTC)
     expires_at = now + timedelta(seconds=lifetime_s)
+    row = ConsoleSessionRow(
+        session_hash=hash_token(secret),
+        token_id=token_id,
+        person=principal.name if token_id is None else None,
+        scope=principal.role,
+        created_at=now,
+        expires_at=expires_at,
+    )
     async with database.write() as session:
-        await repository.add(
-            session,
-            hash_token(secret),
-            token_id=token_id,
-            person=principal.name if token_id is None else None,
-            scope=principal.role,
-            now=now,
-            expires_at=expires_at,
-        )
+        await session.execute(delete(ConsoleSessionRow).where(ConsoleSessionRow.expires_at <= now))
+        session.add(row)
+        await session.flush()
         await record(session, Actor(principal.name, request_id), "console.sign-in", principal.name)
     return Session(principal, secret, "", expires_at)
 
 
 async def resume(database: Database, secret: str) -> Session | None:
     """The session of a cookie; None when it has ended or never was."""
+    now = datetime.now(UTC)
+    query = (
+        select(ConsoleSessionRow, TokenRow.label)
+        .outerjoin(TokenRow, TokenRow.id == ConsoleSessionRow.token_id)
+        .where(
+            ConsoleSessionRow.session_hash == hash_token(secret),
+            ConsoleSessionRow.expires_at > now,
+            TokenRow.revoked_at.is_(None),
+            or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > now),
+        )
+    )
     async with database.read() as session:
-        found = await repository.find(session, hash_token(secret))
+        found = (await session.execute(query)).first()
     if found is None:
         return None
-    if found.token_id is not None:
-        return Session(bearer(found.scope, found.token_id), secret, found.label, found.expires_at)
-    assert found.person is not None
-    return Session(Principal(found.scope, found.person), secret, found.person.partition(":")[2], found.expires_at)
+    row, label = found
+    if row.token_id is not None:
+        return Session(bearer(row.scope, row.token_id), secret, label, row.expires_at)
+    return Session(Principal(row.scope, row.person), secret, row.person.partition(":")[2], row.expires_at)
 
 
 async def sign_out(database: Database, secret: str, actor: Actor) -> None:
     """End a session."""
     async with database.write() as session:
-        if await repository.remove(session, hash_token(secret)) is not None:
+        if await remove(session, hash_token(secret)) is not None:
             await record(session, actor, "console.sign-out", actor.name)
+
+
+async def remove(session: WriteSession, session_hash: str) -> str | None:
+    """Forget a session and return whose it was (nothing, where it was a token's); None when there was none."""
+    doomed = delete(ConsoleSessionRow).where(ConsoleSessionRow.session_hash == session_hash)
+    row = (await session.execute(doomed.returning(ConsoleSessionRow.person))).first()
+    return None if row is None else row.person or ""
+
+
+async def people(session: AsyncSession, limit: int) -> Sequence[ConsoleSessionRow]:
+    """The sessions of people whom a provider vouches for, newest first; those of tokens end with their token."""
+    query = (
+        select(ConsoleSessionRow)
+        .where(ConsoleSessionRow.person.is_not(None), ConsoleSessionRow.expires_at > datetime.now(UTC))
+        .order_by(ConsoleSessionRow.created_at.desc())
+        .limit(limit)
+    )
+    return (await session.scalars(query)).all()
 
 
 def cookie_of(scope: Scope) -> str | None:

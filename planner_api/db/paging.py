@@ -1,8 +1,11 @@
-"""Pages of rows: one more than asked for is looked up, so that a page knows whether there are more behind it."""
+"""Long lists in parts: pages of rows, and chunks of which one statement takes one.
+
+One row more than asked for is looked up, so that a page knows whether there are more behind it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -11,6 +14,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 Row = TypeVar("Row")
 Key = TypeVar("Key")
+
+CHUNK = 500
+"""Items per statement: SQLite bounds the parameters of one."""
+
+
+def chunks(items: Sequence[Row], size: int = CHUNK) -> Iterator[Sequence[Row]]:
+    """The items in their order, at most ``size`` at once."""
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 class Page(list[Row]):

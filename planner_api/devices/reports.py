@@ -13,8 +13,8 @@ from typing import NamedTuple
 from sqlalchemy import Connection, select
 
 from hope_schema import DeviceReport, MeasuredRun
-from planner_api.db.chunks import chunks
 from planner_api.db.engine import Database
+from planner_api.db.paging import chunks
 from planner_api.db.tables import DeviceRow, DriftRow, PlanVersionRow
 from planner_api.db.upsert import add_all, put_all
 from planner_api.gathering import Gathering

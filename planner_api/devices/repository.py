@@ -11,9 +11,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from planner_api.db.chunks import chunks
 from planner_api.db.engine import WriteSession
-from planner_api.db.paging import Page, page
+from planner_api.db.paging import Page, chunks, page
 from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, InboxRow, PlanRow, TokenRow, UsageRow
 from planner_api.db.upsert import insert_or_ignore, upserting
 

@@ -23,8 +23,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from planner_api.db.chunks import chunks
 from planner_api.db.engine import WriteSession
+from planner_api.db.paging import chunks
 from planner_api.db.tables import JobRow, WorkerRow
 from planner_api.db.types import UtcDateTime
 from planner_api.db.upsert import upserting

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from planner_api.db.chunks import chunks
 from planner_api.db.engine import WriteSession
+from planner_api.db.paging import chunks
 from planner_api.db.tables import ModelRow, SignatureRow
 from planner_api.db.upsert import ignoring, insert_or_ignore
 

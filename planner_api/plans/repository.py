@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from hope_schema import PlanRequest
-from planner_api.db.chunks import chunks
 from planner_api.db.engine import WriteSession
+from planner_api.db.paging import chunks
 from planner_api.db.tables import JobRow, ModelRow, PlanJobRow, PlanRestsOnRow, PlanRow, PlanVersionRow
 from planner_api.db.upsert import add_all, insert_or_ignore
 from planner_api.plans.stored import StoredPlan

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import ClassVar
 
 import msgspec
 
 from hope_schema import Method, PlanRequest
 from planner_api.db.engine import Database, WriteSession
+from planner_api.db.tables import PlanVersionRow
 from planner_api.jobs.kind import JobError, Kind, Task
 from planner_api.jobs.news import publish
 from planner_api.jobs.queue import put
@@ -20,7 +22,6 @@ from planner_api.plans import repository
 from planner_api.plans.jobs import BETTER, FIRST, PLAN
 from planner_api.plans.made import Made, Order
 from planner_api.plans.stored import StoredPlan, serialise
-from planner_api.plans.versions import store_version
 from planner_api.profiles import facts
 from planner_api.profiles import repository as profiles
 from planner_api.profiles.jobs import OUTDATED, key_of
@@ -116,7 +117,7 @@ class _Solve(Kind):
             stored = serialise(
                 made.plan, plan_id=lease.key, version=version, provisional=stored.provisional, solve_us=made.solve_us
             )
-        await store_version(session, stored, made)
+        await _store_version(session, stored, made)
         if stored.provisional:
             await put(session, Wanted(BETTER, lease.key, priority=lease.priority, asked_by=lease.asked_by))
         for pair, used in made.rests_on:
@@ -152,3 +153,32 @@ class BetterPlan(_Solve):
 
     def _budget(self, request: PlanRequest) -> tuple[Method, float]:
         return request.method, self._settings.solve_budget_s
+
+
+async def _store_version(session: WriteSession, stored: StoredPlan, made: Made) -> None:
+    """Write a version of a plan into its row, which the caller holds locked, and beside those before it."""
+    now = datetime.now(UTC)
+    newest = {"version": stored.version, "provisional": stored.provisional, "solved_at": now, "error": None}
+    await repository.hold_back(session, stored.plan_id)
+    await repository.store(session, stored.plan_id, newest)
+    if not stored.provisional:
+        await repository.count_solve(session, stored.plan_id)
+    for pair, version in made.rests_on:
+        await repository.rest_on(session, stored.plan_id, pair, profile_version=version, checked_version=version)
+    await repository.keep_version(
+        session,
+        PlanVersionRow(
+            plan_id=stored.plan_id,
+            version=stored.version,
+            provisional=stored.provisional,
+            etag=stored.etag,
+            body_zstd=stored.body_zstd,
+            profile_version=made.rests_on[0][1],
+            makespan_us=made.makespan_us,
+            lower_bound_us=made.lower_bound_us,
+            gap=made.gap,
+            found_by=made.found_by,
+            solve_us=made.solve_us,
+            created_at=now,
+        ),
+    )

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from hope_schema import MeasuredRun
-from planner_api.db.chunks import chunks
+from planner_api.db.paging import chunks
 from planner_api.db.tables import (
     DeviceRow,
     DriftRow,

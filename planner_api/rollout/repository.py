@@ -9,9 +9,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from planner_api.db.chunks import chunks
 from planner_api.db.engine import WriteSession
-from planner_api.db.paging import Page, page
+from planner_api.db.paging import Page, chunks, page
 from planner_api.db.tables import (
     DeviceRow,
     JobRow,

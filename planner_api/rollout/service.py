@@ -23,8 +23,7 @@ from planner_api.jobs.chores import end, keep_doing
 from planner_api.models import repository as models
 from planner_api.models.names import service as names
 from planner_api.rollout import repository
-from planner_api.rollout.aliases import repository as alias_rows
-from planner_api.rollout.aliases.service import resolve
+from planner_api.rollout.aliases.service import resolve, stands_for
 from planner_api.rollout.judging import harm, judge, next_step, waits_for
 from planner_api.rollout.splits import Splits
 from planner_api.rollout.takers import count_takers
@@ -203,7 +202,7 @@ class Releases:
     async def _claim_alias(
         self, session: WriteSession, release_id: str, name: str, alias: str, after: int, *, again: bool
     ) -> dict[str, Any]:
-        known = await alias_rows.alias(session, name, alias)
+        known = await stands_for(session, name, alias)
         if known is None:
             cure = f"make it with `hope-planner models alias {name} {alias} VERSION`"
             raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}': {cure}")

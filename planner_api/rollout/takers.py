@@ -9,8 +9,8 @@ from datetime import datetime
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import GroupSelector
-from planner_api.devices.groups import repository as groups
 from planner_api.devices.groups.choice import position
+from planner_api.devices.groups.service import chosen
 from planner_api.rollout import repository
 
 COUNTED = 20_000
@@ -36,7 +36,7 @@ async def count_takers(
     since: datetime,
 ) -> Takers:
     """Count the devices of some SoCs, seen since then, that a group and each stage take."""
-    wanted = groups.chosen(selector), socs, since
+    wanted = chosen(selector), socs, since
     by_claim = await repository.devices_by_claim(session, *wanted)
     total = sum(by_claim.values())
     if total > COUNTED:

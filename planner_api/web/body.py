@@ -18,8 +18,8 @@ import zstandard
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 
-from planner_api.web.error import HttpError
 from planner_api.web.principal import principal_of
+from planner_api.web.problems import HttpError
 from planner_api.web.shape import parse
 
 CHUNK = 64 * 1024

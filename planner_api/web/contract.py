@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from planner_api.web.error import MEDIA_TYPE
+from planner_api.web.problems import MEDIA_TYPE
 
 REF = "#/components/schemas/{model}"
 

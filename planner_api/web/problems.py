@@ -1,8 +1,9 @@
-"""Errors as RFC 9457 puts them: here, and only here, an error gets its HTTP status."""
+"""Errors as RFC 9457 puts them: here, and only here, an error gets its HTTP status. Those that only HTTP has, too."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -14,11 +15,11 @@ from hope_schema import ProblemDetails
 from planner_api import errors
 from planner_api.errors import PlannerError
 from planner_api.web.asgi import Headers, Scope
-from planner_api.web.error import MEDIA_TYPE, HttpError
 from planner_api.web.segments import address
 
 log = structlog.get_logger(__name__)
 
+MEDIA_TYPE = "application/problem+json"
 STATUS: dict[type[PlannerError], int] = {
     errors.InvalidError: 422,
     errors.UnauthorisedError: 401,
@@ -28,6 +29,23 @@ STATUS: dict[type[PlannerError], int] = {
     errors.TooOftenError: 429,
     errors.UnavailableError: 503,
 }
+
+
+class HttpError(PlannerError):
+    """What only HTTP knows: a body in a coding nobody reads, a method that a path does not have."""
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        causes: Sequence[str] = (),
+    ) -> None:
+        super().__init__(kind, detail, causes=causes)
+        self.status = status
+        self.headers = dict(headers or {})
 
 
 def status_of(error: Exception) -> int:

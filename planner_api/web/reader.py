@@ -23,7 +23,7 @@ from planner_api.errors import UnavailableError
 from planner_api.jobs.child import Ask, Child, serve
 from planner_api.locks import Turns
 from planner_api.web.body import Body, Encoding, Reading, Received, inflate, refuse_declared
-from planner_api.web.error import HttpError
+from planner_api.web.problems import HttpError
 
 Result = TypeVar("Result")
 

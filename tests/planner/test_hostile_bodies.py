@@ -38,8 +38,7 @@ from planner_api.models.repository import AT_ONCE, insert_features
 from planner_api.models.repository import features as stored_features
 from planner_api.profiles.reading import read_upload
 from planner_api.web.body import MOST_EXPANDED, Body, Received, inflate, is_slow
-from planner_api.web.error import HttpError
-from planner_api.web.problems import answer
+from planner_api.web.problems import HttpError, answer
 from planner_api.web.reader import Reader
 from planner_api.web.shape import parse, shape_of
 from tests import CAMPAIGN

@@ -15,7 +15,6 @@ from planner_api.devices import service
 from planner_api.devices.audit.service import actor_of
 from planner_api.devices.finding import Wanted, find
 from planner_api.devices.groups import service as groups
-from planner_api.devices.groups.repository import names as names_of_groups
 from planner_api.devices.repository import drifts
 from planner_api.views import pages
 from planner_api.web.parameters import After, DeviceId
@@ -45,7 +44,7 @@ async def listing(
         wanted = Wanted(soc.strip() or None, search.strip(), chosen)
         page = await find(session, wanted, after=after, before=before, limit=ROWS)
         found = await drifts(session, [row.id for row in page.devices])
-        known = await names_of_groups(session, OFFERED)
+        known = await groups.names(session, OFFERED)
     return render(
         request,
         "devices.html",

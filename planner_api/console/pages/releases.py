@@ -13,7 +13,7 @@ from hope_schema.wording import plural
 from planner_api.console.forms import read_form, scaled, valid
 from planner_api.console.rendering import percent, render
 from planner_api.devices.audit.service import actor_of
-from planner_api.devices.groups.repository import names as names_of_groups
+from planner_api.devices.groups.service import names as names_of_groups
 from planner_api.models.names import service as names
 from planner_api.rollout.routes import Before, ReleaseId
 from planner_api.rollout.service import Action

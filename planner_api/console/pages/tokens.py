@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse
 
 from hope_schema import NewClaim
 from hope_schema.base import Digest
-from planner_api.console import repository as sessions
+from planner_api.console import session as sessions
 from planner_api.console.forms import read_form, scaled, valid
 from planner_api.console.rendering import render
 from planner_api.devices import repository, service

@@ -13,12 +13,15 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from sqlalchemy import delete, func, select, update
+
 from hope_schema import AuditEntry, AuditPage, AuditProof
 from hope_schema.hashing import digest
+from planner_api.db import paging
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.messages import message_of, messages_of
-from planner_api.db.tables import AuditRow
-from planner_api.devices.audit import repository
+from planner_api.db.tables import AuditHeadRow, AuditRetentionRow, AuditRow
+from planner_api.db.upsert import insert_or_ignore, put
 from planner_api.errors import ConflictError
 from planner_api.web.principal import principal_of
 
@@ -26,6 +29,8 @@ MAX_SUBJECT = 256
 MAX_DETAIL = 500
 """Characters of one value of a detail."""
 PRUNED_AT_ONCE, VERIFIED_AT_ONCE = 1000, 1000
+_HEAD = select(AuditHeadRow.hash).where(AuditHeadRow.id == 1)
+"""The hash of the newest entry."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,8 @@ def actor_of(scope: Mapping[str, Any]) -> Actor:
 async def record(session: WriteSession, actor: Actor, action: str, subject: str, **detail: object) -> None:
     """Write down an action in the transaction that does it; values of ``None`` are left out of the detail."""
     said = {name: str(value)[:MAX_DETAIL] for name, value in detail.items() if value is not None}
-    previous = await repository.lock_head(session)
+    await insert_or_ignore(session, AuditHeadRow, {"id": 1, "hash": ""}, ["id"])
+    previous = (await session.execute(_HEAD.with_for_update())).scalar_one()  # nobody else writes one meanwhile
     row = AuditRow(
         at=datetime.now(UTC),
         actor=actor.name,
@@ -69,7 +75,7 @@ async def record(session: WriteSession, actor: Actor, action: str, subject: str,
     row.hash = _hash(row)
     session.add(row)
     await session.flush()
-    await repository.set_head(session, row.hash)
+    await session.execute(update(AuditHeadRow).where(AuditHeadRow.id == 1).values(hash=row.hash))
 
 
 def _hash(row: AuditRow) -> str:
@@ -91,8 +97,9 @@ async def verify(database: Database, head: str | None) -> AuditProof:
     after, count, before, seen = 0, 0, None, head is None
     while True:
         async with database.read() as session:
-            rows = await repository.in_order(session, after, VERIFIED_AT_ONCE)
-            newest = await repository.head(session)
+            query = select(AuditRow).where(AuditRow.id > after).order_by(AuditRow.id).limit(VERIFIED_AT_ONCE)
+            rows = (await session.scalars(query)).all()
+            newest = await session.scalar(_HEAD) or ""
         for row in rows:
             if row.hash != _hash(row):
                 raise _broken(f"entry {row.id} was changed")
@@ -113,9 +120,15 @@ def _broken(cause: str) -> ConflictError:
 
 
 async def page(database: Database, *, limit: int, before: int | None, **where: str | None) -> AuditPage:
-    """Entries, newest first."""
+    """Entries whose columns are as ``where`` says, newest first."""
+    query = select(AuditRow).order_by(AuditRow.id.desc())
+    for name, wanted in where.items():
+        if wanted is not None:
+            query = query.where(getattr(AuditRow, name) == wanted)
+    if before is not None:
+        query = query.where(AuditRow.id < before)
     async with database.read() as session:
-        rows = await repository.page(session, before=before, limit=limit, **where)
+        rows = await paging.page(session, query, limit)
     entries = messages_of(rows, partial(message_of, AuditEntry))
     return AuditPage(entries=entries, next=rows.next(lambda row: row.id))
 
@@ -124,10 +137,16 @@ async def prune(database: Database, days: int) -> None:
     """Forget what is older than so many days, and have the database refuse to delete anything younger."""
     before = datetime.now(UTC) - timedelta(days=days)
     async with database.write() as session:
-        kept = await repository.keep_for(session, days)
+        kept = await session.scalar(select(AuditRetentionRow.days))
+        if kept != days:
+            await put(session, AuditRetentionRow, {"id": 1, "days": days}, key=("id",))
         if kept not in (None, days):
             await record(session, PLANNER, "audit.retention", f"{days} days", before=f"{kept} days")
+    newest = select(func.max(AuditRow.id)).scalar_subquery()  # never goes, for the chain ends in it
+    doomed = select(AuditRow.id).where(AuditRow.at < before, AuditRow.id < newest).order_by(AuditRow.id)
+    doomed = doomed.limit(PRUNED_AT_ONCE)
     while True:
         async with database.write() as session:
-            if await repository.prune(session, before, PRUNED_AT_ONCE) < PRUNED_AT_ONCE:
+            gone = delete(AuditRow).where(AuditRow.id.in_(doomed.scalar_subquery())).returning(AuditRow.id)
+            if len((await session.execute(gone)).all()) < PRUNED_AT_ONCE:
                 return

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from sqlalchemy import ColumnElement, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import Group, GroupPage, GroupSelector
 from planner_api.db.engine import Database
-from planner_api.db.tables import GroupRow
+from planner_api.db.paging import page
+from planner_api.db.tables import DeviceRow, GroupRow
+from planner_api.db.upsert import put
 from planner_api.devices.audit.service import Actor, record
-from planner_api.devices.groups import repository
 from planner_api.errors import NotFoundError
 
 
@@ -22,8 +25,8 @@ def selector_of(row: GroupRow) -> GroupSelector:
 async def store(database: Database, name: str, selector: GroupSelector, actor: Actor) -> Group:
     """Make a group, or choose its devices anew; releases under way keep the choice that they began with."""
     async with database.write() as session:
-        values = selector.model_dump(mode="json")
-        await repository.store(session, {"name": name, "created_at": datetime.now(UTC), **values})
+        values = {"name": name, "created_at": datetime.now(UTC), **selector.model_dump(mode="json")}
+        await put(session, GroupRow, values, key=("name",), keep=("created_at",))
         shown = ", ".join(f"{key}={value}" for key, value in selector.labels.items())
         socs = ", ".join(selector.socs)
         await record(session, actor, "group.store", name, socs=socs, labels=shown, share=selector.share)
@@ -34,7 +37,7 @@ async def get(database: Database, name: str) -> Group:
     """One group. Raises NotFoundError when there is none."""
     async with database.read() as session:
         row = await find(session, name)
-        return _group(row, await repository.count(session, selector_of(row)))
+        return await _group(session, row)
 
 
 async def find(session: AsyncSession, name: str) -> GroupRow:
@@ -48,18 +51,35 @@ async def find(session: AsyncSession, name: str) -> GroupRow:
 async def list_groups(database: Database, *, after: str, limit: int) -> GroupPage:
     """Groups in the order of their names."""
     async with database.read() as session:
-        rows = await repository.groups(session, after=after, limit=limit)
-        groups = [_group(row, await repository.count(session, selector_of(row))) for row in rows]
+        query = select(GroupRow).where(GroupRow.name > after).order_by(GroupRow.name)
+        rows = await page(session, query, limit)
+        groups = [await _group(session, row) for row in rows]
     return GroupPage(groups=tuple(groups), next=rows.next(lambda row: row.name))
 
 
 async def drop(database: Database, name: str, actor: Actor) -> None:
     """Drop a group; releases under way keep it. Raises NotFoundError when there is none."""
     async with database.write() as session:
-        if not await repository.drop(session, name):
+        if not await session.touches(delete(GroupRow).where(GroupRow.name == name).returning(GroupRow.name)):
             raise NotFoundError("group-unknown", f"no group '{name}': `hope-planner groups list` lists them")
         await record(session, actor, "group.drop", name)
 
 
-def _group(row: GroupRow, devices: int) -> Group:
-    return Group(**dict(selector_of(row)), name=row.name, devices=devices, created_at=row.created_at)
+async def names(session: AsyncSession, limit: int) -> Sequence[str]:
+    """What groups are called, in order."""
+    return (await session.scalars(select(GroupRow.name).order_by(GroupRow.name).limit(limit))).all()
+
+
+def chosen(selector: GroupSelector) -> list[ColumnElement[bool]]:
+    """What the rows of devices fulfil that a group's SoCs and labels choose."""
+    found: list[ColumnElement[bool]] = [DeviceRow.revoked_at.is_(None)]
+    if selector.socs:
+        found.append(DeviceRow.soc.in_(selector.socs))
+    found += [DeviceRow.labels[key].as_string() == value for key, value in selector.labels.items()]
+    return found
+
+
+async def _group(session: AsyncSession, row: GroupRow) -> Group:
+    selector = selector_of(row)
+    devices = await session.scalar(select(func.count()).select_from(DeviceRow).where(*chosen(selector)))
+    return Group(**dict(selector), name=row.name, devices=devices or 0, created_at=row.created_at)

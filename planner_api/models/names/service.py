@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import ModelVersion, ModelVersionPage, NamedModel, NamedModelPage, NewModelVersion
 from planner_api.db.engine import Database
 from planner_api.db.messages import message_of, messages_of
+from planner_api.db.paging import page
 from planner_api.db.tables import ModelAliasRow, ModelVersionRow, NamedModelRow
+from planner_api.db.upsert import insert_or_ignore
 from planner_api.devices.audit.service import Actor, record
 from planner_api.errors import NotFoundError, model_unknown
 from planner_api.models import repository as models
-from planner_api.models.names import repository
 
 
 def name_unknown(name: str) -> NotFoundError:
@@ -36,9 +38,14 @@ async def add_version(database: Database, name: str, sent: NewModelVersion, acto
     async with database.write() as session:
         if not await models.exists(session, sent.model_hash):
             raise model_unknown(sent.model_hash)
-        version = await repository.next_version(session, name, now)
-        values = {"name": name, "version": version, "model_hash": sent.model_hash, "labels": dict(sent.labels)}
-        await repository.add_version(session, {**values, "created_at": now})
+        await insert_or_ignore(session, NamedModelRow, {"name": name, "created_at": now}, ["name"])
+        # Raised with the row locked, so that no number is given twice.
+        raised = update(NamedModelRow).where(NamedModelRow.name == name).values(newest=NamedModelRow.newest + 1)
+        version = (await session.execute(raised.returning(NamedModelRow.newest))).scalar_one()
+        row = ModelVersionRow(name=name, version=version, model_hash=sent.model_hash, created_at=now)
+        row.labels = dict(sent.labels)
+        session.add(row)
+        await session.flush()
         await record(session, actor, "name.version", f"{name}:{version}", model_hash=sent.model_hash)
     return await get_version(database, name, version)
 
@@ -46,8 +53,9 @@ async def add_version(database: Database, name: str, sent: NewModelVersion, acto
 async def list_names(database: Database, *, after: str, limit: int) -> NamedModelPage:
     """Named models in the order of their names."""
     async with database.read() as session:
-        rows = await repository.names(session, after=after, limit=limit)
-        aliases = await repository.aliases(session, [row.name for row in rows])
+        query = select(NamedModelRow).where(NamedModelRow.name > after).order_by(NamedModelRow.name)
+        rows = await page(session, query, limit)
+        aliases = await _aliases(session, [row.name for row in rows])
     names = messages_of(
         rows,
         lambda row: message_of(
@@ -62,8 +70,9 @@ async def list_versions(database: Database, name: str, *, before: int | None, li
     async with database.read() as session:
         if await session.get(NamedModelRow, name) is None:
             raise name_unknown(name)
-        rows = await repository.versions(session, name, before=before, limit=limit)
-        aliases = await repository.aliases(session, [name])
+        query = select(ModelVersionRow).where(ModelVersionRow.name == name).order_by(ModelVersionRow.version.desc())
+        rows = await page(session, query if before is None else query.where(ModelVersionRow.version < before), limit)
+        aliases = await _aliases(session, [name])
     return ModelVersionPage(versions=_versions(rows, aliases), next=rows.next(lambda row: row.version))
 
 
@@ -79,17 +88,24 @@ async def find_version(session: AsyncSession, name: str, version: int) -> ModelV
     if row is None:
         known = await session.get(NamedModelRow, name) is not None
         raise version_unknown(name, version) if known else name_unknown(name)
-    return _versions([row], await repository.aliases(session, [name]))[0]
+    return _versions([row], await _aliases(session, [name]))[0]
 
 
 async def label(database: Database, name: str, version: int, labels: Mapping[str, str], actor: Actor) -> ModelVersion:
     """Replace a version's labels. Raises NotFoundError when there is no such version."""
     async with database.write() as session:
-        if not await repository.label(session, name, version, labels):
+        this = ModelVersionRow.name == name, ModelVersionRow.version == version
+        changed = update(ModelVersionRow).where(*this).values(labels=dict(labels))
+        if not await session.touches(changed.returning(ModelVersionRow.version)):
             raise version_unknown(name, version)
         shown = ", ".join(f"{key}={value}" for key, value in labels.items())
         await record(session, actor, "name.label", f"{name}:{version}", labels=shown)
     return await get_version(database, name, version)
+
+
+async def _aliases(session: AsyncSession, names: Sequence[str]) -> Sequence[ModelAliasRow]:
+    query = select(ModelAliasRow).where(ModelAliasRow.name.in_(names)).order_by(ModelAliasRow.alias)
+    return (await session.scalars(query)).all()
 
 
 def _versions(rows: Sequence[ModelVersionRow], aliases: Sequence[ModelAliasRow]) -> tuple[ModelVersion, ...]:

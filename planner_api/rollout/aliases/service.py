@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from sqlalchemy import ColumnElement, delete, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from hope_schema import ModelVersion
-from planner_api.db.engine import Database
+from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import ModelAliasRow, NamedModelRow
+from planner_api.db.upsert import put
 from planner_api.devices.audit.service import Actor, record
 from planner_api.errors import ConflictError, NotFoundError
 from planner_api.models.names import service as names
-from planner_api.rollout.aliases import repository
 from planner_api.rollout.splits import Splits
 
 
@@ -24,7 +27,7 @@ async def resolve(
     moved = await splits.alias_version(name, alias, device_id) if splits is not None and at else None
     async with database.read() as session:
         if at:
-            version = moved or await repository.alias(session, name, alias)
+            version = moved or await stands_for(session, name, alias)
             if version is None:
                 cure = f"`hope-planner models show {name}` lists them"
                 raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}': {cure}")
@@ -42,10 +45,9 @@ async def point(database: Database, name: str, alias: str, version: int, actor: 
     """Let an alias stand for a version. Raises NotFoundError when there is no such version."""
     async with database.write() as session:
         await names.find_version(session, name, version)
-        before = await repository.lock_alias(session, name, alias)
-        _refuse_under_release(before)
+        before = await _lock(session, name, alias)
         was = None if before is None else before.version
-        await repository.point(session, name, alias, version)
+        await put(session, ModelAliasRow, {"name": name, "alias": alias, "version": version}, key=("name", "alias"))
         await record(session, actor, "alias.point", f"{name}@{alias}", version=version, before=was)
     return await names.get_version(database, name, version)
 
@@ -53,14 +55,25 @@ async def point(database: Database, name: str, alias: str, version: int, actor: 
 async def drop_alias(database: Database, name: str, alias: str, actor: Actor) -> None:
     """Drop an alias. Raises NotFoundError when there is none."""
     async with database.write() as session:
-        _refuse_under_release(await repository.lock_alias(session, name, alias))
-        if not await repository.drop_alias(session, name, alias):
+        if await _lock(session, name, alias) is None:
             raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}'")
+        await session.execute(delete(ModelAliasRow).where(*_this(name, alias)))
         await record(session, actor, "alias.drop", f"{name}@{alias}")
 
 
-def _refuse_under_release(row: ModelAliasRow | None) -> None:
-    """Raise ConflictError for an alias that a release is moving."""
+async def stands_for(session: AsyncSession, name: str, alias: str) -> int | None:
+    """The version that an alias stands for; None where there is no such alias."""
+    return await session.scalar(select(ModelAliasRow.version).where(*_this(name, alias)))
+
+
+def _this(name: str, alias: str) -> tuple[ColumnElement[bool], ...]:
+    return ModelAliasRow.name == name, ModelAliasRow.alias == alias
+
+
+async def _lock(session: WriteSession, name: str, alias: str) -> ModelAliasRow | None:
+    """An alias, locked until the transaction ends. Raises ConflictError for one that a release is moving."""
+    row = (await session.scalars(select(ModelAliasRow).where(*_this(name, alias)).with_for_update())).one_or_none()
     if row is not None and row.release_id is not None:
         detail = f"release {row.release_id} of {row.name}@{row.alias} is under way; roll it back or let it end first"
         raise ConflictError("release-under-way", detail)
+    return row
