@@ -51,7 +51,6 @@ GROUPS = {
   hope-planner profiles import profile.json            into the planner that --planner names
   hope-planner profiles who "$SOC" max                 who had a part in it, and how much nobody else says
   hope-planner profiles forget "$SOC" max --device phone-7
-  hope-planner profiles rebuild "$SOC" max             of what devices in good standing say
   hope-planner profiles establish "$SOC"               plan ahead for it however few uploaded""",
     ),
     "releases": (

@@ -113,8 +113,6 @@ CALLS = (
     Call("profiles", "forget", "take back what a device, or everybody, said in a profile", "DELETE",
          "/fleet/profiles/contributions", asked=("soc", "frequency"),
          query=(Option("device_id", "this device alone", flag="device"),)),
-    Call("profiles", "rebuild", "make a profile anew, without what revoked devices said", "POST",
-         "/fleet/profiles/rebuild", asked=("soc", "frequency")),
     Call("profiles", "establish", "vouch for a SoC, so that planning ahead counts it", "PUT", "/fleet/socs/{soc}"),
     Call("models", "list", "models by name", "GET", "/names", cursor="after",
          rows="names", columns=("name", "newest", "aliases"), empty="no model has a name"),

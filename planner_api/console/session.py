@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http.cookies import CookieError, SimpleCookie
+from typing import Any
 from urllib.parse import urlsplit
 
 from sqlalchemy import delete, or_, select
@@ -149,7 +150,7 @@ async def resume(database: Database, secret: str) -> Session | None:
         )
     )
     async with database.read() as session:
-        found = (await session.execute(query)).first()
+        found: Any = (await session.execute(query)).first()
     if found is None:
         return None
     row, label = found

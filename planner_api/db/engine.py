@@ -11,10 +11,9 @@ import math
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import aiosqlite
 from sqlalchemy import URL, Executable, create_engine, event, make_url
@@ -23,8 +22,6 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from planner_api.db.outage import translated
-
-T = TypeVar("T")
 
 Heard = Callable[[str, str, str], None]
 """Called with the topic of some news, what it is about, and a detail."""
@@ -95,7 +92,7 @@ def shown(url: URL) -> str:
 
 
 def sync_engine(text: str, *, writes: bool = True) -> Engine:
-    """Return a plain engine on a database, for migrations, command-line tools and whole transactions in a thread."""
+    """Return a plain engine on a database, for migrations and command-line tools."""
     url = parse_url(text)
     if url.get_backend_name() != "sqlite":
         return create_engine(url, **POSTGRESQL)
@@ -146,8 +143,6 @@ class Database:
         self.reader, self.writer = self._engines(pool_size)
         self.heard: Heard | None = None
         """Who in this process wants to know what its transactions publish."""
-        self._plain = sync_engine(url)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hope-writes")
 
     def _engines(self, pool_size: int) -> tuple[AsyncEngine, AsyncEngine]:
         if self.dialect == "sqlite":
@@ -184,22 +179,8 @@ class Database:
             async with session, session.begin():
                 yield session
 
-    async def write_at_once(self, work: Callable[[Connection], T]) -> T:
-        """Do one whole transaction in a thread of its own; for small ones of which there are many.
-
-        In a session every statement waits for the event loop's next turn, and SQLite's one lock is held meanwhile:
-        two processes that took uploads into one file spent a third of their time waiting for each other.
-        """
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._write_at_once, work)
-
-    def _write_at_once(self, work: Callable[[Connection], T]) -> T:
-        with translated(), self._plain.begin() as connection:
-            return work(connection)
-
     async def close(self) -> None:
         """Close every pooled connection."""
-        await asyncio.to_thread(self._thread.shutdown)
-        self._plain.dispose()
         await self.reader.dispose()
         await self.writer.dispose()
 

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import structlog
@@ -148,7 +147,8 @@ class Tokens:
         if not seen:
             return
         try:
-            await self._database.write_at_once(partial(repository.saw, device_ids=seen))
+            async with self._database.write() as session:
+                await repository.saw(session, seen)
         except DatabaseAwayError as error:
             self._seen |= seen
             log.warning("devices_seen_not_written", error=error.reason)

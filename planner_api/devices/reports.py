@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import NamedTuple
 
 from sqlalchemy import Connection, select
@@ -66,7 +65,8 @@ class Reports:
         await self._sent.add(Sent(device_id, report, datetime.now(UTC)))
 
     async def _write(self, group: Sequence[Sent]) -> Sequence[None]:
-        await self._database.write_at_once(partial(store, group=group, listener=self._listener))
+        async with self._database.write() as session:
+            await (await session.connection()).run_sync(store, group, self._listener)
         return [None] * len(group)
 
 

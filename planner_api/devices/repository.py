@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
@@ -171,13 +171,13 @@ async def prune_usage(session: WriteSession, before: str) -> None:
     await session.execute(delete(UsageRow).where(UsageRow.day < before))
 
 
-def saw(connection: Connection, device_ids: Collection[str]) -> None:
+async def saw(session: WriteSession, device_ids: Collection[str]) -> None:
     """Remember that devices were seen now; locked in the order of their ids, as reports lock them."""
     ordered, now = sorted(device_ids), datetime.now(UTC)
     for chunk in chunks(ordered):
         some = select(DeviceRow.id).where(DeviceRow.id.in_(chunk))
         locked = some.order_by(DeviceRow.id).with_for_update()
-        connection.execute(update(DeviceRow).where(DeviceRow.id.in_(locked)).values(last_seen_at=now))
+        await session.execute(update(DeviceRow).where(DeviceRow.id.in_(locked)).values(last_seen_at=now))
 
 
 async def describe(session: WriteSession, device_id: str, values: Mapping[str, Any]) -> bool:

@@ -12,13 +12,12 @@ import contextlib
 from collections.abc import Mapping, Sequence
 
 import structlog
-from sqlalchemy import Connection
 
 from planner_api.db.engine import Database, WriteSession
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs import repository
 from planner_api.jobs.kind import Kind, Task
-from planner_api.jobs.news import News, publish, tell
+from planner_api.jobs.news import News, publish
 from planner_api.jobs.owner import is_gone, this_process
 from planner_api.jobs.repository import Lease, Wanted
 
@@ -42,13 +41,6 @@ async def put(session: WriteSession, *wanted: Wanted) -> dict[tuple[str, str], i
     ids = await (await session.connection()).run_sync(repository.put, wanted)
     await publish(session, WORK)
     return ids
-
-
-def put_at_once(connection: Connection, wanted: Sequence[Wanted]) -> None:
-    """:meth:`put` for a transaction in a thread."""
-    if wanted:
-        repository.put(connection, wanted)
-        tell(connection, WORK)
 
 
 class Queue:

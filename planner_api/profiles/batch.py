@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -20,48 +19,20 @@ from planner_api.profiles.snapshot import materially_changed, publish
 from planner_api.profiles.statistics import Statistics, device_hash
 from planner_api.web.body import Body, inflate
 
-REMEMBERED_FOLDERS = 8
-"""Profiles whose statistics stay in memory between two batches."""
-
-
-class _Kept:
-    """Statistics that stay in memory between two batches, and what rests on them."""
-
-    def __init__(self) -> None:
-        self.folders: OrderedDict[int, tuple[str, Folder]] = OrderedDict()
-        self.predictions = Predictions()
-
-    def take(self, order: Order, facts: Facts) -> Folder:
-        """Return a profile's folder; it has to be put back when the batch is folded."""
-        name, folder = self.folders.pop(order.profile_id, ("", None))
-        if folder is not None and order.basis == name:
-            return folder
-        return Folder(Statistics.load(facts.statistics(order.profile_id)))
-
-    def put(self, order: Order, folder: Folder) -> None:
-        self.folders[order.profile_id] = order.name, folder
-        while len(self.folders) > REMEMBERED_FOLDERS:
-            self.folders.popitem(last=False)
-
-
-_kept = _Kept()
+_predictions = Predictions()
 
 
 def fold(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
     """Fold a batch (``Order``) into the statistics of its profile; return the ``Outcome``."""
-    order, facts = msgspec.msgpack.decode(payload, type=Order), Facts(ask)
-    folder = _kept.take(order, facts)
+    order = msgspec.msgpack.decode(payload, type=Order)
+    known = Statistics.load(order.statistics)
     if order.taken_back:
-        folder.statistics.forget(map(device_hash, order.taken_back))
-        folder = Folder(folder.statistics)  # rows have moved
-    folded, found = _fold(folder, order)
-    known = folder.statistics
+        known.forget(map(device_hash, order.taken_back))
+    folded, found = _fold(Folder(known), order)
     if known.doubted:
-        _kept.predictions.doubt(order.profile_id, known, found, facts)
+        _predictions.doubt(order.profile_id, known, found, Facts(ask))
         _say_what_is_held(known, folded)
-    stored = _finish(known, found, order)
-    _kept.put(order, folder)
-    return msgspec.msgpack.encode(Outcome(stored, folded))
+    return msgspec.msgpack.encode(Outcome(_finish(known, found, order), folded))
 
 
 def _fold(folder: Folder, order: Order) -> tuple[Folded, Estimates]:

@@ -80,8 +80,7 @@ class Order(msgspec.Struct):
         frequency: of the profile.
         version: of the profile.
         folded: uploads that were folded into it so far.
-        basis: what the statistics were called when they were stored, if this parent stored them; empty: ask for them.
-        name: what the new ones are called.
+        statistics: of the profile, as they are stored; null: there are none.
         taken_back: devices whose figures are to be forgotten.
         uploads: the batch.
         share: figures of a family that one device may say alone, unless it is trusted.
@@ -93,8 +92,7 @@ class Order(msgspec.Struct):
     frequency: str
     version: int
     folded: int
-    basis: str
-    name: str
+    statistics: bytes | None
     taken_back: tuple[str, ...]
     uploads: tuple[Upload, ...]
     share: int
@@ -114,14 +112,12 @@ class _State:
 
     Attributes:
         profile_id: the profile's row.
-        name: what its statistics are called then.
         uploaded: rows of each device.
         taken_back_at: what was taken back until then is forgotten; None: nothing is.
         more: whether more uploads wait.
     """
 
     profile_id: int
-    name: str
     uploaded: dict[str, int]
     taken_back_at: datetime | None
     more: bool
@@ -142,8 +138,6 @@ class Fold(Kind):
         self._database = database
         self._share = settings.figures_per_device
         self._most_bytes = settings.max_inflated_bytes
-        self._names: dict[int, tuple[datetime, str]] = {}
-        """By profile: when it was stored last from here, and what the child that folded it calls its statistics."""
 
     async def load(self, lease: Lease) -> Task | None:
         """Read the next batch, a smaller one where a child died of the last."""
@@ -157,18 +151,16 @@ class Fold(Kind):
             uploads = await repository.bodies(session, chosen)
             revoked = await repository.revoked(session, {row.device_id for row in uploads})
             taken_back = await repository.taken_back(session, head.id)
+            statistics = await repository.statistics(session, head.id)
         if not uploads and not taken_back:
             return None
-        stored_at, basis = self._names.get(head.id, (None, ""))
-        name = f"{lease.id}-{lease.attempt}"
         order = Order(
             profile_id=head.id,
             soc=soc,
             frequency=frequency,
             version=head.version,
             folded=head.uploads,
-            basis=basis if stored_at == head.updated_at else "",
-            name=name,
+            statistics=statistics,
             taken_back=tuple(taken_back),
             uploads=tuple(
                 Upload(row.id, row.device_id, row.body or b"", row.encoding, row.trusted, row.device_id in revoked)
@@ -181,9 +173,7 @@ class Fold(Kind):
         uploaded: Counter[str] = Counter()
         for row in uploads:
             uploaded[row.device_id] += rows[row.id]
-        state = _State(
-            head.id, name, dict(uploaded), max(taken_back.values(), default=None), len(waiting) > len(uploads)
-        )
+        state = _State(head.id, dict(uploaded), max(taken_back.values(), default=None), len(waiting) > len(uploads))
         return Task(msgspec.msgpack.encode(order), state, FOLD_TIMEOUT_S)
 
     async def tell(self, question: bytes) -> bytes:
@@ -212,7 +202,6 @@ class Fold(Kind):
         await repository.contributed(session, state.profile_id, devices, now)
         await repository.establish_agreed(session, soc, ESTABLISHED_BY, now)
         await publish(session, PROFILE, lease.key)
-        self._names[state.profile_id] = now, state.name
         return bool(state.more)
 
     async def failed(self, session: WriteSession, lease: Lease, task: Task | None, error: str) -> None:

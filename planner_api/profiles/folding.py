@@ -10,7 +10,7 @@ that takes up most gives way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,19 +87,14 @@ class Folded:
 class Folder:
     """Folds uploads into one ``Statistics``.
 
-    Devices of one model upload the same rows in the same order, so the rows of the last few row sets are remembered.
-
     Args:
         statistics: what is known.
         share: figures of a family that one device may say alone; None: as many as a profile holds.
     """
 
-    REMEMBERED = 64
-
     def __init__(self, statistics: Statistics, share: int | None = None) -> None:
         self.statistics = statistics
         self.share = share
-        self._row_sets: dict[tuple[Any, ...], NDArray[np.int64]] = {}
 
     def fold(self, uploads: Sequence[tuple[str, dict[str, Any]]]) -> Folded:
         """Fold a batch of (device id, observations as parsed JSON). An upload that cannot be read changes nothing."""
@@ -135,7 +130,7 @@ class Folder:
         signature, kind = columns.get("signature"), columns.get("kind")
         if not signature or not kind:
             return None
-        rows = self._rows("latencies", device, (tuple(signature), tuple(kind)), lambda: _pairs(signature, kind))
+        rows = self._rows("latencies", device, list(zip(signature, kind, strict=True)))
         us = np.array(columns["us"], dtype=np.float64)  # None becomes NaN
         us[np.isnan(us)] = np.inf
         return _columns(rows, us, columns)
@@ -143,8 +138,7 @@ class Folder:
     def _shares(self, device: int, columns: dict[str, Any]) -> Columns | None:
         if not columns.get("share"):
             return None
-        signature, kind = tuple(columns["signature"]), tuple(columns["kind"])
-        rows = self._rows("shares", device, (signature, kind), lambda: _pairs(signature, kind))
+        rows = self._rows("shares", device, list(zip(columns["signature"], columns["kind"], strict=True)))
         share = np.array(columns["share"], dtype=np.float64)
         return _columns(rows, share, {"spread_us": [0.0] * len(share), "count": columns["count"]})
 
@@ -152,12 +146,9 @@ class Folder:
         tensors, source, target = columns.get("tensor"), columns.get("source"), columns.get("target")
         if not tensors or not source or not target:
             return None
-        types = tuple((tensor["dtype"], tuple(tensor["shape"])) for tensor in tensors)
-
-        def keys() -> list[Key]:
-            return [(*tensor, start, end) for tensor, start, end in zip(types, source, target, strict=True)]
-
-        rows = self._rows("transfers", device, (types, tuple(source), tuple(target)), keys)
+        ways = zip(tensors, source, target, strict=True)
+        keys = [(tensor["dtype"], tuple(tensor["shape"]), start, end) for tensor, start, end in ways]
+        rows = self._rows("transfers", device, keys)
         return _columns(rows, np.array(columns["us"], dtype=np.float64), columns)
 
     def _overheads(self, device: int, overheads: dict[str, Any]) -> Columns | None:
@@ -168,25 +159,17 @@ class Folder:
             said[()] = overheads["handover_us"]
         if not said:
             return None
-        rows = self._rows("overheads", device, tuple(said), lambda: list(said))
+        rows = self._rows("overheads", device, list(said))
         us = np.array(list(said.values()), dtype=np.float64)
         return _columns(rows, us, {"spread_us": [0.0] * len(us), "count": [1] * len(us)})
 
-    def _rows(
-        self, family: str, device: int, row_set: tuple[Any, ...], listed: Callable[[], list[Key]]
-    ) -> NDArray[np.int64]:
-        """Return the row of each key, -1 where there is no room for it; ``row_set`` stands for the keys it lists."""
-        remembered = self._row_sets.get((family, *row_set))
-        if remembered is not None:
-            return remembered
-        votes, keys = self.statistics.families[family], listed()
+    def _rows(self, family: str, device: int, keys: Sequence[Key]) -> NDArray[np.int64]:
+        """Return the row of each key, -1 where there is no room for it."""
+        votes = self.statistics.families[family]
         new = list(dict.fromkeys(key for key in keys if key not in votes.index))
         room = min(len(new), self._room(family, votes, device, len(new)))
         if room == len(new):
             rows = votes.rows(keys)
-            if len(self._row_sets) >= self.REMEMBERED:
-                del self._row_sets[next(iter(self._row_sets))]
-            self._row_sets[family, *row_set] = rows
         else:
             refused = set(new[room:])
             rows = np.full(len(keys), -1, dtype=np.int64)
@@ -227,14 +210,9 @@ class Folder:
         kept = np.ones(len(votes.keys), dtype=bool)
         kept[dropped] = False
         votes.keep(kept)
-        self._row_sets.clear()
         moved_to = np.where(kept, np.cumsum(kept) - 1, -1)
         self._collected[family] = [(name, columns.moved(moved_to)) for name, columns in self._collected[family]]
         return len(dropped)
-
-
-def _pairs(signature: Sequence[str], kind: Sequence[str]) -> list[Key]:
-    return list(zip(signature, kind, strict=True))
 
 
 def _list(known: dict[str, list[int]], device: int, definitions: Sequence[dict[str, Any]]) -> None:

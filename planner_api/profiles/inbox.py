@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
-
-from sqlalchemy import Connection
 
 from planner_api.db.engine import Database
 from planner_api.gathering import Gathering
-from planner_api.jobs.queue import put_at_once
+from planner_api.jobs.queue import put
 from planner_api.jobs.repository import Wanted
 from planner_api.profiles import repository
 from planner_api.profiles.jobs import FOLD, key_of
@@ -40,19 +37,15 @@ class Inbox:
     async def _write(self, group: Sequence[Upload]) -> Sequence[bool]:
         # NOTE: in the order of the key, so that two replicas with the same uploads cannot deadlock.
         uploads = sorted(group, key=_key)
-        fresh = await self._database.write_at_once(partial(self._insert, uploads=uploads))
+        async with self._database.write() as session:
+            fresh = await (await session.connection()).run_sync(repository.insert_uploads, uploads)
+            pairs = {(upload["soc"], upload["frequency"]) for upload in uploads if _key(upload) in fresh}
+            await put(session, *(Wanted(FOLD, key_of(*pair), delay_s=self._delay_s, again=True) for pair in pairs))
         results = []
         for upload in group:
             results.append(_key(upload) in fresh)
             fresh.discard(_key(upload))
         return results
-
-    def _insert(self, connection: Connection, uploads: Sequence[Upload]) -> set[tuple[str, str]]:
-        """Insert uploads, and have them folded, in one transaction."""
-        fresh = repository.insert_uploads(connection, uploads)
-        pairs = {(upload["soc"], upload["frequency"]) for upload in uploads if _key(upload) in fresh}
-        put_at_once(connection, [Wanted(FOLD, key_of(*pair), delay_s=self._delay_s, again=True) for pair in pairs])
-        return fresh
 
 
 def _key(upload: Upload) -> tuple[str, str]:

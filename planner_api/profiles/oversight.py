@@ -78,40 +78,27 @@ async def agreement(
     return await asyncio.to_thread(work) if known else {}
 
 
-async def forget(
-    database: Database, soc: str, frequency: str, devices: Collection[str] | None, actor: Actor, action: str
-) -> None:
-    """Have what devices said in a profile (None: what all said) forgotten. Raises NotFoundError when there is none."""
+async def forget(database: Database, soc: str, frequency: str, device_id: str | None, actor: Actor) -> None:
+    """Have what a device said in a profile (None: what all said) forgotten. Raises NotFoundError when there is none."""
     async with database.write() as session:
         head = await repository.head(session, soc, frequency)
         if head is None:
             raise profile_unknown(soc, frequency)
-        await _take_back(session, head.id, soc, frequency, devices)
-        named = None if devices is None else ", ".join(devices)
-        await record(session, actor, action, f"{soc}/{frequency}", devices=named)
+        await _take_back(session, head.id, soc, frequency, device_id)
+        await record(session, actor, "profile.forget", f"{soc}/{frequency}", devices=device_id)
 
 
 async def forget_device(session: WriteSession, device_id: str) -> int:
     """Have what a device said forgotten in every profile; return in how many."""
     profiles = await repository.contributed_to(session, device_id)
     for profile in profiles:
-        await _take_back(session, profile.id, profile.soc, profile.frequency, [device_id])
+        await _take_back(session, profile.id, profile.soc, profile.frequency, device_id)
     return len(profiles)
 
 
-async def _take_back(
-    session: WriteSession, profile_id: int, soc: str, frequency: str, devices: Collection[str] | None
-) -> None:
-    await repository.take_back(session, profile_id, devices, datetime.now(UTC))
+async def _take_back(session: WriteSession, profile_id: int, soc: str, frequency: str, device_id: str | None) -> None:
+    await repository.take_back(session, profile_id, device_id, datetime.now(UTC))
     await put(session, Wanted(FOLD, key_of(soc, frequency), priority=URGENT, again=True))
-
-
-async def rebuild(database: Database, soc: str, frequency: str, actor: Actor) -> None:
-    """Have what revoked devices said in a profile forgotten. Raises NotFoundError when there is no such profile."""
-    async with database.read() as session:
-        head = await repository.head(session, soc, frequency)
-        revoked = [] if head is None else await repository.revoked_contributors(session, head.id)
-    await forget(database, soc, frequency, revoked, actor, "profile.rebuild")
 
 
 async def establish(database: Database, soc: str, actor: Actor) -> None:

@@ -176,16 +176,6 @@ async def contributors(session: AsyncSession, profile_id: int) -> Sequence[str]:
     return (await session.scalars(query)).all()
 
 
-async def revoked_contributors(session: AsyncSession, profile_id: int) -> Sequence[str]:
-    """Those of them that are revoked."""
-    query = (
-        select(ContributionRow.device_id)
-        .join(DeviceRow, DeviceRow.id == ContributionRow.device_id)
-        .where(ContributionRow.profile_id == profile_id, DeviceRow.revoked_at.is_not(None))
-    )
-    return (await session.scalars(query)).all()
-
-
 async def contributed_to(session: AsyncSession, device_id: str) -> Sequence[Any]:
     """The profiles that a device said something in: ``id``, ``soc`` and ``frequency``."""
     query = (
@@ -197,10 +187,10 @@ async def contributed_to(session: AsyncSession, device_id: str) -> Sequence[Any]
     return (await session.execute(query)).all()
 
 
-async def take_back(session: WriteSession, profile_id: int, device_ids: Collection[str] | None, now: datetime) -> None:
-    """Have the next fold forget what devices (None: all) said in a profile."""
+async def take_back(session: WriteSession, profile_id: int, device_id: str | None, now: datetime) -> None:
+    """Have the next fold forget what a device (None: what all) said in a profile."""
     marked = update(ContributionRow).where(ContributionRow.profile_id == profile_id).values(taken_back_at=now)
-    await session.execute(marked if device_ids is None else marked.where(ContributionRow.device_id.in_(device_ids)))
+    await session.execute(marked if device_id is None else marked.where(ContributionRow.device_id == device_id))
 
 
 async def taken_back(session: AsyncSession, profile_id: int) -> dict[str, datetime]:

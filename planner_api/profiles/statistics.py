@@ -41,7 +41,7 @@ _ARRAYS: dict[str, tuple[tuple[int, ...], type[np.generic], float]] = {
     "device": ((VOTES,), np.uint64, 0),
     "us": ((VOTES,), np.float64, np.nan),
     "spread": ((VOTES,), np.float32, 0),
-    "settled": ((3,), np.float64, 0),
+    "settled": ((2,), np.float64, 0),
     "count": ((), np.int64, 0),
     "published": ((), np.float64, np.nan),
     "held": ((), np.bool_, 0),
@@ -83,7 +83,7 @@ class Votes:
         device: (F, VOTES) device hashes, lowest rank first; 0 where there is no vote, which is at the end.
         us: (F, VOTES) votes in microseconds; NaN: no vote, infinity: unsupported.
         spread: (F, VOTES) the spread each device reported.
-        settled: (F, 3) number and mean of the votes that are not kept; the third is of programs before and not read.
+        settled: (F, 2) number and mean of the votes that are not kept.
         count: (F,) samples behind the votes so far.
         published: (F,) the estimates of the profile's current version; NaN: not part of it yet.
         held: (F,) whether a figure is held back until another device says it too (see ``plausibility``).
@@ -243,8 +243,7 @@ class Statistics:
                 votes.keys = [_tuples(key) for key in head[name]]
                 votes.index = {key: row for row, key in enumerate(votes.keys)}
                 for field in _ARRAYS:
-                    kept = f"{name}.{field}"  # nothing was held back by planners that knew no doubts
-                    setattr(votes, field, arrays[kept] if kept in arrays else _blank(field, len(votes.keys)))
+                    setattr(votes, field, arrays[f"{name}.{field}"])
         return statistics
 
 

@@ -96,17 +96,8 @@ async def list_votes(
 )
 async def forget_contributions(request: Request, soc: Soc, frequency: Frequency, device_id: DeviceName = None) -> None:
     """Take back what a device, or everybody, said in a profile; plans that rest on it are solved again."""
-    devices = None if device_id is None else [device_id]
     database, actor = request.app.state.planner.database, actor_of(request.scope)
-    await oversight.forget(database, soc, frequency, devices, actor, "profile.forget")
-
-
-@router.post(
-    "/fleet/profiles/rebuild", status_code=204, response_description="It is being made anew.", responses=problems(404)
-)
-async def rebuild_profile(request: Request, soc: Soc, frequency: Frequency) -> None:
-    """Make a profile anew of what devices said that are not revoked."""
-    await oversight.rebuild(request.app.state.planner.database, soc, frequency, actor_of(request.scope))
+    await oversight.forget(database, soc, frequency, device_id, actor)
 
 
 @router.put(

@@ -111,7 +111,7 @@ def test_every_property_says_what_it_means() -> None:
 
 VERBS = (
     "add|approve|begin|check|compare|create|describe|drop|enrol|establish|forget|label|list|pause|plan|point|prove|"
-    "read|rebuild|request|resolve|resume|revoke|roll|set|store|submit|upload|verify"
+    "read|request|resolve|resume|revoke|roll|set|store|submit|upload|verify"
 )
 
 

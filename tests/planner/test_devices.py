@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import insert, select
 
 from hope_schema import DeviceReport, MeasuredRun
-from planner_api.db.engine import sync_engine
+from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow
 from planner_api.devices import repository as devices
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, enrolled, measure, plan_request
@@ -20,14 +22,21 @@ pytestmark = pytest.mark.planner(tokens_required=True)
 
 def test_who_was_seen_is_noted_of_devices_that_are_there(database_url: str) -> None:
     """Of devices that call, when they did is kept; one that is gone by then does not come back, the others stay."""
-    engine = sync_engine(database_url)
     then = datetime(2020, 1, 1, tzinfo=UTC)
-    with engine.begin() as connection:
-        rows = [{"id": name, "enrolled_at": then, "last_seen_at": then} for name in ("a", "b", "c")]
-        connection.execute(insert(DeviceRow), rows)
-        devices.saw(connection, {"c", "gone", "a"})
-        found = connection.execute(select(DeviceRow.id, DeviceRow.enrolled_at, DeviceRow.last_seen_at)).all()
-    engine.dispose()
+
+    async def scenario() -> Any:
+        database = Database(database_url)
+        try:
+            async with database.write() as session:
+                rows = [{"id": name, "enrolled_at": then, "last_seen_at": then} for name in ("a", "b", "c")]
+                await session.execute(insert(DeviceRow), rows)
+                await devices.saw(session, {"c", "gone", "a"})
+                columns = DeviceRow.id, DeviceRow.enrolled_at, DeviceRow.last_seen_at
+                return (await session.execute(select(*columns))).all()
+        finally:
+            await database.close()
+
+    found = asyncio.run(scenario())
     assert {row.id: row.last_seen_at > then for row in found} == {"a": True, "b": False, "c": True}
     assert {row.enrolled_at for row in found} == {then}
 

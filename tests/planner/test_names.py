@@ -327,7 +327,6 @@ def test_every_action_of_an_admin_is_written_down(
     api.put("/devices/device-1/report", DeviceReport(soc=SOC, frequency=FREQUENCY))
     api.client.post(f"/models/{FIRST.model_hash}/plans")
     profile = {"soc": SOC, "frequency": FREQUENCY}
-    api.client.post("/fleet/profiles/rebuild", params=profile)
     api.client.delete("/fleet/profiles/contributions", params={**profile, "device_id": "device-1"})
     api.client.put(f"/fleet/socs/{SOC}")
     api.client.delete("/devices/device-1")
@@ -337,7 +336,6 @@ def test_every_action_of_an_admin_is_written_down(
     assert entries(api) == [
         ("soc.establish", SOC),
         ("plans.ahead", FIRST.model_hash),
-        ("profile.rebuild", f"{SOC}/{FREQUENCY}"),
         ("profile.forget", f"{SOC}/{FREQUENCY}"),
         ("device.revoke", "device-1"),
         ("token.create", "token:1"),
