@@ -43,4 +43,4 @@ class InThread:
 
 def forget_all() -> None:
     """Begin anew: what a child remembers is of one database, and here many have their turn in one process."""
-    batch._kept, make._predictions = batch._Kept(), Predictions()
+    batch._predictions, make._predictions = Predictions(), Predictions()

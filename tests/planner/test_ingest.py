@@ -246,7 +246,7 @@ def test_what_is_taken_back_while_a_fold_computes_is_forgotten_by_the_next(datab
         prepare = ingest.kind.prepare
 
         async def overtaken(*arguments: Any) -> Any:
-            await oversight.forget(ingest.database, SOC, FREQUENCY, ["kept"], Actor("admin:1"), "profile.forget")
+            await oversight.forget(ingest.database, SOC, FREQUENCY, "kept", Actor("admin:1"))
             return await prepare(*arguments)
 
         ingest.kind.prepare = overtaken  # type: ignore[method-assign]
