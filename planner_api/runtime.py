@@ -29,10 +29,8 @@ from planner_api.web.reader import Reader
 
 LARGE_BODIES = 2
 """Bodies above ``web.body.SMALL_BYTES`` of one sender that are taken in at once."""
-READINGS = "planner_api.models.reading", "planner_api.profiles.reading"
-"""Where what a child makes of large bodies stands."""
-WARM = "planner_api.plans.make:ready"
-"""What a child calls when it starts."""
+WARM, READS = "planner_api.plans.make:ready", "planner_api.profiles.reading:ready"
+"""What a child calls when it starts: a worker's, and one that reads large bodies."""
 PULSE_S, EMBEDDED_PULSE_S = 1.0, 10.0
 """How often a worker looks for the work of vanished ones; beside an agent it disturbs nobody's measurements."""
 
@@ -100,11 +98,11 @@ class Planner:
             "large_bodies", slots=None, each=LARGE_BODIES, waiting=32, refused=self.quotas.refused
         )
         self.reader = Reader(
-            *READINGS,
             limit=settings.max_inflated_bytes,
             timeout_s=0.0 if settings.embedded else settings.read_timeout_s,
             memory_bytes=settings.read_memory_bytes,
             refused=self.quotas.refused,
+            warm=READS,
         )
         self.news = build_news(self.database)
         self.queue = Queue(self.database, self.news, ttl_s=settings.lease_s)

@@ -11,11 +11,18 @@ from planner_api.jobs.repository import Lease
 
 
 class JobError(Exception):
-    """A job ended without a result. ``permanent``: trying again cannot help, for the job itself is refused."""
+    """A job ended without a result.
 
-    def __init__(self, reason: str, *, permanent: bool) -> None:
+    Args:
+        reason: why.
+        permanent: trying again cannot help, for the job itself is refused.
+        late: it had no time, which may be no fault of its own.
+    """
+
+    def __init__(self, reason: str, *, permanent: bool, late: bool = False) -> None:
         super().__init__(reason)
         self.permanent = permanent
+        self.late = late
 
 
 @dataclass(frozen=True)

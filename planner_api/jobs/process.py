@@ -3,34 +3,65 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import sys
 from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from planner_api.jobs.child import Child
-from planner_api.jobs.computing import MODULE, Answer, Order
+from planner_api.jobs.computing import LENGTH, MODULE, QUESTION, Answer, Order
 from planner_api.jobs.kind import JobError
 
 START_TIMEOUT_S = 180.0
 """Longest start of a child: the first one after an installation compiles our modules."""
+MAX_FRAME = 256 * 1024 * 1024
+"""No frame is longer: the schema's own bounds keep honest jobs far below it."""
+ARENAS = "2"
+"""Of malloc: glibc reserves 64 MiB of address space for each, which a limit of memory would count."""
 
 Tell = Callable[[bytes], Awaitable[bytes]]
 
 
-class JobProcess(Child):
+class JobProcess:
     """Does one job at a time in a child process under a time and a memory limit. A worker holds one per slot.
 
-    The child is killed when a job outlives its time limit, and is started anew by the next one.
+    The child is started when it is needed first, and anew after it was killed: when a job outlives its time limit,
+    and whenever its next answer might belong to another job. Not for concurrent use.
 
     Args:
-        memory_bytes: address space a job may add to what the libraries hold (0: no limit).
+        memory_bytes: address space a job may add to what the libraries hold (0: no limit). Linux only.
         warm: what the child calls when it starts, as ``module:function``; empty: nothing.
     """
 
     def __init__(self, *, memory_bytes: int, warm: str = "") -> None:
-        super().__init__(MODULE, warm, memory_bytes=memory_bytes, start_s=START_TIMEOUT_S, arenas=2)
+        self._command = (sys.executable, "-m", MODULE, str(os.getpid()), str(memory_bytes), warm)
+        self._process: asyncio.subprocess.Process | None = None
 
-    async def run(self, function: str, payload: bytes, tell: Tell, timeout_s: float) -> bytes:
+    @property
+    def pid(self) -> int | None:
+        """The child's process id, or ``None`` while none runs."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def start(self) -> None:
+        """Start the child unless it runs, and wait until it has loaded its libraries.
+
+        Raises:
+            TimeoutError, asyncio.IncompleteReadError: it does not come up.
+        """
+        if self.pid is not None:
+            return
+        await self.kill()
+        pipe, environment = asyncio.subprocess.PIPE, {**os.environ, "MALLOC_ARENA_MAX": ARENAS}
+        self._process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe, env=environment)
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await _receive(self._process)
+        except BaseException:
+            await self.kill()
+            raise
+
+    async def run(self, function: str, payload: bytes, tell: Tell | None, timeout_s: float) -> bytes:
         """Run a function of bytes in the child; ``tell`` answers what it asks meanwhile.
 
         Raises:
@@ -39,14 +70,16 @@ class JobProcess(Child):
         try:
             await self.start()
         except (TimeoutError, asyncio.IncompleteReadError) as error:
-            raise JobError("the child process does not start; see the worker's log", permanent=False) from error
+            reason = "the child process does not start; see the worker's log"
+            raise JobError(reason, permanent=False, late=True) from error
         order = msgspec.msgpack.encode(Order(function, payload))
         try:
             async with asyncio.timeout(timeout_s):
                 answer = msgspec.msgpack.decode(await self.ask(order, tell), type=Answer)
         except TimeoutError as error:
             await self.kill()
-            raise JobError(f"killed after its time limit of {timeout_s:g} s", permanent=False) from error
+            reason = f"killed after its time limit of {timeout_s:g} s"
+            raise JobError(reason, permanent=False, late=True) from error
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             code = await self.kill()
             raise JobError(f"the child process died (exit status {code})", permanent=False) from error
@@ -58,3 +91,43 @@ class JobProcess(Child):
         if answer.error:
             raise JobError(answer.error, permanent=answer.permanent)
         return answer.result
+
+    async def ask(self, order: bytes, tell: Tell | None) -> bytes:
+        """Send an order to the child that was started and return its answer.
+
+        Raises:
+            asyncio.IncompleteReadError, ConnectionError: it died, or asks where nobody answers.
+        """
+        process = self._process
+        assert process is not None
+        await _send(process, order)
+        while (received := await _receive(process))[:1] == QUESTION:
+            if tell is None:
+                raise ConnectionError("the child asks, and nobody answers")
+            await _send(process, await tell(received[1:]))
+        return received[1:]
+
+    async def kill(self) -> int | None:
+        """Kill the child, if any, and return its exit status."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+            process.kill()
+        if process.stdin is not None:
+            process.stdin.close()
+        return await process.wait()
+
+
+async def _send(process: asyncio.subprocess.Process, body: bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.write(LENGTH.pack(len(body)) + body)
+    await process.stdin.drain()
+
+
+async def _receive(process: asyncio.subprocess.Process) -> bytes:
+    assert process.stdout is not None
+    (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
+    if length > MAX_FRAME:
+        raise asyncio.IncompleteReadError(b"", length)
+    return await process.stdout.readexactly(length)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+import planner_api.models.reading  # noqa: F401 - one child reads both
 from hope_schema import Observations
 from planner_api.web.shape import parse
 
@@ -16,6 +17,10 @@ class UploadHead(msgspec.Struct, frozen=True):
     soc: str
     frequency: str
     rows: int
+
+
+def ready() -> None:
+    """Be loaded, with what reads graphs."""
 
 
 def read_upload(text: bytes | bytearray) -> UploadHead:

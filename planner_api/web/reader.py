@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import importlib
 import signal
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import TypeVar, get_type_hints
 
 import msgspec
 from cachetools import LRUCache
 
 from planner_api.errors import UnavailableError
-from planner_api.jobs.child import Ask, Child, serve
+from planner_api.jobs.computing import Ask, named
+from planner_api.jobs.kind import JobError
+from planner_api.jobs.process import JobProcess
 from planner_api.locks import Turns
 from planner_api.web.body import Body, Encoding, Reading, Received, inflate, refuse_declared
 from planner_api.web.problems import HttpError
 
 Result = TypeVar("Result")
 
-START_S = 60.0
-"""Longest time the child may take to load its modules."""
 PATIENCE = 6
 """How many times its processor time reading a body may take on the clock, before the machine counts as too busy."""
 COSTLY_S = 0.25
@@ -58,7 +55,7 @@ class Task(msgspec.Struct):
     seconds: float
 
 
-class Reader(Child):
+class Reader(JobProcess):
     """One child for one body at a time; senders take turns. A body is in memory while it is read, and no longer.
 
     What took long is not read again: whoever sends the same once more gets the same answer from memory.
@@ -69,11 +66,13 @@ class Reader(Child):
             a thread of this process, for who trusts its only sender.
         memory_bytes: address space that a body may add.
         refused: counts refusals, by the quota's name.
-        modules: where the readings stand; the child loads them before its memory is limited.
+        warm: loads the modules of the readings, as ``module:function``, before the child's memory is limited.
     """
 
-    def __init__(self, *modules: str, limit: int, timeout_s: float, memory_bytes: int, refused: Counter[str]) -> None:
-        super().__init__("planner_api.web.reader", *modules, memory_bytes=memory_bytes, start_s=START_S, arenas=1)
+    def __init__(
+        self, *, limit: int, timeout_s: float, memory_bytes: int, refused: Counter[str], warm: str = ""
+    ) -> None:
+        super().__init__(memory_bytes=memory_bytes, warm=warm)
         self._limit = limit
         self._timeout_s = timeout_s
         self._answers: LRUCache[bytes, bytes] = LRUCache(REMEMBERED_BYTES, getsizeof=len)
@@ -112,51 +111,24 @@ class Reader(Child):
 
     async def _answer(self, task: bytes) -> bytes:
         try:
-            await self.start()
-            async with asyncio.timeout(PATIENCE * self._timeout_s):
-                return await self.ask(task)
-        except TimeoutError:
-            await self.kill()
-            raise UnavailableError(
-                "the planner is too busy to read a large body; try again", retry_after_s=10
-            ) from None
-        except (asyncio.IncompleteReadError, ConnectionError):
-            await self.kill()
-            detail = f"the body takes more than {self._timeout_s:g} s or too much memory to read"
-            return b"\x00" + msgspec.msgpack.encode(Refusal(413, "body-too-costly", detail))
-        except BaseException:
-            await self.kill()  # cancelled half-way
-            raise
+            return await self.run(f"{__name__}:answer_to", task, None, PATIENCE * self._timeout_s)
+        except JobError as error:
+            if error.late:
+                detail = "the planner is too busy to read a large body; try again"
+                raise UnavailableError(detail, retry_after_s=10) from None
+        detail = f"the body takes more than {self._timeout_s:g} s or too much memory to read"
+        return b"\x00" + msgspec.msgpack.encode(Refusal(413, "body-too-costly", detail))
 
 
-def answer_to(task: Task) -> bytes:
+def answer_to(sent: bytes, _ask: Ask) -> bytes:
     """Return what the child answers: a byte that says whether it went well, and the result or the refusal."""
-    module, _, name = task.reading.partition(":")
-    reading = getattr(importlib.import_module(module), name)
-    try:
-        return b"\x01" + msgspec.msgpack.encode(reading(inflate(Body(task.raw, task.encoding), limit=task.limit)))
-    except HttpError as error:
-        refusal = Refusal(error.status, error.kind, error.detail, error.causes)
-    except MemoryError:
-        refusal = Refusal(413, "body-too-costly", "the body takes too much memory to read")
-    return b"\x00" + msgspec.msgpack.encode(refusal)
-
-
-def _load(_ask: Ask) -> Callable[[bytes], bytes]:
-    # NOTE: imported before the limit: what is loaded is not counted against a body.
-    for module in sys.argv[3:]:
-        importlib.import_module(module)
+    task = msgspec.msgpack.decode(sent, type=Task)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, in the middle of whatever it computes
-
-    def answer(sent: bytes) -> bytes:
-        task = msgspec.msgpack.decode(sent, type=Task)
-        signal.setitimer(signal.ITIMER_PROF, task.seconds)
-        found = answer_to(task)
+    signal.setitimer(signal.ITIMER_PROF, task.seconds)
+    try:
+        text = inflate(Body(task.raw, task.encoding), limit=task.limit)
+        return b"\x01" + msgspec.msgpack.encode(named(task.reading)(text))
+    except HttpError as error:
+        return b"\x00" + msgspec.msgpack.encode(Refusal(error.status, error.kind, error.detail, error.causes))
+    finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        return found
-
-    return answer
-
-
-if __name__ == "__main__":
-    serve(int(sys.argv[1]), int(sys.argv[2]), _load)

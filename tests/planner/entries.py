@@ -9,7 +9,7 @@ import time
 import msgspec
 
 from planner_api.errors import RefusedError
-from planner_api.jobs.child import Ask
+from planner_api.jobs.computing import Ask
 
 
 def honest(payload: bytes, ask: Ask) -> bytes:

@@ -33,6 +33,7 @@ from hope_schema import (
 )
 from planner_api.db.engine import Database
 from planner_api.errors import UnavailableError
+from planner_api.jobs.process import Tell
 from planner_api.models.reading import read_graph
 from planner_api.models.repository import AT_ONCE, insert_features
 from planner_api.models.repository import features as stored_features
@@ -346,10 +347,10 @@ def test_what_was_costly_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> N
         reader = Reader(limit=SIZE, timeout_s=10.0, memory_bytes=256 * 2**20, refused=Counter())
         asked = 0
 
-        async def counted(task: bytes) -> bytes:
+        async def counted(task: bytes, tell: Tell | None) -> bytes:
             nonlocal asked
             asked += 1
-            return await Reader.ask(reader, task)
+            return await Reader.ask(reader, task, tell)
 
         monkeypatch.setattr(reader, "ask", counted)
         try:
