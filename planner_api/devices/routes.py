@@ -89,11 +89,9 @@ async def list_devices(
     status_code=204,
     response_description="Kept.",
     responses=problems(404),
-    openapi_extra=takes(DeviceReport),
 )
-async def store_report(request: Request, device_id: DeviceId) -> None:
+async def store_report(request: Request, device_id: DeviceId, message: DeviceReport) -> None:
     """Report versions, and measured against predicted times; the newest report stands."""
-    message = await read_message(request, DeviceReport)
     await request.app.state.planner.reports.add(device_id, message)
 
 
@@ -101,11 +99,9 @@ async def store_report(request: Request, device_id: DeviceId) -> None:
     "/devices/{device_id}/description",
     response_description="The device.",
     responses=problems(404),
-    openapi_extra=takes(DeviceDescription),
 )
-async def describe_device(request: Request, device_id: DeviceId) -> Device:
+async def describe_device(request: Request, device_id: DeviceId, message: DeviceDescription) -> Device:
     """Say what people call a device, and the labels that groups choose by."""
-    message = await read_message(request, DeviceDescription)
     return await service.describe(request.app.state.planner.database, device_id, message, actor_of(request.scope))
 
 

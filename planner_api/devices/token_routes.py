@@ -11,8 +11,7 @@ from hope_schema.tokens import Number, TokenScope
 from planner_api.devices import service
 from planner_api.devices.audit.service import actor_of
 from planner_api.errors import NotFoundError
-from planner_api.web.body import read_message
-from planner_api.web.contract import problems, takes
+from planner_api.web.contract import problems
 from planner_api.web.parameters import Limit
 from planner_api.web.route import StrictRoute, reply
 
@@ -40,11 +39,9 @@ async def list_tokens(
     status_code=201,
     response_model=IssuedToken,
     response_description="The token, shown this once.",
-    openapi_extra=takes(NewToken),
 )
-async def create_token(request: Request) -> Response:
+async def create_token(request: Request, message: NewToken) -> Response:
     """Make a token of an admin, or of a viewer."""
-    message = await read_message(request, NewToken)
     made = await service.issue(
         request.app.state.planner.database,
         "viewer" if message.read_only else "admin",
@@ -74,11 +71,9 @@ async def list_claims(request: Request, before: Before = None, limit: Limit = 10
     status_code=201,
     response_model=IssuedToken,
     response_description="The claim, shown this once.",
-    openapi_extra=takes(NewClaim),
 )
-async def create_claim(request: Request) -> Response:
+async def create_claim(request: Request, message: NewClaim) -> Response:
     """Make a claim, which devices exchange for tokens of their own."""
-    message = await read_message(request, NewClaim)
     made = await service.issue(
         request.app.state.planner.database,
         "claim",

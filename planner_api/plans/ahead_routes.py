@@ -9,13 +9,13 @@ from fastapi import APIRouter, Path, Request, Response
 from hope_schema import Fanout, FanoutRequest
 from planner_api.devices.audit.service import actor_of
 from planner_api.plans import ahead
-from planner_api.web.body import read_message
-from planner_api.web.contract import answers, problems, takes
+from planner_api.web.contract import answers, problems
 from planner_api.web.parameters import ModelHash
 from planner_api.web.route import StrictRoute, reply
 
 router = APIRouter(tags=["fleet"], route_class=StrictRoute)
 
+ANY = FanoutRequest()
 POLL_S = 2
 """What ``Retry-After`` suggests between two looks at its progress."""
 
@@ -27,12 +27,10 @@ LOCATION = {"Location": "Where its progress stands.", "Retry-After": "Seconds un
     status_code=202,
     response_model=Fanout,
     responses=problems(404) | answers(202, "Queued; see `Location` for the progress.", LOCATION),
-    openapi_extra=takes(FanoutRequest, optional=True),
 )
-async def plan_ahead(request: Request, model_hash: ModelHash) -> Response:
+async def plan_ahead(request: Request, model_hash: ModelHash, message: FanoutRequest = ANY) -> Response:
     """Plan one model for every SoC and frequency the fleet knows, so that its release starts with a warm cache."""
     planner = request.app.state.planner
-    message = await read_message(request, FanoutRequest, empty=b"{}")
     found = await ahead.plan_ahead(planner.database, model_hash, message, actor_of(request.scope))
     headers = {"Location": f"/fanouts/{found.fanout_id}", "Retry-After": str(POLL_S)}
     return reply(found, 202, headers)

@@ -10,7 +10,6 @@ from hope_schema import PlanDiff, PlanHistory, PlanReply, PlanRequest
 from planner_api.plans import history
 from planner_api.plans.stored import StoredPlan, matches
 from planner_api.plans.waits import preferred_wait
-from planner_api.web.body import read_message
 from planner_api.web.contract import answers, header, problems, takes
 from planner_api.web.principal import device_of, principal_of
 from planner_api.web.route import StrictRoute
@@ -34,12 +33,11 @@ PREFER = header("Prefer", "`wait=N`: wait up to N seconds for the optimised plan
     response_model=PlanReply,
     responses=problems(404)
     | answers(200, "The plan.", {**HEADERS, "Preference-Applied": "`wait=N` as it was granted."}),
-    openapi_extra=takes(PlanRequest, PREFER),
+    openapi_extra=takes(None, PREFER),
 )
-async def request_plan(request: Request) -> Response:
+async def request_plan(request: Request, message: PlanRequest) -> Response:
     """Return the plan under a key: at once, and a better one later under the same id."""
     planner = request.app.state.planner
-    message = await read_message(request, PlanRequest)
     wait_s = min(preferred_wait(request.headers.get("prefer", "")), planner.settings.max_wait_s)
     served = await planner.plans.plan(message, principal_of(request.scope), device_of(request.scope), wait_s)
     stored = await planner.plans.waits.better(served.stored, wait_s, request.receive)

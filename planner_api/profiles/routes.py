@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from hope_schema import Missing, MissingRequest, Observations, Profile, UploadReceipt
 from planner_api.profiles.reading import read_upload
-from planner_api.web.body import read_large, read_message
+from planner_api.web.body import read_large
 from planner_api.web.contract import problems, takes
 from planner_api.web.parameters import FrequencyName, SocName
 from planner_api.web.principal import charge, principal_of, require_own
@@ -42,11 +42,9 @@ async def upload_observations(request: Request) -> UploadReceipt:
     response_model=Missing,
     response_description="What this device should measure.",
     responses=problems(404),
-    openapi_extra=takes(MissingRequest),
 )
-async def list_missing_figures(request: Request) -> Response:
+async def list_missing_figures(request: Request, message: MissingRequest) -> Response:
     """Say what nobody has measured yet of a model on a SoC, and ask this device for its part of it."""
-    message = await read_message(request, MissingRequest)
     require_own(request.scope, message.device_id)
     charged = partial(charge, request.scope)
     found = await request.app.state.planner.profiles.missing(message, principal_of(request.scope), charged)

@@ -8,9 +8,8 @@ from fastapi import APIRouter, Path, Query, Request
 
 from hope_schema import Release, ReleasePage, ReleasePartPage, ReleaseRequest, RolloutPolicy, releases
 from planner_api.devices.audit.service import actor_of
-from planner_api.rollout.service import Releases
-from planner_api.web.body import read_message
-from planner_api.web.contract import problems, takes
+from planner_api.rollout.service import Action, Releases
+from planner_api.web.contract import problems
 from planner_api.web.parameters import After, FewRows, Limit, ModelHash
 from planner_api.web.route import StrictRoute
 
@@ -30,11 +29,9 @@ def _releases(request: Request) -> Releases:
     status_code=204,
     response_description="So it is from now on.",
     responses=problems(404),
-    openapi_extra=takes(RolloutPolicy),
 )
-async def set_rollout(request: Request, model_hash: ModelHash) -> None:
+async def set_rollout(request: Request, model_hash: ModelHash, message: RolloutPolicy) -> None:
     """Say how new versions of a model's plans reach devices: at once, when an admin releases them, or by stages."""
-    message = await read_message(request, RolloutPolicy)
     await _releases(request).set_rollout(model_hash, message.rollout, actor_of(request.scope))
 
 
@@ -49,11 +46,9 @@ async def list_releases(request: Request, before: Before = None, limit: FewRows 
     status_code=201,
     response_description="It is under way.",
     responses=problems(404, 409),
-    openapi_extra=takes(ReleaseRequest),
 )
-async def begin_release(request: Request) -> Release:
+async def begin_release(request: Request, message: ReleaseRequest) -> Release:
     """Begin a release: what is new of a model goes out in stages."""
-    message = await read_message(request, ReleaseRequest)
     return await _releases(request).begin(message, actor_of(request.scope))
 
 
@@ -71,33 +66,22 @@ async def list_release_parts(
     return await _releases(request).parts(release_id, after=after or "", limit=limit)
 
 
-@router.post(
-    "/releases/{release_id}/pause", response_description="The release as it is now.", responses=problems(404, 409)
-)
-async def pause_release(request: Request, release_id: ReleaseId) -> Release:
-    """Stay at this stage; harm still takes the release back."""
-    return await _releases(request).act(release_id, "pause", actor_of(request.scope))
+def _add_action(action: Action, name: str, words: str) -> None:
+    async def act(request: Request, release_id: ReleaseId) -> Release:
+        return await _releases(request).act(release_id, action, actor_of(request.scope))
+
+    router.add_api_route(
+        f"/releases/{{release_id}}/{action}",
+        act,
+        methods=["POST"],
+        name=name,
+        description=words,
+        response_description="The release as it is now.",
+        responses=problems(404, 409),
+    )
 
 
-@router.post(
-    "/releases/{release_id}/resume", response_description="The release as it is now.", responses=problems(404, 409)
-)
-async def resume_release(request: Request, release_id: ReleaseId) -> Release:
-    """Go on with a release that was paused."""
-    return await _releases(request).act(release_id, "resume", actor_of(request.scope))
-
-
-@router.post(
-    "/releases/{release_id}/approve", response_description="The release as it is now.", responses=problems(404, 409)
-)
-async def approve_release(request: Request, release_id: ReleaseId) -> Release:
-    """Go to the next stage now; from the last one, end the release."""
-    return await _releases(request).act(release_id, "approve", actor_of(request.scope))
-
-
-@router.post(
-    "/releases/{release_id}/rollback", response_description="The release as it is now.", responses=problems(404, 409)
-)
-async def roll_back_release(request: Request, release_id: ReleaseId) -> Release:
-    """Return to the version before, also after the release has ended."""
-    return await _releases(request).act(release_id, "rollback", actor_of(request.scope))
+_add_action("pause", "pause_release", "Stay at this stage; harm still takes the release back.")
+_add_action("resume", "resume_release", "Go on with a release that was paused.")
+_add_action("approve", "approve_release", "Go to the next stage now; from the last one, end the release.")
+_add_action("rollback", "roll_back_release", "Return to the version before, also after the release has ended.")

@@ -1,4 +1,4 @@
-"""What a route adds to what FastAPI says of it in OpenAPI: the body that it reads, headers, its own errors.
+"""What a route adds to what FastAPI says of it in OpenAPI: headers, its own errors, a body that it reads by itself.
 
 Bodies are validated from their raw bytes (``body.read_message``): the contract's models are strict, so FastAPI's own
 parsing into Python objects would refuse the lists that JSON has in the place of tuples.
@@ -32,14 +32,12 @@ def answers(status: int, description: str, headers: Mapping[str, str]) -> dict[i
     return {status: {"description": description, "headers": described}}
 
 
-def takes(
-    model: type[BaseModel] | None = None, *headers: Mapping[str, Any], optional: bool = False
-) -> dict[str, list[Any] | dict[str, Any]]:
-    """The ``openapi_extra`` of a route: the model of its JSON body, and the headers that it reads."""
+def takes(model: type[BaseModel] | None, *headers: Mapping[str, Any]) -> dict[str, list[Any] | dict[str, Any]]:
+    """The ``openapi_extra`` of a route: the headers that it reads, and the model of a body that it reads by itself."""
     found: dict[str, list[Any] | dict[str, Any]] = {"parameters": list(headers)}
     if model is not None:
         schema = {"$ref": REF.format(model=model.__name__)}
-        found["requestBody"] = {"required": not optional, "content": {"application/json": {"schema": schema}}}
+        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return found
 
 

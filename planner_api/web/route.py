@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from planner_api.errors import InvalidError
+from planner_api.web.body import read_message
 from planner_api.web.segments import outside
 
 
@@ -22,8 +23,9 @@ class StrictRoute(APIRoute):
     It returns a message of the contract, which its signature names, nothing, or a response of its own.
 
     FastAPI reads the signature, makes what validates each parameter, and documents it. A request's parameters are given
-    to these here: bodies, dependencies and their exit stacks, which FastAPI looks after at every request, no route of
-    ours uses, and they cost more time than all the rest of a cached plan. Errors are the outermost layer's.
+    to these here, and its body to ``read_message``; dependencies and their exit stacks, which FastAPI looks after at
+    every request, no route of ours uses, and they cost more time than all the rest of a cached plan. Errors are the
+    outermost layer's.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -40,16 +42,19 @@ class StrictRoute(APIRoute):
         """Return what answers a request.
 
         Raises:
-            TypeError: a signature with more than parameters of path and query, and the request.
+            TypeError: a signature with more than parameters of path and query, one message, and the request.
         """
         asked, endpoint = self.dependant, self.endpoint
-        if asked.dependencies or asked.body_params or asked.header_params or asked.cookie_params:
-            raise TypeError(f"{endpoint.__qualname__} may have parameters of path and query, and the request")
+        if asked.dependencies or asked.body_params[1:] or asked.header_params or asked.cookie_params:
+            raise TypeError(f"{endpoint.__qualname__} may have parameters of path and query, a message and the request")
         in_path = [(field.name, field.alias, field.validate) for field in asked.path_params]
         in_query = [(field.name, field.alias, field.validate, field) for field in asked.query_params]
         known = {alias for _, alias, *_ in in_query}
         status = self.status_code or 200
         given = asked.request_param_name
+        body = asked.body_params[0] if asked.body_params else None
+        kind: Any = body and body.field_info.annotation
+        empty = b"" if body is None or body.field_info.is_required() else b"{}"
 
         async def answer(request: Request) -> Response:
             values: dict[str, Any] = {} if given is None else {given: request}
@@ -72,6 +77,8 @@ class StrictRoute(APIRoute):
                     values[name] = field.default
             if wrong:
                 raise RequestValidationError(wrong)
+            if body is not None:
+                values[body.name] = await read_message(request, kind, empty=empty)
             found: Response | BaseModel | None = await endpoint(**values)
             return found if isinstance(found, Response) else reply(found, status)
 

@@ -7,8 +7,7 @@ from fastapi import APIRouter, Request
 from hope_schema import Group, GroupPage, GroupSelector
 from planner_api.devices.audit.service import actor_of
 from planner_api.devices.groups import service
-from planner_api.web.body import read_message
-from planner_api.web.contract import problems, takes
+from planner_api.web.contract import problems
 from planner_api.web.parameters import AfterName, FewRows, PlainName
 from planner_api.web.route import StrictRoute
 
@@ -27,10 +26,9 @@ async def read_group(request: Request, name: PlainName) -> Group:
     return await service.get(request.app.state.planner.database, name)
 
 
-@router.put("/groups/{name}", response_description="The group.", openapi_extra=takes(GroupSelector))
-async def store_group(request: Request, name: PlainName) -> Group:
+@router.put("/groups/{name}", response_description="The group.")
+async def store_group(request: Request, name: PlainName, message: GroupSelector) -> Group:
     """Make a group, or choose its devices anew."""
-    message = await read_message(request, GroupSelector)
     return await service.store(request.app.state.planner.database, name, message, actor_of(request.scope))
 
 

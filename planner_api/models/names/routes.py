@@ -9,8 +9,7 @@ from fastapi import APIRouter, Path, Query, Request
 from hope_schema import Labelled, ModelVersion, ModelVersionPage, NamedModelPage, NewModelVersion
 from planner_api.devices.audit.service import actor_of
 from planner_api.models.names import service
-from planner_api.web.body import read_message
-from planner_api.web.contract import problems, takes
+from planner_api.web.contract import problems
 from planner_api.web.parameters import AfterName, Limit, PlainName
 from planner_api.web.route import StrictRoute
 
@@ -31,11 +30,9 @@ async def list_names(request: Request, after: AfterName = None, limit: Limit = 1
     status_code=201,
     response_description="The version and its number.",
     responses=problems(404),
-    openapi_extra=takes(NewModelVersion),
 )
-async def add_version(request: Request, name: PlainName) -> ModelVersion:
+async def add_version(request: Request, name: PlainName, message: NewModelVersion) -> ModelVersion:
     """Make a graph the next version of a named model; the first one makes the name."""
-    message = await read_message(request, NewModelVersion)
     made = await service.add_version(request.app.state.planner.database, name, message, actor_of(request.scope))
     return made
 
@@ -58,10 +55,8 @@ async def read_version(request: Request, name: PlainName, version: Number) -> Mo
     "/names/{name}/versions/{version}/labels",
     response_description="The version.",
     responses=problems(404),
-    openapi_extra=takes(Labelled),
 )
-async def label_version(request: Request, name: PlainName, version: Number) -> ModelVersion:
+async def label_version(request: Request, name: PlainName, version: Number, message: Labelled) -> ModelVersion:
     """Replace the labels of a version."""
-    message = await read_message(request, Labelled)
     database, actor = request.app.state.planner.database, actor_of(request.scope)
     return await service.label(database, name, version, message.labels, actor)

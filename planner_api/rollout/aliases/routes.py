@@ -10,8 +10,7 @@ from hope_schema import AliasTarget, ModelVersion
 from hope_schema.registry import Reference
 from planner_api.devices.audit.service import actor_of
 from planner_api.rollout.aliases import service
-from planner_api.web.body import read_message
-from planner_api.web.contract import problems, takes
+from planner_api.web.contract import problems
 from planner_api.web.parameters import PlainName
 from planner_api.web.principal import device_of
 from planner_api.web.route import StrictRoute
@@ -23,11 +22,9 @@ router = APIRouter(tags=["names"], route_class=StrictRoute)
     "/names/{name}/aliases/{alias}",
     response_description="The version that it stands for now.",
     responses=problems(404, 409),
-    openapi_extra=takes(AliasTarget),
 )
-async def point_alias(request: Request, name: PlainName, alias: PlainName) -> ModelVersion:
+async def point_alias(request: Request, name: PlainName, alias: PlainName, message: AliasTarget) -> ModelVersion:
     """Let an alias stand for a version, at once and for everybody; a release does it in stages."""
-    message = await read_message(request, AliasTarget)
     database, actor = request.app.state.planner.database, actor_of(request.scope)
     return await service.point(database, name, alias, message.version, actor)
 
