@@ -12,7 +12,7 @@ from planner_api.devices.routes import router as devices
 from planner_api.devices.token_routes import router as tokens
 from planner_api.embedded import ROUTERS as FOR_AGENTS
 from planner_api.models.names.routes import router as names
-from planner_api.plans.ahead_routes import router as planning_ahead
+from planner_api.plans.routes import planning_ahead
 from planner_api.rollout.aliases.routes import router as aliases
 from planner_api.rollout.routes import router as releases
 from planner_api.service import Service

@@ -15,7 +15,7 @@ from planner_api.jobs.kind import Kind
 from planner_api.jobs.news import build_news
 from planner_api.jobs.process import JobProcess
 from planner_api.jobs.queue import Queue
-from planner_api.jobs.worker import Counter, Runner, Worker
+from planner_api.jobs.worker import Worker
 from planner_api.locks import Turns
 from planner_api.plans.cache import PlanCache
 from planner_api.plans.jobs import PLAN
@@ -63,8 +63,8 @@ def build_kinds(database: Database, settings: Settings) -> tuple[Kind, ...]:
 def build_worker(
     queue: Queue,
     settings: Settings,
-    metrics: Counter | None = None,
-    runner: Callable[[], Runner] | None = None,
+    count: Callable[[str, str, float], None] | None = None,
+    runner: Callable[[], JobProcess] | None = None,
 ) -> Worker:
     """A worker as the settings want it: a child for what is quick, so that no device waits for a long solve, and others
     for everything. An embedded planner has one in all, which starts when it is needed.
@@ -80,7 +80,7 @@ def build_worker(
         kinds,
         slots,
         runner or partial(JobProcess, memory_bytes=settings.solve_memory_bytes, warm=WARM),
-        metrics=metrics,
+        count=count,
         grace_s=0.0 if settings.embedded else settings.grace_s,
         pulse_s=EMBEDDED_PULSE_S if settings.embedded else PULSE_S,
         eager=not settings.embedded,
@@ -113,9 +113,9 @@ class Planner:
         self._worker: asyncio.Task[None] | None = None
         self._stop_working = asyncio.Event()
 
-    def start_worker(self, metrics: Counter | None = None) -> None:
+    def start_worker(self, count: Callable[[str, str, float], None] | None = None) -> None:
         """Run a worker beside what is served; its children do the computing."""
-        worker = build_worker(self.queue, self.settings, metrics)
+        worker = build_worker(self.queue, self.settings, count)
         self._worker = asyncio.create_task(worker.run(self._stop_working), name="worker")
 
     def _plan_changed(self, plan_id: str | None, version: str) -> None:

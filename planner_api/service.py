@@ -18,7 +18,7 @@ from planner_api.jobs.chores import end, keep_doing
 from planner_api.plans.repository import count_by_status
 from planner_api.prediction import lines
 from planner_api.profiles import oversight
-from planner_api.profiles.repository import count_waiting
+from planner_api.profiles.inbox import count_waiting
 from planner_api.rollout import counting
 from planner_api.rollout.repository import count_by_state
 from planner_api.rollout.service import Releases
@@ -80,7 +80,7 @@ class Service(Planner):
         ]
         in_process = self.settings.worker_in_process
         if in_process if in_process is not None else self.database.dialect == "sqlite":
-            self.start_worker(self.metrics)
+            self.start_worker(self.metrics.job)
 
     async def stop(self) -> None:
         """End every task, then as every planner does."""

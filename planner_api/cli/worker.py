@@ -52,7 +52,7 @@ async def _work(settings: Settings, probe_host: str, probe_port: int | None) -> 
     database, metrics = Database(settings.database_url, pool_size=settings.pool_size), Metrics()
     probes = Probes(database, metrics, GAUGES)
     news = build_news(database)
-    worker = build_worker(Queue(database, news, ttl_s=settings.lease_s), settings, metrics)
+    worker = build_worker(Queue(database, news, ttl_s=settings.lease_s), settings, metrics.job)
     served = None if probe_port is None else asyncio.create_task(_serve_probes(probes, metrics, probe_host, probe_port))
     try:
         await _until_ready(database, probes, stop)

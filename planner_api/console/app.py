@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from fastapi import FastAPI
@@ -18,8 +18,6 @@ from starlette.staticfiles import StaticFiles
 
 from planner_api.console import session as sessions
 from planner_api.console.address import HOME, home, look_from
-from planner_api.console.oidc import Provider
-from planner_api.console.overview import Overviews
 from planner_api.console.pages import (
     audit,
     devices,
@@ -36,12 +34,8 @@ from planner_api.console.pages import (
 )
 from planner_api.console.rendering import FOLDER, SECTIONS, STATIC, render, section
 from planner_api.console.session import Session, anonymous, check_origin, cookie_of, new_secret, set_cookie
-from planner_api.db.engine import Database, WriteSession
 from planner_api.devices.guard import address_of, refuse_for
 from planner_api.errors import ForbiddenError, PlannerError
-from planner_api.profiles.service import Profiles
-from planner_api.rollout.service import Releases
-from planner_api.settings import Settings
 from planner_api.web.asgi import Asgi, Headers, Scope
 from planner_api.web.problems import as_http
 from planner_api.web.rate import AddressLimit, RateLimit
@@ -72,21 +66,6 @@ SMALL_BYTES = 1024
 HSTS = (b"strict-transport-security", b"max-age=31536000")
 
 
-class Planner(Protocol):
-    """The parts of a planner that pages use."""
-
-    settings: Settings
-    database: Database
-    profiles: Profiles
-    releases: Releases
-    overviews: Overviews
-    provider: Provider | None
-
-    async def forget_device(self, session: WriteSession, device_id: str) -> int:
-        """Have what a device said forgotten in every profile; return in how many."""
-        ...
-
-
 class Console:
     """ASGI layer that answers everything under ``/console``, leads there from ``/``, and passes the rest on.
 
@@ -99,7 +78,7 @@ class Console:
     """
 
     def __init__(
-        self, app: Asgi, planner: Planner, *, required: bool, per_bearer: RateLimit, per_address: AddressLimit
+        self, app: Asgi, planner: Any, *, required: bool, per_bearer: RateLimit, per_address: AddressLimit
     ) -> None:
         self._app = app
         self._planner = planner
@@ -225,7 +204,7 @@ def _to_login(request: Request, *, expired: bool) -> Response:
     return RedirectResponse(f"{LOGIN}?to={quote(wanted, safe='')}{ended}", status_code=303)
 
 
-def _pages(planner: Planner) -> FastAPI:
+def _pages(planner: Any) -> FastAPI:
     pages = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     pages.state.planner = planner
     for page in (sign_in, oidc, fleet, devices, groups, models, plans, profiles, releases, queue, tokens, audit):

@@ -97,10 +97,10 @@ async def sign_in(
     Raises:
         UnauthorisedError: a token that is unknown, revoked, expired, or neither an admin's nor a viewer's.
     """
-    found = None
+    found, token_hash = None, hash_token(token)
     if 0 < len(token) <= MAX_TOKEN:
         async with database.read() as session:
-            found = await tokens.find_token(session, hash_token(token))
+            found = (await tokens.find_tokens(session, [token_hash])).get(token_hash)
     now = datetime.now(UTC)
     if found is None or (found.expires_at is not None and found.expires_at <= now):
         claim = token.startswith("hope_c_")

@@ -40,11 +40,6 @@ async def find_tokens(session: AsyncSession, token_hashes: Collection[str]) -> d
     return {row.token_hash: FoundToken(row.id, row.scope, row.device_id, row.expires_at) for row in rows}
 
 
-async def find_token(session: AsyncSession, token_hash: str) -> FoundToken | None:
-    """The token with this hash, unless it or its device was revoked."""
-    return (await find_tokens(session, [token_hash])).get(token_hash)
-
-
 async def add_token(
     session: WriteSession,
     token_hash: str,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Request
 
 from hope_schema import (
     Device,
@@ -24,7 +24,7 @@ from planner_api.devices.guard import bearer_of, refuse_for
 from planner_api.web.body import read_message
 from planner_api.web.contract import problems, takes
 from planner_api.web.parameters import After, DeviceId, Limit
-from planner_api.web.route import StrictRoute, reply
+from planner_api.web.route import StrictRoute
 
 router = APIRouter(tags=["devices"], route_class=StrictRoute)
 
@@ -37,12 +37,11 @@ PROOF_BYTES = 2048
 @router.post(
     "/devices",
     status_code=201,
-    response_model=EnrolmentReceipt,
     response_description="The device's own token, shown this once.",
     responses=problems(409),
     openapi_extra=takes(Enrolment),
 )
-async def enrol_device(request: Request) -> Response:
+async def enrol_device(request: Request) -> EnrolmentReceipt:
     """Exchange a claim token (sent as the bearer) for a token of the device's own."""
     planner = request.app.state.planner
     claim = bearer_of(request.scope, "an enrolment needs a claim token as its bearer")
@@ -50,9 +49,7 @@ async def enrol_device(request: Request) -> Response:
     await service.check_claim(planner.database, claim)
     message = await read_message(request, Enrolment, limit=ENROLMENT_BYTES)
     await refuse_for(planner.per_claim.hit(claim))
-    receipt = await service.enrol(planner.database, claim, message)
-    headers = {"Cache-Control": "no-store"}
-    return reply(receipt, 201, headers)
+    return await service.enrol(planner.database, claim, message)
 
 
 @router.post(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request
 
 from hope_schema import ClaimPage, IssuedToken, NewClaim, NewToken, TokenPage
 from hope_schema.tokens import Number, TokenScope
@@ -13,13 +13,12 @@ from planner_api.devices.audit.service import actor_of
 from planner_api.errors import NotFoundError
 from planner_api.web.contract import problems
 from planner_api.web.parameters import Limit
-from planner_api.web.route import StrictRoute, reply
+from planner_api.web.route import StrictRoute
 
 router = APIRouter(tags=["tokens"], route_class=StrictRoute)
 
 Id = Annotated[Number, Path(description="The number that the list shows")]
 Before = Annotated[Number | None, Query(description="`next` of the page before")]
-_SHOWN_ONCE = {"Cache-Control": "no-store"}
 
 
 @router.get("/tokens", response_description="One page.")
@@ -37,19 +36,17 @@ async def list_tokens(
 @router.post(
     "/tokens",
     status_code=201,
-    response_model=IssuedToken,
     response_description="The token, shown this once.",
 )
-async def create_token(request: Request, message: NewToken) -> Response:
+async def create_token(request: Request, message: NewToken) -> IssuedToken:
     """Make a token of an admin, or of a viewer."""
-    made = await service.issue(
+    return await service.issue(
         request.app.state.planner.database,
         "viewer" if message.read_only else "admin",
         actor_of(request.scope),
         label=message.label,
         lifetime_s=message.lifetime_s,
     )
-    return reply(made, 201, _SHOWN_ONCE)
 
 
 @router.delete("/tokens/{number}", status_code=204, response_description="Revoked.", responses=problems(404))
@@ -69,12 +66,11 @@ async def list_claims(request: Request, before: Before = None, limit: Limit = 10
 @router.post(
     "/claims",
     status_code=201,
-    response_model=IssuedToken,
     response_description="The claim, shown this once.",
 )
-async def create_claim(request: Request, message: NewClaim) -> Response:
+async def create_claim(request: Request, message: NewClaim) -> IssuedToken:
     """Make a claim, which devices exchange for tokens of their own."""
-    made = await service.issue(
+    return await service.issue(
         request.app.state.planner.database,
         "claim",
         actor_of(request.scope),
@@ -82,7 +78,6 @@ async def create_claim(request: Request, message: NewClaim) -> Response:
         uses=message.uses,
         lifetime_s=message.lifetime_s,
     )
-    return reply(made, 201, _SHOWN_ONCE)
 
 
 @router.delete("/claims/{number}", status_code=204, response_description="Revoked.", responses=problems(404))

@@ -7,14 +7,14 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.chores import end, keep_doing
 from planner_api.jobs.kind import JobError, Kind, Task
-from planner_api.jobs.process import Tell
+from planner_api.jobs.process import JobProcess
 from planner_api.jobs.queue import WORK, Queue
 from planner_api.jobs.repository import Lease
 
@@ -31,30 +31,6 @@ RETRY_S = 0.5
 T = TypeVar("T")
 
 
-class Runner(Protocol):
-    """Does the computing of one job at a time; ``JobProcess`` is one."""
-
-    async def start(self) -> None:
-        """Get ready; the first ``run`` does it otherwise."""
-        ...
-
-    async def run(self, function: str, payload: bytes, tell: Tell, timeout_s: float) -> bytes:
-        """Return what a function makes of its argument, or raise JobError."""
-        ...
-
-    async def kill(self) -> int | None:
-        """End whatever runs."""
-        ...
-
-
-class Counter(Protocol):
-    """Counts jobs that have ended; ``Metrics`` is one."""
-
-    def job(self, kind: str, outcome: str, seconds: float) -> None:
-        """Count one."""
-        ...
-
-
 class Worker:
     """Runs until told to stop; any number of them, in any number of processes, share the queue.
 
@@ -63,7 +39,7 @@ class Worker:
         kinds: every kind that there is.
         slots: what is done at once: for each child the names of the kinds that it does.
         runner: makes a child.
-        metrics: counts what has ended, if anybody wants to know.
+        count: called with kind, outcome and seconds of each job that has ended; None: nobody wants to know.
         grace_s: how long what runs may go on after a stop before it is handed back.
         pulse_s: how often it looks for the work of vanished workers.
         eager: whether children start before there is work.
@@ -74,9 +50,9 @@ class Worker:
         queue: Queue,
         kinds: Iterable[Kind],
         slots: Sequence[Sequence[str]],
-        runner: Callable[[], Runner],
+        runner: Callable[[], JobProcess],
         *,
-        metrics: Counter | None,
+        count: Callable[[str, str, float], None] | None,
         grace_s: float,
         pulse_s: float = 1.0,
         eager: bool = False,
@@ -85,7 +61,7 @@ class Worker:
         self._queue = queue
         self._kinds = {kind.name: kind for kind in kinds}
         self._slots = [(tuple(names), runner()) for names in slots]
-        self._metrics = metrics
+        self._count = count
         self._grace_s = grace_s
         self._pulse_s = pulse_s
         self._looked_at = -math.inf
@@ -116,7 +92,7 @@ class Worker:
         if reaped := await self._queue.reap(self._kinds):
             log.warning("work_reaped", keys=reaped)
 
-    async def _serve(self, names: Sequence[str], runner: Runner, stop: asyncio.Event) -> None:
+    async def _serve(self, names: Sequence[str], runner: JobProcess, stop: asyncio.Event) -> None:
         """Do one job after the other."""
         if self._eager:
             with contextlib.suppress(TimeoutError, asyncio.IncompleteReadError):  # the first job will say so
@@ -137,7 +113,7 @@ class Worker:
         finally:
             stopped.cancel()
 
-    async def _do(self, lease: Lease, runner: Runner) -> None:
+    async def _do(self, lease: Lease, runner: JobProcess) -> None:
         """Do one leased job and end its lease in one way or another."""
         started = time.monotonic()
         outcome = "lost"
@@ -156,10 +132,10 @@ class Worker:
             seconds = time.monotonic() - started
             named = {"kind": lease.kind, "key": lease.key, "attempt": lease.attempt}
             log.info("job_ended", **named, outcome=outcome, seconds=seconds)
-            if self._metrics is not None:
-                self._metrics.job(lease.kind, outcome, seconds)
+            if self._count is not None:
+                self._count(lease.kind, outcome, seconds)
 
-    async def _outcome(self, lease: Lease, runner: Runner) -> str:
+    async def _outcome(self, lease: Lease, runner: JobProcess) -> str:
         kind, task = self._kinds[lease.kind], None
         try:
             task = await self._persistently(lambda: kind.load(lease))

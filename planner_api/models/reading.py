@@ -7,8 +7,8 @@ import msgspec
 from hope_schema import ModelGraph, merge
 from hope_schema.hashing import digest
 from planner_api.compression import zstd
-from planner_api.models.features import described
 from planner_api.models.figures import figures_of
+from planner_api.prediction.features import features
 from planner_api.web.shape import parse
 
 
@@ -42,7 +42,7 @@ def describe(graph: ModelGraph) -> ReadGraph:
         graph_zstd=zstd(graph.model_dump_json().encode()),
         graph_digest=_content_digest(graph),
         figures_zstd=zstd(figures_of(graph, supers).model_dump_json().encode()),
-        signatures=described(supers),
+        signatures={op.signature: msgspec.json.encode(features(op)) for op in supers},
     )
 
 

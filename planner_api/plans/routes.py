@@ -6,16 +6,20 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from hope_schema import PlanDiff, PlanHistory, PlanReply, PlanRequest
-from planner_api.plans import history
+from hope_schema import Fanout, FanoutRequest, PlanDiff, PlanHistory, PlanReply, PlanRequest
+from planner_api.devices.audit.service import actor_of
+from planner_api.plans import ahead, history
 from planner_api.plans.stored import StoredPlan, matches
 from planner_api.plans.waits import preferred_wait
 from planner_api.web.contract import answers, header, problems, takes
+from planner_api.web.parameters import ModelHash
 from planner_api.web.principal import device_of, principal_of
-from planner_api.web.route import StrictRoute
+from planner_api.web.route import StrictRoute, reply
 from planner_api.web.stored import StoredReply
 
 router = APIRouter(tags=["plans"], route_class=StrictRoute)
+planning_ahead = APIRouter(tags=["fleet"], route_class=StrictRoute)
+"""What no agent asks its own planner for."""
 
 ID = r"^[A-Za-z0-9][A-Za-z0-9._:+@\-]*$"
 PlanId = Annotated[str, Path(max_length=128, pattern=ID, description="The plan's id")]
@@ -25,6 +29,11 @@ HEADERS = {
     "Hope-Plan-Cache": "`hit`: the plan was there; `miss`: it was found for this request.",
     "Vary": "`Accept-Encoding`",
 }
+ANY = FanoutRequest()
+POLL_S = 2
+"""What ``Retry-After`` suggests between two looks at its progress."""
+
+LOCATION = {"Location": "Where its progress stands.", "Retry-After": "Seconds until another look is worth it."}
 PREFER = header("Prefer", "`wait=N`: wait up to N seconds for the optimised plan (RFC 7240).", 256)
 
 
@@ -95,3 +104,29 @@ def _respond(request: Request, stored: StoredPlan, *, hit: bool = True) -> Respo
     if request.method == "GET" and matches(request.headers.get("if-none-match", ""), stored.etag):
         return Response(status_code=304, headers=headers)
     return StoredReply(stored.body_zstd, request.headers.get("accept-encoding", ""), headers)
+
+
+@planning_ahead.post(
+    "/models/{model_hash}/plans",
+    status_code=202,
+    response_model=Fanout,
+    responses=problems(404) | answers(202, "Queued; see `Location` for the progress.", LOCATION),
+)
+async def plan_ahead(request: Request, model_hash: ModelHash, message: FanoutRequest = ANY) -> Response:
+    """Plan one model for every SoC and frequency the fleet knows, so that its release starts with a warm cache."""
+    planner = request.app.state.planner
+    found = await ahead.plan_ahead(planner.database, model_hash, message, actor_of(request.scope))
+    headers = {"Location": f"/fanouts/{found.fanout_id}", "Retry-After": str(POLL_S)}
+    return reply(found, 202, headers)
+
+
+@planning_ahead.get(
+    "/fanouts/{fanout_id}", response_model=Fanout, response_description="Its progress.", responses=problems(404)
+)
+async def read_progress(
+    request: Request, fanout_id: Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9\-]*$")]
+) -> Response:
+    """Return how far a planning ahead is."""
+    found = await ahead.progress(request.app.state.planner.database, fanout_id)
+    headers = {} if found.finished else {"Retry-After": str(POLL_S)}
+    return reply(found, headers=headers)

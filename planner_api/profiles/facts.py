@@ -10,7 +10,6 @@ import msgspec
 
 from planner_api.db.engine import Database
 from planner_api.models import repository as models
-from planner_api.models.features import read
 from planner_api.prediction.features import Features
 from planner_api.profiles import repository
 
@@ -33,7 +32,7 @@ class Facts:
         """Features of those of these ops that any model has."""
         names = tuple(dict.fromkeys(signatures))
         found = msgspec.msgpack.decode(self._answer(Question("features", names)), type=dict[str, bytes])
-        return {signature: read(body) for signature, body in found.items()}
+        return {signature: msgspec.json.decode(body, type=Features) for signature, body in found.items()}
 
     def richest(self, besides: str) -> bytes | None:
         """The newest version of the profile, of another SoC, with the most latencies; compressed."""

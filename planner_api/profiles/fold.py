@@ -21,7 +21,7 @@ from planner_api.jobs import queue
 from planner_api.jobs.kind import Kind, Task
 from planner_api.jobs.news import publish
 from planner_api.jobs.repository import Lease, Wanted
-from planner_api.profiles import facts, repository
+from planner_api.profiles import facts, inbox, repository
 from planner_api.profiles.jobs import FOLD, OUTDATED, PROFILE, pair_of
 from planner_api.settings import Settings
 from planner_api.web.body import Encoding
@@ -146,9 +146,9 @@ class Fold(Kind):
             head = await repository.ensure(session, soc, frequency, datetime.now(UTC))
         async with self._database.read() as session:
             most = max(1, BATCH_UPLOADS // FEWER**lease.failures)
-            waiting = await repository.pending(session, soc, frequency, most + 1)
+            waiting = await inbox.pending(session, soc, frequency, most + 1)
             chosen = first_rows(waiting[:most])
-            uploads = await repository.bodies(session, chosen)
+            uploads = await inbox.bodies(session, chosen)
             revoked = await repository.revoked(session, {row.device_id for row in uploads})
             taken_back = await repository.taken_back(session, head.id)
             statistics = await repository.statistics(session, head.id)
@@ -195,8 +195,8 @@ class Fold(Kind):
         if state.taken_back_at is not None:
             await repository.drop_taken_back(session, state.profile_id, state.taken_back_at)
         read = [row_id for row_id in folded.devices if row_id not in folded.errors]
-        await repository.mark_folded(session, read, folded.unused, now)
-        await repository.mark_unusable(session, folded.errors, now)
+        await inbox.mark_folded(session, read, folded.unused, now)
+        await inbox.mark_unusable(session, folded.errors, now)
         devices = _by_device(folded)
         await repository.release(session, state.profile_id, state.uploaded, now)
         await repository.contributed(session, state.profile_id, devices, now)
@@ -207,9 +207,9 @@ class Fold(Kind):
     async def failed(self, session: WriteSession, lease: Lease, task: Task | None, error: str) -> None:
         """Leave the first upload out, which three children in a row did not survive, and go on with the next."""
         soc, frequency = pair_of(lease.key)
-        waiting = await repository.pending(session, soc, frequency, 1)
+        waiting = await inbox.pending(session, soc, frequency, 1)
         log.warning("upload_left_out", soc=soc, frequency=frequency, rows=[row_id for row_id, _ in waiting])
-        await repository.mark_unusable(session, {row_id: error for row_id, _ in waiting}, datetime.now(UTC))
+        await inbox.mark_unusable(session, {row_id: error for row_id, _ in waiting}, datetime.now(UTC))
         await queue.put(session, Wanted(FOLD, lease.key))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, Select, delete, distinct, exists, func, insert, or_, select, update
+from sqlalchemy import Select, delete, distinct, exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
@@ -22,7 +22,7 @@ from planner_api.db.tables import (
     ProfileVersionRow,
     SocRow,
 )
-from planner_api.db.upsert import ignoring, insert_or_ignore, upserting
+from planner_api.db.upsert import insert_or_ignore, upserting
 
 Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
 KEEP_ASSIGNMENTS = timedelta(days=1)
@@ -43,69 +43,10 @@ class ProfileHead:
     updated_at: datetime | None = None
 
 
-def insert_uploads(connection: Connection, uploads: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
-    """Put uploads into the inbox; return (device id, upload id) of those that were not there before."""
-    insert_into = ignoring(connection.dialect, InboxRow, ["device_id", "upload_id"])
-    fresh = insert_into.returning(InboxRow.device_id, InboxRow.upload_id)
-    return {(device_id, upload_id) for device_id, upload_id in connection.execute(fresh, list(map(dict, uploads)))}
-
-
-async def pending(session: AsyncSession, soc: str, frequency: str, limit: int) -> Sequence[tuple[int, int]]:
-    """Return (id, rows) of waiting uploads in the order they came."""
-    query = (
-        select(InboxRow.id, InboxRow.rows)
-        .where(InboxRow.soc == soc, InboxRow.frequency == frequency, InboxRow.folded_at.is_(None))
-        .order_by(InboxRow.id)
-        .limit(limit)
-    )
-    return [(row_id, rows) for row_id, rows in await session.execute(query)]
-
-
-async def count_waiting(session: AsyncSession) -> dict[str, int]:
-    """How many uploads wait to be folded."""
-    waiting = await session.scalar(select(func.count()).where(InboxRow.folded_at.is_(None)))
-    return {"waiting": waiting or 0}
-
-
-async def bodies(session: AsyncSession, ids: Collection[int]) -> Sequence[Row[int, str, str, bytes | None, bool]]:
-    """Return (id, device_id, encoding, body, trusted) of those uploads that still wait, in the order they came."""
-    query = select(InboxRow.id, InboxRow.device_id, InboxRow.encoding, InboxRow.body, InboxRow.trusted)
-    waiting = InboxRow.id.in_(ids), InboxRow.folded_at.is_(None)
-    return (await session.execute(query.where(*waiting).order_by(InboxRow.id))).all()
-
-
-async def mark_folded(session: WriteSession, ids: Collection[int], unused: Mapping[int, str], now: datetime) -> None:
-    """Empty the bodies of folded uploads; their ids stay, so that a replay is still known, and why some was unused."""
-    await session.execute(update(InboxRow).where(InboxRow.id.in_(ids)).values(folded_at=now, body=None))
-    for row_id, reason in unused.items():
-        await session.execute(update(InboxRow).where(InboxRow.id == row_id).values(error=reason))
-
-
-async def mark_unusable(session: WriteSession, errors: Mapping[int, str], now: datetime) -> None:
-    """Say why an upload could not be folded; its body is kept for whoever looks into it."""
-    for row_id, error in errors.items():
-        await session.execute(update(InboxRow).where(InboxRow.id == row_id).values(folded_at=now, error=error))
-
-
-async def prune_inbox(session: WriteSession, before: datetime, limit: int) -> int:
-    """Forget uploads folded before a moment; return how many. Their upload ids are then no longer known."""
-    doomed = select(InboxRow.id).where(InboxRow.folded_at < before).order_by(InboxRow.folded_at, InboxRow.id)
-    gone = await session.execute(
-        delete(InboxRow).where(InboxRow.id.in_(doomed.limit(limit).scalar_subquery())).returning(InboxRow.id)
-    )
-    return len(gone.all())
-
-
 async def revoked(session: AsyncSession, device_ids: Collection[str]) -> set[str]:
     """Those of these devices that are revoked."""
     query = select(DeviceRow.id).where(DeviceRow.id.in_(device_ids), DeviceRow.revoked_at.is_not(None))
     return set(await session.scalars(query))
-
-
-async def upload_error(session: AsyncSession, device_id: str, upload_id: str) -> str | None:
-    """What of an upload was not used, and why."""
-    query = select(InboxRow.error).where(InboxRow.device_id == device_id, InboxRow.upload_id == upload_id)
-    return await session.scalar(query)
 
 
 async def contribute(session: WriteSession, profile_id: int, device_id: str, now: datetime) -> None:

@@ -24,8 +24,7 @@ from planner_api.jobs.process import JobProcess
 from planner_api.jobs.queue import Queue
 from planner_api.locks import Turns
 from planner_api.models.service import figures_zstd
-from planner_api.profiles import facts, oversight, repository
-from planner_api.profiles.inbox import Inbox
+from planner_api.profiles import facts, inbox, oversight, repository
 from planner_api.profiles.jobs import FOLD, PROFILE, key_of
 from planner_api.profiles.lacking import Asked, Lack, Looking, answer, ready
 from planner_api.profiles.reading import UploadHead
@@ -66,7 +65,7 @@ class Profiles:
         self._quotas = quotas or Quotas(settings)
         self._known: OrderedDict[tuple[str, str], str | None] = OrderedDict()
         """Callers, each with the key of a profile that it has to do with: what of its newest upload was not used."""
-        self._inbox = Inbox(database, delay_s=settings.fold_interval_s)
+        self._inbox = inbox.Inbox(database, delay_s=settings.fold_interval_s)
         refused = self._quotas.refused
         self._callers = Turns("questions", slots=None, each=1, waiting=4, refused=refused)
         self._small_questions = Turns("questions", slots=2, each=1, waiting=16, refused=refused)
@@ -94,7 +93,7 @@ class Profiles:
         stored = await self._inbox.add(values)
         if not stored:
             async with self._database.read() as session:
-                unused = await repository.upload_error(session, head.device_id, head.upload_id)
+                unused = await inbox.upload_error(session, head.device_id, head.upload_id)
         return UploadReceipt(upload_id=head.upload_id, rows=head.rows, duplicate=not stored, unused=unused)
 
     async def _admit(self, caller: Principal, soc: str, frequency: str) -> str | None:
@@ -141,7 +140,7 @@ class Profiles:
         before, total = datetime.now(UTC) - KEEP_UPLOAD_IDS, 0
         while True:
             async with self._database.write() as session:
-                pruned = await repository.prune_inbox(session, before, PRUNED_AT_ONCE)
+                pruned = await inbox.prune_inbox(session, before, PRUNED_AT_ONCE)
             total += pruned
             if pruned < PRUNED_AT_ONCE:
                 return total

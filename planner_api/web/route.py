@@ -86,7 +86,8 @@ class StrictRoute(APIRoute):
 
 
 def reply(message: BaseModel | None, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Answer with a message of the contract, or with nothing."""
+    """Answer with a message of the contract, or with nothing; nobody on the way keeps it, for it may hold a secret."""
+    headers = {"Cache-Control": "no-store", **(headers or {})}
     if message is None:
         return Response(status_code=status, headers=headers)
     return Response(message.model_dump_json(), status_code=status, media_type="application/json", headers=headers)

@@ -5,11 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    Float,
-    LargeBinary,
-    MetaData,
-)
+from sqlalchemy import Float, LargeBinary, MetaData
 from sqlalchemy.orm import DeclarativeBase
 
 from planner_api.db.types import JsonDocument, UtcDateTime

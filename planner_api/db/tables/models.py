@@ -5,11 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    ForeignKey,
-    ForeignKeyConstraint,
-    String,
-)
+from sqlalchemy import ForeignKey, ForeignKeyConstraint, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from planner_api.db.tables.base import Base
