@@ -90,7 +90,7 @@ class Setup:
             [Count(self.database, entry, timeout_s)],
             [(KIND,)] * slots,
             lambda: JobProcess(memory_bytes=512 * 2**20),
-            metrics=self.outcomes,
+            count=self.outcomes.job,
             grace_s=self.grace_s,
         )
 

@@ -161,7 +161,7 @@ class Api:
         planner, stop = self.app.planner, asyncio.Event()
         every = build_kinds(planner.database, planner.settings)
         metrics = getattr(planner, "metrics", None)
-        worker = Worker(planner.queue, every, [tuple(kinds)], InThread, metrics=metrics, grace_s=5.0)
+        worker = Worker(planner.queue, every, [tuple(kinds)], InThread, count=metrics and metrics.job, grace_s=5.0)
         assert self.client.portal is not None
         running = self.client.portal.start_task_soon(worker.run, stop)
         try:

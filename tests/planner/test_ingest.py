@@ -55,7 +55,7 @@ class Ingest:
     def worker(self) -> Worker:
         """A worker that folds, as each of any number of replicas has one."""
         kind = Fold(self.database, self.profiles._settings)
-        return Worker(self.queue, [kind], [(FOLD,)], InThread, metrics=None, grace_s=10.0)
+        return Worker(self.queue, [kind], [(FOLD,)], InThread, count=None, grace_s=10.0)
 
     async def fold(self, soc: str = SOC) -> bool:
         """Have one batch of a profile folded as a worker does; whether there was any."""

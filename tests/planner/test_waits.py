@@ -129,8 +129,7 @@ def test_only_who_is_known_may_wait(waiting: Waiting) -> None:
 
     async def revoke() -> None:
         async with waiting.planner.database.write() as session:
-            found = await devices.find_token(session, hash_token(waiting.token))
-            assert found is not None
+            found = (await devices.find_tokens(session, [hash_token(waiting.token)]))[hash_token(waiting.token)]
             for revoked in await devices.revoke(session, token_id=found.id):
                 await publish(session, devices.REVOKED, revoked)
 
