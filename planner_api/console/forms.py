@@ -7,11 +7,11 @@ from urllib.parse import parse_qsl
 
 from fastapi import Query
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from hope_schema.base import PRINTABLE
 from planner_api.errors import ForbiddenError, InvalidError
-from planner_api.web.body import TooLargeError
+from planner_api.web.body import receive
 from planner_api.web.problems import HttpError
 
 MAX_BYTES = 8 * 1024
@@ -59,14 +59,7 @@ async def read_fields(request: Request) -> dict[str, str]:
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise HttpError(415, "unsupported-media-type", "Send the form as application/x-www-form-urlencoded.")
-    raw = bytearray()
-    try:
-        async for chunk in request.stream():
-            raw += chunk
-            if len(raw) > MAX_BYTES:
-                raise TooLargeError("", MAX_BYTES)
-    except ClientDisconnect:
-        raise HttpError(400, "body-incomplete", "The connection closed before the form was complete.") from None
+    raw = b"".join([piece async for piece in receive(request, MAX_BYTES)])
     try:
         pairs = parse_qsl(
             raw.decode("ascii"),

@@ -19,7 +19,6 @@ from cachetools import TTLCache
 
 from planner_api.db.engine import Database
 from planner_api.devices import repository
-from planner_api.devices.repository import FoundToken
 from planner_api.errors import DatabaseAwayError, ForbiddenError, TooOftenError, UnauthorisedError
 from planner_api.gathering import Gathering
 from planner_api.jobs.chores import end, keep_doing
@@ -117,7 +116,7 @@ class Tokens:
         # What was read before a revocation was announced may be the very thing that was revoked.
         return [self._remember(each, rows.get(each), keep=forgotten == self._forgotten) for each in token_hashes]
 
-    def _remember(self, token_hash: str, row: FoundToken | None, *, keep: bool) -> Known | None:
+    def _remember(self, token_hash: str, row: Any, *, keep: bool) -> Known | None:
         if row is None:
             self._unknown[token_hash] = None
             return None

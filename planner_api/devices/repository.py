@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,24 +19,14 @@ REVOKED = "revoked"
 """Topic: the hash of a token that was revoked."""
 
 
-@dataclass(frozen=True)
-class FoundToken:
-    """A stored token that is not revoked."""
-
-    id: int
-    scope: str
-    device_id: str | None
-    expires_at: datetime | None
-
-
-async def find_tokens(session: AsyncSession, token_hashes: Collection[str]) -> dict[str, FoundToken]:
-    """The tokens with these hashes, but those that were revoked or whose device was."""
+async def find_tokens(session: AsyncSession, token_hashes: Collection[str]) -> dict[str, Any]:
+    """``id``, ``scope``, ``device_id``, ``expires_at`` of tokens by hash, but of those revoked, or whose device was."""
     rows = await session.execute(
         select(TokenRow.token_hash, TokenRow.id, TokenRow.scope, TokenRow.device_id, TokenRow.expires_at)
         .outerjoin(DeviceRow, DeviceRow.id == TokenRow.device_id)
         .where(TokenRow.token_hash.in_(token_hashes), TokenRow.revoked_at.is_(None), DeviceRow.revoked_at.is_(None))
     )
-    return {row.token_hash: FoundToken(row.id, row.scope, row.device_id, row.expires_at) for row in rows}
+    return {row.token_hash: row for row in rows}
 
 
 async def add_token(

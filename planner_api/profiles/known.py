@@ -1,19 +1,11 @@
-"""A published profile as look-up tables: what is known, and whether two versions differ where a plan cares.
-
-Reads the snapshot's JSON directly: this stands on the path of every cached plan in embedded mode, where building
-the validated classes would cost more than everything else together.
-"""
+"""A published profile as look-up tables: what is known, and whether two versions differ where a plan cares."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from pydantic_core import from_json
-
-from hope_schema.profile import HOST, kind_of
+from hope_schema import Channel, Profile
 from planner_api.compression import unzstd
 from planner_api.models.figures import Figures, Latency, Transfer
 
@@ -38,36 +30,30 @@ class Known:
     transfers: dict[Transfer, float]
     overheads: dict[tuple[str, str], float]
     """Name of an overhead and kind of processor (none for the hand-over) to its figure."""
-    channels: tuple[str, ...]
-    """As JSON: whatever changes in one changes plans."""
+    channels: frozenset[Channel]
+    """Whatever changes in one changes plans."""
 
     @classmethod
     def read(cls, body_zstd: bytes) -> Known:
-        """Read a snapshot as ``snapshot.publish`` wrote it."""
-        body: dict[str, Any] = from_json(unzstd(body_zstd))
-        latencies, transfers, overheads = body["latencies"], body["transfers"], body["overheads"]
-        rows = list(zip(latencies["signature"], latencies["kind"], strict=True))
-        types = [(tensor["dtype"], tuple(tensor["shape"])) for tensor in transfers["tensor"]]
-        moves = zip(types, transfers["source"], transfers["target"], transfers["us"], strict=True)
+        """Read a version of a profile as it is stored."""
+        profile = Profile.model_validate_json(unzstd(body_zstd))
+        latencies, transfers, overheads = profile.latencies, profile.transfers, profile.overheads
+        rows = list(zip(latencies.signature, latencies.kind, strict=True))
+        shares = dict(zip(rows, latencies.share or [1.0] * len(rows), strict=True))
+        types = [(tensor.dtype, tensor.shape) for tensor in transfers.tensor]
+        moves = zip(types, transfers.source, transfers.target, transfers.us, strict=True)
         return cls(
-            version=body["version"],
-            kinds={
-                p["id"]: kind_of(p["runtime"], p["version"], p["threads"], p["core_class"], p.get("precision", "model"))
-                for p in body["processors"]
-            },
-            places={p["id"]: p.get("place", HOST) for p in body["processors"]},
-            latencies=dict(zip(rows, latencies["us"], strict=True)),
-            shares={
-                row: share
-                for row, share in zip(rows, latencies.get("share") or [1.0] * len(rows), strict=True)
-                if share < 1.0
-            },
+            version=profile.version,
+            kinds={processor.id: processor.kind for processor in profile.processors},
+            places={processor.id: processor.place for processor in profile.processors},
+            latencies=dict(zip(rows, latencies.us, strict=True)),
+            shares={row: share for row, share in shares.items() if share < 1.0},
             transfers={(dtype, shape, source, target): us for (dtype, shape), source, target, us in moves},
             overheads={
-                ("handover_us", ""): overheads["handover_us"],
-                **{(name, kind): us for name in PER_KIND for kind, us in overheads.get(name, {}).items()},
+                ("handover_us", ""): overheads.handover_us,
+                **{(name, kind): us for name in PER_KIND for kind, us in getattr(overheads, name).items()},
             },
-            channels=tuple(sorted(json.dumps(channel, sort_keys=True) for channel in body.get("channels", ()))),
+            channels=frozenset(profile.channels),
         )
 
     def covers(self, figures: Figures, kinds: Sequence[str], places: Sequence[str]) -> bool:

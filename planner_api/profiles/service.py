@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import msgspec
 import numpy as np
+from cachetools import LRUCache
 
 from hope_schema import MissingRequest, UploadReceipt
 from planner_api.compression import zstd
@@ -63,7 +63,7 @@ class Profiles:
         self._settings = settings
         self._queue = queue
         self._quotas = quotas or Quotas(settings)
-        self._known: OrderedDict[tuple[str, str], str | None] = OrderedDict()
+        self._known: LRUCache[tuple[str, str], str | None] = LRUCache(REMEMBERED_CALLERS)
         """Callers, each with the key of a profile that it has to do with: what of its newest upload was not used."""
         self._inbox = inbox.Inbox(database, delay_s=settings.fold_interval_s)
         refused = self._quotas.refused
@@ -126,8 +126,6 @@ class Profiles:
                 profile = await repository.ensure(session, soc, frequency, now)
                 await repository.contribute(session, profile.id, caller.device_id, now)
         self._known[key] = unused
-        if len(self._known) > REMEMBERED_CALLERS:
-            self._known.popitem(last=False)
         return unused
 
     def _folded(self, profile: str | None, _detail: str) -> None:

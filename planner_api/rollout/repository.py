@@ -235,11 +235,6 @@ async def labels(session: AsyncSession, device_id: str) -> Mapping[str, str]:
     return found or {}
 
 
-async def soc(session: AsyncSession, device_id: str) -> str | None:
-    """The SoC of a device as it last reported."""
-    return await session.scalar(select(DeviceRow.soc).where(DeviceRow.id == device_id))
-
-
 async def ready_by_themselves(session: AsyncSession) -> Sequence[str]:
     """Models whose plans are released by the planner, have held versions, and none that is still being solved."""
     busy = or_(PlanRow.release_id.is_not(None), exists().where(JobRow.key == PlanRow.id))

@@ -12,6 +12,7 @@ from hope_schema import GroupSelector
 from planner_api.db.engine import Database
 from planner_api.db.tables import ReleasePartRow, ReleaseRow
 from planner_api.devices.groups.choice import position, takes
+from planner_api.devices.repository import soc_of
 from planner_api.plans.cache import PlanCache
 from planner_api.rollout import repository
 
@@ -93,7 +94,7 @@ class Splits:
         soc = split.soc
         if split.selector.socs and soc is None:
             async with self._database.read() as session:
-                soc = await repository.soc(session, device_id)
+                soc = await soc_of(session, device_id)
         return split.after if takes(split.selector, split.group, device_id, soc or "", labels) else split.before
 
     async def _labels_of(self, device_id: str) -> dict[str, str]:

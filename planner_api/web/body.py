@@ -70,7 +70,7 @@ class Received:
         return Body(self.file.read(), self.encoding)
 
 
-async def _receive(request: Request, limit: int) -> AsyncIterator[bytes]:
+async def receive(request: Request, limit: int) -> AsyncIterator[bytes]:
     """The body piece by piece; how long that may take is the connection's to say (``web/protocol.py``).
 
     Raises:
@@ -98,7 +98,7 @@ async def read_message(
         HttpError: as ``coding_of``, ``inflate`` and ``parse`` do; 413 above ``limit`` bytes.
     """
     encoding = coding_of(request)
-    body = Body(b"".join([piece async for piece in _receive(request, limit)]), encoding)
+    body = Body(b"".join([piece async for piece in receive(request, limit)]), encoding)
     return parse(inflate(body, limit=limit) or empty, kind)
 
 
@@ -121,7 +121,7 @@ async def read_large(request: Request, reading: Reading[Result], *, inline: int)
         received = Received(file, encoding)
         async with AsyncExitStack() as held:
             is_small = True
-            async for piece in _receive(request, settings.max_body_bytes):
+            async for piece in receive(request, settings.max_body_bytes):
                 if is_small and file.tell() + len(piece) > SMALL_BYTES:
                     is_small = False
                     await held.enter_async_context(planner.large_bodies.turn(owner))

@@ -293,7 +293,7 @@ def test_numbers_that_are_slow_to_read_are_read_elsewhere() -> None:
 def test_nobody_unknown_is_read(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a forged token, or a claim that is none, no byte of a body is inflated or parsed, on any route."""
     monkeypatch.setattr("planner_api.web.body.inflate", _never)
-    monkeypatch.setattr("planner_api.web.body._receive", _never)
+    monkeypatch.setattr("planner_api.web.body.receive", _never)
     for name, (method, path, body, _) in ATTACKS.items():
         headers = {**JSON, "content-encoding": "zstd", "authorization": "Bearer hope_d_forged"}
         answer = api.client.request(method, path, content=body, headers=headers)
