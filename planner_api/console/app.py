@@ -89,13 +89,13 @@ class Console:
 
     def __call__(self, scope: Scope, receive: Any, send: Any) -> Awaitable[None]:
         """Serve one request, or pass it on."""
-        look_from(scope)
         path = scope["path"]
         ours = path.startswith(HOME) and path[len(HOME) :][:1] in ("", "/")
         leads = path == "/" and scope["method"] in ("GET", "HEAD")
         return (self._serve if ours or leads else self._app)(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Any, send: Any) -> None:
+        look_from(scope)
         request = Request(scope, receive)
 
         async def guarded(message: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from fastapi import APIRouter, FastAPI
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Router
 
 from hope_schema.version import VERSION
 from planner_api.web.asgi import Asgi, Scope
@@ -58,7 +59,6 @@ def build_api(planner: Runs | None, routers: Iterable[APIRouter]) -> FastAPI:
     api = FastAPI(
         title="HOPE planner",
         version=VERSION,
-        lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -68,8 +68,6 @@ def build_api(planner: Runs | None, routers: Iterable[APIRouter]) -> FastAPI:
     api.state.planner = planner
     # As they are: including a router makes each of its routes anew, at the first request of every application.
     api.router.routes.extend(route for router in routers for route in router.routes)
-    # Errors leave the routes as they were raised: the layers see them, and the outermost answers them, like its own.
-    api.middleware_stack = api.router
 
     async def contract() -> Response:
         return JSONResponse(build(api))
@@ -77,5 +75,6 @@ def build_api(planner: Runs | None, routers: Iterable[APIRouter]) -> FastAPI:
     api.router.add_api_route(
         "/openapi.json", contract, include_in_schema=False, route_class_override=StrictRoute, response_model=None
     )
-
+    # Errors leave the routes as they were raised: the layers see them, and the outermost answers them, like its own.
+    api.middleware_stack = Router(api.router.routes, redirect_slashes=False, lifespan=lifespan)
     return api
