@@ -21,7 +21,6 @@ from planner_api.views.routes import router as fleet
 from planner_api.web.application import App, build_api
 from planner_api.web.asgi import Asgi
 from planner_api.web.document import build
-from planner_api.web.heads import Heads
 from planner_api.web.health import router as operations
 from planner_api.web.loopback import Loopback
 from planner_api.web.observe import Observe
@@ -35,7 +34,7 @@ ROUTERS = (*FOR_AGENTS, devices, tokens, planning_ahead, fleet, names, aliases, 
 def create_app(settings: Settings) -> App[Service]:
     """Return the application; its lifespan opens and closes the database.
 
-    A request passes through: observation (id, metrics, log, errors), a proxy's prefix, HEAD, where no tokens are
+    A request passes through: observation (id, metrics, log, errors), a proxy's prefix, where no tokens are
     asked for what keeps web pages out, the console, which answers what is its own, the guard (token, role, rate), the
     routes.
 
@@ -56,7 +55,7 @@ def create_app(settings: Settings) -> App[Service]:
     if not required:
         inner = Loopback(inner, settings.addresses)
     observed = Observe(
-        Prefixed(Heads(inner), settings.root_path), service.metrics.request, log_routine=settings.log_level == "debug"
+        Prefixed(inner, settings.root_path), service.metrics.request, log_routine=settings.log_level == "debug"
     )
     return App(service, api, traced(observed) if settings.telemetry else observed)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, get_args
+from typing import get_args
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import Fanout, FanoutRequest, Job, PlanRequest
 from hope_schema.fleet import PlanStatus
-from planner_api.db.engine import Database, WriteSession
+from planner_api.db.engine import Database
 from planner_api.db.tables import FanoutPlanRow, FanoutRow, PlanRow
 from planner_api.devices.audit.service import Actor, record
 from planner_api.errors import NotFoundError, model_unknown
@@ -65,7 +65,9 @@ async def plan_ahead(database: Database, model_hash: str, request: FanoutRequest
         )
         wanted[plan_id(key)] = (key, profile.version)
     async with database.write() as session:
-        await _add_fanout(session, fanout_id, model_hash, request.model_dump(mode="json"), now)
+        about = request.model_dump(mode="json")
+        session.add(FanoutRow(id=fanout_id, model_hash=model_hash, request=about, created_at=now))
+        await session.flush()
         # In the order of their ids, so that two at once cannot wait for each other.
         ids = sorted(wanted)
         fresh = []
@@ -73,7 +75,8 @@ async def plan_ahead(database: Database, model_hash: str, request: FanoutRequest
             key, version = wanted[wanted_id]
             if await plan_rows.insert(session, wanted_id, key, now, profile_versions=[version]):
                 fresh.append(wanted_id)
-        await _add_fanout_plans(session, fanout_id, ids)
+        session.add_all(FanoutPlanRow(fanout_id=fanout_id, plan_id=wanted_id) for wanted_id in ids)
+        await session.flush()
         await put(session, *(Wanted(BETTER, wanted_id, priority=FANOUT_PRIORITY) for wanted_id in fresh))
         await record(session, actor, "plans.ahead", model_hash, fanout=fanout_id, plans=len(ids), queued=len(fresh))
     return await progress(database, fanout_id)
@@ -100,20 +103,6 @@ async def progress(database: Database, fanout_id: str) -> Fanout:
 def per_status(counts: Mapping[str, int]) -> dict[PlanStatus, int]:
     """Counts of plans with a zero for every status that none is in."""
     return {status: counts.get(status, 0) for status in get_args(PlanStatus)}
-
-
-async def _add_fanout(
-    session: WriteSession, fanout_id: str, model_hash: str, request: Mapping[str, Any], now: datetime
-) -> None:
-    """Store a planning ahead."""
-    session.add(FanoutRow(id=fanout_id, model_hash=model_hash, request=dict(request), created_at=now))
-    await session.flush()
-
-
-async def _add_fanout_plans(session: WriteSession, fanout_id: str, plan_ids: Sequence[str]) -> None:
-    """Store which plans a planning ahead waits for."""
-    session.add_all(FanoutPlanRow(fanout_id=fanout_id, plan_id=plan_id) for plan_id in plan_ids)
-    await session.flush()
 
 
 async def _count(session: AsyncSession, fanout_id: str) -> dict[str, int]:

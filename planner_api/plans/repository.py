@@ -60,12 +60,6 @@ def _stored(row: PlanVersionRow | None) -> StoredPlan | None:
     return None if row is None else StoredPlan(row.plan_id, row.version, row.provisional, row.etag, row.body_zstd)
 
 
-async def served_version(session: AsyncSession, plan_id: str) -> int | None:
-    """Return the number of the version that is served; None for a plan without one."""
-    query = select(func.coalesce(PlanRow.served_version, PlanRow.version)).where(PlanRow.id == plan_id)
-    return await session.scalar(query) or None
-
-
 async def versions(session: AsyncSession, plan_id: str) -> Sequence[Any]:
     """Return the versions that are kept, newest first, without their bodies and with the key of the plan."""
     query = (
@@ -260,11 +254,6 @@ async def compared(session: WriteSession, plan_ids: Sequence[str], soc: str, fre
     for some in chunks(plan_ids):
         these = rests.plan_id.in_(some), rests.soc == soc, rests.frequency == frequency
         await session.execute(update(rests).where(*these).values(checked_version=version))
-
-
-async def count_solve(session: WriteSession, plan_id: str) -> None:
-    """Count a plan that is not provisional."""
-    await session.execute(update(PlanRow).where(PlanRow.id == plan_id).values(solves=PlanRow.solves + 1))
 
 
 async def add_hits(session: WriteSession, hits: Mapping[str, int], misses: Mapping[str, int]) -> None:

@@ -101,7 +101,7 @@ def _respond(request: Request, stored: StoredPlan, *, hit: bool = True) -> Respo
         "Cache-Control": "private, no-cache",
         "Hope-Plan-Cache": "hit" if hit else "miss",
     }
-    if request.method == "GET" and matches(request.headers.get("if-none-match", ""), stored.etag):
+    if request.method != "POST" and matches(request.headers.get("if-none-match", ""), stored.etag):
         return Response(status_code=304, headers=headers)
     return StoredReply(stored.body_zstd, request.headers.get("accept-encoding", ""), headers)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from hope_schema import Method, PlanRequest
 from planner_api.db.engine import Database, WriteSession
-from planner_api.db.tables import PlanVersionRow
+from planner_api.db.tables import PlanRow, PlanVersionRow
 from planner_api.jobs.kind import JobError, Kind, Task
 from planner_api.jobs.news import publish
 from planner_api.jobs.queue import put
@@ -159,10 +159,9 @@ async def _store_version(session: WriteSession, stored: StoredPlan, made: Made) 
     """Write a version of a plan into its row, which the caller holds locked, and beside those before it."""
     now = datetime.now(UTC)
     newest = {"version": stored.version, "provisional": stored.provisional, "solved_at": now, "error": None}
+    newest["solves"] = PlanRow.solves + (0 if stored.provisional else 1)
     await repository.hold_back(session, stored.plan_id)
     await repository.store(session, stored.plan_id, newest)
-    if not stored.provisional:
-        await repository.count_solve(session, stored.plan_id)
     for pair, version in made.rests_on:
         await repository.rest_on(session, stored.plan_id, pair, profile_version=version, checked_version=version)
     await repository.keep_version(

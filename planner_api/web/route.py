@@ -10,6 +10,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from planner_api.errors import InvalidError
@@ -37,6 +38,17 @@ class StrictRoute(APIRoute):
             await response(scope, receive, send)
 
         self.app = app
+
+    def matches(self, scope: Any) -> tuple[Match, Any]:
+        """Match HEAD wherever GET is, as load balancers and uptime monitors ask; the server sends no body then."""
+        return super().matches({**scope, "method": "GET"} if scope["method"] == "HEAD" else scope)
+
+    async def handle(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer a request that matches."""
+        if scope["method"] == "HEAD" and "GET" in (self.methods or ()):
+            await self.app(scope, receive, send)
+        else:
+            await super().handle(scope, receive, send)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return what answers a request.
