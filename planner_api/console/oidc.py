@@ -179,10 +179,7 @@ class Provider:
                 f"The claim '{settings.oidc_name_claim}' is no name of at most {MAX_NAME} printable characters; "
                 "HOPE_OIDC_NAME_CLAIM chooses another one."
             )
-        wanted: dict[Literal["admin", "viewer"], str] = {
-            "admin": settings.oidc_admins,
-            "viewer": settings.oidc_viewers,
-        }
+        wanted: dict[Literal["admin", "viewer"], str] = {"admin": settings.oidc_admins, "viewer": settings.oidc_viewers}
         for role, listed in wanted.items():
             if roles & (values := {value.strip() for value in listed.split(",")}) or ANYBODY in values:
                 return Person(f"oidc:{name.strip()}", role)

@@ -187,10 +187,7 @@ async def take(session: WriteSession, kinds: Sequence[str], owner: str, ttl_s: f
         update(JobRow)
         .where(JobRow.id == first, _WAITS)
         .values(
-            attempt=JobRow.attempt + 1,
-            lease_owner=owner,
-            lease_until=_now(session, ttl_s),
-            started_at=_now(session),
+            attempt=JobRow.attempt + 1, lease_owner=owner, lease_until=_now(session, ttl_s), started_at=_now(session)
         )
         .returning(*(getattr(JobRow, name) for name in Lease.__dataclass_fields__))
     )

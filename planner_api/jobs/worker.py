@@ -69,9 +69,7 @@ class Worker:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop`` is set; then finish or hand back what runs, and end every child."""
-        chores = [
-            keep_doing(self._pulse, "worker_pulse", every_s=self._pulse_s),
-        ]
+        pulse = keep_doing(self._pulse, "worker_pulse", every_s=self._pulse_s)
         slots = [
             asyncio.create_task(self._serve(names, runner, stop), name=f"slot {number}")
             for number, (names, runner) in enumerate(self._slots)
@@ -80,7 +78,7 @@ class Worker:
             await stop.wait()
             await asyncio.wait(slots, timeout=self._grace_s)
         finally:
-            await end(*slots, *chores)
+            await end(*slots, pulse)
             await asyncio.gather(*(runner.kill() for _, runner in self._slots))
         with contextlib.suppress(DatabaseAwayError):
             await self._queue.left()

@@ -105,11 +105,7 @@ class Outdated(Kind):
         state = _State(head.version, ids, ids if before is None else (), more)
         at = {model_hash: position for position, model_hash in enumerate(hashes)}
         resting = tuple(
-            Resting(
-                row.id,
-                _candidates(row, (soc, frequency)),
-                tuple({at[job["model_hash"]] for job in row.jobs}),
-            )
+            Resting(row.id, _candidates(row, (soc, frequency)), tuple({at[job["model_hash"]] for job in row.jobs}))
             for row in chosen
         )
         order = Order(before or b"", after, resting, tuple(figures), self._threshold)

@@ -147,12 +147,7 @@ async def request_of(session: AsyncSession, plan_id: str) -> PlanRequest | None:
 
 
 async def insert(
-    session: WriteSession,
-    plan_id: str,
-    request: PlanRequest,
-    now: datetime,
-    *,
-    profile_versions: Sequence[int] = (),
+    session: WriteSession, plan_id: str, request: PlanRequest, now: datetime, *, profile_versions: Sequence[int] = ()
 ) -> bool:
     """Claim a plan's row; False when somebody was faster. Who inserts it also queues its first job.
 

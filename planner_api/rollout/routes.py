@@ -41,12 +41,7 @@ async def list_releases(request: Request, before: Before = None, limit: FewRows 
     return await _releases(request).page(before=before, limit=limit)
 
 
-@router.post(
-    "/releases",
-    status_code=201,
-    response_description="It is under way.",
-    responses=problems(404, 409),
-)
+@router.post("/releases", status_code=201, response_description="It is under way.", responses=problems(404, 409))
 async def begin_release(request: Request, message: ReleaseRequest) -> Release:
     """Begin a release: what is new of a model goes out in stages."""
     return await _releases(request).begin(message, actor_of(request.scope))

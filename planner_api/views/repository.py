@@ -10,15 +10,7 @@ from sqlalchemy import Subquery, distinct, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.paging import Page, page_of_rows
-from planner_api.db.tables import (
-    DeviceRow,
-    ModelRow,
-    PlanJobRow,
-    PlanRow,
-    PlanVersionRow,
-    ProfileRow,
-    SocRow,
-)
+from planner_api.db.tables import DeviceRow, ModelRow, PlanJobRow, PlanRow, PlanVersionRow, ProfileRow, SocRow
 from planner_api.plans.repository import NAME, SERVED, STATUS, serves
 from planner_api.profiles import repository as profile_rows
 

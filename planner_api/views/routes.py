@@ -6,14 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from hope_schema import (
-    ContributionPage,
-    FleetModelPage,
-    FleetPlanPage,
-    FleetProfilePage,
-    FleetSummary,
-    VotePage,
-)
+from hope_schema import ContributionPage, FleetModelPage, FleetPlanPage, FleetProfilePage, FleetSummary, VotePage
 from hope_schema.base import FREQUENCY, LABEL, Digest
 from hope_schema.fleet import PlanStatus
 from planner_api.devices.audit.service import actor_of

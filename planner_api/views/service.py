@@ -53,8 +53,7 @@ async def profiles(database: Database, *, offset: int, limit: int) -> FleetProfi
     async with database.read() as session:
         rows = await repository.profiles(session, offset=offset, limit=limit)
     page = messages_of(
-        rows,
-        lambda row: message_of(FleetProfile, row[2], soc=row.soc, established=row.established_at is not None),
+        rows, lambda row: message_of(FleetProfile, row[2], soc=row.soc, established=row.established_at is not None)
     )
     return FleetProfilePage(profiles=page, next=rows.next_offset(offset))
 

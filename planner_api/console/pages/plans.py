@@ -61,10 +61,7 @@ async def listing(
 
 @router.get("/plans/{plan_id}")
 async def show(
-    request: Request,
-    plan_id: PlanId,
-    version: Version = None,
-    first: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+    request: Request, plan_id: PlanId, version: Version = None, first: Annotated[int, Query(ge=0, le=1_000_000)] = 0
 ) -> Response:
     """Show one plan: the version that devices get, or another."""
     database = request.app.state.planner.database
@@ -169,11 +166,7 @@ class Difference:
 
 
 @router.get("/compare")
-async def compare(
-    request: Request,
-    left: Chosen,
-    right: Chosen,
-) -> Response:
+async def compare(request: Request, left: Chosen, right: Chosen) -> Response:
     """Show two plans of one model on one axis, and which ops moved."""
     database = request.app.state.planner.database
     (plan_id, _, before), (other, _, after) = left.partition("@"), right.partition("@")

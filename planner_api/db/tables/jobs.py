@@ -15,11 +15,7 @@ class JobRow(Base):
     """A job that waits or is under way, and its lock: one per kind and key. It is gone when it has ended."""
 
     __tablename__ = "jobs"
-    __table_args__ = (
-        UniqueConstraint("kind", "key"),
-        Index(None, "kind", "rank"),
-        {"sqlite_autoincrement": True},
-    )
+    __table_args__ = (UniqueConstraint("kind", "key"), Index(None, "kind", "rank"), {"sqlite_autoincrement": True})
 
     id: Mapped[int] = mapped_column(BigKey, primary_key=True)
     """Given once, so that a lease of a job that has ended fits no other."""

@@ -19,10 +19,7 @@ class PlanRow(Base):
     """
 
     __tablename__ = "plans"
-    __table_args__ = (
-        Index(None, "model_hash", "soc", "frequency"),
-        Index(None, "soc", "frequency"),
-    )
+    __table_args__ = (Index(None, "model_hash", "soc", "frequency"), Index(None, "soc", "frequency"))
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     model_hash: Mapped[str] = mapped_column(ForeignKey("models.hash", ondelete="CASCADE"))

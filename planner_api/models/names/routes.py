@@ -51,11 +51,7 @@ async def read_version(request: Request, name: PlainName, version: Number) -> Mo
     return await service.get_version(request.app.state.planner.database, name, version)
 
 
-@router.put(
-    "/names/{name}/versions/{version}/labels",
-    response_description="The version.",
-    responses=problems(404),
-)
+@router.put("/names/{name}/versions/{version}/labels", response_description="The version.", responses=problems(404))
 async def label_version(request: Request, name: PlainName, version: Number, message: Labelled) -> ModelVersion:
     """Replace the labels of a version."""
     database, actor = request.app.state.planner.database, actor_of(request.scope)
