@@ -21,10 +21,10 @@ from planner_api.views.routes import router as fleet
 from planner_api.web.application import App, build_api
 from planner_api.web.asgi import Asgi
 from planner_api.web.document import build
-from planner_api.web.health import router as operations
 from planner_api.web.loopback import Loopback
 from planner_api.web.observe import Observe
 from planner_api.web.prefix import Prefixed
+from planner_api.web.probes import router as operations
 from planner_api.web.rate import AddressLimit, RateLimit
 from planner_api.web.traces import traced
 

@@ -21,11 +21,10 @@ from planner_api.jobs.queue import Queue
 from planner_api.runtime import build_worker
 from planner_api.service import GAUGES
 from planner_api.settings import Settings
-from planner_api.web.health import router
 from planner_api.web.logs import configure
 from planner_api.web.metrics import Metrics
 from planner_api.web.observe import Observe
-from planner_api.web.probes import Probes
+from planner_api.web.probes import Probes, router
 from planner_api.web.protocol import BoundedProtocol
 
 log = structlog.get_logger(__name__)

@@ -1,4 +1,4 @@
-"""What the counts of a release say of it, and what it wants next. Pure."""
+"""What the counts of a release say of it, to people too, and what it wants next. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
+from hope_schema import Comparison, Release, ReleasePart
 from hope_schema.wording import plural
+from planner_api.db.messages import message_of
 from planner_api.db.tables import Counts, ReleaseClaimRow, ReleasePartRow, ReleaseRow
 from planner_api.rollout.decision import Pairs, does_harm, evidence, joint, stratum_evidence
+from planner_api.rollout.splits import selector_of
 
+LOG10 = math.log(10.0)
 Step = Literal["take back", "wait", "advance"]
 PATIENCE = timedelta(days=1)
 """A stage that is over and still has too few reports this long after asks an admin."""
@@ -132,3 +136,36 @@ def harm(parts: Sequence[ReleasePartRow], found: Judgement) -> str:
         f"{plural(total.worse, 'device')} {are} {KINDS[kind][0]} than before and {total.better} the other way round; "
         f"most of all {there}"
     )
+
+
+def release_view(row: ReleaseRow, parts: Sequence[ReleasePartRow], claims: Sequence[ReleaseClaimRow] = ()) -> Release:
+    """A release and how it goes."""
+    found = judge(parts, claims)
+    share = {"done": 1.0, "rolled_back": 0.0}.get(row.state, row.stages[row.stage])
+    return message_of(
+        Release,
+        row,
+        release_id=row.id,
+        selector=selector_of(row),
+        stages=tuple(row.stages),
+        share=share,
+        reason=waits_for(row, found.reported) if row.state == "waiting" else row.reason,
+        wanted=wanted(row),
+        reported=found.reported,
+        plans=sum(part.plan_id is not None for part in parts),
+        evidence=found.together / LOG10,
+        **{kind: _comparison(parts, kind, evidence) for kind, evidence in found.evidence.items()},
+    )
+
+
+def part_view(row: ReleasePartRow) -> ReleasePart:
+    """A part, with the evidence of its own devices."""
+    return message_of(
+        ReleasePart, row, **{kind: _comparison([row], kind, stratum_evidence(pairs(row, kind))) for kind in KINDS}
+    )
+
+
+def _comparison(parts: Sequence[ReleasePartRow], kind: str, evidence: float) -> Comparison:
+    """Counts of parts, and the evidence of all of them, from a natural logarithm."""
+    total = sum((pairs(part, kind) for part in parts), Pairs())
+    return Comparison(worse=total.worse, better=total.better, evidence=evidence / LOG10)

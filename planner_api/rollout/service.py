@@ -24,10 +24,9 @@ from planner_api.models import repository as models
 from planner_api.models.names import service as names
 from planner_api.rollout import repository
 from planner_api.rollout.aliases.service import resolve, stands_for
-from planner_api.rollout.judging import harm, judge, next_step, waits_for
+from planner_api.rollout.judging import harm, judge, next_step, part_view, release_view, waits_for
 from planner_api.rollout.splits import Splits
 from planner_api.rollout.takers import count_takers
-from planner_api.rollout.views import part_view, release_view
 
 LOOK_S = 1.0
 """How often a process looks for what other processes did to releases, and whether one wants to be steered."""

@@ -1,4 +1,4 @@
-"""Probes and metrics that may be asked as often as anybody likes: they need no token, so they must cost little."""
+"""Probes and metrics, over HTTP too, that may be asked as often as anybody likes: they need no token, so they must cost little."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from fastapi import APIRouter, Request, Response
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
+from starlette.responses import PlainTextResponse
 
 from planner_api.db.engine import Database
 from planner_api.db.migrate import HEAD, serves
-from planner_api.errors import DatabaseAwayError, UnavailableError
+from planner_api.errors import DatabaseAwayError, NotFoundError, UnavailableError
 from planner_api.shared import SharedCalls
+from planner_api.web.contract import problems
 from planner_api.web.metrics import Gauge, Metrics
+from planner_api.web.route import StrictRoute
+
+router = APIRouter(tags=["operations"], route_class=StrictRoute)
 
 BROKEN: tuple[type[Exception], ...] = (DatabaseAwayError, DBAPIError, TimeoutError)
 PROBE_S = 2.0
@@ -71,3 +77,31 @@ class Probes:
         except BROKEN:
             metrics.gauges = {"database": ("state", {"up": 0.0})}
         return metrics.render()
+
+
+@router.get("/healthz", response_description="This process lives.")
+async def check_health() -> Response:
+    """Liveness: this process answers. Says nothing of the database: restarting us would not bring that back."""
+    return Response(status_code=200)
+
+
+@router.get("/readyz", response_description="Requests can be served.")
+async def check_readiness(request: Request) -> Response:
+    """Readiness: the database answers and its schema is the newest."""
+    await request.app.state.planner.probes.check_ready()
+    return Response(status_code=200)
+
+
+@router.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    response_description="Prometheus text format.",
+    responses=problems(404),
+)
+async def read_metrics(request: Request) -> Response:
+    """Figures for Prometheus."""
+    planner = request.app.state.planner
+    if not planner.settings.metrics:
+        raise NotFoundError("metrics-off", "metrics are switched off (HOPE_METRICS=false)")
+    text = await planner.probes.scrape()
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
