@@ -9,7 +9,6 @@ from functools import partial
 
 from planner_api.console.oidc import Provider
 from planner_api.console.overview import Overviews
-from planner_api.db.engine import WriteSession
 from planner_api.devices.audit import service as audit
 from planner_api.devices.guard import Tokens
 from planner_api.devices.reports import Reports
@@ -60,6 +59,7 @@ class Service(Planner):
         self.splits = Splits(self.database, self.plan_cache)
         self.plans.choose = self.splits.plan_version
         self.releases = Releases(self.database, self.splits)
+        self.forget_device = oversight.forget_device
         self._chores: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -89,10 +89,6 @@ class Service(Planner):
         await self.tokens.stop()
         await self.overviews.stop()
         await super().stop()
-
-    async def forget_device(self, session: WriteSession, device_id: str) -> int:
-        """Have what a device said forgotten in every profile; return in how many."""
-        return await oversight.forget_device(session, device_id)
 
 
 async def give_back() -> None:

@@ -78,7 +78,7 @@ class Plans:
         self._queue = queue
         self._quotas = quotas
         self.choose = choose
-        self.waits = Waits(queue.news, self._newest, self._pending)
+        self.waits = Waits(queue.news, self._stored, self._pending)
         self._asked: SharedCalls[None] = SharedCalls()
         self._read: SharedCalls[StoredPlan | None] = SharedCalls()
         self.hits: Counter[str] = Counter()
@@ -231,12 +231,8 @@ class Plans:
         """The version that a device gets."""
         return await self._stored(wanted, await self.choose(wanted, device_id))
 
-    async def _newest(self, wanted: str) -> StoredPlan | None:
-        """The version that is served."""
-        return await self._stored(wanted, None)
-
-    async def _stored(self, wanted: str, version: int | None) -> StoredPlan | None:
-        """Find a plan that many requests may want at once (a release, a version they waited for) with one query."""
+    async def _stored(self, wanted: str, version: int | None = None) -> StoredPlan | None:
+        """Find a version (None: the one that is served) that many requests may want at once, with one query."""
         generation = self._cache.generation
         if (cached := self._cache.get(wanted, version)) is not None:
             return cached

@@ -1,4 +1,4 @@
-"""Probes and metrics, over HTTP too, that may be asked as often as anybody likes: they need no token, so they must cost little."""
+"""Probes and metrics, which anybody may ask for as often as they like: they need no token, so they must cost little."""
 
 from __future__ import annotations
 
