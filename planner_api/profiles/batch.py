@@ -11,8 +11,8 @@ from pydantic_core import from_json
 from planner_api.compression import zstd
 from planner_api.errors import PlannerError
 from planner_api.profiles.facts import Facts
-from planner_api.profiles.fold import Folded, Order, Outcome, Stored, Upload
-from planner_api.profiles.folding import Estimates, Folder, estimates
+from planner_api.profiles.fold import Order, Outcome, Upload
+from planner_api.profiles.folding import Folder, estimates
 from planner_api.profiles.plausibility import held_of
 from planner_api.profiles.predictions import Predictions
 from planner_api.profiles.snapshot import materially_changed, publish
@@ -28,22 +28,30 @@ def fold(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
     known = Statistics.load(order.statistics)
     if order.taken_back:
         known.forget(map(device_hash, order.taken_back))
-    folded, found = _fold(Folder(known), order)
-    if known.doubted:
-        _predictions.doubt(order.profile_id, known, found, Facts(ask))
-        _say_what_is_held(known, folded)
-    return msgspec.msgpack.encode(Outcome(_finish(known, found, order), folded))
-
-
-def _fold(folder: Folder, order: Order) -> tuple[Folded, Estimates]:
-    found = Folded({sent.row_id: sent.device_id for sent in order.uploads}, 0, {}, {})
+    outcome = Outcome({sent.row_id: sent.device_id for sent in order.uploads})
     # What is believed was so where it was accepted, whichever process folds it.
     for trusted in (True, False):
-        _fold_some(folder, order, [sent for sent in order.uploads if sent.trusted == trusted], found)
-    return found, estimates(folder.statistics)
+        _fold_some(known, order, [sent for sent in order.uploads if sent.trusted == trusted], outcome)
+    found = estimates(known)
+    if known.doubted:
+        _predictions.doubt(order.profile_id, known, found, Facts(ask))
+        _say_what_is_held(known, outcome)
+    changed = materially_changed(known, found)
+    version = order.version + changed
+    if changed:
+        outcome.snapshot = zstd(publish(known, found, order.soc, order.frequency, version))
+    outcome.values = {
+        "statistics": known.dump(),
+        "version": version,
+        "uploads": order.folded + len(order.uploads),
+        "latencies": len(known.latencies.keys),
+        "transfers": len(known.transfers.keys),
+        "devices": max((len(devices) for devices in known.processors.values()), default=0),
+    }
+    return msgspec.msgpack.encode(outcome)
 
 
-def _fold_some(folder: Folder, order: Order, sent_ones: list[Upload], found: Folded) -> None:
+def _fold_some(known: Statistics, order: Order, sent_ones: list[Upload], found: Outcome) -> None:
     uploads: list[tuple[str, dict[str, Any]]] = []
     ids: list[int] = []
     for sent in sent_ones:
@@ -59,31 +67,15 @@ def _fold_some(folder: Folder, order: Order, sent_ones: list[Upload], found: Fol
     if not uploads:
         return
     trusted = sent_ones[0].trusted
-    folder.share = None if trusted else order.share
-    folder.statistics.doubted |= not trusted
-    folded = folder.fold(uploads)
+    known.doubted |= not trusted
+    folded = Folder(known, None if trusted else order.share).fold(uploads)
     found.refused += folded.refused
     found.errors.update({ids[position]: error for position, error in folded.failed.items()})
     found.unused.update({ids[position]: reason for position, reason in folded.unused.items()})
 
 
-def _say_what_is_held(statistics: Statistics, folded: Folded) -> None:
+def _say_what_is_held(statistics: Statistics, folded: Outcome) -> None:
     """Note with each upload what is held back of what its device says."""
     for row_id, device in folded.devices.items():
         if row_id not in folded.errors and (held := held_of(statistics, device_hash(device))) is not None:
             folded.unused[row_id] = "; ".join(filter(None, (folded.unused.get(row_id), held)))
-
-
-def _finish(statistics: Statistics, found: Estimates, order: Order) -> Stored:
-    changed = materially_changed(statistics, found)
-    version = order.version + changed
-    snapshot = zstd(publish(statistics, found, order.soc, order.frequency, version)) if changed else None
-    values = {
-        "statistics": statistics.dump(),
-        "version": version,
-        "uploads": order.folded + len(order.uploads),
-        "latencies": len(statistics.latencies.keys),
-        "transfers": len(statistics.transfers.keys),
-        "devices": max((len(devices) for devices in statistics.processors.values()), default=0),
-    }
-    return Stored(values, snapshot)

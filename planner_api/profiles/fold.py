@@ -37,29 +37,6 @@ FEWER = 16
 """By this factor a batch shrinks each time that a child died of it: the third has one upload, which is to blame."""
 
 
-class Folded(msgspec.Struct):
-    """What became of the uploads of a batch, by their rows in the inbox.
-
-    Attributes:
-        devices: whose they were.
-        refused: votes that were outliers.
-        errors: those that could not be read, and why.
-        unused: those that were used in part only, and why.
-    """
-
-    devices: dict[int, str]
-    refused: int
-    errors: dict[int, str]
-    unused: dict[int, str]
-
-
-class Stored(msgspec.Struct):
-    """What is stored of a profile after a batch: its columns, and the body of its new version (None: it has none)."""
-
-    values: dict[str, Any]
-    snapshot: bytes | None
-
-
 class Upload(msgspec.Struct):
     """An upload as it came: its row in the inbox, whose it is, its body, and whether it is believed."""
 
@@ -100,10 +77,23 @@ class Order(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct):
-    """What is stored of the profile, and what became of the uploads."""
+    """What is stored of a profile after a batch, and what became of its uploads, by their rows in the inbox.
 
-    stored: Stored
-    folded: Folded
+    Attributes:
+        values: the profile's columns.
+        snapshot: the body of its new version; null: it has none.
+        devices: whose the uploads were.
+        refused: votes that were outliers.
+        errors: uploads that could not be read, and why.
+        unused: those that were used in part only, and why.
+    """
+
+    devices: dict[int, str]
+    values: dict[str, Any] = {}
+    snapshot: bytes | None = None
+    refused: int = 0
+    errors: dict[int, str] = {}
+    unused: dict[int, str] = {}
 
 
 @dataclass(frozen=True)
@@ -186,20 +176,19 @@ class Fold(Kind):
 
     async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: Outcome) -> bool:
         """Store what was folded, and queue what follows a new version; return whether there is more to fold."""
-        state, folded, work, now = task.state, prepared.folded, prepared.stored, datetime.now(UTC)
+        state, now = task.state, datetime.now(UTC)
         soc, _ = pair_of(lease.key)
-        values = {**work.values, "rejected": ProfileRow.rejected + folded.refused}
-        await repository.store(session, state.profile_id, values, work.snapshot, now)
-        if work.snapshot is not None:
+        values = {**prepared.values, "rejected": ProfileRow.rejected + prepared.refused}
+        await repository.store(session, state.profile_id, values, prepared.snapshot, now)
+        if prepared.snapshot is not None:
             await queue.put(session, Wanted(OUTDATED, lease.key, again=True))
         if state.taken_back_at is not None:
             await repository.drop_taken_back(session, state.profile_id, state.taken_back_at)
-        read = [row_id for row_id in folded.devices if row_id not in folded.errors]
-        await inbox.mark_folded(session, read, folded.unused, now)
-        await inbox.mark_unusable(session, folded.errors, now)
-        devices = _by_device(folded)
+        read = [row_id for row_id in prepared.devices if row_id not in prepared.errors]
+        await inbox.mark_folded(session, read, prepared.unused, now)
+        await inbox.mark_unusable(session, prepared.errors, now)
         await repository.release(session, state.profile_id, state.uploaded, now)
-        await repository.contributed(session, state.profile_id, devices, now)
+        await repository.contributed(session, state.profile_id, _by_device(prepared), now)
         await repository.establish_agreed(session, soc, ESTABLISHED_BY, now)
         await publish(session, PROFILE, lease.key)
         return bool(state.more)
@@ -225,7 +214,7 @@ def first_rows(waiting: Iterable[tuple[int, int]]) -> list[int]:
     return ids
 
 
-def _by_device(folded: Folded) -> dict[str, tuple[int, str | None]]:
+def _by_device(folded: Outcome) -> dict[str, tuple[int, str | None]]:
     """How many uploads of each device were folded, and what of the newest was not used."""
     count = Counter(folded.devices.values())
     unused = {
