@@ -1,10 +1,11 @@
 """What a session takes beside the runtime it stands on, to start and at each run; and how many networks it runs right.
 
-    nice python -m benchmarks.session [--only starts,run,counts] [--models squeezenet,inception_v1,shufflenet]
+    nice python -m benchmarks.session [--only starts,run,trust,counts] [--models squeezenet,inception_v1,shufflenet]
                                       [--rounds 15] [--json FILE]
 
 Times are ratios of medians: ours and the runtime's own calls take turns within one process. What a start leaves to be
-done behind it is ended before the next turn. Counts are of tests that pass, with their full counts (``make campaign``);
+done behind it is ended before the next turn. What trust costs is found on all processors, of the small networks and of
+``--models``: runs whose feed and answer are looked at take turns with runs that nobody looks at. Counts are of tests that pass, with their full counts (``make campaign``);
 those of exports need the ``campaign`` extra.
 """
 
@@ -40,6 +41,9 @@ COLD: Final = 1.5
 WARM: Final = 1.5
 TRAVELLED: Final = 1.3
 RUN: Final = 1.10
+LOOKED: Final = 1.02
+LOOKING_S: Final = 10.0
+"""How long runs are looked at in turns with others."""
 SMALL_S: Final = (60e-6, 100e-6, 150e-6)
 """What plain runs of the small networks take, about."""
 ROWS: Final = 25
@@ -225,6 +229,39 @@ def runs(agent: Agent, source: bytes) -> Measure:
     return verdict(what, took["ours"] / took["own"], RUN)
 
 
+def looks(agent: Agent, source: bytes | str) -> tuple[Measure, list[str | float | None]]:
+    """What it adds to a run that its feed and its answer are looked at, where others than ONNX Runtime may answer.
+
+    It is all that trust adds: of these networks its tables refuse nothing (``tests/agent/runtimes/test_trust.py``).
+    """
+    with agent.load(source, background=False) as session:
+        prepared = session.latest
+        executor, inputs = prepared.executor, draw(prepared.model, 0)
+
+        def looked() -> float:
+            began = time.perf_counter()
+            prepared.admits(inputs)
+            prepared.believes(*executor.run(inputs))
+            return time.perf_counter() - began
+
+        def alone() -> float:
+            began = time.perf_counter()
+            executor.run(inputs)
+            return time.perf_counter() - began
+
+        end = time.monotonic() + LOOKING_S
+        pairs: list[tuple[float, float]] = []
+        while time.monotonic() < end:
+            pairs.append((looked(), alone()))
+            pairs.append((alone(), looked())[::-1])
+        name, who = session.name, ", ".join(executor.program.processors_used)
+    us = statistics.median(own for _, own in pairs) * 1e6
+    ratio = statistics.median(ours / own for ours, own in pairs)
+    floats = sum(int(np.size(inputs[port])) for port in prepared.model.guard.floats)
+    what = f"{name}: a run of {us:.0f} µs that is looked at ÷ one that is not"
+    return verdict(what, ratio, LOOKED), [name, who, floats, len(pairs), round(us, 1), round(ratio, 4)]
+
+
 def timed_run(session: Session, inputs: Mapping[str, np.ndarray]) -> float:
     began = time.perf_counter()
     session.run(inputs)
@@ -239,7 +276,7 @@ def timed_own(session: ort.InferenceSession, inputs: Mapping[str, np.ndarray]) -
 
 def main() -> None:
     parser = cli.measuring("session", __doc__)
-    parser.add_argument("--only", type=cli.names, default=["starts", "run", "counts"], help="what to measure")
+    parser.add_argument("--only", type=cli.names, default=["starts", "run", "trust", "counts"], help="what to measure")
     parser.add_argument("--models", type=cli.names, default=["squeezenet", "inception_v1", "shufflenet"])
     parser.add_argument("--rounds", type=int, default=15, help="turns of each start; the median counts")
     options = parser.parse_args()
@@ -248,6 +285,14 @@ def main() -> None:
     if "run" in options.only:
         with tempfile.TemporaryDirectory() as name, Agent(processors="ort", cache=Path(name) / "ort") as agent:
             measures += [runs(agent, source) for source in sized_networks()]
+    if "trust" in options.only:
+        rows = []
+        with tempfile.TemporaryDirectory() as folder, Agent(cache=Path(folder) / "cache") as agent:
+            for source in [*sized_networks(), *options.models]:
+                looked, row = looks(agent, source)
+                measures.append(looked)
+                rows.append(row)
+        tables.append(Table("Trust", ["network", "answers", "floats", "pairs of runs", "µs", "ratio"], rows))
     if "starts" in options.only:
         os.environ.setdefault("HOPE_SOLVE_BUDGET_S", "2")  # what a start costs does not depend on how good its plan is
         rows = []

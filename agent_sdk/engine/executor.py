@@ -178,7 +178,7 @@ class Executor(Closes):
                 outputs = flight.store(feeds, into)
                 finished = perf_counter_ns()
                 flight.first = False
-                stamps, waited_ns = flight.loop.stamps(), flight.loop.waited_ns
+                stamps, waited_ns, ordinary = flight.loop.stamps(), flight.loop.waited_ns, flight.ordinary
             finally:
                 if not run.abandoned:
                     self._give(flight)
@@ -191,6 +191,7 @@ class Executor(Closes):
             load_ns=loaded - began,
             store_ns=finished - computed,
             finished_ns=finished,
+            ordinary=ordinary,
         )
 
     def traced(self, inputs: Mapping[str, np.ndarray]) -> Trace:

@@ -17,8 +17,9 @@ from agent_sdk.engine.arbiter import Arbiter
 from agent_sdk.engine.code import Instruction
 from agent_sdk.engine.compiled import Compiled
 from agent_sdk.engine.lanes import NativeLoop, SequentialLoop
+from agent_sdk.engine.looks import Looks
 from agent_sdk.engine.memory import MemoryPlan, plan_memory
-from agent_sdk.engine.ports import Feeds, Outputs
+from agent_sdk.engine.ports import NEW, Feeds, Outputs
 from agent_sdk.engine.program import Copy, Program, ProgramSegment, Work, memory_of
 from agent_sdk.errors import WrongOutput
 from agent_sdk.runtimes.base import Bound, BoundCall, Buffer, Executable, Place
@@ -68,22 +69,16 @@ class Flight:
         loop: what carries out its lanes.
         memory: which buffer holds which tensor.
         first: whether no run has ended well in it.
+        ordinary: whether the latest run's floats were, where a processor is trusted with no others.
     """
 
     def __init__(self, compiled: Compiled, arbiter: Arbiter, cores: frozenset[int]) -> None:
         self.program = program = compiled.program
-        self.first = True
+        self.first = self.ordinary = True
         self._executables = compiled.executables
         self.memory = plan_memory(program, [compiled.types(work) for work in program.work])
         self._buffers = allocate(program, self.memory)
         self._calls = [self._call(segment) for segment in program.segments]
-        code = [[self._instruction(work, compiled) for work in row] for row in program.by_lane]
-        seats = [first for first, _ in program.seats]
-        self.loop: NativeLoop | SequentialLoop = (
-            SequentialLoop(code, program.work, seats, arbiter)
-            if arbiter.library is None
-            else NativeLoop(code, seats, arbiter, cores)
-        )
         self._loads = self._plan_loads()
         graph = program.graph
         self._stores = [
@@ -93,12 +88,20 @@ class Flight:
             for memory in [program.memory_of(name)]
         ]
         self._unchanged = [name for name in graph.outputs if name not in graph.producer]
+        self._looks = self._plan_looks()
+        code = [[self._instruction(work, compiled) for work in row] for row in program.by_lane]
+        seats = [first for first, _ in program.seats]
+        self.loop: NativeLoop | SequentialLoop = (
+            SequentialLoop(code, program.work, seats, arbiter)
+            if arbiter.library is None
+            else NativeLoop(code, seats, arbiter, cores)
+        )
 
     def _instruction(self, work: Work, compiled: Compiled) -> Instruction:
         call: Bound | None = None
         check = None
         if isinstance(work, ProgramSegment):
-            call = self._calls[work.index]
+            call = self._looks.around(work, self._calls[work.index])
             check = partial(_check_outputs, self.program, self._buffers, work)
         elif isinstance(work, Copy):
             call = self._copy(work, compiled.change(work))
@@ -133,6 +136,14 @@ class Flight:
             loads.append(_Load(name, place, own, tuple(segments), _uses_in_place(place, own), large))
         return loads
 
+    def _plan_looks(self) -> Looks:
+        exported = {name for segment in self.program.segments for name in segment.segment.exports}
+        return Looks(
+            self.program,
+            {load.tensor: (load.readers[0], load.own) for load in self._loads if load.place.memory == HOST},
+            {name: own for name, _, place, own in self._stores if name in exported and place.memory == HOST},
+        )
+
     def load(self, feeds: Feeds) -> None:
         """Bring the inputs to where they are read."""
         for load in self._loads:
@@ -151,19 +162,29 @@ class Flight:
         """Have the readers of an input read ``buffer`` from now on."""
         for segment in load.readers:
             self._calls[segment.index].rebind(load.tensor, buffer)
+        if load.place.memory == HOST:
+            self._looks.moved(load.tensor, buffer)
         load.bound = array
 
     def store(self, feeds: Feeds, into: Mapping[str, np.ndarray]) -> Outputs:
         """Return copies of the outputs that no later run overwrites, in arrays of ``into`` if any. Raises WrongOutput.
 
-        The arrays have been checked.
+        The arrays have been checked. Where something was not ordinary they stay as they are: they may hold inputs, of
+        which somebody else is to make what is right.
         """
-        outputs = {}
+        outputs: Outputs = {}
+        made: Outputs = {}
         for name, shape, place, buffer in self._stores:
             array = place.to_host(buffer)
             if array.shape != shape:
                 declared = self.program.graph.tensor[name]
                 raise WrongOutput(f"output '{name}' came back as {list(array.shape)}, the graph declares {declared}")
+            made[name] = array
+        self._looks.at_others(feeds, made)
+        self.ordinary = not self._looks.odd
+        if not self.ordinary:
+            into = NEW
+        for name, array in made.items():
             outputs[name] = array.copy() if name not in into else _written(array, into[name])
         for name in self._unchanged:
             outputs[name] = feeds[name].copy() if name not in into else _written(feeds[name], into[name])

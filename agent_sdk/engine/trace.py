@@ -57,6 +57,7 @@ class Trace:
         load_ns: bringing the inputs to their processors, at the start.
         store_ns: bringing the outputs to the host, at the end.
         finished_ns: when the outputs were there.
+        ordinary: whether the floats that came and went were, where a processor is trusted with no others.
     """
 
     program: Program
@@ -67,6 +68,7 @@ class Trace:
     load_ns: int
     store_ns: int
     finished_ns: int
+    ordinary: bool = True
 
     @property
     def total_us(self) -> float:

@@ -101,11 +101,11 @@ class Plans(Closes):
         What the plan and its rivals all fail, and what they are not trusted with, the whole network answers, or says
         what is wrong with it.
         """
-        while isinstance(prepared := self.at(feed) or self._answering(feed), Prepared):
+        while isinstance(prepared := self._takes(feed) or self._answering(feed), Prepared):
             serving = prepared.serving
             try:
                 outputs, trace = serving.run(feed, into=into, timeout_s=timeout_s, turn=turn)
-                if prepared.believes(outputs, trace):
+                if trace.ordinary:
                     return outputs
                 whole = self.whole
                 break
@@ -120,7 +120,7 @@ class Plans(Closes):
             whole = prepared
         outputs = self._answered_whole(whole, feed, turn)
         if (ready := self._ready_at(feed)) is not None:
-            ready.learn(outputs)
+            ready.learn(feed, outputs)
         self.preparing.answered(feed)
         self._ready.count(f"whole:{whole.runtime}")
         for name, array in into.items():
@@ -143,6 +143,11 @@ class Plans(Closes):
         prepared = self._ready_at(feed)
         return prepared if prepared is not None and prepared.admits(feed) else None
 
+    def _takes(self, feed: Feed) -> Prepared | None:
+        """What is ready for these inputs and looks at their floats as it runs."""
+        prepared = self._ready_at(feed)
+        return prepared if prepared is not None and prepared.takes(feed) else None
+
     def _ready_at(self, feed: Feed) -> Prepared | None:
         """What is ready for inputs of these shapes, whatever their values."""
         if self._gives_optional(feed):
@@ -156,7 +161,7 @@ class Plans(Closes):
     def _answering(self, feed: Feed) -> Prepared | WholeOrt:
         """Who answers: decided together with who takes over from whom, so that nobody is asked who has just gone."""
         with self._ready.lock:
-            return self.at(feed) or self.whole
+            return self._takes(feed) or self.whole
 
     def _whole_after(self, error: SegmentFailedError) -> WholeOrt:
         """The whole network, to answer what failed otherwise; raises the failure where no runtime loads it."""

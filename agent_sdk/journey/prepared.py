@@ -12,7 +12,6 @@ import numpy as np
 
 from agent_sdk.closing import Closes
 from agent_sdk.engine import Executor
-from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import DeviceClosedError, ExecutionError
 from agent_sdk.journey.reference import Reference
 from agent_sdk.journey.serving import Serving
@@ -52,29 +51,31 @@ class Prepared(Closes):
 
     def _set(self, obtained: Obtained, serving: Serving, drawn: Drawn, notes: Sequence[str]) -> None:
         self.obtained, self.serving, self.drawn, self.notes = obtained, serving, drawn, list(notes)
-        # By identity: these programs have processors that mean the same by ordinary values only.
-        self._looked_at = {
-            id(executor.program)
+        self._trusting = any(
+            own.trusted is not None
             for executor in self.serving.contenders.values()
-            if any(own.trusted is not None for own in executor.program.processors.values())
-        }
+            for own in executor.program.processors.values()
+        )
         self._doubted = False
 
     def admits(self, feed: Mapping[str, Any]) -> bool:
         """Whether all who may answer mean the same by a feed; if not, the whole network answers it."""
-        return not self._looked_at or (not self._doubted and self.model.guard.admits(feed))
+        return not self._trusting or (not self._doubted and self.model.guard.admits(feed))
 
-    def believes(self, outputs: Mapping[str, Any], trace: Trace) -> bool:
-        """Whether an answer is one that whoever gave it is trusted with; if not, the whole network is asked."""
-        return id(trace.program) not in self._looked_at or all(map(ordinary, outputs.values()))
+    def takes(self, feed: Mapping[str, Any]) -> bool:
+        """Whether a feed may be run. Its floats are looked at meanwhile: ``Trace.ordinary`` says what was seen.
 
-    def learn(self, answer: Mapping[str, Any]) -> None:
-        """Take note of an answer of the whole network: while those are not ordinary, it goes on answering.
-
-        Where one answer has to stay for one input, each is asked for anew.
+        Where one answer has to stay for one input they are looked at now, because nothing is learned of them.
         """
-        if not self.serving.pinned:
-            self._doubted = not all(ordinary(value) for value in answer.values() if isinstance(value, np.ndarray))
+        if not self._trusting or self.serving.pinned:
+            return self.admits(feed)
+        return not self._doubted and self.model.guard.bounds(feed)
+
+    def learn(self, feed: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+        """Take note of what the whole network has answered: while feeds or answers are odd, it goes on answering."""
+        if self._trusting and not self.serving.pinned:
+            arrays = (value for value in answer.values() if isinstance(value, np.ndarray))
+            self._doubted = not (all(map(ordinary, arrays)) and self.model.guard.finite(feed))
 
     def judged(
         self, inputs: Mapping[str, Any], executors: Collection[Executor], tolerance: float | None = None

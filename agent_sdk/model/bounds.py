@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import onnx
@@ -85,43 +85,38 @@ class Guard:
 
     def admits(self, feed: Mapping[str, object]) -> bool:
         """Whether a feed is ordinary. What is missing in it, or is no array, is not looked at."""
-        arrays = feed.get
-        for name in self.floats:
-            value = arrays(name)
-            if isinstance(value, np.ndarray) and not ordinary(value):
-                return False
+        return self.bounds(feed) and self.finite(feed)
+
+    def finite(self, feed: Mapping[str, object]) -> bool:
+        """Whether its floats are ordinary."""
+        return all(ordinary(value) for name in self.floats if isinstance(value := feed.get(name), np.ndarray))
+
+    def bounds(self, feed: Mapping[str, object]) -> bool:
+        """Whether its whole numbers lie within their bounds."""
         for name, (low, high) in self.whole.items():
-            value = arrays(name)
+            value = feed.get(name)
             if isinstance(value, np.ndarray) and value.size and not (low <= value.min() and value.max() <= high):
                 return False
         return True
 
 
-LIMITS: Final[Mapping[np.dtype[Any], int]] = {
-    np.dtype(kind): int(kind(min(ORDINARY, float(np.finfo(kind).max))).view(f"u{kind().itemsize}"))
-    for kind in (np.float16, np.float32, np.float64)
-}
-"""The bits of the largest ordinary float of a type."""
+SEEN: Final = frozenset(map(np.dtype, ("float16", "float32", "float64")))
+"""Floats that the native library knows."""
 
 
 def ordinary(array: np.ndarray) -> bool:
     """Whether all floats in an array are finite, and none exceeds ``ORDINARY``; other types are."""
     if array.dtype.kind != "f" or not array.size:
         return True
-    limit, library = LIMITS.get(array.dtype), _library()
-    if limit is not None and library is not None and array.flags.c_contiguous:
-        return bool(library.hope_ordinary(_start(array), array.size, array.itemsize, limit))
+    library = _library()
+    if library is not None and array.dtype in SEEN and array.flags.c_contiguous:
+        return bool(library.hope_ordinary(array.ctypes.data, array.size, array.itemsize))
     return float(array.min()) >= -ORDINARY and float(array.max()) <= ORDINARY
 
 
 @cache
 def _library() -> ctypes.CDLL | None:
     return native.library()
-
-
-def _start(array: np.ndarray) -> Any:
-    """Where an array begins: at half the price of ``array.ctypes``, which an array that is read-only has alone."""
-    return ctypes.byref(ctypes.c_char.from_buffer(array.data)) if array.flags.writeable else array.ctypes.data
 
 
 def bounded(

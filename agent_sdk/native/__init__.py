@@ -37,6 +37,12 @@ class Step(ctypes.Structure):
     )
 
 
+class Look(ctypes.Structure):
+    """An array of floats at which a lane looks, as ``lanes.c`` has it."""
+
+    _fields_ = (("floats", c_void_p), ("count", c_int64), ("bytes", c_int32), ("odd", c_int32))
+
+
 MASK_BYTES: Final = 128
 """Size of C's ``cpu_set_t``."""
 STAMP, BIND, WAIT, LENT, ENTER, CALL, CALL_POINTER, CALL_ONCE, CALL_AGAIN, DONE = range(10)
@@ -76,7 +82,8 @@ SIGNATURES: Final = {
     "hope_copy": (c_int, (c_void_p, c_void_p, c_size_t)),
     "hope_mark": (c_int, (c_void_p, c_size_t)),
     "hope_marked": (c_int, (c_void_p, c_size_t)),
-    "hope_ordinary": (c_int, (c_void_p, c_int64, c_int, c_uint64)),
+    "hope_ordinary": (c_int, (c_void_p, c_int64, c_int)),
+    "hope_look": (c_int, (c_void_p,)),
     "hope_ort_api_base": (c_void_p, ()),
     "hope_ort_options": (c_void_p, ()),
 }

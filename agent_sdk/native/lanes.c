@@ -689,10 +689,19 @@ EXPORT int hope_mark(unsigned char *at, size_t bytes) {
 
 EXPORT int hope_marked(const unsigned char *at, size_t bytes) { return memcmp(at, MARK + 8 - bytes, bytes) ? 0 : 1; }
 
-/* Whether none of so many floats of 2, 4 or 8 bytes exceeds a limit, which is given by its bits. */
-EXPORT int hope_ordinary(const void *floats, int64_t count, int bytes, uint64_t limit) {
-    return bytes == 2 ? ordinary_halves(floats, count, (uint16_t)limit)
-         : bytes == 4 ? ordinary_floats(floats, count, (uint32_t)limit) : ordinary_doubles(floats, count, limit);
+/* Whether so many floats of 2, 4 or 8 bytes are finite, and none exceeds 2**63. */
+EXPORT int hope_ordinary(const void *floats, int64_t count, int bytes) {
+    return bytes == 2 ? ordinary_halves(floats, count, 0x7BFF)
+         : bytes == 4 ? ordinary_floats(floats, count, 0x5F000000)
+                      : ordinary_doubles(floats, count, 0x43E0000000000000);
+}
+
+/* An array at which a lane looks in each run, and what it saw. */
+struct look { const void *floats; int64_t count; int32_t bytes, odd; };
+
+EXPORT int hope_look(struct look *look) {
+    look->odd = !hope_ordinary(look->floats, look->count, look->bytes);
+    return 0;
 }
 
 /* ONNX Runtime hands its C API to libraries of custom operators. This one brings none and keeps what it is handed, per

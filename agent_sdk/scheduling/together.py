@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from time import perf_counter_ns
 from typing import Any, Final
 
 from agent_sdk.closing import Closes
 from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError, InputError, ProcessorError
 from agent_sdk.journey.catalogue import Plans
 from agent_sdk.journey.prepared import Prepared
@@ -116,22 +117,25 @@ class Together(Closes):
         if not fits or not self.faster:  # the mix is not as planned
             return self._apart(feeds)
         try:
-            return self._planned(feeds)
+            answers = self._planned(feeds)
         except FAILURES as error:
             note = f"the plan of all failed ({error}); the sessions answer as jobs"
             self.notes += [note] if note not in self.notes else []
-            return self._apart(feeds)
+            answers = []
+        return answers or self._apart(feeds)
 
     def _planned(self, feeds: Sequence[Feed]) -> list[dict[str, Any]]:
+        """What the plan computes; nothing where that is not to be believed."""
         epoch = perf_counter_ns()
 
-        def one(index: int) -> dict[str, Any]:
+        def one(index: int) -> tuple[dict[str, Any], Trace]:
             executor = self._executors[index]
-            return dict(executor.run(feeds[index], key=epoch, offsets=executor.starts_ns)[0])
+            return executor.run(feeds[index], key=epoch, offsets=executor.starts_ns)
 
-        others: list[Future[dict[str, Any]]] = [self._threads.submit(one, index) for index in range(1, len(feeds))]
+        others = [self._threads.submit(one, index) for index in range(1, len(feeds))]
         try:
-            return [one(0), *(other.result() for other in others)]
+            answers = [one(0), *(other.result() for other in others)]
+            return [outputs for outputs, _ in answers] if all(trace.ordinary for _, trace in answers) else []
         finally:
             for other in others:  # nothing of it goes on behind the caller
                 with suppress(BaseException):

@@ -211,13 +211,13 @@ def test_the_answer_is_onnxruntimes_whatever_the_values(what: str, mixed: Agent)
 
 
 def test_what_answers_ordinary_feeds_goes_on_after_an_odd_one(mixed: Agent) -> None:
-    """The whole network answers a feed that the guard does not admit, and no other."""
+    """Where OpenVINO answers, the whole network answers a feed that the guard does not admit, and no other."""
     x = np.random.default_rng(1).standard_normal((8, WIDTH)).astype(np.float32)
     with mixed.load(beside_layers("", "", ""), background=False) as session:
         session.run({"x": x})
-        [first] = session.stats.answered
+        others = [name for name in session.get_providers() if name.startswith("ov")]
         session.run({"x": np.full_like(x, np.nan)})
-        assert "whole:onnxruntime" in session.stats.answered or first.startswith("ort")
+        assert ("whole:onnxruntime" in session.stats.answered) == bool(others)
         session.run({"x": x})
         session.run({"x": x})
         before = session.stats.answered.get("whole:onnxruntime", 0)

@@ -1,0 +1,113 @@
+"""Whether the floats that enter a run and leave it are ordinary: lanes look at them where they read and make them.
+
+Where a processor is trusted with ordinary values only (``runtimes/trust.py``), its part in a run whose floats are not
+is not believed. The look is a step of the lane, without the interpreter, at what the caches hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from ctypes import addressof
+
+import numpy as np
+from typing_extensions import override
+
+from agent_sdk import native
+from agent_sdk.engine.program import Program, ProgramSegment
+from agent_sdk.errors import ProcessorError
+from agent_sdk.model.bounds import ordinary
+from agent_sdk.runtimes.base import Bound, NativeCall
+
+
+class Look:
+    """A look at an array of floats, to be made in each run."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        library = native.library()
+        self._seen = native.Look(count=array.size, bytes=array.itemsize)
+        self.native = (
+            () if library is None else (NativeCall(native.address(library.hope_look), (addressof(self._seen),)),)
+        )
+        self.at(array)
+
+    def at(self, array: np.ndarray) -> None:
+        """Look at another array, of the same shape and type, from now on."""
+        self._array = array
+        self._seen.floats = array.ctypes.data
+
+    def __call__(self) -> None:
+        """Look at it."""
+        self._seen.odd = not ordinary(self._array)
+
+    @property
+    def odd(self) -> bool:
+        """Whether it was not ordinary when last looked at."""
+        return bool(self._seen.odd)
+
+
+class Looking(Bound):
+    """Something to be done, with looks at what it reads and at what it makes."""
+
+    __slots__ = ("_after", "_before", "_call", "native")
+
+    def __init__(self, before: Iterable[Look], call: Bound, after: Iterable[Look]) -> None:
+        self._before, self._call, self._after = tuple(before), call, tuple(after)
+        first, last = ([step for look in looks for step in look.native] for looks in (self._before, self._after))
+        self.native = (*first, *call.native, *last) if call.native else ()
+
+    @override
+    def __call__(self) -> None:
+        for look in self._before:
+            look()
+        self._call()
+        for look in self._after:
+            look()
+
+    @override
+    def failure(self, place: int, status: int) -> ProcessorError:
+        return self._call.failure(place - len(self._before), status)
+
+
+class Looks:
+    """All looks of one flight: at graph inputs of floats and at graph outputs.
+
+    Args:
+        program: what runs.
+        read: by input, who reads it on the host first, and the buffer there.
+        made: by output that a segment makes on the host, the buffer.
+    """
+
+    def __init__(
+        self, program: Program, read: Mapping[str, tuple[ProgramSegment, np.ndarray]], made: Mapping[str, np.ndarray]
+    ) -> None:
+        wanted = any(own.trusted is not None for own in program.processors.values())
+        come = [name for name in program.model.guard.floats if wanted]
+        gone = [name for name in program.graph.outputs if wanted and name in program.graph.producer]
+        self._read = {name: (read[name][0], Look(read[name][1])) for name in come if name in read}
+        self._made = {name: Look(made[name]) for name in gone if name in made and made[name].dtype.kind == "f"}
+        self._all = [*(look for _, look in self._read.values()), *self._made.values()]
+        self._come = [name for name in come if name not in read]
+        self._gone = [name for name in gone if name not in made]
+        self._others_odd = False
+
+    def around(self, segment: ProgramSegment, call: Bound) -> Bound:
+        """A segment's call with its looks, if it has any."""
+        before = [look for first, look in self._read.values() if first is segment]
+        after = [look for name, look in self._made.items() if name in segment.segment.exports]
+        return Looking(before, call, after) if before or after else call
+
+    def moved(self, name: str, array: np.ndarray) -> None:
+        """An input is read from another array from now on."""
+        if name in self._read:
+            self._read[name][1].at(array)
+
+    def at_others(self, feeds: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> None:
+        """Look at what no lane sees, because it stands elsewhere than on the host."""
+        if self._come or self._gone:
+            arrays = [*(feeds[name] for name in self._come), *(outputs[name] for name in self._gone)]
+            self._others_odd = not all(map(ordinary, arrays))
+
+    @property
+    def odd(self) -> bool:
+        """Whether something was not ordinary in the latest run."""
+        return self._others_odd or any(look.odd for look in self._all)

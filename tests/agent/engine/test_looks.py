@@ -1,0 +1,78 @@
+"""Whether a run says truly that its floats were ordinary, where a processor is trusted with no others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pytest
+from onnx import parser
+
+from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.model import Model, read_model
+from agent_sdk.model.bounds import ORDINARY
+from agent_sdk.runtimes.offered import discover
+from tests.agent.engine.generate import random_legal_plan
+
+ODD = (np.inf, -np.inf, np.nan, 2e19, -2e19)
+HIDING = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,3,128,128] x, float[8] y, int64[8] i) => (float[1,3,128,128] b, float[8] z, float[8] w, int64[8] j) {
+    six = Constant <value_float = 6.0> ()
+    r = Relu (x)
+    a = Sigmoid (r)
+    b = Min (a, six)
+    z = Mul (y, y)
+    w = Tanh (z)
+    j = Identity (i)
+}
+"""
+"""Of ``x``, which is read where it stands, nothing odd comes out; of ``y`` squares come out that may be too large."""
+
+
+@pytest.fixture
+def both() -> Iterator[Device]:
+    """ONNX Runtime and OpenVINO on every core."""
+    with Device(discover("ort,ov")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def hiding() -> Model:
+    """The network."""
+    return read_model(parser.parse_model(HIDING))
+
+
+def plain(arrays: Mapping[str, np.ndarray]) -> bool:
+    """Whether all floats are finite and small enough, as NumPy has it."""
+    with np.errstate(invalid="ignore"):
+        return all(bool((np.abs(own) <= ORDINARY).all()) for own in arrays.values() if own.dtype.kind == "f")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_run_says_whether_what_came_and_went_was_ordinary(seed: int, both: Device, hiding: Model) -> None:
+    """Of arrays that are new, the same again, or changed where they stand; the caller's own are written if it was."""
+    rng = random.Random(seed)
+    program = build_program(random_legal_plan(hiding, list(both.processors.values()), rng), hiding, both.processors)
+    trusting = any(own.trusted is not None for own in program.processors.values())
+    draw = np.random.default_rng(seed)
+    x, y = draw.standard_normal((1, 3, 128, 128)).astype(np.float32), draw.standard_normal(8).astype(np.float32)
+    with Executor(program, both) as executor:
+        for _ in range(20):
+            if rng.random() < 0.5:
+                x, y = x.copy(), y.copy()
+            np.nan_to_num(x, copy=False, nan=1.0, posinf=1.0, neginf=1.0)
+            np.clip(x, -9, 9, out=x)
+            np.clip(np.nan_to_num(y, copy=False), -9, 9, out=y)
+            if rng.random() < 0.3:
+                x.reshape(-1)[rng.randrange(x.size)] = rng.choice(ODD)
+            if rng.random() < 0.3:
+                y[rng.randrange(8)] = rng.choice((*ODD, 1e10))
+            into = {name: np.full(8, 7, np.float32) for name in ("z", "w") if rng.random() < 0.5}
+            feeds = {"x": x, "y": y, "i": np.arange(8)}
+            outputs, trace = executor.run(feeds, into=into, timeout_s=60 if rng.random() < 0.2 else None)
+            assert trace.ordinary == (not trusting or (plain(feeds) and plain(outputs)))
+            for name, array in into.items():
+                assert (outputs[name] is array) == trace.ordinary
+                assert trace.ordinary or (array == 7).all()
