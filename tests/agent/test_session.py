@@ -414,6 +414,7 @@ def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: py
     newer = replace(newer, served=ServedPlan(reply, '"2"', "hit"))
     monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
     bind = os.sched_setaffinity
+    monkeypatch.setattr(agent.device, "cores", frozenset())  # beside others' work threads would not be bound to theirs
 
     def refuse(thread: int, cores: Iterable[int]) -> None:
         if set(cores) == {1}:
