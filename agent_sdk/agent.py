@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -19,15 +19,17 @@ from typing import Any
 from agent_sdk.closing import Closes
 from agent_sdk.engine import Device
 from agent_sdk.engine.executor import refuse_unless_in_flight
-from agent_sdk.errors import InputError, UnplannableError, refuse_unless_seconds
+from agent_sdk.errors import DeviceClosedError, InputError, UnplannableError, refuse_unless_seconds
 from agent_sdk.files import Kept
 from agent_sdk.first.bench import Setting
 from agent_sdk.first.children import Children
 from agent_sdk.first.measuring import Measuring
 from agent_sdk.journey.catalogue import Plans
+from agent_sdk.journey.drift import Drift
 from agent_sdk.journey.hosts import Hosts
 from agent_sdk.journey.planfile import pack_plan, read_plan, refuse_other_network, write_plan
 from agent_sdk.journey.planning import A_LITTLE_S, Obtainer
+from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.preparing import Feed
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.steps import Journey, renewed
@@ -166,6 +168,9 @@ class Agent(Closes):
         self._services = Services.opened(obtainer, self._kept.path, self._lights, self._children)
         self.jobs = Jobs(self.device, policy, queued)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        services = self._services  # nothing that a thread does may keep the agent alive
+        sessions = self._sessions
+        self._drift = Drift(others, lambda: _ready(sessions), partial(renewed, services), services.cancel)
         obtainer.request("0" * 64)
 
     @staticmethod
@@ -398,3 +403,10 @@ class Agent(Closes):
                 closing.callback(session.close)
             closing.callback(self.jobs.close)
             self._supplier.close()
+
+
+def _ready(sessions: Iterable[Session]) -> Iterator[Prepared]:
+    """What sessions have ready; those that are closed meanwhile have nothing."""
+    for session in list(sessions):
+        with suppress(DeviceClosedError):
+            yield from session.plans.ready()

@@ -141,7 +141,7 @@ def renewed(services: Services, prepared: Prepared) -> bool:
         before = prepared.obtained.plan
         # What rests on predictions is asked for anew, once a little more is measured.
         obtained = fit.obtainer.obtain(model, renew=before is not None and bool(before.filled))
-        if obtained.plan is None or obtained.plan == before:
+        if obtained.plan is None or (obtained.plan == before and PLAN in prepared.serving.contenders):
             return False
         in_flight = prepared.executor.in_flight
         ready = Opening(fit, model, obtained, prepared.reference, drawn, in_flight=in_flight).done()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,11 @@ import pytest
 
 from agent_sdk import Agent
 from agent_sdk.errors import InputError
+from agent_sdk.journey import drift
+from agent_sdk.runtimes.remote import host as remote_host
+from hope_schema import Plan
 from tests.agent.models import BRANCHING, expected
+from tests.agent.runtimes.remote.relay import Relay
 from tests.agent.server.running import running
 
 
@@ -37,6 +43,50 @@ def test_a_plan_is_made_over_hosts_and_outlives_them(
             edge.process.send_signal(signal.SIGKILL)
             for _ in range(3):
                 np.testing.assert_allclose(session.run(feed)["y"], right["y"], rtol=1e-4)
+
+
+def until(holds: Callable[[], object], run: Callable[[], None]) -> None:
+    """Run on until something holds."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        run()
+
+
+def test_plans_follow_links_and_hosts_that_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None
+) -> None:
+    """A link that slows down, a host that goes and comes back: each is planned for anew, and no request is lost."""
+    monkeypatch.setattr(drift, "LOOK_S", 0.2)
+    monkeypatch.setattr(remote_host, "RETRY_S", 0.2)
+    monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path / "own"))
+    with running([], tmp_path / "edge", "--lend", "--soc", "edgebox") as edge:
+        relay = Relay(edge.http)
+        hosts = tmp_path / "hosts.toml"
+        hosts.write_text(f'[edge1]\naddress = "http://127.0.0.1:{relay.port}"\n')
+        with Agent(processors="ort@0", hosts=hosts) as agent, agent.load(BRANCHING, background=False) as session:
+            feed, right = expected(BRANCHING, 3)
+
+            def run() -> None:
+                np.testing.assert_allclose(session.run(feed)["y"], right["y"], rtol=1e-4)
+
+            def plan() -> Plan:
+                found = session.latest.obtained.plan
+                assert found is not None
+                return found
+
+            def slowly(said: bytes) -> bytes:
+                time.sleep(0.02)
+                return said
+
+            before = plan().links[0].fixed_us
+            relay.spoil = slowly
+            until(lambda: plan().links[0].fixed_us > 2 * before, run)
+            relay.spoil = lambda _: None
+            until(lambda: not plan().hosts, run)
+            relay.spoil = bytes
+            until(lambda: plan().hosts, run)
+        relay.close()
 
 
 def test_a_file_that_names_no_hosts_is_refused(tmp_path: Path) -> None:

@@ -39,6 +39,9 @@ MOST_FILE: Final = 2**31 - 1
 """Most bytes of a network's file: protobuf has no longer messages."""
 PROBE_BYTES: Final = 256 * 1024
 PROBES: Final = 3
+LOOK_BYTES: Final = 64 * 1024
+LOOKED: Final = 0.5
+"""Part of the estimate of a link that looking at it has."""
 _RAN = re.compile(r"\brun;dur=([0-9.]+)")
 
 
@@ -51,6 +54,7 @@ class RemoteHost:
 
     Attributes:
         here: what the names of tensors of ours begin with that stand there.
+        lost: how often it has failed.
 
     Raises ProcessorLost where it cannot be reached or does not offer anything, InputError for settings that are none.
     """
@@ -65,6 +69,8 @@ class RemoteHost:
             self._fields["authorization"] = f"Bearer {settings.token}"
         self._idle: deque[Line] = deque()
         self._down_until = 0.0
+        self._crossed = False
+        self.lost = 0
         self._why = ""
         self._sending = threading.Lock()
         self._sent: dict[str, int] = {}
@@ -111,6 +117,7 @@ class RemoteHost:
                         continue
         except ProcessorLost as error:
             self._down_until, self._why = time.monotonic() + RETRY_S, str(error)
+            self.lost += 1
             raise
 
     @contextmanager
@@ -144,7 +151,19 @@ class RemoteHost:
         said = _RAN.search(reply.fields.get("server-timing", ""))
         ran_us = min(float(said[1]) * 1e3 if said else 0.0, took_us)
         self.way.learn(sent, received, took_us - ran_us)
+        self._crossed = True
         return ran_us
+
+    def look(self) -> None:
+        """See whether it answers, and how fast, unless runs have shown that since the last look. Never raises."""
+        crossed, self._crossed = self._crossed, False
+        if crossed or self.closed:
+            return
+        try:
+            for sent, received in ((0, 1), (LOOK_BYTES, 1), (0, LOOK_BYTES)):
+                self.way.learn(sent, received, self._round_trip(sent, received, 1), LOOKED)
+        except ProcessorError as error:
+            log.info("%s", error)
 
     # Networks
 
@@ -222,12 +241,12 @@ class RemoteHost:
         back = max(self._round_trip(0, PROBE_BYTES) - small, 0.0) / PROBE_BYTES
         return Way(self.name, small, there, back)
 
-    def _round_trip(self, sent: int, received: int) -> float:
+    def _round_trip(self, sent: int, received: int, times: int = PROBES) -> float:
         """Microseconds that so many bytes there and back take, in the middle of some."""
         into, body = memoryview(bytearray(received)), bytes(sent)
         head = request("POST", "/v2/hope/link", self._fields | {"x-hope-bytes": received}, sent)
         took = []
-        for _ in range(PROBES):
+        for _ in range(times):
             began = time.perf_counter()
             reply, said = self.ask([head, body], [into], CONNECT_S + (sent + received) / SLOWEST)
             self.refuse(reply, said)

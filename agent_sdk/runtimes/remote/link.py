@@ -34,7 +34,7 @@ class Way:
         """What a round trip with so many bytes takes, microseconds."""
         return self.fixed_us + sent * self.there + received * self.back
 
-    def learn(self, sent: int, received: int, took_us: float) -> None:
+    def learn(self, sent: int, received: int, took_us: float, part: float = SMOOTHING) -> None:
         """Take in what one took, without what the host computed meanwhile.
 
         A figure changes by as much as it has a part in what such a round trip takes: short ones say what is fixed, long
@@ -42,7 +42,7 @@ class Way:
         """
         with self._lock:
             us = max(self.us(sent, received), LEAST_US)
-            change = SMOOTHING * min(max(math.log(max(took_us, LEAST_US) / us), -MOST), MOST)
+            change = part * min(max(math.log(max(took_us, LEAST_US) / us), -MOST), MOST)
             self.fixed_us, self.there, self.back = (
                 figure * math.exp(change * count * figure / us)
                 for figure, count in ((self.fixed_us, 1), (self.there, sent), (self.back, received))
