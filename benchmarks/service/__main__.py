@@ -8,19 +8,16 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
-from collections.abc import Awaitable, Callable
 
 import uvloop
 
 from benchmarks import cli, results
 from benchmarks.service import chaos, fleet, measures
-from benchmarks.service.measures import Row
-from benchmarks.service.stage import Stage, databases, staged
+from benchmarks.service.measures import Parts, Row
+from benchmarks.service.stage import databases
 
-MEASURES: dict[str, Callable[[Stage, argparse.Namespace], Awaitable[list[Row]]]] = {
+MEASURES: Parts = {
     "cached": lambda stage, options: measures.cached(stage, options.seconds),
     "cold": lambda stage, options: measures.cold(stage, options.socs // 10),
     "burst": lambda stage, options: measures.burst(stage, options.requests, options.keys),
@@ -31,25 +28,6 @@ MEASURES: dict[str, Callable[[Stage, argparse.Namespace], Awaitable[list[Row]]]]
     "bomb": lambda stage, options: measures.bomb(stage),
     "fleet": lambda stage, options: fleet.fleet(stage, options.devices, options.socs, options.models),
 }
-
-
-async def measure(url: str, options: argparse.Namespace, keep: Callable[[list[Row]], None]) -> None:
-    """Run the chosen measures on one database; the rows of each are kept before the next begins."""
-    async with staged(url) as stage:
-        for name, run in MEASURES.items():
-            if options.only and name not in options.only:
-                continue
-            print(f"# {stage.dialect}: {name} ...", file=sys.stderr, flush=True)
-            began = time.monotonic()
-            try:
-                found = await run(stage, options)
-            except Exception as error:  # noqa: BLE001 - one broken measure must not hide the others
-                reason = f"{type(error).__name__}: {error}"[:2000]
-                found = [measures.row(stage, name, None, "to be measured", False, error=reason)]
-            for each in found:
-                print(measures.line(each), flush=True)
-            print(f"# {stage.dialect}: {name} took {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-            keep(found)
 
 
 def parser() -> cli.Parser:
@@ -80,7 +58,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with databases(options.database) as urls:
             for url in urls:
-                uvloop.run(measure(url, options, keep))
+                chosen = {name: run for name, run in MEASURES.items() if name in (options.only or MEASURES)}
+                uvloop.run(measures.measure(url, chosen, options, keep))
     except KeyboardInterrupt:
         return 130
     missed = [each for each in rows if not each["ok"]]

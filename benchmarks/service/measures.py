@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import itertools
 import json
 import statistics
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import zstandard
@@ -16,7 +18,7 @@ from pydantic import BaseModel
 from agent_sdk.model.model import read_model
 from benchmarks.service.fixtures import compressed, key, ladder, processors, upload
 from benchmarks.service.pump import Answer, Pump
-from benchmarks.service.stage import Server, Stage, call
+from benchmarks.service.stage import Server, Stage, call, staged
 from hope_schema import Profile
 from planner_api.db.engine import Database
 from planner_api.jobs.news import build_news
@@ -40,7 +42,27 @@ DONE = "plans.error IS NULL AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.key = 
 """A plan that nobody is to make any more."""
 Row = dict[str, Any]
 
+Parts = Mapping[str, Callable[[Stage, argparse.Namespace], Awaitable[list[Row]]]]
+"""What a benchmark measures on a database, by name."""
+
 _ids = itertools.count()
+
+
+async def measure(url: str, parts: Parts, options: argparse.Namespace, keep: Callable[[list[Row]], None]) -> None:
+    """Run parts of a benchmark on one database; the rows of each are kept before the next begins."""
+    async with staged(url) as stage:
+        for name, run in parts.items():
+            print(f"# {stage.dialect}: {name} ...", file=sys.stderr, flush=True)
+            began = time.monotonic()
+            try:
+                found = await run(stage, options)
+            except Exception as error:  # noqa: BLE001 - one broken measure must not hide the others
+                reason = f"{type(error).__name__}: {error}"[:2000]
+                found = [row(stage, name, None, "to be measured", False, error=reason)]
+            for each in found:
+                print(line(each), flush=True)
+            print(f"# {stage.dialect}: {name} took {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+            keep(found)
 
 
 def fresh(prefix: str) -> str:

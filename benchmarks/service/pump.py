@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
@@ -61,6 +61,7 @@ class Pump:
         seconds: ends earlier after this long.
         per_second: sends each request at its moment, or as soon after it as a socket is free; without it at once.
         on_answer: called with every answer (bodies are kept only then).
+        sources: addresses of this machine that connections come from in turn; none: the usual one.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Pump:
         seconds: float | None = None,
         per_second: float | None = None,
         on_answer: Callable[[Answer], None] | None = None,
+        sources: Sequence[str] = (),
     ) -> None:
         self._addresses = addresses
         self._requests = enumerate(requests)
@@ -80,6 +82,7 @@ class Pump:
         self._per_second = per_second
         self._started = time.monotonic()
         self.on_answer = on_answer
+        self._sources: list[tuple[str, int] | None] = [(source, 0) for source in sources] or [None]
         self.tally = Tally()
 
     def take(self) -> tuple[int, bytes] | None:
@@ -95,12 +98,15 @@ class Pump:
     async def run(self) -> Tally:
         """Send everything and return what came back."""
         self._started = time.monotonic()
-        sockets = [self._serve(self._addresses[number % len(self._addresses)]) for number in range(self._connections)]
+        sockets = [
+            self._serve(self._addresses[number % len(self._addresses)], self._sources[number % len(self._sources)])
+            for number in range(self._connections)
+        ]
         await asyncio.gather(*sockets)
         self.tally.elapsed = time.monotonic() - self._started
         return self.tally
 
-    async def _serve(self, address: tuple[str, int]) -> None:
+    async def _serve(self, address: tuple[str, int], source: tuple[str, int] | None) -> None:
         pending: tuple[int, bytes] | None = None
         while True:
             pending = pending or self.take()
@@ -109,7 +115,9 @@ class Pump:
             loop = asyncio.get_running_loop()
             ended = loop.create_future()
             try:
-                transport, _ = await loop.create_connection(partial(_Connection, self, pending, ended), *address)
+                transport, _ = await loop.create_connection(
+                    partial(_Connection, self, pending, ended), *address, local_addr=source
+                )
             except OSError:
                 self.tally.broken += 1
                 await asyncio.sleep(RETRY_S)

@@ -13,12 +13,13 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 from sqlalchemy import text
 
 from benchmarks.service.pump import Answer, Pump, request
+from hope_schema import Enrolment
 from planner_api.db.engine import Database
 from planner_api.db.migrate import upgrade
 from planner_api.devices import repository as devices
@@ -71,6 +72,11 @@ class Process:
             self._child.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._child is not None
+        self._child.send_signal(number)
 
     def alive(self) -> bool:
         """Whether it runs."""
@@ -240,6 +246,16 @@ async def staged(url: str) -> AsyncIterator[Stage]:
             yield stage
         finally:
             await stage.close()
+
+
+async def enrol(stage: Stage, name: str, **more: Any) -> str:
+    """Put a device and a token of its own into the database; return the token."""
+    token = new_token("device")
+    async with stage.database.write() as session:
+        values = Enrolment(device_id=name).model_dump(exclude={"device_id"}) | more
+        await devices.enrol(session, name, values)
+        await devices.add_token(session, hash_token(token), "device", device_id=name)
+    return token
 
 
 async def call(address: tuple[str, int], raw: bytes) -> Answer:
