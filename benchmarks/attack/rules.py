@@ -27,7 +27,7 @@ from planner_api.plans.jobs import BETTER
 from planner_api.settings import Settings
 from planner_api.web.tokens import hash_token, new_token
 
-HONEST, SYBILS = 40, 100
+HONEST, SYBILS = 200, 100
 STEP_S = 15.0
 """Within this a release takes a step, a replica follows, an upload is folded."""
 STARTS = 6
@@ -104,7 +104,10 @@ class Fleet:
         async def ended() -> bool:
             return await self.state(release_id) == wanted
 
-        return await within(STEP_S, ended)
+        found = await within(STEP_S, ended)
+        if not found:
+            await send(self.server, "POST", f"/releases/{release_id}/rollback")
+        return found
 
 
 async def fleet(stage: Stage, server: Server) -> Fleet:
@@ -329,7 +332,7 @@ async def clocks(stage: Stage) -> list[Row]:
     async with stage.database.write() as session:
         ahead = datetime.now(UTC) + day
         await session.execute(update(InboxRow).where(InboxRow.folded_at.is_(None)).values(received_at=ahead))
-        leased = {"owner": "gone|1|1", "lease_until": ahead, "started_at": ahead}
+        leased = {"lease_owner": "gone|1|1", "lease_until": ahead, "started_at": ahead}
         await session.execute(update(JobRow).values(queued_at=ahead, not_before=ahead, rank=ahead, **leased))
     began = time.monotonic()
     stage.worker("clocks-worker")

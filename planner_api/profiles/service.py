@@ -44,7 +44,7 @@ ATTEMPTS = 3
 MOST_ASSIGNED = 10_000
 """Figures of one assignment that others are not asked for meanwhile."""
 MOST_HALVED = 10
-"""How often the time for an assignment is halved at most."""
+"""How often the time for an assignment is halved; after that a device has none until it delivers."""
 REMEMBERED_CALLERS = 20_000
 """Callers and profiles that need not be looked up again."""
 FOLD_WAIT_S = 5.0
@@ -274,7 +274,7 @@ class Profiles:
                 if others != asked.taken and await asyncio.to_thread(meets, others, asked.taken, lack.unknown):
                     return False
             undelivered = await repository.undelivered(session, profile_id, request.device_id)
-            lease = (until - now) / 2 ** min(undelivered, MOST_HALVED)
+            lease = (until - now) / 2**undelivered if undelivered <= MOST_HALVED else timedelta()
             figures = lack.hashes[: 8 * MOST_ASSIGNED]
             await repository.assign(session, profile_id, request.device_id, figures, now + lease, undelivered)
         return True

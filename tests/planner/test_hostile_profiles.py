@@ -120,6 +120,18 @@ def test_who_delivers_nothing_is_waited_for_less(api: Api) -> None:
     assert lease_s(api, "honest") > 540
 
 
+@pytest.mark.planner(tokens_required=True, assignment_s=600.0)
+def test_who_never_delivers_keeps_nothing_from_others(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often such a device asks, it ends up with no time at all: the next one is asked at once."""
+    monkeypatch.setattr(service, "MOST_HALVED", 2)
+    hoarder, honest = enrolled(api, "hoarder"), enrolled(api, "honest")
+    assert api.post("/models", GRAPH, **honest).status_code == 201
+    for _ in range(4):
+        assert api.missing(GRAPH, "hoarder", hoarder, max_items=1000).latencies
+    assert lease_s(api, "hoarder") <= 0
+    assert api.missing(GRAPH, "honest", honest, max_items=1000).latencies
+
+
 HASHES = st.lists(st.integers(0, 6), max_size=8)
 
 
