@@ -155,7 +155,7 @@ async def releases(stage: Stage) -> list[Row]:
 
     async def served(server: Server, device: str) -> int:
         answer = await send(server, "GET", f"/plans/{found.plan_id}", hope_device=device)
-        return int(json.loads(answer.body)["plan_version"])
+        return int(json.loads(answer.body)["version"])
 
     async def diverts() -> bool:
         return await served(late, found.honest[0]) == found.version
