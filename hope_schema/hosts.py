@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Final
 
@@ -14,6 +15,10 @@ MAX_HOSTS: Final = 16
 """Most hosts that a plan may use beside the device."""
 MAX_LINKS: Final = 256
 """Most links between them."""
+STEP: Final = 1.1
+"""Ratio of neighbouring figures of links: half of it is what a plan may be off by for that reason."""
+LEAST_US: Final = 1e-6
+"""Below this many microseconds, per move or per byte, a link costs nothing."""
 HostName = Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[A-Za-z0-9][A-Za-z0-9._\-]*$")]
 """A host's name. The device itself is called ``host``; what belongs to another host carries its name (`on_host`)."""
 
@@ -76,6 +81,14 @@ class PlannedHost(Contract):
     soc: Label
     frequency: Frequency
     profile_version: Count
+
+
+def stepped(us: float) -> float:
+    """A figure of a link to the nearest step, with few digits, so that its text is the same everywhere.
+
+    Plans are kept by the figures that they are made with: what moves by less than half a step asks for the same plan.
+    """
+    return 0.0 if us < LEAST_US else float(f"{STEP ** round(math.log(us, STEP)):.6g}")
 
 
 def on_host(host: str, label: str) -> str:

@@ -6,17 +6,13 @@ import hashlib
 import math
 
 from hope_schema import Job, Link, PlanRequest
-
-STEP = 1.25
-"""Ratio of neighbouring figures of links: what moves by less than about half of that, up or down, is the same plan."""
-LEAST_US = 1e-6
-"""Below this many microseconds, per move or per byte, a link costs nothing."""
+from hope_schema.hosts import stepped
 
 
 def normalised(request: PlanRequest) -> PlanRequest:
     """Return the request that stands for all that ask for the same plan.
 
-    The order of jobs, processors, hosts and links changes no plan. Figures of links are rounded to steps of ``STEP``:
+    The order of jobs, processors, hosts and links changes no plan. Figures of links are rounded to steps:
     devices with about equal links share a plan, and one whose link changes comes back to the plan of before.
     """
     return request.model_copy(
@@ -28,7 +24,7 @@ def normalised(request: PlanRequest) -> PlanRequest:
                 for host in sorted(request.hosts, key=lambda host: host.name)
             ),
             "links": tuple(
-                link.model_copy(update={"fixed_us": _rounded(link.fixed_us), "us_per_byte": _rounded(link.us_per_byte)})
+                link.model_copy(update={"fixed_us": stepped(link.fixed_us), "us_per_byte": stepped(link.us_per_byte)})
                 for link in sorted(request.links, key=_by_ends)
             ),
         }
@@ -57,8 +53,3 @@ def _by_fields(job: Job) -> tuple[object, ...]:
 
 def _by_ends(link: Link) -> tuple[str, str]:
     return link.source, link.target
-
-
-def _rounded(us: float) -> float:
-    """The nearest step, with few digits, so that its text is the same everywhere."""
-    return 0.0 if us < LEAST_US else float(f"{STEP ** round(math.log(us, STEP)):.6g}")

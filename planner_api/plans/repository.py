@@ -24,6 +24,8 @@ SERVED = (PlanVersionRow.plan_id == PlanRow.id) & (
 )
 """Joins a plan with the version that devices get."""
 _HISTORY = [column for name, column in PlanVersionRow.__table__.columns.items() if name not in ("etag", "body_zstd")]
+LOOKED_AT = 16
+"""Plans of a network on a device that are looked at for one to begin with, the latest."""
 KEPT_VERSIONS = 20
 """Versions kept of a plan, the newest ones; one that is served or replaced by a release is kept beside them."""
 
@@ -49,6 +51,21 @@ async def find(session: AsyncSession, plan_id: str) -> StoredPlan | None:
     """Return the version of a plan that is served, most often the newest; None when there is none yet."""
     query = select(PlanVersionRow).join(PlanRow, SERVED).where(PlanRow.id == plan_id)
     return _stored(await session.scalar(query))
+
+
+async def find_near(session: AsyncSession, request: PlanRequest) -> StoredPlan | None:
+    """Return a plan of the same networks on the same device and hosts, whose links were others; None without any."""
+    hosts, jobs = ([one.model_dump(mode="json") for one in ones] for ones in (request.hosts, request.jobs))
+    query = (
+        select(PlanRow.id, PlanRow.hosts, PlanRow.jobs)
+        .where(PlanRow.model_hash == request.jobs[0].model_hash, PlanRow.version > 0)
+        .where(PlanRow.soc == request.soc, PlanRow.frequency == request.frequency)
+        .order_by(PlanRow.solved_at.desc())
+        .limit(LOOKED_AT)
+    )
+    rows = (await session.execute(query)).all()
+    near = next((row.id for row in rows if hosts and row.hosts == hosts and row.jobs == jobs), None)
+    return None if near is None else await find(session, near)
 
 
 async def find_version(session: AsyncSession, plan_id: str, version: int) -> StoredPlan | None:

@@ -67,6 +67,8 @@ class _Solve(Kind):
                 raise JobError(f"there is no plan {lease.key}", permanent=True)
             version = await repository.newest_version(session, lease.key)
             before = await repository.find(session, lease.key)
+            if before is None or before.provisional:
+                before = await repository.find_near(session, request) or before
             found = [await profiles.current(session, *pair) for pair in request.profiles]
             graphs = [await models.graph(session, job.model_hash) for job in request.jobs]
         known = [one for one in found if one is not None]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from hope_schema import Host, Job, Link, Missing, PlanRequest
-from planner_api.plans.key import plan_id
+from planner_api.plans import repository
+from planner_api.plans.key import normalised, plan_id
 from tests.planner.samples import FREQUENCY, Api, chain, measure, missing_request, plan_request, problem
 
 GRAPH = chain()
@@ -90,6 +91,27 @@ def test_a_plan_over_hosts_rests_on_every_profile(api: Api) -> None:
     assert any(name.startswith("edge:") for name in plan.processors)
     only = api.plan(GRAPH, hosts=(EDGE.model_copy(update={"processors": plan.processors[:1]}),), links=LINKS).plan
     assert sum(name.startswith("edge:") for name in only.processors) == 1
+
+
+def test_where_links_have_changed_planning_begins_with_the_plan_before(api: Api) -> None:
+    """Of a network over the same hosts the latest plan is taken, whatever its links; never one over other hosts."""
+    api.learn(GRAPH)
+    learn_server(api)
+    alone = api.plan(GRAPH)
+    first = api.plan(GRAPH, hosts=(EDGE,), links=LINKS)
+
+    async def near(request: PlanRequest) -> str | None:
+        async with api.app.planner.database.read() as session:
+            found = await repository.find_near(session, normalised(request))
+            return None if found is None else found.plan_id
+
+    slower = tuple(link.model_copy(update={"us_per_byte": link.us_per_byte * 4}) for link in LINKS)
+    assert api.await_(near, plan_request(GRAPH, hosts=(EDGE,), links=slower)) == first.plan_id != alone.plan_id
+    other = tuple(link.model_copy(update={"source": "cloud"}) if link.source == "edge" else
+                  link.model_copy(update={"target": "cloud"}) for link in LINKS)  # fmt: skip
+    cloud = EDGE.model_copy(update={"name": "cloud"})
+    assert api.await_(near, plan_request(GRAPH, hosts=(cloud,), links=other)) is None
+    assert api.await_(near, plan_request(GRAPH)) is None
 
 
 def test_a_network_with_a_period_is_planned_for_its_hyperperiod(api: Api) -> None:

@@ -7,11 +7,10 @@ import threading
 from typing import Final
 
 from hope_schema import HOST, Link
+from hope_schema.hosts import stepped
 
 SMOOTHING: Final = 0.1
 """Part of the estimate that each new observation has."""
-STEP: Final = 1.1
-"""Figures are said in powers of this: a plan's key names them, and not every run is to ask for another plan."""
 LEAST_US: Final = 1.0
 MOST: Final = math.log(10)
 """Of the logarithm of how far off an estimate was: one outlier counts as no more."""
@@ -50,12 +49,8 @@ class Way:
 
     def links(self) -> tuple[Link, Link]:
         """The same as the planner takes it: two ways on one resource, as of a radio."""
-        half, busy = _stepped(self.fixed_us / 2), f"link-{self.host}"
+        half, busy = stepped(self.fixed_us / 2), f"link-{self.host}"
         return (
-            Link(source=HOST, target=self.host, fixed_us=half, us_per_byte=_stepped(self.there), busy=busy),
-            Link(source=self.host, target=HOST, fixed_us=half, us_per_byte=_stepped(self.back), busy=busy),
+            Link(source=HOST, target=self.host, fixed_us=half, us_per_byte=stepped(self.there), busy=busy),
+            Link(source=self.host, target=HOST, fixed_us=half, us_per_byte=stepped(self.back), busy=busy),
         )
-
-
-def _stepped(figure: float) -> float:
-    return STEP ** round(math.log(figure) / math.log(STEP)) if figure > 1e-9 else 0.0
