@@ -30,9 +30,10 @@ from onnx import TensorProto, helper
 from agent_sdk import native
 from agent_sdk.engine import Device, Executor, Program, Work, build_program
 from agent_sdk.engine.arbiter import Arbiter
-from agent_sdk.engine.lanes import Instruction, NativeLoop, Start
+from agent_sdk.engine.lanes import Instruction, NativeLoop
 from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.engine.trace import Trace
+from agent_sdk.engine.turn import Turn
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.feeds import draw
 from agent_sdk.native import LANES_VARIABLE, address
@@ -317,7 +318,7 @@ def arbiter_alone() -> float:
         took = []
         for _ in range(RUNS):
             began = time.perf_counter_ns()
-            loop.alone(Start(first=False, key=0), interruptible=False)
+            loop.alone(0)
             took.append((time.perf_counter_ns() - began) / SEGMENTS)
         return calm(took)
 
@@ -354,7 +355,7 @@ def small_beside_large() -> float:
             took = []
             for _ in range(100):
                 began = time.perf_counter()
-                session.run(feeds, key=0)
+                session.run(feeds, turn=Turn(0))
                 took.append(time.perf_counter() - began)
                 time.sleep(0.002)
             return quantiles(took, n=100)[-1]

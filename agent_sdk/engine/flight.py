@@ -70,11 +70,15 @@ class Flight:
         memory: which buffer holds which tensor.
         first: whether no run has ended well in it.
         ordinary: whether the latest run's floats were, where a processor is trusted with no others.
+        failures: what went wrong outside segments in the run that is under way, first things first.
+        left: lanes of that run that were left behind in a runtime that hangs.
     """
 
     def __init__(self, compiled: Compiled, arbiter: Arbiter, cores: frozenset[int]) -> None:
         self.program = program = compiled.program
         self.first = self.ordinary = True
+        self.failures: list[BaseException] = []
+        self.left: set[int] = set()
         self._executables = compiled.executables
         self.memory = plan_memory(program, [compiled.types(work) for work in program.work])
         self._buffers = allocate(program, self.memory)
@@ -189,6 +193,11 @@ class Flight:
         for name in self._unchanged:
             outputs[name] = feeds[name].copy() if name not in into else _written(feeds[name], into[name])
         return outputs
+
+    def fail(self, error: BaseException) -> None:
+        """End the run: every lane at its next segment."""
+        self.failures.append(error)
+        self.loop.stop()
 
     def close(self) -> None:
         """Let go of the buffers and calls; no run may begin in it any more."""

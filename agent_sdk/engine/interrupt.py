@@ -18,10 +18,6 @@ from typing import Final
 _SIGINT: Final = int(signal.SIGINT)
 
 
-def _unheard(interrupt: BaseException) -> None:
-    """Nobody has to be told: the interrupt is raised at the end all the same."""
-
-
 class DeferredInterrupts:
     """Within ``with``, SIGINT is noted and handled at the end; does nothing outside the main thread.
 
@@ -33,7 +29,7 @@ class DeferredInterrupts:
     # Values that most runs never change stand in the class: an object is made for every run.
     raising = False
     noted: KeyboardInterrupt | None = None
-    _note: Callable[[BaseException], None] = staticmethod(_unheard)
+    _note: Callable[[BaseException], None] | None = None
     _heard = False
     _previous: Callable[[int, FrameType | None], object] | None = None
 
@@ -53,10 +49,13 @@ class DeferredInterrupts:
         """Whether an interrupt ends what is going on: here is the main thread, and nobody else handles SIGINT."""
         return self._previous is signal.default_int_handler
 
-    def tell(self, note: Callable[[BaseException], None]) -> None:
-        """Have ``note`` told of an interrupt as soon as it comes; of an earlier one now. It may hear it twice."""
+    def tell(self, note: Callable[[BaseException], None] | None) -> None:
+        """Have ``note`` told of an interrupt as soon as it comes; of an earlier one now. It may hear it twice.
+
+        With None nobody is told any more; the interrupt is raised at the end all the same.
+        """
         self._note = note
-        if self.noted is not None:
+        if self.noted is not None and note is not None:
             note(self.noted)
 
     def listen(self) -> None:
@@ -81,12 +80,11 @@ class DeferredInterrupts:
         # A program with a handler of its own may not want to stop; what it wants it says when the run is over.
         if self._previous is signal.default_int_handler:
             self.noted = KeyboardInterrupt()
-            self._note(self.noted)
+            self.tell(self._note)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._note = _unheard  # who was told holds this in turn, and a run's memory
         if self._previous is None:
             return
         _signal.signal(_SIGINT, self._previous)

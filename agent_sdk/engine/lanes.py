@@ -1,6 +1,7 @@
 """The two ways to carry out a program's lanes: outside the interpreter, or in sequence where there is no library.
 
-Both keep the same record: per lane one reading of the clock at the start, and after each wait and each call.
+Both keep the same record, nanoseconds: per lane how long it stood at the arbiter, and then one reading of the clock at
+the start, and after each wait and each call.
 """
 
 from __future__ import annotations
@@ -8,15 +9,13 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from time import monotonic, monotonic_ns, perf_counter_ns
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-from typing_extensions import override
 
 from agent_sdk import native
 from agent_sdk.engine.arbiter import Arbiter
@@ -37,52 +36,6 @@ _TURNED_AWAY: Final = -(2**63)
 """The status of a step that the arbiter refused."""
 
 
-class Start(NamedTuple):
-    """How a run begins.
-
-    Attributes:
-        first: whether what its segments make is looked at.
-        key: where its segments stand at the arbiter: the smallest goes first. Nanoseconds of the monotonic clock.
-        ages: whether the key is a patience instead, counted from when a segment could begin.
-        offsets: what is added to that per work of each lane; empty: nothing.
-    """
-
-    first: bool
-    key: int
-    ages: bool = False
-    offsets: Sequence[np.ndarray] = ()
-
-
-class Loop(ABC):
-    """The lanes of one program; one run at a time."""
-
-    @abstractmethod
-    def alone(self, start: Start, *, interruptible: bool, end: float = inf) -> None:
-        """A whole run in the calling thread. Raises what went wrong first; nothing where it was stopped.
-
-        ``interruptible`` says that this is the main thread and that Ctrl-C stops the run. After ``end``
-        (``time.monotonic``) it goes no further, where it is in sequence: RunTimeoutError.
-        """
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Have every lane end at its next segment."""
-
-    @property
-    @abstractmethod
-    def stopped(self) -> bool:
-        """Whether that was asked for."""
-
-    @abstractmethod
-    def stamps(self) -> list[Sequence[int]]:
-        """Per lane the readings of the clock, nanoseconds."""
-
-    @property
-    @abstractmethod
-    def waited_ns(self) -> int:
-        """How long its lanes stood at the arbiter, all together."""
-
-
 def failed(work: Work, error: BaseException) -> BaseException:
     """What is told of work that raised."""
     if not isinstance(error, Exception):
@@ -92,7 +45,7 @@ def failed(work: Work, error: BaseException) -> BaseException:
     return told
 
 
-class SequentialLoop(Loop):
+class SequentialLoop:
     """All work in the plan's order, inside the interpreter, with the whole device held."""
 
     def __init__(self, code: Code, order: Sequence[Work], seats: Sequence[frozenset[int]], arbiter: Arbiter) -> None:
@@ -102,25 +55,33 @@ class SequentialLoop(Loop):
         self._seats = seats
         self._stopped = False
 
-    @override
-    def alone(self, start: Start, *, interruptible: bool, end: float = inf) -> None:
+    def alone(
+        self,
+        key: int,
+        offsets: Sequence[np.ndarray] = (),
+        *,
+        first: bool = False,
+        interruptible: bool = False,
+        end: float = inf,
+    ) -> None:
+        """A whole run in the calling thread. Raises what went wrong; nothing where it was stopped.
+
+        After ``end`` (``time.monotonic``) it goes no further: RunTimeoutError.
+        """
         self._stopped = False
-        self._stamps: list[list[int]] = [[] for _ in range(self._lanes)]
         asked = perf_counter_ns()
         timeout_s = -1.0 if end == inf else max(end - monotonic(), 0.0)
-        with self._arbiter.held(("device",), timeout_s=timeout_s):
+        with self._arbiter.held(("device",), key=key, timeout_s=timeout_s):
             began = perf_counter_ns()
-            self._waited_ns = began - asked
-            for stamps in self._stamps:
-                stamps.append(began)
+            self._stamps = [[0 if lane else began - asked, began] for lane in range(self._lanes)]
             before = os.sched_getaffinity(0)
             try:
-                self._walk(start, end)
+                self._walk(first, end)
             finally:
                 with suppress(OSError):  # where the thread came from may be gone as well; the kernel has moved it then
                     os.sched_setaffinity(0, before)
 
-    def _walk(self, start: Start, end: float) -> None:
+    def _walk(self, first: bool, end: float) -> None:
         """All of it, each on the cores of its lane."""
         there, cores = frozenset[int](), list(self._seats)
         for one in self._order:
@@ -133,11 +94,11 @@ class SequentialLoop(Loop):
                 if wanted != there:
                     bind_to(wanted)
                 there = wanted or there
-                self._do(one, first=start.first)
+                self._do(one, first)
             except Exception as error:
                 raise failed(one.work, error) from error
 
-    def _do(self, one: Instruction, *, first: bool) -> None:
+    def _do(self, one: Instruction, first: bool) -> None:
         stamp = self._stamps[one.work.lane].append
         if one.comes_late:
             stamp(perf_counter_ns())
@@ -147,26 +108,16 @@ class SequentialLoop(Loop):
                 one.check()
             stamp(perf_counter_ns())
 
-    @override
     def stop(self) -> None:
+        """End at the next segment."""
         self._stopped = True
 
-    @property
-    @override
-    def stopped(self) -> bool:
-        return self._stopped
-
-    @override
-    def stamps(self) -> list[Sequence[int]]:
-        return [*self._stamps]
-
-    @property
-    @override
-    def waited_ns(self) -> int:
-        return self._waited_ns
+    def stamps(self) -> list[list[int]]:
+        """The record of the run."""
+        return self._stamps
 
 
-class NativeLoop(Loop):
+class NativeLoop:
     """Lanes outside the interpreter: the code as steps for ``lanes.c``. What only Python can do is called back.
 
     Args:
@@ -204,23 +155,28 @@ class NativeLoop(Loop):
         self._unseated = [steps.tell(row[0].work, gone_from(seat)) for row, seat in zip(code, seats, strict=True)]
         for lane, row in enumerate(steps.rows):
             array = (native.Step * len(row))(*row)
-            self._clock.append(np.zeros(sum(step.operation == native.STAMP for step in row), np.int64))
+            self._clock.append(np.zeros(1 + sum(step.operation == native.STAMP for step in row), np.int64))
             self._keep.append(array)
             clock = self._clock[lane].ctypes.data
             library.hope_lane(self._run, lane, array, len(row), clock, self._masks[lane], self._unseated[lane])
 
-    def _order(self, start: Start) -> None:
-        if start.offsets is not self._offsets:
-            self._offsets = start.offsets
-            for lane in range(self._lanes):
-                keys = start.offsets[lane].ctypes.data if start.offsets else None
-                self._library.hope_keys(self._run, lane, keys)
+    def _order(self, offsets: Sequence[np.ndarray]) -> None:
+        self._offsets = offsets
+        for lane in range(self._lanes):
+            self._library.hope_keys(self._run, lane, offsets[lane].ctypes.data if offsets else None)
 
-    def begin(self, start: Start) -> bool:
-        """Start a run, whose lanes are walked by ``drive`` and ``hand_out``; whether their threads step aside in it."""
+    def begin(self, key: int, offsets: Sequence[np.ndarray] = (), *, first: bool = False) -> bool:
+        """Start a run, whose lanes are walked by ``drive`` and ``hand_out``; whether their threads step aside in it.
+
+        Args:
+            key: where its segments stand at the arbiter: the smallest goes first.
+            offsets: what each piece of work of each lane adds to that.
+            first: whether what its segments make is looked at.
+        """
         self._errors.clear()
-        self._order(start)
-        return bool(self._library.hope_begin(self._run, start.first, start.key, start.ages))
+        if offsets is not self._offsets:
+            self._order(offsets)
+        return bool(self._library.hope_begin(self._run, first, key))
 
     @property
     def aside(self) -> int:
@@ -241,16 +197,27 @@ class NativeLoop(Loop):
             self._run, count, (ctypes.c_void_p * count)(*rests), (ctypes.c_int32 * count)(*threads)
         )
 
-    @override
-    def alone(self, start: Start, *, interruptible: bool, end: float = inf) -> None:
+    def alone(
+        self,
+        key: int,
+        offsets: Sequence[np.ndarray] = (),
+        *,
+        first: bool = False,
+        interruptible: bool = False,
+        end: float = inf,
+    ) -> None:
+        """A whole run of one lane in the calling thread, as ``begin`` and ``drive`` would make it.
+
+        Raises what went wrong first, or KeyboardInterrupt where it was stopped. A run with an ``end`` has its lanes
+        walked by other threads instead, and its caller in ``wait``.
+        """
         if self._errors:
             self._errors.clear()
-        if start.offsets is not self._offsets:
-            self._order(start)
-        begun = (self._run, start.first, start.key, start.ages, self._masks[0], interruptible)
-        failures = self._alone(*begun, False)
+        if offsets is not self._offsets:
+            self._order(offsets)
+        failures = self._alone(self._run, first, key, interruptible, False)
         while failures == _UNFINISHED:  # a signal's handler runs before the lane waits on
-            failures = self._alone(*begun, True)
+            failures = self._alone(self._run, first, key, interruptible, True)
         if failures < 0:
             work, explain = self._told[self._unseated[0]]
             raise failed(work, explain(-failures))
@@ -275,13 +242,13 @@ class NativeLoop(Loop):
         """
         return bool(self._library.hope_leave_behind(self._run, lane))
 
-    @override
     def stop(self) -> None:
+        """Have every lane end at its next segment."""
         self._library.hope_stop(self._run)
 
     @property
-    @override
     def stopped(self) -> bool:
+        """Whether that was asked for."""
         return bool(self._library.hope_stopped(self._run))
 
     def done(self, lane: int) -> int:
@@ -301,14 +268,9 @@ class NativeLoop(Loop):
                 found.append((order, raised if status == _TURNED_AWAY else failed(work, raised)))
         return [error for _, error in sorted(found, key=lambda pair: pair[0])]
 
-    @override
-    def stamps(self) -> list[Sequence[int]]:
+    def stamps(self) -> list[list[int]]:
+        """The record of the run."""
         return [clock.tolist() for clock in self._clock]
-
-    @property
-    @override
-    def waited_ns(self) -> int:
-        return sum([self._library.hope_waited(self._run, lane) for lane in range(self._lanes)])
 
 
 def _mask(cores: frozenset[int]) -> bytes | None:

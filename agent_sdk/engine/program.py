@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from agent_sdk.engine.views import View
 from agent_sdk.runtimes.base import Place, Processor, Segment
 from hope_schema import HOST, ModelGraph, Plan
@@ -164,6 +166,18 @@ class Program:
         for work in self.work:
             rows[work.lane].append(work)
         return tuple(tuple(row) for row in rows)
+
+    @cached_property
+    def starts_ns(self) -> tuple[np.ndarray, ...]:
+        """Per lane and piece of work when the plan starts it, nanoseconds: offsets of keys at the arbiter."""
+        found = []
+        for row in self.by_lane:
+            at, starts = max(own.finish_us for own in self.segments), []
+            for work in reversed(row):  # what only copies is as urgent as what follows it in its queue
+                at = work.start_us if isinstance(work, ProgramSegment) else at
+                starts.append(round(at * 1e3))
+            found.append(np.array(starts[::-1], np.int64))
+        return tuple(found)
 
     @cached_property
     def places(self) -> Mapping[str, Place]:

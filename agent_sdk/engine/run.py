@@ -1,34 +1,153 @@
-"""One run on its way: its flight, who walks its lanes, and what went wrong."""
+"""A run whose lanes are walked by threads of their own: handed out, driven, awaited, and given up where it hangs."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
+from time import monotonic
+
+import numpy as np
+
+from agent_sdk.engine.device import Device
 from agent_sdk.engine.flight import Flight
 from agent_sdk.engine.interrupt import DeferredInterrupts
+from agent_sdk.engine.lanes import FINISHED, NativeLoop, failed
 from agent_sdk.engine.threads import LaneThread
+from agent_sdk.errors import ProcessorLost, RunTimeoutError
+from agent_sdk.machine.cores import bound_to
+
+GRACE_S = 2.0
+"""How long a run that its watchdog ended waits for the segments in flight before it leaves them behind."""
 
 
-class Run:
-    """What belongs to one run alone.
+class LanesRun:
+    """One run on several threads.
 
-    Attributes:
+    Args:
         flight: what it writes into.
+        device: whose threads walk its lanes.
         home: the lane that the caller serves; -1 for none.
-        threads: what walks the other lanes.
-        failures: what went wrong outside segments, first things first.
-        abandoned: lanes left behind in a runtime that hangs; guarded by the executor's lock.
+        interrupts: of the caller.
+        hangs: told why, once lanes have been left behind in a runtime that hangs.
+        is_back: called when the last of these has come back, by its thread; the flight is free from then on.
     """
 
-    __slots__ = ("abandoned", "failures", "flight", "home", "interrupts", "threads")
+    def __init__(
+        self,
+        flight: Flight,
+        device: Device,
+        home: int,
+        interrupts: DeferredInterrupts,
+        hangs: Callable[[str], None],
+        is_back: Callable[[], None],
+    ) -> None:
+        assert isinstance(flight.loop, NativeLoop)
+        assert device.threads is not None
+        self._flight, self._loop, self._program = flight, flight.loop, flight.program
+        self._device, self._pool = device, device.threads
+        self._home, self._interrupts = home, interrupts
+        self._hangs, self._is_back = hangs, is_back
+        self._lock = threading.Lock()
+        self._threads: dict[int, LaneThread] = {}
 
-    def __init__(self, flight: Flight, home: int, interrupts: DeferredInterrupts) -> None:
-        self.flight = flight
-        self.home = home
-        self.interrupts = interrupts
-        self.threads: dict[int, LaneThread] = {}
-        self.failures: list[BaseException] = []
-        self.abandoned: set[int] = set()
+    def walk(self, key: int, offsets: Sequence[np.ndarray], end: float) -> None:
+        """All of it, until ``end`` (``time.monotonic``) at most. Raises like ``Executor.run``."""
+        loop, interrupts = self._loop, self._interrupts
+        others = [lane for lane in range(len(self._program.lanes)) if lane != self._home]
+        threads = self._pool.take([self._program.lanes[lane] for lane in others])
+        self._threads = dict(zip(others, threads, strict=True))
+        aside = loop.begin(key, offsets, first=self._flight.first)
+        try:
+            interrupts.tell(self._flight.fail)
+            loop.hand_out(self._threads)
+            if self._home >= 0:
+                self._drive((self._device.cores,) if aside else self._program.seats[self._home])
+            interrupts.listen()
+            if not loop.wait(-1.0 if end == inf else max(end - monotonic(), 0.0)):
+                raise RunTimeoutError(f"the run took longer than allowed; {self._state()}")
+            interrupts.raising = False
+            self._pool.give_back(self._threads.values())
+            self._threads = {}
+            if loop.stopped:  # by a failure, or a Ctrl-C of which Python has not told yet
+                raise [*self._flight.failures, *loop.failures(), KeyboardInterrupt()][0]
+        except BaseException as error:
+            interrupts.raising = False
+            if self._threads:
+                self._give_up(error)
+            raise
 
-    def fail(self, error: BaseException) -> None:
-        """End it: every lane at its next segment."""
-        self.failures.append(error)
-        self.flight.loop.stop()
+    def _drive(self, seat: Sequence[frozenset[int]]) -> None:
+        """Serve the caller's lane, bound meanwhile to CPUs: those at its beginning, and those at its end.
+
+        Failures stay in the flight, that the CPUs are gone among them.
+        """
+        row = self._program.by_lane[self._home]
+        try:
+            with bound_to(*seat) as seated:
+                self._loop.drive(self._home, interruptible=self._interrupts.cancels)
+                if self._loop.done(self._home) < len(row):
+                    seated.last = None
+        except ProcessorLost as error:
+            self._flight.fail(failed(row[0], error))
+
+    def _give_up(self, error: BaseException) -> None:
+        """Stop a run that cannot go on: let the segments in flight end, leave behind those that hang.
+
+        A segment hangs when the watchdog has ended the run and the time of grace is over too, or when the caller
+        presses Ctrl-C meanwhile. Raises KeyboardInterrupt if that is the first one.
+        """
+        earlier = [failure for failure in self._flight.failures if failure is not error]
+        impatient = isinstance(error, KeyboardInterrupt) and any(isinstance(e, KeyboardInterrupt) for e in earlier)
+        self._flight.fail(error)
+        grace = GRACE_S if isinstance(error, RunTimeoutError) else 0.0 if impatient else -1.0
+        pressed: BaseException | None = None
+        try:
+            self._interrupts.raising = True
+            self._loop.wait(grace)
+        except BaseException as now:  # noqa: BLE001  Ctrl-C: those that have not ended by now are left behind
+            pressed = now
+        finally:
+            self._interrupts.raising = False
+        self._leave_behind()
+        if pressed is not None and not isinstance(error, KeyboardInterrupt):
+            raise pressed from error
+
+    def _leave_behind(self) -> None:
+        """Wait no more for lanes that have not ended; their flight comes back when their runtimes do."""
+        left = self._flight.left
+        with self._lock:
+            hanging = [lane for lane in sorted(self._threads) if self._loop.done(lane) < FINISHED]
+            names = ", ".join(self._threads[lane].name for lane in hanging)
+            why = f"a runtime still hangs on {names} in a run that was given up; {self._state()}"
+            self._device.arbiter.hanging = why
+            for lane, thread in self._threads.items():
+                thread.left = partial(self._came_back, lane)
+                if self._loop.leave_behind(lane):
+                    left.add(lane)
+                else:
+                    del thread.left
+            if left:
+                self._hangs(why)
+        self._loop.wait()
+        self._pool.give_back(thread for lane, thread in self._threads.items() if lane not in left)
+
+    def _came_back(self, lane: int) -> None:
+        """On the thread of a lane that was left behind: the runtime came back after all; what it held is free again."""
+        self._pool.give_back([self._threads[lane]])
+        with self._lock:
+            self._flight.left.discard(lane)
+            last = not self._flight.left
+        if last:
+            self._is_back()
+
+    def _state(self) -> str:
+        """What each lane is doing, for the watchdog's message."""
+        parts = []
+        for lane, row in enumerate(self._program.by_lane):
+            done = self._loop.done(lane)
+            if done < len(row):
+                segment = row[done]
+                parts.append(f"'{segment.processor}' is at segment {segment.index} (op '{segment.ops[0]}')")
+        return "; ".join(parts) or "all segments are finished"

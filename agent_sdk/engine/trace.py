@@ -50,55 +50,34 @@ class Trace:
 
     Attributes:
         program: what was run.
-        stamps: per lane the readings of the clock, as the loop made them.
+        stamps: per lane, as the loop kept it, nanoseconds: how long it stood at the device's arbiter, and then readings
+            of the clock.
         origin_ns: when it was asked for, or its turn came.
-        queued_ns: how long it stood behind other runs of its session before; not part of ``total_us``.
-        waited_ns: how long its lanes stood at the device's arbiter, all together; above 0, it was not alone.
-        load_ns: bringing the inputs to their processors, at the start.
-        store_ns: bringing the outputs to the host, at the end.
-        finished_ns: when the outputs were there.
+        queued_us: how long it stood behind other runs of its session before; not part of ``total_us``.
+        load_us: bringing the inputs to their processors, at the start.
+        store_us: bringing the outputs to the host, at the end.
+        total_us: from the call to the outputs, the engine's own work included, the time behind other runs left out.
         ordinary: whether the floats that came and went were, where a processor is trusted with no others.
     """
 
     program: Program
     stamps: Sequence[Sequence[int]]
     origin_ns: int
-    queued_ns: int
-    waited_ns: int
-    load_ns: int
-    store_ns: int
-    finished_ns: int
+    queued_us: float
+    load_us: float
+    store_us: float
+    total_us: float
     ordinary: bool = True
 
     @property
-    def total_us(self) -> float:
-        """From the call to the outputs, the engine's own work included, the time behind other runs left out."""
-        return (self.finished_ns - self.origin_ns) / 1e3
+    def waited_us(self) -> float:
+        """How long its lanes stood at the device's arbiter, all together."""
+        return sum([row[0] for row in self.stamps]) / 1e3
 
     @property
     def alone(self) -> bool:
         """Whether no lane stood at the arbiter: what it took says nothing of others' work on its resources."""
-        return not self.waited_ns
-
-    @property
-    def load_us(self) -> float:
-        """``load_ns`` in microseconds."""
-        return self.load_ns / 1e3
-
-    @property
-    def store_us(self) -> float:
-        """``store_ns`` in microseconds."""
-        return self.store_ns / 1e3
-
-    @property
-    def queued_us(self) -> float:
-        """``queued_ns`` in microseconds."""
-        return self.queued_ns / 1e3
-
-    @property
-    def waited_us(self) -> float:
-        """``waited_ns`` in microseconds."""
-        return self.waited_ns / 1e3
+        return not self.waited_us
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
@@ -106,7 +85,7 @@ class Trace:
         spans: list[Span] = []
         for row, stamps in zip(self.program.by_lane, self.stamps, strict=True):
             times = [(stamp - self.origin_ns) / 1e3 for stamp in stamps]
-            at = 0
+            at = 1
             for work in row:
                 lane = self.program.lanes[work.lane]
                 kinds: list[SpanKind] = ["wait"] if self.program.comes_late(work) else []

@@ -1,46 +1,35 @@
-"""When a run has its turn on the device: its keys at the arbiter, and who may end it."""
+"""How a run stands at the device's arbiter, and who may end it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from agent_sdk.cancel import NEVER, Cancel
-from agent_sdk.engine.executor import Executor
-from agent_sdk.engine.ports import Outputs
-from agent_sdk.engine.trace import Trace
+from agent_sdk.engine.arbiter import check_key
+from agent_sdk.engine.program import Program
 
 
 @dataclass(frozen=True)
 class Turn:
-    """How a run stands at the device's arbiter.
+    """Where the segments of a run stand. Raises InputError for a key that the arbiter cannot hold.
 
     Attributes:
-        key: the smallest goes first; None: the time of the call.
-        by_start: whether the time at which the plan starts a segment is added to the key of each.
+        key: the smallest goes first; None: the time of the call, nanoseconds of the monotonic clock.
+        offsets: what each piece of work adds to that, per lane an array of int64: ``Program.starts_ns``, for example.
         cancel: ends the run at the next segment's border.
     """
 
     key: int | None = None
-    by_start: bool = False
+    offsets: Callable[[Program], Sequence[np.ndarray]] | None = None
     cancel: Cancel = NEVER
 
-    def run(
-        self,
-        executor: Executor,
-        inputs: Mapping[str, np.ndarray],
-        *,
-        into: Mapping[str, np.ndarray],
-        timeout_s: float | None,
-    ) -> tuple[Outputs, Trace]:
-        """Run an executor so; raises what ``Executor.run`` raises."""
-        if self is NOW:
-            return executor.run(inputs, into=into, timeout_s=timeout_s)
-        offsets = executor.starts_ns if self.by_start else ()
-        return executor.run(inputs, into=into, timeout_s=timeout_s, key=self.key, offsets=offsets, cancel=self.cancel)
+    def __post_init__(self) -> None:
+        if self.key is not None:
+            check_key(self.key)
 
 
 NOW: Final = Turn()

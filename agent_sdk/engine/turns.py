@@ -18,13 +18,14 @@ class Turns(Generic[Item]):
 
     Attributes:
         waiting: how many wait.
+        withheld: why they are; empty while they are not.
     """
 
     def __init__(self, items: Iterable[Item]) -> None:
         self._lock = threading.Lock()
         self._free = deque(items)
         self._count = len(self._free)
-        self._withheld = ""
+        self.withheld = ""
         self._queue: deque[_Place[Item]] = deque()
 
     @property
@@ -35,7 +36,7 @@ class Turns(Generic[Item]):
     def take_now(self) -> Item | None:
         """One of them, if there is one; None otherwise, and while they are withheld."""
         with self._lock:
-            return self._free.popleft() if self._free and not self._withheld else None
+            return self._free.popleft() if self._free and not self.withheld else None
 
     def take_all(self) -> list[Item]:
         """All of them, where none is lent, also while they are withheld; nothing otherwise."""
@@ -52,8 +53,8 @@ class Turns(Generic[Item]):
         Raises DeviceClosedError while they are withheld.
         """
         with self._lock:
-            if self._withheld:
-                raise DeviceClosedError(self._withheld)
+            if self.withheld:
+                raise DeviceClosedError(self.withheld)
             if self._free:
                 return self._free.popleft()
             mine: _Place[Item] = _Place()
@@ -82,7 +83,7 @@ class Turns(Generic[Item]):
     def withhold(self, why: str) -> None:
         """Lend nothing until ``why`` is empty, and have nobody wait for it meanwhile."""
         with self._lock:
-            self._withheld = why
+            self.withheld = why
             for place in self._queue if why else ():
                 place.refused = why
                 place.gate.release()

@@ -171,7 +171,7 @@ class Serving(Forks):
                 continue
             trace, ended = None, False
             try:
-                outputs, trace = turn.run(executor, inputs, into=into, timeout_s=timeout_s)
+                outputs, trace = executor.run(inputs, into=into, timeout_s=timeout_s, turn=turn)
             except RunTimeoutError:  # the caller's own limit, or others' turns
                 ended = True
                 raise

@@ -13,7 +13,7 @@ from agent_sdk.engine import Event, Work
 from agent_sdk.engine.arbiter import Arbiter
 from agent_sdk.engine.code import Instruction
 from agent_sdk.engine.interrupt import DeferredInterrupts
-from agent_sdk.engine.lanes import NativeLoop, Start
+from agent_sdk.engine.lanes import NativeLoop
 from agent_sdk.errors import ProcessorLost
 from agent_sdk.machine.cores import bind_to, bound_to
 from agent_sdk.machine.timing import summarise
@@ -34,7 +34,7 @@ def handover_us(processors: Sequence[Processor]) -> float:
         return 0.0
     code = [[_turn(lane, turn) for turn in range(HANDOVERS)] for lane in (0, 1)]
     loop = NativeLoop(code, [frozenset()] * len(code), Arbiter(library))
-    loop.begin(Start(first=False, key=0))
+    loop.begin(0)
 
     def answer() -> None:
         with suppress(ProcessorLost):  # wherever it runs, it must answer
@@ -49,7 +49,7 @@ def handover_us(processors: Sequence[Processor]) -> float:
         other.start()
         loop.drive(0, interruptible=False)
         other.join()
-    return summarise([(after - before) / 2e3 for before, after in pairwise(loop.stamps()[0][1:])]).us
+    return summarise([(after - before) / 2e3 for before, after in pairwise(loop.stamps()[0][2:])]).us
 
 
 def _turn(lane: int, turn: int) -> Instruction:

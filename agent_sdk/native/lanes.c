@@ -57,7 +57,7 @@ struct lane {
     _Alignas(LINE) atomic_uint done;
     _Alignas(LINE) const struct step *steps;
     int64_t steps_count;
-    int64_t *stamps;
+    int64_t *stamps;        /* nanoseconds at the arbiter in this run; then readings of the clock */
     const int64_t *keys;    /* per segment, beside the run's own; NULL: all 0 */
     const cpu_set_t *seat;  /* where its own thread is bound first; NULL: it stays where it is */
     int32_t seat_index;     /* by which it is told that this failed */
@@ -66,7 +66,6 @@ struct lane {
     int64_t status;
     int64_t at, stamped;    /* where a walk that looks for signals goes on */
     uint64_t held;          /* resources */
-    int64_t waited;         /* nanoseconds at the arbiter in this run */
     int granted;            /* whether `held` was claimed on its behalf for the segment to come */
     struct patience patience;
     atomic_int owner;       /* WALKED by a thread, LEFT behind in a runtime that hangs, GONE */
@@ -88,8 +87,7 @@ enum { LANE = 1, JOB = 2 };
 
 struct run {
     struct arbiter *arbiter;
-    int64_t key;            /* smallest first; where it `ages`, nanoseconds of patience from a segment's readiness on */
-    int32_t ages;
+    int64_t key;            /* smallest first */
     int32_t lanes, first;
     int32_t brief;          /* whether the run before took less than BRIEF_NS */
     const cpu_set_t *cpus;  /* all that threads may use which step aside from where they are bound; NULL: they do not */
@@ -112,7 +110,7 @@ static inline void pause_cpu(void) {
 }
 
 static int64_t key_of(const struct run *run, const struct lane *lane, int64_t segment) {
-    return (run->ages ? now() : 0) + run->key + (lane->keys ? lane->keys[segment] : 0);
+    return run->key + (lane->keys ? lane->keys[segment] : 0);
 }
 
 /* Has some of those woken whose wish is fulfilled, who do the same before anything else; claims for them what they need. */
@@ -205,7 +203,7 @@ static int64_t enter(struct run *run, struct lane *lane, uint64_t mask, int64_t 
     unsigned queued = QUEUED;
     atomic_compare_exchange_strong(&claim->state, &queued, ASLEEP);
     int64_t status = rest_at_arbiter(run, lane, glances);
-    lane->waited += now() - began;
+    lane->stamps[0] += now() - began;
     return status;
 }
 
@@ -284,7 +282,7 @@ static int64_t await(struct run *run, int me, const struct step *step, int glanc
         int64_t began = now();
         status = rest_at_arbiter(run, lane, glances);
         lane->granted = !status && lane->held;
-        lane->waited += now() - began;
+        lane->stamps[0] += now() - began;
         break;
     }
     atomic_fetch_sub(&run->sleepers, 1);
@@ -516,9 +514,6 @@ EXPORT int hope_stopped(struct run *run) { return atomic_load(&run->stop); }
 
 EXPORT uint32_t hope_done(struct run *run, int lane) { return atomic_load(&run->lane[lane].done); }
 
-/* Nanoseconds that a lane stood at the arbiter in this run. */
-EXPORT int64_t hope_waited(struct run *run, int lane) { return run->lane[lane].waited; }
-
 EXPORT int hope_failure(struct run *run, int lane, int64_t *found) {
     struct lane *one = &run->lane[lane];
     found[0] = one->order, found[1] = one->failed, found[2] = one->status;
@@ -526,18 +521,18 @@ EXPORT int hope_failure(struct run *run, int lane, int64_t *found) {
 }
 
 /* Returns whether threads step aside in this run. */
-EXPORT int hope_begin(struct run *run, int first, int64_t key, int ages) {
+EXPORT int hope_begin(struct run *run, int first, int64_t key) {
     judge(run);
     run->first = first;
     run->key = key;
-    run->ages = ages;
     run->handed = 0;
     atomic_store(&run->ended, 0);
     atomic_store(&run->failures, 0);
     for (int i = 0; i < run->lanes; i++) {
         struct lane *lane = &run->lane[i];
         lane->failed = -1;
-        lane->waited = lane->at = lane->stamped = 0;
+        lane->stamps[0] = lane->at = 0;
+        lane->stamped = 1;
         lane->granted = 0;
         atomic_store(&lane->claim.state, IDLE);
         atomic_store(&lane->done, 0);
@@ -551,17 +546,15 @@ static int stands_on(const cpu_set_t *cpus) {
     return core >= 0 && CPU_ISSET(core, cpus);
 }
 
-/* A whole run of one lane in the calling thread, which is bound to some CPUs meanwhile (NULL: it stays as it is).
-   Binding costs a brief run a tenth of its time: the thread is left alone where it stands on one of them, until a run
-   takes long because it was moved away. How many steps failed; STOPPED where none did and the run
-   was stopped; UNFINISHED: look for signals and call it again, `resumed`; below 0 the reason why the thread may not run
-   there. */
+/* A whole run of one lane in the calling thread, which is bound to the lane's seat meanwhile. Binding costs a brief run a
+ * tenth of its time: the thread is left alone where it stands on one of those CPUs, until a run takes long because it was
+ * moved away. How many steps failed; STOPPED where none did and the run was stopped; UNFINISHED: look for signals and
+ * call it again, `resumed`; below 0 the reason why the thread may not run there. */
 enum { STOPPED = 1 << 30, UNFINISHED };
-EXPORT int hope_alone(struct run *run, int first, int64_t key, int ages, const cpu_set_t *cpus, int interruptible,
-                      int resumed) {
+EXPORT int hope_alone(struct run *run, int first, int64_t key, int interruptible, int resumed) {
     cpu_set_t before;
-    if (!resumed) hope_begin(run, first, key, ages);
-    if (cpus && run->aside) cpus = run->cpus;
+    if (!resumed) hope_begin(run, first, key);
+    const cpu_set_t *cpus = run->lane[0].seat && run->aside ? run->cpus : run->lane[0].seat;
     int away = run->lane[0].moves, stays = !away && run->brief && cpus && stands_on(cpus);
     int moves = (cpus || away) && !stays && !sched_getaffinity(0, sizeof before, &before);
     int there = !cpus || stays || (moves && CPU_EQUAL(&before, cpus));

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
@@ -352,11 +353,11 @@ class Jobs(Forks):
     def _outputs(self, one: _Started) -> tuple[dict[str, Any], bool]:
         """What a run computes, and whether it was alone on its resources."""
         job, plans = one.job, one.member.plans
-        turn = Turn(one.dispatch.key, self.policy.by_start, job.wanted)
+        turn = Turn(one.dispatch.key, attrgetter("starts_ns") if self.policy.by_start else None, job.wanted)
         job.wanted.check()
         executor = one.member.executors.get(one.dispatch.processor)
         if executor is not None and plans.at(job.inputs) is not None:
             job.where = self.processors[one.dispatch.processor]
-            outputs, trace = turn.run(executor, job.inputs, into={}, timeout_s=job.timeout_s)
+            outputs, trace = executor.run(job.inputs, timeout_s=job.timeout_s, turn=turn)
             return dict(outputs), trace.alone
         return plans.run(job.inputs, timeout_s=job.timeout_s, turn=turn), True

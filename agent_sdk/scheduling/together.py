@@ -17,6 +17,7 @@ from typing import Any, Final
 from agent_sdk.closing import Closes
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.trace import Trace
+from agent_sdk.engine.turn import Turn
 from agent_sdk.errors import ExecutionError, InputError, ProcessorError
 from agent_sdk.journey.catalogue import Plans
 from agent_sdk.journey.prepared import Prepared
@@ -126,11 +127,11 @@ class Together(Closes):
 
     def _planned(self, feeds: Sequence[Feed]) -> list[dict[str, Any]]:
         """What the plan computes; nothing where that is not to be believed."""
-        epoch = perf_counter_ns()
+        turn = Turn(perf_counter_ns(), lambda program: program.starts_ns)
 
         def one(index: int) -> tuple[dict[str, Any], Trace]:
             executor = self._executors[index]
-            return executor.run(feeds[index], key=epoch, offsets=executor.starts_ns)
+            return executor.run(feeds[index], turn=turn)
 
         others = [self._threads.submit(one, index) for index in range(1, len(feeds))]
         try:

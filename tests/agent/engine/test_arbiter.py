@@ -16,6 +16,7 @@ import pytest
 from agent_sdk import native
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.arbiter import Arbiter
+from agent_sdk.engine.turn import Turn
 from agent_sdk.errors import DeviceClosedError, InputError, RunTimeoutError
 from agent_sdk.runtimes.base import Segment
 from tests import CAMPAIGN
@@ -149,7 +150,7 @@ def test_closing_turns_away_who_waits_and_who_comes(arbiter: Arbiter) -> None:
 def test_a_key_that_the_arbiter_cannot_hold_is_refused(key: int, scene: Scene) -> None:
     """Before anything runs."""
     with pytest.raises(InputError, match="a key is"):
-        scene.executor.run(scene.feeds, key=key)
+        scene.executor.run(scene.feeds, turn=Turn(key))
 
 
 @pytest.mark.parametrize("count", [0, -1, 1000])
@@ -179,13 +180,13 @@ def test_an_urgent_run_takes_a_core_at_the_next_border() -> None:
         long = Executor(build_program(dealt_plan(model, ["a", "b"]), model, device.processors), device)
         assert len(long.program.segments) == 40
         names[id(model)] = "long"
-        runs = [pool.submit(long.run, feeds, key=10)]
+        runs = [pool.submit(long.run, feeds, turn=Turn(10))]
         assert at_work.wait(20)
         for name, key in (("later", 20), ("urgent", 1)):
             other = random_model(random.Random(2), 5)
             names[id(other)] = name
             session = Executor(build_program(dealt_plan(other, ["a"]), other, device.processors), device)
-            runs.append(pool.submit(session.run, random_inputs(short, 0), key=key))
+            runs.append(pool.submit(session.run, random_inputs(short, 0), turn=Turn(key)))
             until(lambda: device.arbiter.waiting == len(runs) - 1)
         go.set()
         for run in runs:
@@ -215,7 +216,7 @@ def test_keys_belong_to_segments() -> None:
 
         def run(number: int) -> None:
             who[threading.get_ident()] = number
-            executor.run(feeds, key=0, offsets=[np.arange(number, 20, 2, dtype=np.int64)])
+            executor.run(feeds, turn=Turn(0, lambda _: [np.arange(number, 20, 2, dtype=np.int64)]))
 
         runs = [pool.submit(run, number) for number in (0, 1)]
         until(lambda: device.arbiter.waiting == 1)

@@ -22,6 +22,7 @@ import pytest
 
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.program import memory_of
+from agent_sdk.engine.turn import Turn
 from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.alone import bound
 from agent_sdk.runtimes.base import Buffer, Processor, segment_of
@@ -143,7 +144,7 @@ def test_random_legal_plans(first: int, pool: list[Processor], resident: list[in
                 keys = random.Random(seed)
                 asked = [
                     callers.submit(
-                        executor.run, drawn[turn % 2], timeout_s=watchdog_s, key=keys.choice((None, 0, turn))
+                        executor.run, drawn[turn % 2], timeout_s=watchdog_s, turn=Turn(keys.choice((None, 0, turn)))
                     )
                     for turn, watchdog_s in enumerate((None, WATCHDOG_S, None, WATCHDOG_S))
                 ]

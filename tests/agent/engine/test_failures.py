@@ -166,7 +166,7 @@ def test_a_runtime_that_hangs_blocks_nobody_else(
     scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that does not come back costs its processor, not the program; when it does come back all is well."""
-    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.5)
+    monkeypatch.setattr("agent_sdk.engine.run.GRACE_S", 0.5)
     release = threading.Event()
     scene.by_id["c"].hook = lambda segment: release.wait(30)
     with pytest.raises(RunTimeoutError):
@@ -201,7 +201,7 @@ def test_a_session_outlives_a_runtime_that_hangs(
     scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the plan hung on one processor, the rival elsewhere answers; what hung is freed once it comes back."""
-    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.1)
+    monkeypatch.setattr("agent_sdk.engine.run.GRACE_S", 0.1)
     rival = Executor(build_program(whole_plan(scene.model, "ab"), scene.model, scene.device.processors), scene.device)
     serving = Serving({PLAN: scene.executor, "ab": rival}, {PLAN: 1.0, "ab": 2.0})
     release = threading.Event()
@@ -319,7 +319,7 @@ def test_a_rival_that_hangs_does_not_keep_a_session_from_opening(
 ) -> None:
     """It is told when its first run takes too long, and the others serve."""
     monkeypatch.setattr("agent_sdk.journey.trial.FIRST_RUN_S", 1.0)
-    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.1)
+    monkeypatch.setattr("agent_sdk.engine.run.GRACE_S", 0.1)
     monkeypatch.setattr("agent_sdk.engine.executor.JOIN_S", 0.05)
     release = threading.Event()
     scene.by_id["c"].hook = lambda segment: release.wait(30)
@@ -339,7 +339,7 @@ def test_a_rival_that_hangs_does_not_keep_a_session_from_opening(
 @NATIVE
 def test_a_closed_session_that_hangs_says_so(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing a session whose run hangs is an error, not a wait without end."""
-    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.2)
+    monkeypatch.setattr("agent_sdk.engine.run.GRACE_S", 0.2)
     monkeypatch.setattr("agent_sdk.engine.executor.JOIN_S", 0.05)
     release = threading.Event()
     scene.by_id["c"].hook = lambda segment: release.wait(30)

@@ -17,7 +17,7 @@ from agent_sdk import native
 from agent_sdk.engine import Copy, Event, Move
 from agent_sdk.engine.arbiter import Arbiter
 from agent_sdk.engine.code import Instruction
-from agent_sdk.engine.lanes import NativeLoop, Start
+from agent_sdk.engine.lanes import NativeLoop
 from agent_sdk.engine.threads import LaneThread
 from agent_sdk.runtimes.base import BoundCall, Buffer
 from tests.agent.engine.scene import NATIVE
@@ -79,7 +79,7 @@ def test_whoever_sleeps_is_woken_by_somebody() -> None:
     loop = loop_of([((), lambda: time.sleep(0.02))], *[[after]] * (MANY - 1))
     with resting(MANY) as threads:
         for _ in range(5):
-            loop.begin(Start(first=False, key=0))
+            loop.begin(0)
             loop.hand_out(threads)
             assert loop.wait(20)
     assert not loop.failures()
@@ -91,7 +91,7 @@ def test_a_lane_that_is_left_behind_comes_back() -> None:
     stuck, back = threading.Event(), threading.Event()
     loop = loop_of([((), lambda: stuck.wait(20))], [((), lambda: None)])
     with resting(2) as threads:
-        loop.begin(Start(first=False, key=0))
+        loop.begin(0)
         loop.hand_out(threads)
         assert not loop.wait(0.05)
         threads[0].left = back.set
@@ -102,7 +102,7 @@ def test_a_lane_that_is_left_behind_comes_back() -> None:
         stuck.set()
         assert back.wait(20)
         for _ in range(3):
-            loop.begin(Start(first=False, key=0))
+            loop.begin(0)
             loop.hand_out(threads)
             assert loop.wait(20)
 
@@ -120,7 +120,7 @@ def test_a_lane_that_fails_stops_those_that_were_handed_out_with_it(lane: int) -
     loop = loop_of(*rows)
     with resting(MANY) as threads:
         for _ in range(3):
-            loop.begin(Start(first=False, key=0))
+            loop.begin(0)
             loop.hand_out(threads)
             assert loop.wait(20)
             assert [str(error.__cause__) for error in loop.failures()] == ["on fire"]
@@ -157,9 +157,9 @@ def test_threads_step_aside_where_others_keep_taking_their_core(count: int) -> N
     with spinning_on(core), resting(count) as threads:
         for _ in range(60):
             if count == 1:
-                loop.alone(Start(first=False, key=0), interruptible=False)
+                loop.alone(0)
             else:
-                loop.begin(Start(first=False, key=0))
+                loop.begin(0)
                 loop.hand_out(threads)
                 assert loop.wait(20)
             if loop.aside and where[-1] == everywhere:
@@ -174,5 +174,5 @@ def test_threads_that_may_go_nowhere_else_stay() -> None:
     core = min(os.sched_getaffinity(0))
     loop = loop_of([((), lambda: time.sleep(0.001))], seats=[frozenset({core})])
     for _ in range(5):
-        loop.alone(Start(first=False, key=0), interruptible=False)
+        loop.alone(0)
         assert loop.aside == 0

@@ -138,7 +138,7 @@ def test_ctrl_c_frees_a_run_that_is_queued(
 
 def test_the_first_ctrl_c_counts_while_a_hanging_run_is_given_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pressed in the time of grace that follows a timeout it is raised, at once and not in place of nothing."""
-    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 20.0)
+    monkeypatch.setattr("agent_sdk.engine.run.GRACE_S", 20.0)
     release = threading.Event()
     scene.by_id["c"].hook = lambda segment: release.wait(30)
     give_up = Executor._give_up

@@ -83,7 +83,7 @@ def test_who_waits_behind_a_runtime_that_hangs_is_refused(
     behind: str, watched: bool, scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As are those who come later, so that whoever needs only what works is served; all is well once it is back."""
-    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.1)
+    monkeypatch.setattr("agent_sdk.engine.run.GRACE_S", 0.1)
     stuck, other = whole(scene, "a"), whole(scene, "b")
     if behind == "a and b":
         plan = dealt_plan(scene.model, ["a", "b"], seed=5)
@@ -110,7 +110,7 @@ def test_who_waits_behind_a_runtime_that_hangs_is_refused(
 
 def test_runs_of_a_session_that_hangs_are_refused(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that waited for the turn of the one that hangs too, and the session serves again when it is back."""
-    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.1)
+    monkeypatch.setattr("agent_sdk.engine.run.GRACE_S", 0.1)
     session = whole(scene, "a")
     with at_work(scene, "a"):
         hanging = Caller(lambda: session.run(scene.feeds, timeout_s=1))
@@ -223,7 +223,7 @@ def test_a_turn_that_comes_too_late_frees_the_session(scene: Scene, monkeypatch:
 
 def test_signals_do_not_give_a_watchdog_its_time_anew(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program's own timer, or a profiler's, interrupts every wait of the main thread."""
-    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.1)
+    monkeypatch.setattr("agent_sdk.engine.run.GRACE_S", 0.1)
     over = threading.Event()
 
     def keep_pressing() -> None:

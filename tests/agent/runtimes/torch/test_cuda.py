@@ -14,7 +14,7 @@ import torch
 from agent_sdk import native
 from agent_sdk.engine.arbiter import Arbiter
 from agent_sdk.engine.code import Instruction
-from agent_sdk.engine.lanes import NativeLoop, Start
+from agent_sdk.engine.lanes import NativeLoop
 from agent_sdk.engine.program import Copy, Move
 from agent_sdk.errors import OutOfMemory, ProcessorLost, SegmentFailedError
 from agent_sdk.runtimes.torch.clock import rouse
@@ -106,7 +106,7 @@ def walk(calls: CudaCalls) -> None:
     assert library is not None
     work = Copy(lane=0, position=0, processor="cuda:0", finished=(0,), move=MOVE)
     loop = NativeLoop([[Instruction(work, call=calls)]], [frozenset()], Arbiter(library))
-    loop.alone(Start(first=False, key=0), interruptible=False)
+    loop.alone(0)
 
 
 MAKE = pytest.mark.parametrize("make", [CudaCalls.__call__, walk], ids=["python", "native"])
