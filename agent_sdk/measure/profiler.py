@@ -314,7 +314,7 @@ class _Profiling:
             parts.append(self._conversion(giver, tensor, outwards=True))
         if taker is not None:
             parts.append(self._conversion(taker, tensor, outwards=False))
-        if giver is None or taker is None or not taker.place.same_memory(giver.place):
+        if giver is None or taker is None or taker.place.memory != giver.place.memory:
             giving, taking = (each.place if each else None for each in (giver, taker))
             parts.append(time_move(tensor, giving, taking, self.deadline))
         return Timing(sum(p.us for p in parts), sum(p.spread_us for p in parts), min(p.count for p in parts))

@@ -180,10 +180,6 @@ class Place(ABC):
         """The memory this is a layout of."""
         return self.name.partition("/")[0]
 
-    def same_memory(self, other: Place) -> bool:
-        """Whether plain buffers of either are used in the other one as they are."""
-        return self.memory == other.memory
-
     @abstractmethod
     def allocate(self, kind: TensorType) -> Buffer:
         """Make an uninitialised buffer of a physical type. Raises OutOfMemory."""
@@ -313,6 +309,10 @@ class Processor(ABC):
 
     spec: ProcessorSpec
     place: Place
+    caller_cores: frozenset[int]
+    """The CPUs that the thread which runs its segments is bound to."""
+    on_caller_thread: bool = False
+    """Whether segments compute on the calling thread alone."""
     compiler: Compiler | None = None
     """What compiles for it; None where kernels are called that stand ready."""
     trusted: Trust | None = None
@@ -322,16 +322,6 @@ class Processor(ABC):
     def id(self) -> str:
         """The processor's name on this device, e.g. ``ort@0-1``."""
         return self.spec.id
-
-    @property
-    @abstractmethod
-    def caller_cores(self) -> frozenset[int]:
-        """The CPUs that the thread which runs this processor's segments is bound to."""
-
-    @property
-    def on_caller_thread(self) -> bool:
-        """Whether segments compute on the calling thread alone, so that its CPU time is their latency."""
-        return self.spec.threads == 1
 
     @abstractmethod
     def compile(self, segment: Segment) -> Executable:
@@ -376,28 +366,17 @@ class Processor(ABC):
         """
         return {}
 
-    @property
-    def times_one_by_one(self) -> bool:
-        """Whether ``time_ops`` takes one super-op after the other, and never the whole network."""
-        return False
-
-    @property
-    def copy_engines(self) -> tuple[str, str] | None:
-        """What carries tensors to its memory, and from there, while ops run; None: they are the readers' business."""
-        return None
-
-    @property
-    def details(self) -> str:
-        """What an accelerator says of itself, for people: its name, memory, multiprocessors; empty for cores."""
-        return ""
+    times_one_by_one: bool = False
+    """Whether ``time_ops`` takes one super-op after the other, and never the whole network."""
+    copy_engines: tuple[str, str] | None = None
+    """What carries tensors to its memory, and from there, while ops run; None: they are the readers' business."""
+    details: str = ""
+    """What an accelerator says of itself, for people: its name, memory, multiprocessors; empty for cores."""
+    slowdown: float = 1.0
+    """By how much an op takes longer, at least 1, where others fill what it leaves of its resources."""
 
     def share(self, signature: str) -> float:
         """The part of each of its resources that an op of this signature takes while it runs; all, unless measured."""
-        return 1.0
-
-    @property
-    def slowdown(self) -> float:
-        """By how much an op takes longer, at least 1, where others fill what it leaves of its resources."""
         return 1.0
 
     @abstractmethod

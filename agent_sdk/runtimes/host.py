@@ -112,7 +112,9 @@ class HostProcessor(Processor):
         resources: tuple[str, ...] = (),
     ) -> None:
         self.cores = tuple(sorted(cores))
+        self.caller_cores = frozenset(cores)
         self.on_cores = not accelerator
+        self.on_caller_thread = self.on_cores and len(cores) == 1
         name = runtime if self.on_cores else f"{runtime}-{accelerator}"
         self.spec = ProcessorSpec(
             id=f"{name}@{name_cores(self.cores) if self.on_cores else 0}",
@@ -125,16 +127,6 @@ class HostProcessor(Processor):
         )
         self.place = HostPlace(self.spec.place)
         self.compiler = compiler
-
-    @property
-    @override
-    def caller_cores(self) -> frozenset[int]:
-        return frozenset(self.cores)
-
-    @property
-    @override
-    def on_caller_thread(self) -> bool:
-        return self.on_cores and super().on_caller_thread
 
     def close(self) -> None:
         """Nothing is held beyond the executables."""

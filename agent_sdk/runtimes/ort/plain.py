@@ -25,17 +25,13 @@ class PlainOrt(OrtProcessor):
 
     def __init__(self, soc: Soc, threads: int | None = None, *, frozen: FrozenGraphs | None = None) -> None:
         super().__init__(soc, frozenset(soc.cores), frozen=frozen)
+        self.caller_cores = frozenset(self.cores)
         self._threads = threads or len(soc.cores)
         name = "onnxruntime"
         own = name if threads is None else f"{name}/{threads}"
         update = {"id": own, "runtime": name, "place": f"host/{name}", "threads": self._threads}
         self.spec = self.spec.model_copy(update=update)
         self.place = HostPlace(self.spec.place)
-
-    @property
-    @override
-    def caller_cores(self) -> frozenset[int]:
-        return frozenset(self.cores)
 
     @override
     def options(self, level: ort.GraphOptimizationLevel) -> ort.SessionOptions:

@@ -82,13 +82,10 @@ class OrtProcessor(HostProcessor):
         device = HARDWARE.get(provider, f"{short}0") if short else None
         compiler = Compiler("onnxruntime", ort.__version__, provider)
         super().__init__(soc, cores, "ort", compiler, short, (device,) if device else ())
+        if self.on_cores:
+            self.caller_cores = frozenset(self.cores[:1])
         self.provider = provider
         self._frozen = frozen if frozen is not None else FrozenGraphs()
-
-    @property
-    @override
-    def caller_cores(self) -> frozenset[int]:
-        return frozenset(self.cores[:1] if self.on_cores else self.cores)
 
     @override
     def compile(self, segment: Segment) -> OrtExecutable:

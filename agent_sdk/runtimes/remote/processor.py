@@ -62,7 +62,8 @@ class RemoteProcessor(Processor):
     hands_over_native = False
 
     def __init__(self, host: RemoteHost, lent: ProcessorSpec, cores: frozenset[int]) -> None:
-        self.host, self.lent, self._cores = host, lent, cores
+        self.host, self.lent, self.caller_cores = host, lent, cores
+        self.details = f"{host.name}: {host.offer.soc}"
         self.spec = ProcessorSpec(
             **lent.model_dump(exclude={"id", "resources", "place", "host"}),
             id=on_host(host.name, lent.id),
@@ -71,21 +72,6 @@ class RemoteProcessor(Processor):
             host=host.name,
         )
         self.place = RemotePlace(self.spec.place)
-
-    @property
-    @override
-    def caller_cores(self) -> frozenset[int]:
-        return self._cores
-
-    @property
-    @override
-    def on_caller_thread(self) -> bool:
-        return False
-
-    @property
-    @override
-    def details(self) -> str:
-        return f"{self.host.name}: {self.host.offer.soc}"
 
     @override
     def compile(self, segment: Segment) -> RemoteExecutable:

@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import cached_property
 from typing import Final, Literal
 
 import torch
@@ -71,13 +70,12 @@ class TorchProcessor(Processor):
 
     def __init__(self, soc: Soc, choice: Choice, free: frozenset[int] = frozenset()) -> None:
         self.device = torch.device(choice.device)
-        self._cores = free or frozenset(soc.cores)
+        self.caller_cores = free or frozenset(soc.cores)
         self.has_core = bool(free)
         self._green: GreenContext | None = None
         self._kernels: weakref.WeakKeyDictionary[Model, dict[str, Kernel]] = weakref.WeakKeyDictionary()
         self._recipes: dict[str, int] = {}
         self._occupancies: dict[str, Occupancy] = {}
-        self._slowdown = 1.0
         try:
             self.device_name = _name(self.device)
             # NOTE: kernels of the matrix units want channels last; the others are as fast or faster without.
@@ -87,6 +85,9 @@ class TorchProcessor(Processor):
             self.driver: Driver = Eager(self.device)
             if self.device.type == "cuda":
                 self.driver = CudaGraphs(self.device, self._green.stream if self._green else None)
+                told = torch.cuda.get_device_properties(self.device)
+                count = self._green.multiprocessors if self._green else told.multi_processor_count
+                self.details = f"{told.name}, {told.total_memory / 2**30:.0f} GiB, {count} multiprocessors"
             torch.zeros(1, device=self.device)
         except ProcessorError:
             raise
@@ -106,33 +107,10 @@ class TorchProcessor(Processor):
             precision=CONTRACT[choice.precision],
         )
         self.place = HostPlace(place) if on_cores else DevicePlace(place, self.device)
-
-    @property
-    @override
-    def caller_cores(self) -> frozenset[int]:
-        return self._cores
-
-    @property
-    @override
-    def on_caller_thread(self) -> bool:
-        return False
-
-    @property
-    @override
-    def copy_engines(self) -> tuple[str, str] | None:
-        # NOTE: somebody has to set them to work and see when they are done: a core that computes has no time for that.
-        resource = self.spec.resources[0]
-        return (f"{resource}-in", f"{resource}-out") if self.overlaps and self.has_core else None
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether it runs several ops at once."""
-        return isinstance(self.driver, CudaGraphs)
-
-    @property
-    @override
-    def times_one_by_one(self) -> bool:
-        return self.overlaps
+        self.overlaps = self.times_one_by_one = isinstance(self.driver, CudaGraphs)
+        if self.overlaps and self.has_core:
+            # NOTE: a core sets them to work and sees when they are done; one that computes has no time for that.
+            self.copy_engines = (f"{self.spec.resources[0]}-in", f"{self.spec.resources[0]}-out")
 
     @override
     def compile(self, segment: Segment) -> TorchExecutable:
@@ -203,7 +181,7 @@ class TorchProcessor(Processor):
                     continue
             found[super_op.id] = Timing(self._occupancies[super_op.signature].us[1], 0.0, 1)
         if len(found) == len(merge(model.graph)):
-            self._slowdown = self._fitted(model)
+            self.slowdown = self._fitted(model)
         return found
 
     def _rouse(self) -> None:
@@ -251,26 +229,12 @@ class TorchProcessor(Processor):
         known = self._occupancies.get(signature)
         return known.share if known is not None else 1.0
 
-    @property
-    @override
-    def slowdown(self) -> float:
-        return self._slowdown
-
     @override
     def close(self) -> None:
         self._kernels.clear()
         if self._green is not None:
             self.driver = Eager(self.device)
             self._green.close()
-
-    @cached_property
-    @override
-    def details(self) -> str:
-        if self.device.type != "cuda":
-            return ""
-        properties = torch.cuda.get_device_properties(self.device)
-        count = self._green.multiprocessors if self._green is not None else properties.multi_processor_count
-        return f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, {count} multiprocessors"
 
 
 def _lost(text: str) -> ProcessorLost:

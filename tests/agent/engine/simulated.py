@@ -78,6 +78,9 @@ class SimulatedProcessor(Processor):
     ``hook`` is called inside every segment and may raise or block. ``log`` collects when it computed.
     """
 
+    caller_cores = frozenset[int]()
+    on_caller_thread = True
+
     def __init__(self, name: str, resources: tuple[str, ...], hook: Hook | None = None) -> None:
         self.spec = Spec(
             id=name,
@@ -95,11 +98,6 @@ class SimulatedProcessor(Processor):
         self.open_executables = 0
         self.transfers = 0
         self.place = SimulatedPlace(self)
-
-    @property
-    def caller_cores(self) -> frozenset[int]:
-        """Bound to nothing."""
-        return frozenset()
 
     def compile(self, segment: Segment) -> SimulatedExecutable:
         """A private session."""

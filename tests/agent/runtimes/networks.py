@@ -244,7 +244,7 @@ def run_segments(
                 read[name] = processor.place.from_host(inputs[name])
             else:
                 buffer, source = made[name]
-                assert processor.place.same_memory(source.place)
+                assert processor.place.memory == source.place.memory
                 read[name] = buffer
         written = run_once(executable, read)
         made |= {name: (buffer, processor) for name, buffer in written.items()}
