@@ -24,7 +24,7 @@ from agent_sdk.engine.flight import Flight
 from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.engine.lanes import NativeLoop
 from agent_sdk.engine.memory import MemoryPlan
-from agent_sdk.engine.ports import NEW, Outputs, Ports
+from agent_sdk.engine.ports import NEW, Outputs, check_feed, check_output, ports
 from agent_sdk.engine.program import Program
 from agent_sdk.engine.run import LanesRun
 from agent_sdk.engine.trace import Trace
@@ -33,6 +33,7 @@ from agent_sdk.engine.turns import Turns
 from agent_sdk.errors import (
     DeviceClosedError,
     ExecutionError,
+    FeedError,
     InputError,
     NotWantedError,
     RunTimeoutError,
@@ -79,7 +80,9 @@ class Executor(Closes):
         self._lock = threading.Lock()
         self._closed = False
         self._freed = False
-        self._ports = Ports(program.graph)
+        self._wanted, self._made = (
+            ports(program.graph, names) for names in (program.graph.inputs, program.graph.outputs)
+        )
         # The caller serves the lane that starts first: the others are woken while it is at work.
         self._home = program.work[0].lane
         self._compiled = Compiled(program)
@@ -139,8 +142,8 @@ class Executor(Closes):
             refuse_unless_seconds("timeout_s", timeout_s)
             end = monotonic() + min(timeout_s, LONGEST_S)
         if into:
-            self._ports.check_outputs(into)
-        feeds = self._ports.check(inputs)
+            self._check_outputs(into)
+        feeds = check_feed(self._wanted, inputs)
         key = asked if turn.key is None else turn.key
         offsets = turn.offsets(self.program) if turn.offsets is not None else ()
         with DeferredInterrupts() as interrupts:
@@ -171,6 +174,13 @@ class Executor(Closes):
     def traced(self, inputs: Mapping[str, np.ndarray]) -> Trace:
         """The record of a run, whose outputs are let go of as a user does. Raises what ``run`` raises."""
         return self.run(inputs)[1]
+
+    def _check_outputs(self, into: Mapping[str, np.ndarray]) -> None:
+        """Raise FeedError where an output cannot be written into the array that is given for it."""
+        for name, array in into.items():
+            if name not in self._made:
+                raise FeedError(f"the model has no output '{name}'; it has {', '.join(self._made)}")
+            check_output(name, *self._made[name], array)
 
     def _take_flight(self, interrupts: DeferredInterrupts, end: float) -> tuple[Flight, int]:
         """A flight that no run is in, and the nanoseconds that it took to get one."""

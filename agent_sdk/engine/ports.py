@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -19,25 +19,9 @@ NEW: Mapping[str, np.ndarray] = MappingProxyType({})
 """No arrays of the caller's: every output goes to a new one."""
 
 
-class Ports:
-    """The inputs and outputs of a graph."""
-
-    def __init__(self, graph: ModelGraph) -> None:
-        self._wanted, self._made = (
-            {name: (graph.tensor[name].shape, np.dtype(graph.tensor[name].dtype)) for name in names}
-            for names in (graph.inputs, graph.outputs)
-        )
-
-    def check(self, inputs: Mapping[str, Any]) -> Feeds:
-        """Return the inputs as arrays; see ``check_feed``."""
-        return check_feed(self._wanted, inputs)
-
-    def check_outputs(self, into: Mapping[str, np.ndarray]) -> None:
-        """Raise FeedError where an output cannot be written into the array that is given for it."""
-        for name, array in into.items():
-            if name not in self._made:
-                raise FeedError(f"the model has no output '{name}'; it has {', '.join(self._made)}")
-            check_output(name, *self._made[name], array)
+def ports(graph: ModelGraph, names: Iterable[str]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shapes and element types of a graph's inputs, or outputs."""
+    return {name: (graph.tensor[name].shape, np.dtype(graph.tensor[name].dtype)) for name in names}
 
 
 def check_feed(wanted: Mapping[str, tuple[Shape, np.dtype[Any]]], inputs: Mapping[str, Any]) -> Feeds:
