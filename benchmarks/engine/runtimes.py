@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime as ort
 
 from agent_sdk.model import Model
-from agent_sdk.runtimes.ort.processor import SPIN_US
+from agent_sdk.runtimes.ort.options import SPINS, opened, options
 
 Outputs = Mapping[str, np.ndarray]
 Run = Callable[[Mapping[str, np.ndarray]], Outputs]
@@ -32,13 +32,10 @@ def baselines(model: Model, cores: int) -> dict[str, Run]:
 
 def onnxruntime(model: Model, threads: int, *, parallel: bool = False) -> Run:
     """ONNX Runtime. Its workers spin for a shorter time than by default: they would slow down whoever is timed next."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = threads if parallel else 1
-    options.execution_mode = ort.ExecutionMode.ORT_PARALLEL if parallel else ort.ExecutionMode.ORT_SEQUENTIAL
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
-    session = ort.InferenceSession(model.proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    own = options(threads, SPINS)
+    own.inter_op_num_threads = threads if parallel else 1
+    own.execution_mode = ort.ExecutionMode.ORT_PARALLEL if parallel else ort.ExecutionMode.ORT_SEQUENTIAL
+    session = opened(model.proto.SerializeToString(), own)
     names = list(model.graph.outputs)
     return lambda inputs: dict(zip(names, session.run(names, dict(inputs)), strict=True))
 

@@ -19,6 +19,7 @@ import onnxruntime as ort
 
 from agent_sdk.native import library
 from agent_sdk.runtimes.base import NativeCall
+from agent_sdk.runtimes.ort.options import QUIET
 
 VERSION: Final = 16
 """Of the API: the first whose table has everything below."""
@@ -48,7 +49,6 @@ ENTRIES: Final = {
 }
 """Place in the table, result and arguments of what is used. A result of NULL is no error."""
 log = logging.getLogger(__name__)
-QUIET: Final = 3
 _SILENT_RUN: Final = ort.RunOptions()
 ARENA, DEFAULT_MEMORY = 1, 0
 

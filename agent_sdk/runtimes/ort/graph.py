@@ -15,15 +15,14 @@ import threading
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 import onnx
 import onnxruntime as ort
 
-from agent_sdk.cancel import cancelling, check
-from agent_sdk.errors import OutOfMemory, ProcessorLost
+from agent_sdk.errors import NotWantedError, OutOfMemory, ProcessorLost
 from agent_sdk.files import one_at_a_time
 from agent_sdk.forking import TemporaryFolder
 from agent_sdk.machine.soc import read_soc
@@ -33,6 +32,7 @@ from agent_sdk.model.twins import tensor_classes
 from agent_sdk.model.weights import GRAPH_FILE, INLINE_BYTES, WEIGHTS_FILE, LightModels, WeightsFile
 from agent_sdk.runtimes.base import lacks_memory, machines_fault
 from agent_sdk.runtimes.ort.fusion import SUMS, activation, summand, take_apart
+from agent_sdk.runtimes.ort.options import LEVELS, opened, options
 from hope_schema import ModelGraph, Op
 from hope_schema.hashing import digest
 
@@ -49,12 +49,6 @@ MOVING_S: Final = 10.0
 BLOCKED_DOMAIN: Final = "com.microsoft.nchwc"
 BLOCKED_SUFFIXES: Final = ("_bn_nchwc", "_mul_nchwc", "_nchwc")
 """How the runtime names a blocked kernel after the tensor of the kernel it replaces."""
-LEVELS: Final = (
-    ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
-    ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
-)
-"""How much to optimise; the next is tried where the runtime fails on its own rewriting."""
 
 
 @dataclass(frozen=True)
@@ -232,10 +226,9 @@ class FrozenGraphs:
                 self._directory.mkdir(parents=True, exist_ok=True)
                 assert light.path is not None
                 freeze(light.path, path)
-            except OutOfMemory:
+            except (OutOfMemory, NotWantedError):
                 raise
             except Exception as error:
-                check()
                 if fault := machines_fault(error, where, str(error).strip() or type(error).__name__):
                     raise fault from error
                 log.info("ONNX Runtime does not take '%s' as a whole: %s", model.name, error)
@@ -299,21 +292,18 @@ def _optimise(source: Path, target: Path) -> None:
     written is kept for good.
     """
     for level in LEVELS:
-        options = ort.SessionOptions()
-        options.graph_optimization_level = level
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 3
-        options.optimized_model_filepath = str(target)
-        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", WEIGHTS_FILE)
-        options.add_session_config_entry(
-            "session.optimized_model_external_initializers_min_size_in_bytes", str(INLINE_BYTES)
-        )
+        entries = {
+            "optimized_model_external_initializers_file_name": WEIGHTS_FILE,
+            "optimized_model_external_initializers_min_size_in_bytes": str(INLINE_BYTES),
+        }
+        own = options(1, entries, level=level)
+        own.optimized_model_filepath = str(target)
         try:
-            with cancelling(partial(options.set_load_cancellation_flag, True)):
-                ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"], enable_fallback=0)
+            opened(str(source), own)
             return
+        except NotWantedError:
+            raise
         except Exception as error:
-            check()
             if level == LEVELS[-1] or lacks_memory(error):
                 raise
             log.info("%s: optimising less, because ONNX Runtime says: %s", source, error)

@@ -11,7 +11,8 @@ from typing_extensions import override
 from agent_sdk.machine.soc import Soc
 from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
-from agent_sdk.runtimes.ort.processor import SPIN_US, OrtProcessor
+from agent_sdk.runtimes.ort.options import SPINS, options
+from agent_sdk.runtimes.ort.processor import OrtProcessor
 
 FEWER = (2, 4, 8, 16)
 """Numbers of threads that users set besides all cores; a single thread is what a single core already is."""
@@ -35,12 +36,7 @@ class PlainOrt(OrtProcessor):
 
     @override
     def options(self, level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        options.graph_optimization_level = level
-        options.intra_op_num_threads = self._threads
-        options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
-        return options
+        return options(self._threads, SPINS, level=level)
 
 
 def plain_configurations(soc: Soc, frozen: FrozenGraphs) -> Iterator[partial[PlainOrt]]:

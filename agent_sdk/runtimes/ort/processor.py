@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import closing
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -13,9 +13,9 @@ import numpy as np
 import onnxruntime as ort
 from typing_extensions import override
 
-from agent_sdk.cancel import cancelling, check
 from agent_sdk.errors import (
     CompilationFailed,
+    NotWantedError,
     ProcessorError,
     ProcessorLost,
     SilentFallback,
@@ -30,13 +30,13 @@ from agent_sdk.model.oneop import one_op
 from agent_sdk.runtimes.alone import time_executable
 from agent_sdk.runtimes.base import BoundCall, Compiler, Executable, Segment, machines_fault, whole_network
 from agent_sdk.runtimes.host import HostProcessor
-from agent_sdk.runtimes.ort.capi import QUIET, AnySession, NativeBinding, PythonBinding, bindings, native_session
+from agent_sdk.runtimes.ort.capi import AnySession, NativeBinding, PythonBinding, bindings, native_session
 from agent_sdk.runtimes.ort.cut import Piece, block_size, cut, from_source, reordering
-from agent_sdk.runtimes.ort.graph import LEVELS, FrozenGraphs
+from agent_sdk.runtimes.ort.graph import FrozenGraphs
+from agent_sdk.runtimes.ort.options import CPU, LEVELS, SPINS, cancellable, opened, options
 from agent_sdk.runtimes.ort.profile import attribute, kernel_times
 from hope_schema import TensorType
 
-CPU: Final = "CPUExecutionProvider"
 NO_ACCELERATORS: Final = frozenset({CPU, "AzureExecutionProvider"})
 """Providers of the wheel that are none."""
 HARDWARE: Final[Mapping[str, str | None]] = {
@@ -57,9 +57,6 @@ The GPUs and NPUs that OpenVINO's own runtime drives are Intel's, which none of 
 """
 
 log = logging.getLogger(__name__)
-
-SPIN_US: Final = "200"
-"""How long a worker polls for the next kernel before it sleeps: longer than any gap inside a run."""
 
 ARENA_BYTES: Final = 128 * 2**20
 """Address space of the arena's first block; memory is taken when it is touched."""
@@ -123,40 +120,36 @@ class OrtProcessor(HostProcessor):
         """A session on this processor's cores. ``weights`` is the folder of the model's external data.
 
         Its workers stop spinning when a run ends, so that they never steal time from whoever runs next on these cores;
-        where it ``lingers``, as a whole network does that is run again and again, they are awake for ``SPIN_US`` more.
+        where it ``lingers``, as a whole network does that is run again and again, they poll for a while more.
         """
-        for level in LEVELS[:-1] if optimise else ():
+        for level in LEVELS if optimise else LEVELS[-1:]:
+            own = self.options(level)
+            own.add_session_config_entry("session.force_spinning_stop", "0" if lingers else "1")
+            if weights is not None:
+                own.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
+            if profile_prefix is not None:
+                own.enable_profiling = True
+                own.profile_file_prefix = profile_prefix
             try:
-                return self._session(model, level, weights, profile_prefix, lingers)
+                return self._opened(model, own)
             except CompilationFailed as error:
+                if level == LEVELS[-1]:
+                    raise
                 log.info("optimising less: %s", error)
-        return self._session(model, LEVELS[-1], weights, profile_prefix, lingers)
+        raise AssertionError("there is a last level")
 
-    def _session(
-        self,
-        model: bytes,
-        level: ort.GraphOptimizationLevel,
-        weights: Path | None,
-        profile_prefix: str | None,
-        lingers: bool,
-    ) -> AnySession:
-        options = self.options(level)
-        options.add_session_config_entry("session.force_spinning_stop", "0" if lingers else "1")
-        if weights is not None:
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
-        if profile_prefix is not None:
-            options.enable_profiling = True
-            options.profile_file_prefix = profile_prefix
+    def _opened(self, model: bytes, own: ort.SessionOptions) -> AnySession:
         if not self.on_cores:
-            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+            own.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         try:
-            with cancelling(partial(options.set_load_cancellation_flag, True)):
-                native = native_session(model, options) if self.on_cores and profile_prefix is None else None
-                if native is not None:
-                    return native
-                session = ort.InferenceSession(model, options, providers=[self.provider], enable_fallback=0)
+            with cancellable(own):
+                native = native_session(model, own) if self.on_cores and not own.enable_profiling else None
+            if native is not None:
+                return native
+            session = opened(model, own, self.provider)
+        except NotWantedError:
+            raise
         except Exception as error:
-            check()
             raise translated(error, self.id) from error
         if session.get_providers()[0] != self.provider:
             raise SilentFallback(
@@ -170,20 +163,16 @@ class OrtProcessor(HostProcessor):
         NOTE: ``session.intra_op_thread_affinities`` counts CPUs from 1 and leaves out the calling thread.
         Workers may spin while a run lasts, which a gang needs between its many short kernels.
         """
-        options, workers = ort.SessionOptions(), self.cores[1:]
+        workers = self.cores[1:]
+        entries = {"intra_op.allow_spinning": "1" if workers else "0", **SPINS}
         if _shared_arena():
-            options.add_session_config_entry("session.use_env_allocators", "1")
-        options.intra_op_num_threads = len(self.cores)
-        options.inter_op_num_threads = 1
-        options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-        options.log_severity_level = QUIET
-        options.graph_optimization_level = level
-        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if workers else "0")
-        options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
+            entries["use_env_allocators"] = "1"
         if workers:
-            affinities = ";".join(str(core + 1) for core in workers)
-            options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
-        return options
+            entries["intra_op_thread_affinities"] = ";".join(str(core + 1) for core in workers)
+        made = options(len(self.cores), entries, level=level)
+        made.inter_op_num_threads = 1
+        made.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+        return made
 
     @override
     def conversion(self, kind: TensorType, *, outwards: bool) -> OrtExecutable | None:

@@ -6,18 +6,16 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
 import onnxruntime as ort
 
-from agent_sdk.cancel import cancelling, check
-from agent_sdk.errors import CompilationFailed, InputError, ProcessorLost
+from agent_sdk.errors import CompilationFailed, InputError, NotWantedError, ProcessorLost
 from agent_sdk.forking import Forks, keep, watch_forks
 from agent_sdk.model.ports import About, ModelMetadata, Port
 from agent_sdk.runtimes.base import Package, machines_fault
-from agent_sdk.runtimes.ort.processor import SPIN_US
+from agent_sdk.runtimes.ort.options import SPINS, opened, options
 
 REFUSED: Final = ("InvalidArgument", "INVALID_ARGUMENT", "Required inputs", "Missing Input", "Got invalid dimensions")
 """What the runtime says of a feed that does not fit the network."""
@@ -51,22 +49,18 @@ class WholeOrt(Forks):
         beside: Mapping[str, bytes] = NONE_BESIDE,
     ) -> None:
         self._held = held
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.log_severity_level = 4
-        options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
+        own = options(threads, SPINS)
+        own.log_severity_level = 4  # what it would log is raised
         if beside:
-            options.add_external_initializers_from_files_in_memory(
+            own.add_external_initializers_from_files_in_memory(
                 list(beside), list(beside.values()), list(map(len, beside.values()))
             )
         given = source if isinstance(source, bytes) else os.fspath(source)
         try:
-            with cancelling(partial(options.set_load_cancellation_flag, True)):
-                self._session: ort.InferenceSession | None = ort.InferenceSession(
-                    given, options, providers=["CPUExecutionProvider"]
-                )
+            self._session: ort.InferenceSession | None = opened(given, own)
+        except NotWantedError:
+            raise
         except Exception as error:  # the runtime raises its own unrelated classes
-            check()
             text = _line(error)
             refused = CompilationFailed(f"{self.runtime}: ONNX Runtime refuses the network: {text}")
             raise machines_fault(error, self.runtime, text) or refused from error

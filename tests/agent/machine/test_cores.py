@@ -12,7 +12,7 @@ from agent_sdk.machine.cores import bound_to
 from agent_sdk.machine.soc import Soc
 from agent_sdk.runtimes.base import Processor, whole_network
 from agent_sdk.runtimes.openvino.processor import OpenVinoProcessor
-from agent_sdk.runtimes.ort.graph import LEVELS
+from agent_sdk.runtimes.ort.options import LEVELS
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 from tests.agent.cores import SEVERAL
 from tests.agent.runtimes.networks import RUNTIMES, of, random_model
