@@ -16,6 +16,7 @@ import pytest
 
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.flight import Flight
+from agent_sdk.engine.run import LanesRun
 from agent_sdk.errors import DeviceClosedError, RunTimeoutError
 from agent_sdk.runtimes.base import Segment
 from tests.agent.engine.conftest import Reference
@@ -141,13 +142,13 @@ def test_the_first_ctrl_c_counts_while_a_hanging_run_is_given_up(scene: Scene, m
     monkeypatch.setattr("agent_sdk.engine.run.GRACE_S", 20.0)
     release = threading.Event()
     scene.by_id["c"].hook = lambda segment: release.wait(30)
-    give_up = Executor._give_up
+    give_up = LanesRun._give_up
 
     def press_soon(*given: Any) -> None:
         threading.Timer(0.1, press).start()
         give_up(*given)
 
-    monkeypatch.setattr(Executor, "_give_up", press_soon)
+    monkeypatch.setattr(LanesRun, "_give_up", press_soon)
     with pytest.raises(KeyboardInterrupt) as raised:
         scene.executor.run(scene.feeds, timeout_s=0.3)
     assert isinstance(raised.value.__cause__, RunTimeoutError)

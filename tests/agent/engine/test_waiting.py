@@ -120,7 +120,7 @@ def test_runs_of_a_session_that_hangs_are_refused(scene: Scene, monkeypatch: pyt
         assert isinstance(hanging.answer(), RunTimeoutError)
         for caller in waiting:
             assert isinstance(caller.answer(), DeviceClosedError)
-    until(lambda: session._abandoned is None)
+    until(lambda: not session._turns.withheld)
     session.run(scene.feeds)
 
 

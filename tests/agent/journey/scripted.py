@@ -30,7 +30,7 @@ class Scripted:
         return self.us * (factor if self.runs > after else 1.0)
 
     def run(
-        self, inputs: dict[str, np.ndarray], *, into: object = None, timeout_s: float | None = None
+        self, inputs: dict[str, np.ndarray], *, into: object = None, timeout_s: float | None = None, turn: object = None
     ) -> tuple[dict[str, np.ndarray], Scripted]:
         """Answer, or fail as a dying processor does."""
         self.runs += 1

@@ -22,7 +22,9 @@ SOC = Soc("test", "test", dict.fromkeys(range(16), "core"))
 
 def ort(first: int, last: int) -> OrtProcessor:
     """ONNX Runtime on these cores, which need not exist."""
-    return OrtProcessor(SOC, frozenset(range(first, last + 1)))
+    made = OrtProcessor(SOC, frozenset(range(first, last + 1)))
+    made.caller_cores = frozenset()
+    return made
 
 
 def test_neighbours_are_as_wide_and_share_nothing() -> None:
@@ -45,7 +47,6 @@ def test_what_few_neighbours_cost_is_scaled_up(
         factor = 1.0 + (ratio - 1.0) / (4 / 12)
     monkeypatch.setattr(module, "bound", lambda executable: lambda: None)
     monkeypatch.setattr(OrtProcessor, "compile", lambda self, segment: SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(OrtProcessor, "caller_cores", property(lambda _: frozenset()))
     found = Turns({"alone": [Turn(100.0)], "beside": [Turn(100.0 * ratio)]})
     monkeypatch.setattr(module, "take_turns", lambda calls, **_: found)
     assert slowdown(own, offered, random_model(1, steps=4), time.monotonic() + 9) == pytest.approx(factor)
@@ -90,7 +91,6 @@ def test_who_takes_longer_beside_others_is_said_to(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(module, "bound", lambda executable: lambda: call(executable.processor))
     monkeypatch.setattr(OrtProcessor, "compile", compiled)
-    monkeypatch.setattr(OrtProcessor, "caller_cores", property(lambda _: frozenset()))
     found = slowdown(own, [own, other], random_model(1, steps=4), time.monotonic() + 30)
     assert found == pytest.approx(2.0, rel=0.25)
 

@@ -54,7 +54,7 @@ def test_parts_keep_the_order_and_times_of_the_plan(agent: Agent, sessions: list
         assert sorted(step.id for part in parts for step in part.steps) == sorted(together.plan.order)
         for executor in together._executors:
             begun = {own.index: own.start_us for own in executor.program.segments}
-            for row, keys in zip(executor.program.by_lane, executor.starts_ns, strict=True):
+            for row, keys in zip(executor.program.by_lane, executor.program.starts_ns, strict=True):
                 assert list(keys) == sorted(keys)
                 for work, key in zip(row, keys, strict=True):
                     assert work.index < 0 or key == round(begun[work.index] * 1e3)
