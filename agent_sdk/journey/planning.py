@@ -98,8 +98,10 @@ class Obtainer:
         settled = self.supplier.plans.settled(question.key, copy)
         return Obtained(copy, "disk", True, settled=settled, key=question.key, program=program, notes=self.notes)
 
-    def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False) -> Obtained:
-        """Obtain the plan of a model; ``renew`` asks anew although one is cached.
+    def obtain(
+        self, model: Model, *, renew: bool = False, at_once: bool = False, known: Obtained | None = None
+    ) -> Obtained:
+        """Obtain the plan of a model; ``renew`` asks anew although one is cached, ``known`` is the one in use.
 
         The planner is asked for a plan before anything is measured. Where it has one, a little of what that rests on
         is measured, but not ``at_once``, and the plan asked for again, which may be waited for; where it knows too
@@ -112,7 +114,7 @@ class Obtainer:
         supplier, waited_s = self.supplier, self.supplier.waited_s
         question = self._question(model)
         notes = [*self.notes]
-        copy, program = self._recalled(question, model)
+        copy, program = self._recalled(question, model, known)
         measured = Measured()
         try:
             notes += supplier.send_earlier()
@@ -134,7 +136,7 @@ class Obtainer:
             mended = mend(self.embedded) if self.embedded is not None else ""
             if mended:
                 supplier.disconnect()
-                again = self.obtain(model, renew=renew, at_once=at_once)
+                again = self.obtain(model, renew=renew, at_once=at_once, known=known)
                 return replace(again, notes=(mended, *again.notes))
             served, cached = copy, copy is not None
             source = "single" if copy is None else "disk"
@@ -212,9 +214,13 @@ class Obtainer:
             ),
         )
 
-    def _recalled(self, question: Question, model: Model) -> tuple[ServedPlan | None, Program | None]:
-        """The plan on disk, and as it is carried out, unless it cannot be."""
+    def _recalled(
+        self, question: Question, model: Model, known: Obtained | None = None
+    ) -> tuple[ServedPlan | None, Program | None]:
+        """The plan on disk, and as it is carried out, unless it cannot be; the one in use is not built again."""
         copy = self.supplier.plans.load(question.key)
+        if copy is not None and known is not None and copy.reply.plan == known.plan:
+            return copy, known.program
         try:
             return copy, None if copy is None else self._program(copy.reply.plan, model)
         except PlannerProtocolError:

@@ -140,7 +140,8 @@ def renewed(services: Services, prepared: Prepared) -> bool:
         fit = services.fit_for(model, drawn.tried)
         before = prepared.obtained.plan
         # What rests on predictions is asked for anew, once a little more is measured.
-        obtained = fit.obtainer.obtain(model, renew=before is not None and bool(before.filled))
+        filled = before is not None and bool(before.filled)
+        obtained = fit.obtainer.obtain(model, renew=filled, known=prepared.obtained)
         if obtained.plan is None or (obtained.plan == before and PLAN in prepared.serving.contenders):
             return False
         in_flight = prepared.executor.in_flight
