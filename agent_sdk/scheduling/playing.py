@@ -23,14 +23,20 @@ GRACE_S: Final = 5.0
 """How long runs may go on after the last release; those that have not ended by then count as missed."""
 
 
-def play(mix: Mix, ask: Asks, *, seed: int = 0, grace_s: float = GRACE_S, most: int | None = None) -> list[Ended]:
+def play(
+    mix: Mix,
+    ask: Asks,
+    *,
+    seed: int = 0,
+    grace_s: float = GRACE_S,
+    hopeless: Callable[[Ended], bool] = lambda _: False,
+) -> list[Ended]:
     """Ask for every run of a mix at its time, and say what became of each.
 
     A run's latency counts from the time at which its stream released it, not from when this came round to asking.
-    Takes as long as the mix, and at most ``grace_s`` more; ends sooner where more runs than ``most`` have missed their
-    deadline.
+    Takes as long as the mix, and at most ``grace_s`` more; ``hopeless`` hears what became of each run, and may end it.
     """
-    return _Playing(mix, ask, seed, grace_s, most).run()
+    return _Playing(mix, ask, seed, grace_s, hopeless).run()
 
 
 @dataclass
@@ -39,7 +45,7 @@ class _Playing:
     ask: Asks
     seed: int
     grace_s: float
-    most: int | None
+    hopeless: Callable[[Ended], bool]
     ended: list[Ended] = field(default_factory=list)
     open: dict[int, tuple[Stream, float, Future[Any]]] = field(default_factory=dict)
     events: list[tuple[float, int, Stream]] = field(default_factory=list)
@@ -51,12 +57,8 @@ class _Playing:
         for stream in self.mix.streams:
             for at in [0.0] if stream.arrival == "closed" else stream.releases(self.mix.seconds, self.seed):
                 heapq.heappush(self.events, (at, next(self.order), stream))
-        self.missed = 0
+        self.over = False
         self.began_ns = perf_counter_ns()
-
-    @property
-    def hopeless(self) -> bool:
-        return self.most is not None and self.missed > self.most
 
     @property
     def now_ms(self) -> float:
@@ -67,7 +69,7 @@ class _Playing:
         while True:
             with self.changed:
                 left = (self.events[0][0] if self.events else last_ms) - self.now_ms
-                if self.hopeless:
+                if self.over:
                     break
                 if left > 0 and self.now_ms < last_ms:
                     self.changed.wait(left / 1e3)
@@ -77,7 +79,7 @@ class _Playing:
                 at, _, stream = heapq.heappop(self.events)
             self._begin(stream, at)
         with self.changed:
-            self.changed.wait_for(lambda: not self.open or self.hopeless, timeout=self.grace_s)
+            self.changed.wait_for(lambda: not self.open or self.over, timeout=self.grace_s)
             left_over = list(self.open.values())
             self.open = {}
         for stream, at, future in left_over:
@@ -94,7 +96,7 @@ class _Playing:
             future = self.ask(stream, None if due is None else max(due - self.now_ms, 0.001))
         except QueueFullError as error:
             with self.changed:
-                self.ended.append(Ended(stream.name, at, None, None, due, dropped=True, failure=str(error)))
+                self._note(Ended(stream.name, at, None, None, due, dropped=True, failure=str(error)))
                 self._follow(stream, self.now_ms + 1)
             return
         with self.changed:
@@ -112,7 +114,7 @@ class _Playing:
                 now = (future.ended_ns - self.began_ns) / 1e6
             began = (future.started_ns - self.began_ns) / 1e6 if isinstance(future, Job) and future.started_ns else None
             dropped = isinstance(raised, DroppedError)
-            self.ended.append(
+            self._note(
                 Ended(
                     stream.name,
                     at,
@@ -128,10 +130,13 @@ class _Playing:
                 for one in self.mix.followers(stream.name):
                     if one.after is not None and self.draw.random() < one.after.probability:
                         heapq.heappush(self.events, (now, next(self.order), one))
-            self.missed += self.ended[-1].missed
             failing = isinstance(raised, ExecutionError)
             self._follow(stream, now + (1 if failing else 0))
             self.changed.notify()
+
+    def _note(self, ended: Ended) -> None:
+        self.ended.append(ended)
+        self.over = self.over or self.hopeless(ended)
 
     def _follow(self, stream: Stream, at: float) -> None:
         """The next run of a closed loop."""

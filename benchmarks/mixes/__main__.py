@@ -52,10 +52,10 @@ LEAST_S: Final = 1.0
 
 
 def ours(agent: Agent, ready: Mapping[str, Voice], which: str) -> Asks:
-    """Begins runs as jobs of an agent under a policy."""
+    """Begins runs as jobs of an agent, which is under a policy from now on."""
+    agent.jobs.use(policy(which))
 
     def ask(stream: Stream, due_ms: float | None) -> Job:
-        agent.jobs.use(policy(which))
         own = ready[stream.name]
         return agent.submit(own.session, own.feed, deadline_ms=due_ms, on_late=stream.on_late)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
+from agent_sdk.errors import DroppedError
 from agent_sdk.scheduling.mixes import Stream, read_mix
+from agent_sdk.scheduling.outcome import Ended
 from benchmarks.mixes import __main__ as mixes
 from benchmarks.mixes import capacity, phones
 from benchmarks.profiles import find
@@ -29,7 +32,7 @@ def test_phones_are_replayed_under_every_policy(tmp_path: Path) -> None:
 def test_a_capacity_is_where_deadlines_begin_to_be_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest load that is kept is found by halving: of who keeps up to 1.5 that is 1.5."""
     monkeypatch.setattr(capacity, "at_load", lambda mix, load, *_, **__: load)
-    monkeypatch.setattr(capacity, "missed", lambda load: 0.0 if load <= 1.5 else 1.0)
+    monkeypatch.setattr(capacity, "kept", lambda load: load <= 1.5)
     mix = read_mix("a@10ms")
 
     def ask(stream: Stream, due_ms: float | None) -> Future[None]:
@@ -45,3 +48,27 @@ def test_decisions_are_judged_and_written(tmp_path: Path, monkeypatch: pytest.Mo
     mixes.main()
     rows = json.loads((tmp_path / "found.json").read_text())["rows"]
     assert [sorted(row) for row in rows] == [["measure", "must", "ok", "value"]] * 2
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_capacity_rests_on_what_counts(dropped: bool) -> None:
+    """Where every run is dropped nothing is kept, whatever ends the probe; where all end at once, the most is kept."""
+    mix = read_mix("a@20ms")
+
+    def ask(stream: Stream, due_ms: float | None) -> Future[None]:
+        run = Future[None]()
+        if dropped:
+            run.set_exception(DroppedError("too late"))
+        else:
+            run.set_result(None)
+        return run
+
+    most = capacity.PER_CORE * len(os.sched_getaffinity(0))
+    wanted = 0.0 if dropped else (capacity.LEAST * most) ** 0.5
+    assert capacity.capacity(mix, {"a": 20.0}, ask, 0.1, 1) == pytest.approx(wanted)
+
+
+def test_a_probe_without_deadlines_is_not_kept() -> None:
+    """Nothing is known of a load at which no run was due."""
+    assert not capacity.kept([Ended("s", 0.0, 0.0, 1.0, None)])
+    assert capacity.kept([Ended("s", 0.0, 0.0, 1.0, 2.0)])
