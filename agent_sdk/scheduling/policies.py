@@ -18,6 +18,8 @@ from agent_sdk.scheduling.request import Request
 from agent_sdk.scheduling.scheduler import Scheduler
 from agent_sdk.scheduling.sequence import Choice
 
+MARGIN: Final = 8
+"""A run that is to end later than a part of its length before its deadline may well miss it: one part in so many."""
 RECENT: Final = 10
 """Deadlines of a network count for others for so many times their own length."""
 
@@ -156,8 +158,16 @@ class LeastSlack(Policy):
 
 
 class _Option(NamedTuple):
-    """A whole network on one processor: the core time that nobody else can use meanwhile, when it ends, where."""
+    """A whole network on one processor.
 
+    Attributes:
+        harm: 0; 1 where it may well miss its deadline; 2 more where another that gives way to it misses its own.
+        cost: core time that nobody else can use meanwhile.
+        end_ns: when it ends.
+        processor: where.
+    """
+
+    harm: int
     cost: int
     end_ns: int
     processor: int
@@ -168,9 +178,9 @@ class EarliestDeadline(Policy):
 
     A whole network goes to the idle processor that takes least core time (its latency times the cores that it has, or
     that idle while another gives way to it) among those that make the deadline; where waiting for a busy one makes it
-    and no idle one does, that is kept for it. Who can make it nowhere goes behind all who can. What has no deadline
-    takes what ends it soonest. Nobody takes so much for so long that a network which has been asked for lately could
-    not make its deadline any more, where there is another way.
+    and no idle one does, or another that gives way would miss its own, that is kept for it. Who can make it nowhere
+    goes behind all who can. What has no deadline takes what ends it soonest. Nobody takes so much for so long that a
+    network which has been asked for lately could not make its deadline any more, where there is another way.
     """
 
     name = "earliest_deadline"
@@ -189,12 +199,17 @@ class EarliestDeadline(Policy):
     def _place(self, state: Scheduler, request: Request) -> bool:
         """Whether a request has been dealt with; False where it cannot make its deadline."""
         limit = 2 * NEVER if request.deadline_ns is None else request.deadline_ns
-        options = _options(state, request)
-        ending = sorted((one for one in options if one.end_ns <= limit), key=lambda one: one[1:])
+        options = _options(state, request, limit)
+        ending = sorted((one for one in options if one.end_ns <= limit), key=lambda one: (one.harm, *one[2:]))
         if request.deadline_ns is not None:
             ending.sort()
         idle = [one for one in ending if state.idle(request, one.processor)]
         chosen = next((one for one in idle if self._leaves_room(state, request, one)), idle[0] if idle else None)
+        if chosen is not None and chosen.harm > 1:  # better wait, where that is in time
+            end, processor = min((state.free_ns[where] + ns, where) for where, ns in request.network.wholes())
+            if end <= limit:
+                state.block(processor)
+                return True
         if chosen is not None:
             state.take(request, Choice(chosen.end_ns, request.network.units - 1, chosen.processor, None))
             return True
@@ -211,7 +226,8 @@ class EarliestDeadline(Policy):
         choice = state.kept(request, state.shortest(request))
         if choice is None:
             return
-        idle = sorted(one for one in _options(state, request) if state.idle(request, one.processor))
+        options = _options(state, request, NEVER)
+        idle = sorted(one for one in options if state.idle(request, one.processor) and one.harm < 2)
         if idle and not state.probes(request):
             state.take(request, Choice(idle[0].end_ns, request.network.units - 1, idle[0].processor, None))
         elif state.idle(request, choice.processor):
@@ -233,15 +249,17 @@ class EarliestDeadline(Policy):
         return True
 
 
-def _options(state: Scheduler, request: Request) -> list[_Option]:
+def _options(state: Scheduler, request: Request, limit_ns: int) -> list[_Option]:
     """Where the whole of a request can run; nothing once it has begun."""
     if request.unit:
         return []
     view = state.view(request)
-    return [
-        _Option(ns * view.over[processor].bit_count(), view.free_ns[processor] + ns, processor)
-        for processor, ns in request.network.wholes()
-    ]
+    found = []
+    for where, ns in request.network.wholes():
+        end = view.free_ns[where] + ns
+        harm = (end + ns // MARGIN > limit_ns) + 2 * (ns > view.spare_ns[where])
+        found.append(_Option(harm, ns * view.over[where].bit_count(), end, where))
+    return found
 
 
 POLICIES: Final[dict[str, type[Policy]]] = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -56,11 +56,13 @@ class View(NamedTuple):
         busy: resources that it cannot have now, as bits.
         free_ns: per processor when it is expected to be free.
         over: per processor the resources that nobody else computes on while it runs there, as bits.
+        spare_ns: per processor how long all can wait that give way there, and still make their deadlines.
     """
 
     busy: int
     free_ns: array[int]
     over: list[int]
+    spare_ns: array[int]
 
 
 class Chooses(Protocol):
@@ -107,6 +109,7 @@ class Scheduler:
         self.now_ns = 0
         self.free_ns = array("q", [0]) * len(self.masks)
         self._nobody = array("q", [0]) * len(self.masks)
+        self._endless = array("q", [NEVER]) * len(self.masks)
         self._shortest = Shortest()
         self._busy = self._blocked = 0
         self._number = 0
@@ -164,6 +167,8 @@ class Scheduler:
 
     def decide(self, now_ns: int) -> tuple[list[Dispatch], list[Request]]:
         """What starts now, and what is dropped."""
+        if not self.queue and not self.committed:
+            return [], []
         self.now_ns = now_ns
         self._busy = self._blocked = 0
         self._started, self._dropped = [], []
@@ -218,8 +223,11 @@ class Scheduler:
 
     def _in_flight(self, queue: list[Request]) -> list[Request]:
         """Without those whose network has as many runs under way as it may; a later run never passes an earlier one."""
-        under_way = Counter(one.request.network for one in (*self.running, *self.committed))
-        under_way.update(request.network for request in queue if request.unit)
+        under_way = defaultdict[Network, int](int)
+        for one in (*self.running, *self.committed):
+            under_way[one.request.network] += 1
+        for request in queue:
+            under_way[request.network] += request.unit > 0
         found = []
         for request in queue:
             if not request.unit:
@@ -234,22 +242,26 @@ class Scheduler:
     def view(self, request: Request) -> View:
         """The processors as they are for a request."""
         if not self._in_pieces:
-            return View(self._busy, self.free_ns, self.masks)
+            return View(self._busy, self.free_ns, self.masks, self._endless)
         if request not in self._views:
             key = self._key(request)
             busy, free, over = 0, array("q", [self.now_ns]) * len(self.masks), list(self.masks)
+            spare = self._endless[:]
             for one in self.running:
                 mask = self.masks[one.processor]
                 if one.border_ns and one.key > key and one.request.network is not request.network:
                     self._occupy(free, one.processor, self.now_ns + one.border_ns)
+                    deadline = one.request.deadline_ns
+                    waits = NEVER if deadline is None or deadline < one.end_ns else deadline - one.end_ns
                     for other in self.overlaps[one.processor]:
                         over[other] |= mask
+                        spare[other] = min(spare[other], waits)
                 else:
                     self._occupy(free, one.processor, one.end_ns)
                     busy |= mask
             for one in self.committed:
                 self._occupy(free, one.processor, one.end_ns)
-            self._views[request] = View(busy, free, over)
+            self._views[request] = View(busy, free, over, spare)
         return self._views[request]
 
     def idle(self, request: Request, processor: int) -> bool:
@@ -342,8 +354,3 @@ class Scheduler:
         for other in self.overlaps[processor]:
             if free[other] < until_ns:
                 free[other] = until_ns
-
-
-def runnable(network: Network) -> bool:
-    """Whether the processors together run all of a network."""
-    return Shortest()(network, 0, array("q", [0]) * network.processors, 0).end_ns < NEVER

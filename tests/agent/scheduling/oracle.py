@@ -265,9 +265,24 @@ class World:
                 return
             limit = BIG * 9 if run.deadline is None else run.deadline
             fits = [one for one in self._wholes(run) if one[1] <= limit and self._idle(run, one[2])]
-            fits.sort(key=lambda one: one if run.deadline is not None else one[1:])
+            fits.sort(
+                key=lambda one: (
+                    self._hurts(run, one[2]),
+                    self._tight(run, one, limit),
+                    *(one if run.deadline is not None else one[1:]),
+                )
+            )
             kind = [one for one in fits if self._considerate(run, one)] or fits
             end, last, where, _ = self._best(run, self._free(run), self.now)
+            if kind and self._hurts(run, kind[0][2]):
+                ends = {what[3]: self.ends[what] for what in (*self.running, *self.promised)}
+                patient = []
+                for _, _, other in self._wholes(run):
+                    there = [ends[one] for one in ends if self.sets[one] & self.sets[other]]
+                    patient.append((max([self.now, *there]) + self._takes((run, 0, last, other)), other))
+                if min(patient)[0] <= limit:
+                    self.blocked |= self.sets[min(patient)[1]]
+                    continue
             if kind:
                 self._take(run, self.nets[run.model][0] - 1, kind[0][2])
             elif end > limit:
@@ -280,11 +295,27 @@ class World:
             end, last, where, _ = self._best(run, self._free(run), self.now)
             if self._lost(run, end):
                 continue
-            idle = sorted(one for one in self._wholes(run) if self._idle(run, one[2]))
+            idle = [one for one in self._wholes(run) if self._idle(run, one[2]) and not self._hurts(run, one[2])]
+            idle.sort(key=lambda one: (self._tight(run, one, BIG), *one))
             if idle and not (run.on_late == "drop" and self.in_a_row.get(run.model, 0) >= 16):
                 self._take(run, self.nets[run.model][0] - 1, idle[0][2])
             elif self._idle(run, where):
                 self._take(run, last, where)
+
+    def _hurts(self, run, where):
+        """Whether one that gives way to a run there misses its deadline for that, which it would have made."""
+        for what in self.running:
+            there = self.sets[what[3]] & self.sets[where] and self._yields(what, run)
+            deadline = what[0].deadline
+            if there and deadline is not None:
+                end = self.ends[what]
+                if end <= deadline < end + self._takes((run, 0, self.nets[run.model][0] - 1, where)):
+                    return True
+        return False
+
+    def _tight(self, run, option, limit):
+        """Whether a run that takes an eighth longer misses its deadline."""
+        return option[1] + self._takes((run, 0, self.nets[run.model][0] - 1, option[2])) // 8 > limit
 
     def _wholes(self, run):
         units, table = self.nets[run.model]
