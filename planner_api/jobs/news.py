@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import structlog
@@ -117,17 +118,14 @@ class News(ABC):
     def end_waits(self) -> None:
         """Let all who watch look at once, and see that this process is stopping."""
         self.stopping.set()
-        for watchers in self._watchers.values():
-            for watcher in watchers:
-                watcher.set()
+        for watcher in chain.from_iterable(self._watchers.values()):
+            watcher.set()
 
     def _missed(self) -> None:
-        for listeners in self._listeners.values():
-            for listener in listeners:
-                listener(None, "")
-        for watchers in self._watchers.values():
-            for watcher in watchers:
-                watcher.set()
+        for listener in chain.from_iterable(self._listeners.values()):
+            listener(None, "")
+        for watcher in chain.from_iterable(self._watchers.values()):
+            watcher.set()
 
 
 class SqliteNews(News):

@@ -229,12 +229,6 @@ async def devices_and_claims(
     return [(row[0], row[1]) for row in await session.execute(query)]
 
 
-async def labels(session: AsyncSession, device_id: str) -> Mapping[str, str]:
-    """The labels of a device."""
-    found = await session.scalar(select(DeviceRow.labels).where(DeviceRow.id == device_id))
-    return found or {}
-
-
 async def ready_by_themselves(session: AsyncSession) -> Sequence[str]:
     """Models whose plans are released by the planner, have held versions, and none that is still being solved."""
     busy = or_(PlanRow.release_id.is_not(None), exists().where(JobRow.key == PlanRow.id))

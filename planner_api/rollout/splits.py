@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from cachetools import LRUCache
-
 from hope_schema import GroupSelector
 from planner_api.db.engine import Database
-from planner_api.db.tables import ReleasePartRow, ReleaseRow
+from planner_api.db.tables import DeviceRow, ReleasePartRow, ReleaseRow
 from planner_api.devices.groups.choice import position, takes
-from planner_api.devices.repository import soc_of
 from planner_api.plans.cache import PlanCache
 from planner_api.rollout import repository
 
 LATELY = timedelta(minutes=5)
 """How long after its end a release is still looked for, by a process that may have lost its database meanwhile."""
-MAX_LABELLED = 100_000
-"""Devices whose labels are remembered."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,6 @@ class Splits:
         self._database = database
         self._cache = cache
         self._known: dict[str, int] = {}
-        self._labels: LRUCache[str, dict[str, str]] = LRUCache(MAX_LABELLED)
         self.plans: dict[str, Split] = {}
         self.aliases: dict[tuple[str, str], Split] = {}
 
@@ -60,7 +54,6 @@ class Splits:
         # NOTE: a release may have ended, or begun, unseen: of whatever differs nothing remembered is served on.
         for plan_id in before | {part.plan_id for part in parts if part.plan_id is not None}:
             self._cache.forget(plan_id)
-        self._labels.clear()
         self._known = revisions
 
     def _take_in(self, rows: Iterable[ReleaseRow], parts: Iterable[ReleasePartRow]) -> None:
@@ -90,19 +83,14 @@ class Splits:
         """Return the version that a device gets; one that does not say who it is gets the version before."""
         if device_id is None or position(device_id, split.release_id) >= split.share:
             return split.before
-        labels = await self._labels_of(device_id) if split.selector.labels else {}
+        labels: Mapping[str, str] = {}
         soc = split.soc
-        if split.selector.socs and soc is None:
+        if split.selector.labels or (split.selector.socs and soc is None):
             async with self._database.read() as session:
-                soc = await soc_of(session, device_id)
+                device = await session.get(DeviceRow, device_id)
+            if device is not None:
+                labels, soc = device.labels or {}, soc or device.soc
         return split.after if takes(split.selector, split.group, device_id, soc or "", labels) else split.before
-
-    async def _labels_of(self, device_id: str) -> dict[str, str]:
-        found = self._labels.get(device_id)
-        if found is None:
-            async with self._database.read() as session:
-                found = self._labels[device_id] = dict(await repository.labels(session, device_id))
-        return found
 
 
 def _split(row: ReleaseRow, before: int, after: int, soc: str | None = None) -> Split:
