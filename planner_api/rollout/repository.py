@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
@@ -12,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import Page, chunks, page
 from planner_api.db.tables import (
-    DeviceRow,
     JobRow,
     ModelAliasRow,
     ModelRow,
@@ -135,12 +133,6 @@ async def count_by_state(session: AsyncSession) -> dict[str, int]:
     return dict.fromkeys(ACTIVE, 0) | {row[0]: row[1] for row in await session.execute(query)}
 
 
-async def recent(session: AsyncSession, since: datetime) -> Sequence[ReleaseRow]:
-    """Releases that are under way or ended after a moment."""
-    lately = or_(ReleaseRow.state.in_(ACTIVE), ReleaseRow.ended_at >= since)
-    return (await session.scalars(select(ReleaseRow).where(lately))).all()
-
-
 async def parts(
     session: AsyncSession, release_ids: Sequence[str], *, after: str = "", limit: int | None = None
 ) -> Sequence[ReleasePartRow]:
@@ -205,28 +197,6 @@ async def forget_devices(session: WriteSession, release_id: str) -> None:
 async def claims(session: AsyncSession, release_id: str) -> Sequence[ReleaseClaimRow]:
     """What the devices of claims that hold fewer than half of them say of a release under way."""
     return (await session.scalars(select(ReleaseClaimRow).where(ReleaseClaimRow.release_id == release_id))).all()
-
-
-def _in_release(
-    conditions: Sequence[ColumnElement[bool]], socs: Collection[str], since: datetime
-) -> list[ColumnElement[bool]]:
-    return [*conditions, DeviceRow.last_seen_at >= since, DeviceRow.soc.in_(socs)]
-
-
-async def devices_by_claim(
-    session: AsyncSession, conditions: Sequence[ColumnElement[bool]], socs: Collection[str], since: datetime
-) -> dict[int | None, int]:
-    """Devices of some SoCs seen since then, per claim that they enrolled with."""
-    query = select(DeviceRow.claim_id, func.count()).where(*_in_release(conditions, socs, since))
-    return {row[0]: row[1] for row in await session.execute(query.group_by(DeviceRow.claim_id))}
-
-
-async def devices_and_claims(
-    session: AsyncSession, conditions: Sequence[ColumnElement[bool]], socs: Collection[str], since: datetime
-) -> Sequence[tuple[str, int | None]]:
-    """Each of these devices, with its claim."""
-    query = select(DeviceRow.id, DeviceRow.claim_id).where(*_in_release(conditions, socs, since))
-    return [(row[0], row[1]) for row in await session.execute(query)]
 
 
 async def ready_by_themselves(session: AsyncSession) -> Sequence[str]:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from sqlalchemy import or_, select
+
 from hope_schema import GroupSelector
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow, ReleasePartRow, ReleaseRow
@@ -44,7 +46,8 @@ class Splits:
     async def look(self) -> None:
         """Take in what changed."""
         async with self._database.read() as session:
-            rows = await repository.recent(session, datetime.now(UTC) - LATELY)
+            lately = or_(ReleaseRow.state.in_(repository.ACTIVE), ReleaseRow.ended_at >= datetime.now(UTC) - LATELY)
+            rows = (await session.scalars(select(ReleaseRow).where(lately))).all()
             revisions = {row.id: row.revision for row in rows}
             if revisions == self._known:
                 return

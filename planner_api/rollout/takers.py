@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import GroupSelector
+from planner_api.db.tables import DeviceRow
 from planner_api.devices.groups.choice import position
 from planner_api.devices.groups.service import chosen
-from planner_api.rollout import repository
 
 COUNTED = 20_000
 """Of more devices a stage takes its share, as exactly as matters; of fewer each one is looked at."""
@@ -36,8 +37,9 @@ async def count_takers(
     since: datetime,
 ) -> Takers:
     """Count the devices of some SoCs, seen since then, that a group and each stage take."""
-    wanted = chosen(selector), socs, since
-    by_claim = await repository.devices_by_claim(session, *wanted)
+    wanted = *chosen(selector), DeviceRow.last_seen_at >= since, DeviceRow.soc.in_(socs)
+    counts = select(DeviceRow.claim_id, func.count()).where(*wanted).group_by(DeviceRow.claim_id)
+    by_claim: dict[int | None, int] = {row[0]: row[1] for row in await session.execute(counts)}
     total = sum(by_claim.values())
     if total > COUNTED:
         staged = {
@@ -47,7 +49,7 @@ async def count_takers(
     else:
         taken = [
             (position(device_id, release_id), claim)
-            for device_id, claim in await repository.devices_and_claims(session, *wanted)
+            for device_id, claim in await session.execute(select(DeviceRow.id, DeviceRow.claim_id).where(*wanted))
             if selector.share >= 1.0 or position(device_id, group or "") < selector.share
         ]
         total = len(taken)
