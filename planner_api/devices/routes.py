@@ -81,22 +81,13 @@ async def list_devices(
     return await service.list_devices(database, soc=soc, group=group, after=after, limit=limit)
 
 
-@router.put(
-    "/devices/{device_id}/report",
-    status_code=204,
-    response_description="Kept.",
-    responses=problems(404),
-)
+@router.put("/devices/{device_id}/report", status_code=204, response_description="Kept.", responses=problems(404))
 async def store_report(request: Request, device_id: DeviceId, message: DeviceReport) -> None:
     """Report versions, and measured against predicted times; the newest report stands."""
     await request.app.state.planner.reports.add(device_id, message)
 
 
-@router.put(
-    "/devices/{device_id}/description",
-    response_description="The device.",
-    responses=problems(404),
-)
+@router.put("/devices/{device_id}/description", response_description="The device.", responses=problems(404))
 async def describe_device(request: Request, device_id: DeviceId, message: DeviceDescription) -> Device:
     """Say what people call a device, and the labels that groups choose by."""
     return await service.describe(request.app.state.planner.database, device_id, message, actor_of(request.scope))

@@ -125,8 +125,7 @@ async def list_claims(database: Database, *, before: int | None, limit: int) -> 
     async with database.read() as session:
         rows = await repository.list_claims(session, before=before, limit=limit)
     claims = messages_of(
-        rows,
-        lambda row: message_of(Claim, row, state=_state(row.revoked_at, row.expires_at, spent=row.uses_left == 0)),
+        rows, lambda row: message_of(Claim, row, state=_state(row.revoked_at, row.expires_at, spent=row.uses_left == 0))
     )
     return ClaimPage(claims=claims, next=rows.next(lambda row: row.id))
 

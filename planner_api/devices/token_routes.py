@@ -33,11 +33,7 @@ async def list_tokens(
     return await service.list_tokens(database, scope, before=before, limit=limit)
 
 
-@router.post(
-    "/tokens",
-    status_code=201,
-    response_description="The token, shown this once.",
-)
+@router.post("/tokens", status_code=201, response_description="The token, shown this once.")
 async def create_token(request: Request, message: NewToken) -> IssuedToken:
     """Make a token of an admin, or of a viewer."""
     return await service.issue(
@@ -63,11 +59,7 @@ async def list_claims(request: Request, before: Before = None, limit: Limit = 10
     return await service.list_claims(request.app.state.planner.database, before=before, limit=limit)
 
 
-@router.post(
-    "/claims",
-    status_code=201,
-    response_description="The claim, shown this once.",
-)
+@router.post("/claims", status_code=201, response_description="The claim, shown this once.")
 async def create_claim(request: Request, message: NewClaim) -> IssuedToken:
     """Make a claim, which devices exchange for tokens of their own."""
     return await service.issue(

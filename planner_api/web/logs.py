@@ -66,8 +66,7 @@ def configure(settings: Settings) -> None:
     )
     handler = logging.StreamHandler(sys.stderr)
     formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
     )
     handler.setFormatter(formatter)
     root = logging.getLogger()

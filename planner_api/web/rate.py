@@ -78,10 +78,7 @@ class AddressLimit:
     """
 
     def __init__(self, rate: float, burst: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limits = (
-            RateLimit(rate, burst, clock=clock),
-            RateLimit(NETWORK * rate, NETWORK * burst, clock=clock),
-        )
+        self._limits = (RateLimit(rate, burst, clock=clock), RateLimit(NETWORK * rate, NETWORK * burst, clock=clock))
 
     def hit(self, address: str) -> float:
         """Count one request; 0 when it is allowed, else the seconds until it would be, and it is not counted."""

@@ -35,8 +35,7 @@ async def read_audit(
 
 @router.get("/audit/proof", response_description="It stands as it was written.", responses=problems(409))
 async def verify_audit(
-    request: Request,
-    head: Annotated[Digest | None, Query(description="A head that was written down before")] = None,
+    request: Request, head: Annotated[Digest | None, Query(description="A head that was written down before")] = None
 ) -> AuditProof:
     """Check that nobody changed, removed or put in an entry."""
     return await service.verify(request.app.state.planner.database, head)
