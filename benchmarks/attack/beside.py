@@ -63,7 +63,7 @@ class Scene:
     async def beside(self, name: str, attack: Callable[[], Attack], seconds: float) -> list[Row]:
         """Honest answers alone and beside an attack, in turn, and the memory that it took and keeps.
 
-        Whatever else this machine does meets both alike: the middle of the rounds' ratios counts.
+        For as long, so that whatever else this machine does meets both alike: the middle of the rounds' ratios counts.
         """
         alone: dict[str, list[float]] = {kind: [] for kind in self.honest}
         beside: dict[str, list[float]] = {kind: [] for kind in self.honest}
@@ -71,7 +71,7 @@ class Scene:
         self.server.reset_peak()
         for _ in range(ROUNDS):
             for kind in self.honest:
-                alone[kind].append(await self.p99_ms(kind, seconds / ROUNDS / 4))
+                alone[kind].append(await self.p99_ms(kind, seconds / ROUNDS))
             async with attack():
                 for kind in self.honest:
                     beside[kind].append(await self.p99_ms(kind, seconds / ROUNDS))

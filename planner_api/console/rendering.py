@@ -136,7 +136,7 @@ def segment(name: str) -> str:
 
 def section(request: Request) -> str:
     """The section that a page belongs to; the first one where it belongs to none."""
-    first = "/".join(request.url.path.split("/")[2:3])
+    first = "/".join(request.scope["path"].split("/")[2:3])
     path = WITHIN.get(f"/{first}", f"/{first}")
     return path if path in SECTIONS else ""
 
