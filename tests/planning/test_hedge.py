@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import fmean
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from planner_api.planning.auto import solve as auto
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.single import singles
 from planner_api.planning.judge.checker import check
-from planner_api.planning.judge.simulator import Schedule, simulate
+from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.problem import Machine, Problem
 from tests.planning.drawn import draw
 
@@ -50,8 +49,11 @@ def test_a_gain_that_hangs_on_a_doubtful_prediction_is_not_taken(spread: float, 
 
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=25, deadline=None)
-def test_hedged_plans_are_best_in_the_mean_of_the_cases(seed: int) -> None:
-    """Legal, timed by the figures as predicted, and in the mean no worse than the plan that believes them."""
+def test_what_a_hedged_plan_may_lose_is_bounded(seed: int) -> None:
+    """Where all but the best processor are slower by two deviations it is a fifth worse than that one at most.
+
+    It is legal, timed by the figures as predicted, and where the plan that believes them is bounded it is that plan.
+    """
     random = np.random.default_rng(seed)
     problem = draw(seed, 12, most_processors=2, plain=True)
     trusting = auto(problem, Budget(rounds=3)).schedule
@@ -62,11 +64,8 @@ def test_hedged_plans_are_best_in_the_mean_of_the_cases(seed: int) -> None:
     check(problem, found)
     best = min(alone, key=lambda p: alone[p].value_us)
     same = (problem.latency_us == problem.latency_us[:, [best]]).all(axis=0)
-    one = np.where(same, spread, 0.0)
-    factors = np.exp([np.zeros_like(one), one, spread - one, 2 * one, 2 * (spread - one)])
-    cases = [replace(problem, latency_us=problem.latency_us * factor) for factor in factors]
-
-    def mean(schedule: Schedule) -> float:
-        return fmean(simulate(case, schedule.assignment, schedule.sequence).value_us for case in cases)
-
-    assert mean(found) <= min(mean(trusting), mean(alone[best])) * (1 + 1e-9)
+    worst = replace(problem, latency_us=problem.latency_us * np.exp(2 * np.where(same, 0.0, spread)))
+    ours, theirs = (simulate(worst, plan.assignment, plan.sequence).value_us for plan in (found, trusting))
+    assert ours <= 1.2 * alone[best].value_us * (1 + 1e-9)
+    if theirs <= 1.2 * alone[best].value_us:
+        assert found == trusting
