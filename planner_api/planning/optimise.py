@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planner_api.planning.auto import clipped, settled
+from planner_api.planning.auto import clipped, settled, start
 from planner_api.planning.bound import lower_bound, quick_bound
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.listing import list_order
@@ -17,8 +17,6 @@ from planner_api.planning.problem.feasible import any_placement, prune
 
 BOUND_SHARE = 0.3
 """Part of the budget that the lower bound may take before a method that proves nothing itself starts."""
-FIRST_AID = ("greedy", "finish", "heft", "dmdar")
-"""What is tried, in this order, when the method asked for fails."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
     except UnknownMethod:
         raise
     except (PlanningError, RuntimeError, MemoryError, OSError) as error:
-        solution = _first_aid(problem, name, budget, alone, str(error))
+        solution = _first_aid(problem, name, budget, str(error))
     for schedule in alone.values():
         if schedule.value_us < solution.schedule.value_us:
             check(problem, schedule)
@@ -65,20 +63,14 @@ def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
     return Outcome(solution, clipped(bound, solution), alone)
 
 
-def _first_aid(problem: Problem, name: str, budget: Budget, alone: dict[int, Schedule], cause: str) -> Solution:
-    """The best plan in hand where a method failed."""
-    candidates = [Solution(plan, "single") for plan in alone.values()]
-    for other in FIRST_AID:
-        try:
-            solution = solve(problem, other, Budget(0.0, budget.rounds, budget.seed))
-            check(problem, solution.schedule)
-            candidates.append(solution)
-        except PlanningError:  # one that fails leaves the others; if all do, a complete search has the last word
-            continue
-    if not candidates:
+def _first_aid(problem: Problem, name: str, budget: Budget, cause: str) -> Solution:
+    """The best plan in hand where a method failed; if constructive methods fail as well a search has the last word."""
+    try:
+        best = start(problem, Budget(0.0, budget.rounds, budget.seed))
+    except PlanningError:
         placement = any_placement(problem)
-        candidates = [Solution(simulate(problem, placement, list_order(problem, placement)), "any")]
-    best = min(candidates, key=lambda solution: solution.schedule.value_us)
+        best = Solution(simulate(problem, placement, list_order(problem, placement)), "any")
+    check(problem, best.schedule)
     note = f"{name} failed ({cause}); this is the best plan in hand"
     return replace(best, method=_instead(name, best.method), notes=(*best.notes, note))
 

@@ -85,22 +85,9 @@ class _Program(Rows):
         n = len(lists.latency)
         self.begins = _busiest([op for op in range(n) if len(lists.after[op]) > 1], lists.after)
         self.ends = _busiest([op for op in range(n) if len(lists.before[op]) > 1], lists.before)
-        below = np.zeros((n, len(self.begins)), dtype=bool)
-        own = {op: k for k, op in enumerate(self.begins)}
-        for op in lists.order:
-            for earlier in lists.before[op]:
-                below[op] |= below[earlier]
-                if earlier in own:
-                    below[op, own[earlier]] = True
-        above = np.zeros((n, len(self.ends)), dtype=bool)
-        own = {op: k for k, op in enumerate(self.ends)}
-        for op in reversed(lists.order):
-            for later in lists.after[op]:
-                above[op] |= above[later]
-                if later in own:
-                    above[op, own[later]] = True
-        self.below: BoolArray = below
-        self.above: BoolArray = above
+        self.below: BoolArray = _passed(lists.order, lists.before, self.begins)
+        self.above: BoolArray = _passed(lists.order[::-1], lists.after, self.ends)
+        below, above = self.below, self.above
         self.linked: BoolArray = below[self.ends].T if self.begins and self.ends else np.zeros((0, 0), dtype=bool)
         inside: list[int] = sorted({tensor for tensor, _ in self.moves})
         self.tensors: IntArray = np.array(inside, dtype=np.int64)
@@ -220,6 +207,18 @@ class _Program(Rows):
             columns += [self.move_column[moved, place]]
             values += [-self.move_cost[group][moved, place]]
         return np.concatenate(columns), np.concatenate(values)
+
+
+def _passed(order: list[int], before: list[list[int]], hubs: list[int]) -> BoolArray:
+    """(n, hubs) which hubs lie on a way to each op."""
+    found = np.zeros((len(order), len(hubs)), dtype=bool)
+    own = {op: k for k, op in enumerate(hubs)}
+    for op in order:
+        for earlier in before[op]:
+            found[op] |= found[earlier]
+            if earlier in own:
+                found[op, own[earlier]] = True
+    return found
 
 
 def _factors(below: BoolArray, above: BoolArray) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

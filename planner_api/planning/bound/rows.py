@@ -145,7 +145,7 @@ class Rows:
         waits for the ``further`` ones as well, unless it is an output, which goes its own way.
         """
         lists, machine = self.lists, self.problem.machine
-        hops, owner = machine.hops, np.zeros(len(machine.places)) if machine.owner is None else machine.owner
+        hops, owner = machine.hops, machine.owners
         costly = len(lists.latency) <= MOST_OPS_WITH_MOVES
         for tensor, producer in enumerate(lists.producer):
             readers = lists.readers[tensor]

@@ -24,8 +24,7 @@ WAYS = ("single", "heft", "grain", "greedy")
 def solve(problem: Problem, budget: Budget) -> Solution:
     """The best plan of one host, whichever that is; scored by the simulator."""
     machine = problem.machine
-    owner = np.zeros(len(machine.places), dtype=np.int64) if machine.owner is None else machine.owner
-    hosts = owner[machine.place]
+    hosts = machine.owners[machine.place]
     found = []
     for host in np.unique(hosts).tolist():
         latency = np.where(hosts == host, problem.latency_us, np.inf)

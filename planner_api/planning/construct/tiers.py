@@ -67,7 +67,7 @@ class Tiers:
 def tiers_of(problem: Problem) -> Tiers:
     """The hosts of a problem as tiers."""
     machine = problem.machine
-    owner = np.zeros(len(machine.places), dtype=np.int64) if machine.owner is None else machine.owner
+    owner = machine.owners
     hosts = owner[machine.place]
     known = np.isfinite(problem.latency_us)
     total = np.where(known, problem.latency_us, 0.0).sum(axis=0)

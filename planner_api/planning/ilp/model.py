@@ -53,15 +53,13 @@ class Window:
 
     def _paths(self) -> None:
         """Transitive closure within the window."""
-        self.earlier: list[set[int]] = []
-        for op in self.ops:
-            above: set[int] = set()
-            for producer in self.lists.before[op]:
-                if producer in self.index:
-                    i = self.index[producer]
-                    above |= self.earlier[i] | {i}
-            self.earlier.append(above)
-        self.later: list[set[int]] = [{k for k in range(self.m) if i in self.earlier[k]} for i in range(self.m)]
+        paths = nx.DiGraph()
+        paths.add_nodes_from(range(self.m))
+        paths.add_edges_from(
+            (self.index[one], i) for i, op in enumerate(self.ops) for one in self.lists.before[op] if one in self.index
+        )
+        self.earlier: list[set[int]] = [nx.ancestors(paths, i) for i in range(self.m)]
+        self.later: list[set[int]] = [nx.descendants(paths, i) for i in range(self.m)]
 
     def _times(self) -> None:
         """Earliest start and latest finish of every op: what makes the big-Ms small."""

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError
+from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError, check_shapes
 
 HOST = "host"
 """The place where graph inputs start and outputs must end."""
@@ -56,24 +56,18 @@ class Machine:
         p, places = len(self.processors), len(self.places)
         if p == 0:
             raise PlanningError("there is no processor to plan for")
-        shapes = {
-            "uses": (p, self.uses.shape[-1]),
-            "place": (p,),
-            "busy": (places, places),
-            "launch_us": (p,),
-            "end_us": (p,),
-            "slowdown": (p,),
-            "memory": (p,),
-            "hop": (places, places),
-            "owner": (places,),
-        }
-        for name, shape in shapes.items():
-            array = getattr(self, name)
-            if array is None:
-                continue
-            if array.shape != shape:
-                raise PlanningError(f"{name} has shape {array.shape}, expected {shape}")
-            array.setflags(write=False)
+        check_shapes(
+            self,
+            uses=(p, self.uses.shape[-1]),
+            place=(p,),
+            busy=(places, places),
+            launch_us=(p,),
+            end_us=(p,),
+            slowdown=(p,),
+            memory=(p,),
+            hop=(places, places),
+            owner=(places,),
+        )
         if HOST not in self.places or len(set(self.places)) != places:
             raise PlanningError(f"places must be different and one of them '{HOST}': {', '.join(self.places)}")
         if not self.uses.any(axis=1).all():
@@ -113,6 +107,11 @@ class Machine:
         return self.places.index(HOST)
 
     @cached_property
+    def owners(self) -> IntArray:
+        """``owner`` where there are several hosts or not."""
+        return np.zeros(len(self.places), dtype=np.int64) if self.owner is None else self.owner
+
+    @cached_property
     def hops(self) -> IntArray:
         """``hop`` where there are several channels on a way or not."""
         n = len(self.places)
@@ -132,27 +131,29 @@ class Machine:
         if self.hop is None:
             return cost_us
         total = cost_us.copy()
-        for source, target in np.argwhere(self.hop != np.arange(len(self.places))[:, None]).tolist():
-            if source != target:
-                total[..., source, target] = sum(cost_us[..., a, b] for a, b in self.way(source, target))
+        for source, target in self._detours:
+            total[..., source, target] = sum(cost_us[..., a, b] for a, b in self.way(source, target))
         return total
 
     @cached_property
     def carried(self) -> BoolArray:
         """(L, L) True where a queue is on the way from place to place."""
         found = self.busy >= 0
-        if self.hop is not None:
-            for source, target in np.argwhere(self.hop != np.arange(len(self.places))[:, None]).tolist():
-                found[source, target] = any(self.busy[a, b] >= 0 for a, b in self.way(source, target))
+        for source, target in self._detours:
+            found[source, target] = any(self.busy[a, b] >= 0 for a, b in self.way(source, target))
         return found
 
     @cached_property
     def most_hops(self) -> int:
         """The most channels on any way."""
-        if self.hop is None:
-            return 1
-        n = range(len(self.places))
-        return max(len(self.way(source, target)) for source in n for target in n)
+        return max((len(self.way(source, target)) for source, target in self._detours), default=1)
+
+    @cached_property
+    def _detours(self) -> list[list[int]]:
+        """The pairs of places that no channel joins."""
+        n = len(self.places)
+        found: list[list[int]] = np.argwhere((self.hops != np.arange(n)[:, None]) & ~np.eye(n, dtype=bool)).tolist()
+        return found
 
     @cached_property
     def lag_us(self) -> FloatArray:

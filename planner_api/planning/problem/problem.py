@@ -11,7 +11,7 @@ import networkx as nx
 import numpy as np
 
 from hope_schema import Objective
-from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError
+from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError, check_shapes, wrong
 from planner_api.planning.problem.choices import Choices, Cutter
 from planner_api.planning.problem.machine import Machine
 
@@ -136,21 +136,16 @@ class Problem:
         n, p, t, places = len(self.ops), len(self.processors), len(self.tensors), len(self.machine.places)
         if n == 0:
             raise PlanningError("the graph has no ops")
-        shapes = {
-            "latency_us": (n, p),
-            "producer": (t,),
-            "is_output": (t,),
-            "transfer_us": (t, places, places),
-            "share": (n, p),
-            "job": (n,),
-            "in_parts": (n, p),
-        }
-        for name, shape in shapes.items():
-            array = getattr(self, name)
-            if array is not None:
-                if array.shape != shape:
-                    raise PlanningError(f"{name} has shape {array.shape}, expected {shape}")
-                array.setflags(write=False)
+        check_shapes(
+            self,
+            latency_us=(n, p),
+            producer=(t,),
+            is_output=(t,),
+            transfer_us=(t, places, places),
+            share=(n, p),
+            job=(n,),
+            in_parts=(n, p),
+        )
         if len(self.reads) != n:
             raise PlanningError(f"reads lists {len(self.reads)} ops, expected {n}")
         self._check_figures()
@@ -158,37 +153,24 @@ class Problem:
         self._check_graph()
 
     def _check_figures(self) -> None:
-        bad = ~(self.latency_us >= 0)
-        if bad.any():
-            op, processor = (int(i) for i in np.argwhere(bad)[0])
-            raise PlanningError(
-                f"latency of op '{self.ops[op]}' on '{self.processors[processor]}' is {self.latency_us[op, processor]}"
-            )
-        nowhere = ~np.isfinite(self.latency_us).any(axis=1)
-        if nowhere.any():
-            raise PlanningError(f"no processor supports op '{self.ops[int(np.argmax(nowhere))]}'")
-        bad = ~(self.transfer_us >= 0)
-        if bad.any():
-            tensor, source, target = (int(i) for i in np.argwhere(bad)[0])
-            places = self.machine.places
-            raise PlanningError(
-                f"transfer of tensor '{self.tensors[tensor]}' from '{places[source]}' to '{places[target]}' "
-                f"is {self.transfer_us[tensor, source, target]}"
-            )
+        ops, processors, places = self.ops, self.processors, self.machine.places
+        for op, p in wrong(self.latency_us >= 0):
+            raise PlanningError(f"latency of op '{ops[op]}' on '{processors[p]}' is {self.latency_us[op, p]}")
+        for (op,) in wrong(self.latency_us.min(axis=1) < math.inf):
+            raise PlanningError(f"no processor supports op '{ops[op]}'")
+        for tensor, a, b in wrong(self.transfer_us >= 0):
+            name, us = self.tensors[tensor], self.transfer_us[tensor, a, b]
+            raise PlanningError(f"transfer of tensor '{name}' from '{places[a]}' to '{places[b]}' is {us}")
         if (np.einsum("tpp->tp", self.transfer_us) != 0).any():
             raise PlanningError("a transfer from a place to itself must cost nothing")
-        self._check_ways()
-        if self.share is not None and not ((self.share > 0) & (self.share <= 1)).all():
-            op, processor = (int(i) for i in np.argwhere(~((self.share > 0) & (self.share <= 1)))[0])
-            raise PlanningError(
-                f"share of op '{self.ops[op]}' on '{self.processors[processor]}' is {self.share[op, processor]}: "
-                f"it must lie in (0, 1]"
-            )
-
-    def _check_ways(self) -> None:
         total = self.machine.along(self.transfer_us)
         if total is not self.transfer_us and not np.allclose(total, self.transfer_us):
             raise PlanningError("a move over several channels must cost what these cost together")
+        share = np.ones(1) if self.share is None else self.share
+        for op, p in wrong((share > 0) & (share <= 1)):
+            raise PlanningError(
+                f"share of op '{ops[op]}' on '{processors[p]}' is {share[op, p]}: it must lie in (0, 1]"
+            )
 
     def _check_jobs(self) -> None:
         if not self.jobs or (self.job is not None and (self.job.min() < 0 or self.job.max() >= len(self.jobs))):

@@ -13,7 +13,6 @@ from planner_api.planning.budget import Budget
 from planner_api.planning.judge.arrays import arrays, state, tails
 from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.judge.ways import HOME
-from planner_api.planning.native import Struct
 from planner_api.planning.problem import IntArray, Problem
 from planner_api.planning.search.annealing import Kernels, Survey
 
@@ -46,6 +45,7 @@ class Search:
     Attributes:
         value_us: what is minimised, of the best schedule met: its makespan, or its lateness.
         rounds: turns of annealing so far.
+        state, kernels: the best plan, as the kernels see it, and what works on it.
     """
 
     def __init__(self, problem: Problem, schedule: Schedule, seed: int, near: Collection[int] = ()) -> None:
@@ -57,9 +57,9 @@ class Search:
         self._survey = Survey(self._arrays)
         self._random = np.random.default_rng(seed)
         self._states = self._random.integers(1, 2**63, size=(2, 1), dtype=np.uint64)
-        self._state = state(problem, schedule.assignment, schedule.sequence)
-        self._spare = state(problem, schedule.assignment, schedule.sequence)
-        self._lanes = [Kernels(self._arrays, each) for each in (self._state, self._spare)]
+        self.state, self._spare = (state(problem, schedule.assignment, schedule.sequence) for _ in range(2))
+        self._lanes = [Kernels(self._arrays, each) for each in (self.state, self._spare)]
+        self.kernels = self._lanes[0]
         # Two jobs' microseconds may count differently: what is due is shifted so that the kernels need no weights.
         self._shifts = problem.objective == "lateness"
         # Who stands late in the sequence slows nobody: only in the order of starts is a schedule charged in full.
@@ -74,19 +74,9 @@ class Search:
         several = len(self.problem.ops) > 1 or self._arrays.cuttable
         return several and self._hot > 0 and not alone
 
-    @property
-    def kernels(self) -> Kernels:
-        """What works on the best plan."""
-        return self._lanes[0]
-
-    @property
-    def state(self) -> Struct:
-        """The best plan, as the kernels see it."""
-        return self._state
-
     def schedule(self) -> Schedule:
         """The best plan of whole ops, timed by the simulator."""
-        return simulate(self.problem, self._state.mode[:, 0, HOME].tolist(), self._state.sequence.tolist())
+        return simulate(self.problem, self.state.mode[:, 0, HOME].tolist(), self.state.sequence.tolist())
 
     def round(self, moves: int = MOVES, pool: Executor | None = None) -> tuple[float, ...]:
         """Anneal a window, or two that do not touch (in a large problem); the schedule never gets worse.
@@ -98,7 +88,7 @@ class Search:
         Returns:
             The best value as each window sees it (the schedule's own is timed anew).
         """
-        s = self._state
+        s = self.state
         best = self.value_us, s.mode.copy(), s.sequence.copy()
         # Windows are stretches of time: a stable sort by start keeps the order topological and, where ops take their
         # resources whole and no queue carries moves, every time as it is.
@@ -138,7 +128,7 @@ class Search:
     def _window(self, first: int, last: int) -> tuple[int, int]:
         width = min(last - first, int(self._random.integers(*self._widths, endpoint=True)))
         if self._near:
-            middle = int(self._state.position[self._random.choice(self._near)])
+            middle = int(self.state.position[self._random.choice(self._near)])
             low = min(max(first, middle - int(self._random.integers(width))), last - width)
         else:
             low = int(self._random.integers(first, last - width, endpoint=True))
@@ -161,7 +151,7 @@ class Search:
                 self._by_start()
                 value = self._evaluate()
             if value < best[0]:
-                best = value, self._state.mode.copy(), self._state.sequence.copy()
+                best = value, self.state.mode.copy(), self.state.sequence.copy()
         self._set(*best[1:])
         self.value_us = self._evaluate()
 
@@ -186,17 +176,17 @@ class Search:
 
     def _by_start(self) -> None:
         """Put the ops in the order in which they start."""
-        s = self._state
+        s = self.state
         self._set(s.mode, s.sequence[np.argsort(s.start[s.sequence], kind="stable")])
 
     def _set(self, mode: IntArray, sequence: IntArray) -> None:
-        self._state.mode[:], self._state.sequence[:] = mode, sequence
+        self.state.mode[:], self.state.sequence[:] = mode, sequence
 
     def _evaluate(self) -> float:
         value = self.kernels.evaluate()
         if not self._shifts:
             return value
-        return float((self.problem.weight * (self._state.done - self.problem.due_us)).max())
+        return float((self.problem.weight * (self.state.done - self.problem.due_us)).max())
 
     def _shift(self) -> None:
         """With ``due + value / weight`` as due, any schedule that is nowhere late is better than the present one."""
