@@ -23,7 +23,8 @@ from typing_extensions import override
 
 from agent_sdk.binding import IOBinding
 from agent_sdk.errors import HopeError
-from agent_sdk.model.ports import ModelMetadata, NodeArg
+from agent_sdk.model.ports import ModelMetadata as ModelMetadata
+from agent_sdk.model.ports import NodeArg as NodeArg
 from agent_sdk.session import Session
 from agent_sdk.shared import AGENTS, close_behind
 
@@ -120,25 +121,6 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]  # t
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
         return getattr(planned.plain, name)
 
-    # What it takes and gives
-
-    @override
-    def get_inputs(self) -> list[NodeArg]:
-        return super().get_inputs() if self.planned is None else self.planned.get_inputs()
-
-    @override
-    def get_outputs(self) -> list[NodeArg]:
-        return super().get_outputs() if self.planned is None else self.planned.get_outputs()
-
-    @override
-    def get_overridable_initializers(self) -> list[NodeArg]:
-        planned = self.planned
-        return super().get_overridable_initializers() if planned is None else planned.get_overridable_initializers()
-
-    @override
-    def get_modelmeta(self) -> ModelMetadata:
-        return super().get_modelmeta() if self.planned is None else self.planned.get_modelmeta()
-
     @override
     def get_session_options(self) -> onnxruntime.SessionOptions:
         return super().get_session_options() if self.planned is None else self._given[1] or SessionOptions()
@@ -163,37 +145,6 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]  # t
             super().__init__(path_or_bytes, sess_options, [CPU], **kwargs)
         super().set_providers(providers, provider_options)
 
-    # Running
-
-    @override
-    def run(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        run_options: onnxruntime.RunOptions | None = None,
-    ) -> list[Any]:
-        if self.planned is None:
-            return list(super().run(output_names, input_feed, run_options))
-        try:
-            return self.planned.run(output_names, input_feed, run_options)
-        except HopeError as error:
-            return list(_asked(self.planned, error).run(output_names, input_feed, run_options))
-
-    @override
-    def run_with_ort_values(
-        self,
-        output_names: Sequence[str] | None,
-        input_dict_ort_values: Mapping[str, onnxruntime.OrtValue],
-        run_options: onnxruntime.RunOptions | None = None,
-    ) -> list[onnxruntime.OrtValue]:
-        if self.planned is None:
-            return list(super().run_with_ort_values(output_names, input_dict_ort_values, run_options))
-        try:
-            return self.planned.run_with_ort_values(output_names, input_dict_ort_values, run_options)
-        except HopeError as error:
-            plain = _asked(self.planned, error)
-            return list(plain.run_with_ort_values(output_names, input_dict_ort_values, run_options))
-
     @override
     def run_async(
         self,
@@ -210,10 +161,6 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]  # t
             self.planned.begin(run, input_feed, callback, user_data)
 
     @override
-    def io_binding(self) -> onnxruntime.IOBinding:
-        return super().io_binding() if self.planned is None else self.planned.io_binding()
-
-    @override
     def run_with_iobinding(
         self, iobinding: onnxruntime.IOBinding, run_options: onnxruntime.RunOptions | None = None
     ) -> None:
@@ -226,6 +173,29 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]  # t
             self.planned.run_with_iobinding(iobinding, run_options)
         except HopeError as error:
             iobinding.run_on(_asked(self.planned, error), run_options)
+
+
+def _answered(name: str) -> Callable[..., Any]:
+    """A call that the agent's session answers as ONNX Runtime's would; one that it refuses ONNX Runtime answers."""
+    theirs = getattr(onnxruntime.InferenceSession, name)
+
+    @wraps(theirs)
+    def call(self: InferenceSession, *arguments: Any, **named: Any) -> Any:
+        if self.planned is None:
+            return theirs(self, *arguments, **named)
+        try:
+            return getattr(self.planned, name)(*arguments, **named)
+        except HopeError as error:
+            return getattr(_asked(self.planned, error), name)(*arguments, **named)
+
+    return call
+
+
+ANSWERED: Final = ("get_inputs", "get_outputs", "get_overridable_initializers", "get_modelmeta", "io_binding", "run",
+                   "run_with_ort_values")  # fmt: skip
+"""Calls that an agent's session takes and answers as ONNX Runtime's does."""
+for _name in ANSWERED:
+    setattr(InferenceSession, _name, _answered(_name))
 
 
 def _beyond(options: onnxruntime.SessionOptions | None) -> list[str]:
