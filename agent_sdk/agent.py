@@ -313,7 +313,7 @@ class Agent(Closes):
         where one answer has to stay for one input, ProcessorError where it runs on no group.
         """
         refuse_unless_in_flight(in_flight)
-        prepared = session.plans.last or session.prepare()
+        prepared = session.plans.ready.last or session.prepare()
         if prepared.serving.pinned:
             raise UnplannableError(f"'{session.name}' is answered by one processor as long as it lives")
         names = groups_of(self.device, {spec.id: self.device.processors[spec.id] for spec in self.planned})
@@ -333,7 +333,7 @@ class Agent(Closes):
         """
         if len(sessions) < 2:
             raise InputError("it takes two sessions or more to run together")
-        members = [(session.plans, session.plans.last or session.prepare()) for session in sessions]
+        members = [(session.plans, session.plans.ready.last or session.prepare()) for session in sessions]
         for session, (_, prepared) in zip(sessions, members, strict=True):
             if prepared.obtained.served is None or prepared.serving.pinned:
                 raise UnplannableError(f"'{session.name}' has no plan that may answer with those of others")
@@ -373,7 +373,7 @@ class Agent(Closes):
         """
         self._supplier.refuse_when_closed()
         with self._services.cancel.current():
-            taken_up = [renewed(self._services, prepared) for prepared in session.plans.ready()]
+            taken_up = [renewed(self._services, prepared) for prepared in session.plans.ready.all()]
         return any(taken_up)
 
     def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False) -> Obtained:
@@ -409,4 +409,4 @@ def _ready(sessions: Iterable[Session]) -> Iterator[Prepared]:
     """What sessions have ready; those that are closed meanwhile have nothing."""
     for session in list(sessions):
         with suppress(DeviceClosedError):
-            yield from session.plans.ready()
+            yield from session.plans.ready.all()

@@ -69,7 +69,7 @@ class Session(Closes, Forks):
     @property
     def name(self) -> str:
         """The network's name: its file's, or the one it gives itself."""
-        return self.plans.name
+        return self.plans.preparing.name
 
     # What it takes and gives
 
@@ -83,11 +83,11 @@ class Session(Closes, Forks):
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """What may be given as well: initialisers that are inputs too. ONNX Runtime answers where one is."""
-        return node_args(self.plans.about.optional)
+        return node_args(self.plans.whole.about.optional)
 
     def get_modelmeta(self) -> ModelMetadata:
         """What the file says of itself."""
-        return self.plans.about.metadata
+        return self.plans.whole.about.metadata
 
     def get_session_options(self) -> ort.SessionOptions:
         """The options of ONNX Runtime's own session of this file, which is opened for that; see ``plain``."""
@@ -148,7 +148,7 @@ class Session(Closes, Forks):
             raise InputError("run takes a mapping of inputs, or a list of output names and a mapping of inputs")
         feed, device = as_arrays(cast("Feed", given))
         if run_options is not None:
-            found = self.plans.plain.run(feed, names, run_options)
+            found = self.plans.whole.lend().run(feed, names, run_options)
         elif deadline_ms is None and priority is None:
             found = self.plans.run(feed, timeout_s=timeout_s)
         else:
@@ -204,7 +204,7 @@ class Session(Closes, Forks):
     @property
     def plain(self) -> ort.InferenceSession:
         """ONNX Runtime's own session of the file, for what only that does; opened when first needed, and then kept."""
-        return self.plans.plain.session
+        return self.plans.whole.lend().session
 
     def run_async(
         self,
@@ -293,7 +293,7 @@ class Session(Closes, Forks):
     @property
     def notes(self) -> list[str]:
         """All that is not as it should be, in sentences; last, what takes long: ``measuring, 12 of 55 s``."""
-        last, doing = self.plans.last, self._progress.latest
+        last, doing = self.plans.ready.last, self._progress.latest
         return [
             *self.plans.preparing.notes,
             *(last.notes if last is not None else ()),
@@ -303,7 +303,7 @@ class Session(Closes, Forks):
     @property
     def stats(self) -> Stats:
         """What the session has done so far."""
-        return self.plans.stats
+        return self.plans.ready.stats
 
     def verify(self, inputs: Feed | None = None, *, tolerance: float | None = None, seed: int = 0) -> Verdict:
         """Judge the plan, and who answers instead of it, by plain ONNX Runtime on the network's file as it was given.
@@ -314,7 +314,7 @@ class Session(Closes, Forks):
         feed = self.draw(seed) if inputs is None else inputs
         if (prepared := self.plans.at(feed)) is not None:
             return prepared.judged(feed, {prepared.executor, prepared.plan_executor}, tolerance)
-        error = relative_error(self.plans.whole.run(feed), self.reference.outputs(feed))
+        error = relative_error(self.plans.whole.get().run(feed), self.reference.outputs(feed))
         return Verdict(error, FLOAT32 if tolerance is None else tolerance, "rounding of float32 between runtimes")
 
     def explain(self, inputs: Feed | None = None, *, runs: int = 5, seed: int = 0) -> Explanation:
@@ -326,14 +326,14 @@ class Session(Closes, Forks):
         feed = self.draw(seed) if inputs is None else inputs
         if (prepared := self.plans.at(feed)) is not None:
             return explain(prepared, feed, runs=runs, notes=tuple(self.notes))
-        times = sorted(timed(partial(self.plans.whole.run, feed))[0] for _ in range(runs))
-        return explain_whole(self.name, self.plans.whole.runtime, times[len(times) // 2], tuple(self.notes))
+        times = sorted(timed(partial(self.plans.whole.get().run, feed))[0] for _ in range(runs))
+        return explain_whole(self.name, self.plans.whole.get().runtime, times[len(times) // 2], tuple(self.notes))
 
     def draw(self, seed: int = 0) -> Feed:
         """Random inputs, of the shapes that ran last, else of the file's. Raises InputError where none can be drawn."""
-        if self.plans.last is not None:
-            return self.plans.last.drawn.feed(seed)
-        inputs = bound(self.plans.whole.inputs, self.plans.shapes)
+        if self.plans.ready.last is not None:
+            return self.plans.ready.last.drawn.feed(seed)
+        inputs = bound(self.plans.whole.get().inputs, self.plans.shapes)
         network = None
         with suppress(ModelError):  # what cannot be read runs as a whole; its inputs are drawn by their types
             network = self.plans.preparing.network
@@ -353,15 +353,15 @@ class Session(Closes, Forks):
     @property
     def latest(self) -> Prepared:
         """What was made ready or has answered last. Raises UnplannableError where the network runs as a whole."""
-        if self.plans.last is None:
+        if self.plans.ready.last is None:
             why = f": {self.plans.preparing.notes[0]}" if self.plans.preparing.notes else ""
             raise UnplannableError(f"'{self.name}' has no plan yet{why}")
-        return self.plans.last
+        return self.plans.ready.last
 
     @property
     def plan(self) -> Plan | None:
         """Its plan, whoever answers; None until there is one, and where there is no planner."""
-        return None if self.plans.last is None else self.plans.last.obtained.plan
+        return None if self.plans.ready.last is None else self.plans.ready.last.obtained.plan
 
     def close(self) -> None:
         """Cancel what goes on behind, and free everything, after the runs that are under way. Idempotent.

@@ -194,7 +194,7 @@ def starts(agent: Agent, name: str, rounds: int, folder: Path) -> tuple[list[Mea
         agent.export_plan(prepared, plan)
         answers = prepared.latest.serving.current
     with agent.load(path) as warm, agent.load(path, plan=plan) as travelled:  # two trials, perhaps with two ends
-        first, carried = warm.plans.whole.runtime, travelled.plans.whole.runtime
+        first, carried = warm.plans.whole.get().runtime, travelled.plans.whole.get().runtime
     cold = in_turns(
         {
             "ours": partial(first_answer, agent, path, inputs, folder),

@@ -19,11 +19,10 @@ from agent_sdk.engine.turn import NOW, Turn
 from agent_sdk.errors import DeviceClosedError, InputError, ModelError, ProcessorError, SegmentFailedError
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.preparing import Feed, Preparing
-from agent_sdk.journey.ready import Ready, Stats
+from agent_sdk.journey.ready import Ready
 from agent_sdk.journey.steps import Journey
 from agent_sdk.journey.whole import Whole
 from agent_sdk.model import Port
-from agent_sdk.model.ports import About
 from agent_sdk.runtimes.ort.whole import WholeOrt
 
 
@@ -36,57 +35,40 @@ class Plans(Closes):
         journey: the network's steps to whoever answers.
 
     Attributes:
+        ready: its plans, one for each set of shapes.
+        whole: the whole network, which answers where there is none.
         preparing: how its plans come to be ready.
     """
 
     def __init__(self, journey: Journey) -> None:
         self.shapes, self.in_flight = journey.shapes or {}, journey.in_flight
         self._cancel = Cancel(journey.services.cancel)
-        self._ready = Ready()
-        self._whole = Whole(journey, self._cancel)
-        self.preparing = Preparing(journey, self._ready, self._whole, self._cancel)
-
-    @property
-    def name(self) -> str:
-        """The network's name: its file's, or the one it gives itself."""
-        return self.preparing.name
-
-    @property
-    def last(self) -> Prepared | None:
-        """What was made ready or has answered last; None where the whole network answers."""
-        return self._ready.last
-
-    @property
-    def stats(self) -> Stats:
-        """What the session has done so far."""
-        return self._ready.stats
-
-    def ready(self) -> list[Prepared]:
-        """What plans are ready for, one for each set of shapes. Raises DeviceClosedError once the session is closed."""
-        return self._ready.all()
+        self.ready = Ready()
+        self.whole = Whole(journey, self._cancel)
+        self.preparing = Preparing(journey, self.ready, self.whole, self._cancel)
 
     @property
     def inputs(self) -> tuple[Port, ...]:
         """What has to be given, as the file has it: symbols stand where any size may come."""
-        return self.whole.inputs if self.preparing.read is None else self.preparing.read.inputs
+        return self.whole.get().inputs if self.preparing.read is None else self.preparing.read.inputs
 
     @property
     def outputs(self) -> tuple[Port, ...]:
         """What is computed."""
-        return self.whole.outputs if self.preparing.read is None else self.preparing.read.outputs
+        return self.whole.get().outputs if self.preparing.read is None else self.preparing.read.outputs
 
     @property
     def providers(self) -> tuple[str, ...]:
         """What answered last, or will answer: processors, or the runtime that runs the whole network."""
-        if self.last is not None:
-            return self.last.executor.program.processors_used
-        return (self._whole.loaded.runtime,) if self._whole.loaded is not None else ()
+        if self.ready.last is not None:
+            return self.ready.last.executor.program.processors_used
+        return (self.whole.loaded.runtime,) if self.whole.loaded is not None else ()
 
     def said(self) -> str:
         """Who answers, in words."""
-        if self.last is None:
+        if self.ready.last is None:
             return f"the whole network on {self.providers[0]}" if self.providers else "nothing is ready yet"
-        return self.last.said()
+        return self.ready.last.said()
 
     def run(
         self,
@@ -107,11 +89,11 @@ class Plans(Closes):
                 outputs, trace = serving.run(feed, into=into, timeout_s=timeout_s, turn=turn)
                 if trace.ordinary:
                     return outputs
-                whole = self.whole
+                whole = self.whole.get()
                 break
             except DeviceClosedError:
                 # Other shapes, or a newer plan, may have taken its place since it was looked up.
-                if self._ready.closed or (serving is prepared.serving and self._ready.holds(prepared)):
+                if self.ready.closed or (serving is prepared.serving and self.ready.holds(prepared)):
                     raise
             except SegmentFailedError as error:
                 whole = self._whole_after(error)
@@ -122,7 +104,7 @@ class Plans(Closes):
         if (ready := self._ready_at(feed)) is not None:
             ready.learn(feed, outputs)
         self.preparing.answered(feed)
-        self._ready.count(f"whole:{whole.runtime}")
+        self.ready.count(f"whole:{whole.runtime}")
         for name, array in into.items():
             check_output(name, np.shape(outputs[name]), outputs[name].dtype, array)
             array[...] = outputs[name]
@@ -152,55 +134,40 @@ class Plans(Closes):
         """What is ready for inputs of these shapes, whatever their values."""
         if self._gives_optional(feed):
             return None
-        return self._ready.at(self.preparing.key_of(feed))
+        return self.ready.at(self.preparing.key_of(feed))
 
     def _gives_optional(self, feed: Feed) -> bool:
         """Whether an initialiser is given that is an input too: plans have its own value in them."""
-        return len(feed) > len(self.inputs) and any(port.name in feed for port in self.about.optional)
+        return len(feed) > len(self.inputs) and any(port.name in feed for port in self.whole.about.optional)
 
     def _answering(self, feed: Feed) -> Prepared | WholeOrt:
         """Who answers: decided together with who takes over from whom, so that nobody is asked who has just gone."""
-        with self._ready.lock:
-            return self._takes(feed) or self.whole
+        with self.ready.lock:
+            return self._takes(feed) or self.whole.get()
 
     def _whole_after(self, error: SegmentFailedError) -> WholeOrt:
         """The whole network, to answer what failed otherwise; raises the failure where no runtime loads it."""
         try:
-            whole = self.whole
+            whole = self.whole.get()
         except ModelError:
             raise error from None
         self.preparing.note(f"the whole network on {whole.runtime} is asked what all others fail ({error})")
         return whole
 
-    @property
-    def whole(self) -> WholeOrt:
-        """The whole network, loaded when it is first needed. Raises ModelError."""
-        return self._whole.get()
-
-    @property
-    def plain(self) -> WholeOrt:
-        """The whole network, for what only ONNX Runtime does; see ``Whole.lend``."""
-        return self._whole.lend()
-
-    @property
-    def about(self) -> About:
-        """What ONNX Runtime says of the file. Raises ModelError where that refuses it."""
-        return self._whole.about
-
     def ends(self) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
         """Inputs and outputs as ONNX Runtime has them; where that refuses the file, as the file has them."""
         try:
-            return self.about.inputs, self.about.outputs
+            return self.whole.about.inputs, self.whole.about.outputs
         except (ModelError, ProcessorError):
             return self.inputs, self.outputs
 
     def close(self) -> None:
         """Cancel what goes on behind, and free everything, after the runs that are under way. Idempotent."""
         self._cancel.cancel()  # before locks are waited for, which may be held by what this ends
-        with self._ready.lock:
-            ready = self._ready.empty()
+        with self.ready.lock:
+            ready = self.ready.empty()
             self.preparing.end()
-            self._whole.close()
+            self.whole.close()
         with ExitStack() as ending:
             ending.callback(self.preparing.close)
             for prepared in () if self.preparing.forked else ready:

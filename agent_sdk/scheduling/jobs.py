@@ -250,7 +250,7 @@ class Jobs(Forks):
 
     def _member(self, plans: Plans) -> _Member:
         if plans not in self._members:
-            network = Network(plans.name, 1, len(self.processors) + 2, {})
+            network = Network(plans.preparing.name, 1, len(self.processors) + 2, {})
             network.in_flight = plans.in_flight
             self._members[plans] = self._of[network] = _Member(plans, network)
         return self._members[plans]
@@ -263,7 +263,7 @@ class Jobs(Forks):
         """Who answers a session that is not spread: what holds its cores by segments begins at once."""
         if member.executors:
             return
-        network, last = member.network, member.plans.last
+        network, last = member.network, member.plans.ready.last
         by_segments = last is not None and len(last.executor.program.segments) > 1
         here, other = (self._at_once, self._in_turn) if by_segments else (self._in_turn, self._at_once)
         if not network.runs_on(here):
@@ -289,9 +289,9 @@ class Jobs(Forks):
             job.deadline_ns is not None
             and member is not None
             and not member.executors
-            and member.plans.last is not None
+            and member.plans.ready.last is not None
         ):
-            member.plans.last.serving.note_deadline(missed=missed)
+            member.plans.ready.last.serving.note_deadline(missed=missed)
 
     def _hand_out(self, started: Iterable[_Started]) -> None:
         """Have threads run what was started. With the lock."""

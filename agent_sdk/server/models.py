@@ -123,7 +123,7 @@ class Served:
         def run(asked: Inference) -> Mapping[str, np.ndarray]:
             return session.run(asked.feed, deadline_ms=asked.deadline_ms, priority=asked.priority, on_late=on_late)
 
-        return cls(name, inputs, outputs, run, session.plans.about.optional)
+        return cls(name, inputs, outputs, run, session.plans.whole.about.optional)
 
     def check(self, name: str, datatype: str, shape: Sequence[int]) -> None:
         """Raise RefusedError unless the network has such an input, of this type, and this shape where that is fixed."""

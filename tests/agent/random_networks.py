@@ -467,7 +467,7 @@ def told(agent: Agent, seed: int) -> dict[str, Any]:
                         faults.append(f"{kind}: {name} ({expected.dtype}) of {who} is off by {off:.2g}")
         if not loaded.verify(network.feed("ordinary", seed)).correct:
             faults.append("verify says wrong")
-        planned, notes, used = bool(loaded.plans.ready()), loaded.notes, loaded.get_providers()
+        planned, notes, used = bool(loaded.plans.ready.all()), loaded.notes, loaded.get_providers()
     return {"seed": seed, "faults": faults, "planned": planned, "notes": notes, "used": used}
 
 

@@ -490,9 +490,9 @@ def test_a_session_that_nobody_holds_is_closed(behind: None) -> None:
     assert held is not None
     del session
     end = time.monotonic() + 30
-    while not held.plans._ready.closed and time.monotonic() < end:
+    while not held.plans.ready.closed and time.monotonic() < end:
         time.sleep(0.01)
-    assert held.plans._ready.closed
+    assert held.plans.ready.closed
 
 
 PROGRAM = """

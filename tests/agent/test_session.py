@@ -202,7 +202,7 @@ def test_a_whole_network_holds_the_cores(agent: Agent) -> None:
     device = agent.device
     with agent.load(BRANCHING) as session, ThreadPoolExecutor(1) as pool:
         session.run(inputs)
-        whole = session.plans.whole
+        whole = session.plans.whole.get()
         with device.held(device.processors["ort@0"]):
             waiting = pool.submit(whole.run, inputs)
             with pytest.raises(TimeoutError):
@@ -397,7 +397,7 @@ def test_answers_too_far_apart_for_a_switch_are_kept_to(agent: Agent, monkeypatc
         session.run(session.draw())
         assert session.wait(120)
         assert "goes on answering, because others would round differently" in session.notes[0]
-        assert not session.plans.ready()
+        assert not session.plans.ready.all()
 
 
 def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

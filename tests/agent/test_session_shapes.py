@@ -70,9 +70,9 @@ def until(condition: Callable[[], bool]) -> None:
 
 def planned(session: Session, feed: Feed) -> Feed:
     """Run these shapes until they have a plan, and return the first answer."""
-    before = len(session.plans.ready())
+    before = len(session.plans.ready.all())
     answers = [session.run(feed) for _ in range(USES)]
-    until(lambda: len(session.plans.ready()) > before)
+    until(lambda: len(session.plans.ready.all()) > before)
     return answers[0]
 
 
@@ -102,7 +102,7 @@ def test_a_shape_that_comes_again_is_planned_behind(agent: Agent) -> None:
     """The whole network answers the first runs, a plan the later ones, with the same answer; both are counted."""
     source = open_model()
     with agent.load(source, background=False) as session:
-        assert session.plans.ready() == []
+        assert session.plans.ready.all() == []
         assert session.get_providers() == ["onnxruntime"]
         for feed in (image(1, 3, 8, 8), image(2, 3, 6, 10)):
             first = planned(session, feed)
@@ -112,7 +112,7 @@ def test_a_shape_that_comes_again_is_planned_behind(agent: Agent) -> None:
         assert (stats.prepared, stats.switches) == (2, 2)
         assert stats.answered["whole:onnxruntime"] == 2 * USES
         assert sum(stats.answered.values()) == 2 * (USES + 1)
-        hashes = {prepared.model.graph.model_hash for prepared in session.plans.ready()}
+        hashes = {prepared.model.graph.model_hash for prepared in session.plans.ready.all()}
         assert len(hashes) == 2
         assert not [note for note in session.notes if "whole" in note]
 
@@ -125,7 +125,7 @@ def test_shapes_can_be_given_and_prepared_before_the_first_run(agent: Agent) -> 
         for batch in (1, 4):
             feed = image(batch, 3, 8, 8)
             assert relative_error(session.run(feed), right(source, feed)) < 1e-5
-        assert session.prepare({"x": (4, 3, 8, 8)}) is session.plans.ready()[-1]
+        assert session.prepare({"x": (4, 3, 8, 8)}) is session.plans.ready.all()[-1]
         assert not [who for who in session.stats.answered if who.startswith("whole")]
         assert session.verify().correct
         assert session.verify(image(4, 3, 8, 8)).correct
@@ -150,10 +150,10 @@ def test_only_so_many_plans_are_kept(agent: Agent, monkeypatch: pytest.MonkeyPat
     with agent.load(open_model(), shapes={"x": (1, 3, 4, 4)}, background=False) as opened:
         for size in (5, 6):
             opened.prepare({"x": (1, 3, size, size)})
-        assert [p.model.graph.tensor["x"].shape[2] for p in opened.plans.ready()] == [5, 6]
+        assert [p.model.graph.tensor["x"].shape[2] for p in opened.plans.ready.all()] == [5, 6]
         for _ in range(USES):
             opened.run(image(1, 3, 4, 4))
-        until(lambda: [p.model.graph.tensor["x"].shape[2] for p in opened.plans.ready()] == [6, 4])
+        until(lambda: [p.model.graph.tensor["x"].shape[2] for p in opened.plans.ready.all()] == [6, 4])
 
 
 def test_it_stands_where_an_inference_session_stood(agent: Agent) -> None:
@@ -308,7 +308,7 @@ def test_bad_shapes_and_feeds_are_said_in_one_line(agent: Agent) -> None:
                 assert "\n" not in str(caught.value)
         planned(opened, image(1, 3, 8, 8))
         assert opened.plans.preparing.notes == []  # nor does anybody try to plan for them
-        assert len(opened.plans.ready()) == 1
+        assert len(opened.plans.ready.all()) == 1
 
 
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.FLOAT])
@@ -344,7 +344,7 @@ def test_closing_ends_what_goes_on_behind(agent: Agent) -> None:
     opened.run(image(1, 3, 8, 8))
     opened.close()
     opened.close()
-    for call in (lambda: opened.run(image(1, 3, 8, 8)), lambda: opened.run(image(1, 3, 5, 5)), opened.plans.ready):
+    for call in (lambda: opened.run(image(1, 3, 8, 8)), lambda: opened.run(image(1, 3, 5, 5)), opened.plans.ready.all):
         with pytest.raises(DeviceClosedError):
             call()
 

@@ -213,7 +213,7 @@ def test_a_plan_takes_over_beneath_runs(agent: Agent, monkeypatch: pytest.Monkey
             return max(worst, *(relative_error(session.run(feed), wanted) for _ in range(20)))
 
         assert max(each.result(60) for each in [threads.submit(runs) for _ in range(4)]) < 1e-5
-        assert session.plans._whole.loaded is None
+        assert session.plans.whole.loaded is None
     assert len(opened) == 1
 
 
@@ -242,7 +242,7 @@ def test_every_callback_is_called(agent: Agent, monkeypatch: pytest.MonkeyPatch)
     assert {error for error in told if error} <= {"the session is closed"}
     assert raised == ["of the callback"]
     with pytest.raises(DeviceClosedError):
-        session.plans.ready()
+        session.plans.ready.all()
 
 
 def twice() -> onnx.ModelProto:

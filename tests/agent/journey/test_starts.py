@@ -182,7 +182,7 @@ def test_a_plan_of_a_network_that_differs_somewhere_inside_never_answers(tmp_pat
         for _ in range(2):
             assert relative_error(session.run({"x": x}), {"y": np.cosh(x)}) < 1e-5
             until(lambda: any("the plan file is for another network" in note for note in session.notes))
-        assert session.plans.ready() == []
+        assert session.plans.ready.all() == []
 
 
 @pytest.mark.parametrize("travelled", [False, True], ids=["cold", "plan file"])

@@ -96,8 +96,8 @@ def test_what_cannot_make_its_deadline_is_dropped_or_late(agent: Agent, session:
 
 def test_how_a_plan_keeps_deadlines_is_noted(agent: Agent, session: Session) -> None:
     """Dropped runs and late ones missed their deadline, others with one kept it; who has none is not counted."""
-    assert session.plans.last is not None
-    serving, sample, feed = session.plans.last.serving, Sample(("p-1", 1)), dict(session.draw())
+    assert session.plans.ready.last is not None
+    serving, sample, feed = session.plans.ready.last.serving, Sample(("p-1", 1)), dict(session.draw())
     serving._sample, serving.current, serving.pinned = sample, PLAN, True
     with pytest.raises(DroppedError):
         agent.submit(session, feed, deadline_ms=0.001, on_late="drop").result(60)
