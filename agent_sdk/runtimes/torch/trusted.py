@@ -28,7 +28,7 @@ TORCH: Final = Trust(
         "ScatterND Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze Where",
         NUMBERS,
     ),
-    Row("Dropout", NUMBERS, unless=asked, but="a constant ratio"),
+    Row("Dropout", DOUBLES, unless=asked, but="a constant ratio"),
     Row("Pad", "f32 f16 f64 i8 u8 i16 i32", unless=on_axes, but="constant pads, of all axes"),
     Row("Abs Add Mul Neg Sub", f"{DOUBLES} {WHOLE}"),
     Row("Clip Max Min", f"{DOUBLES} {WHOLE}"),

@@ -92,7 +92,14 @@ def retyped(case: Case, every: int) -> Iterator[Hard]:
                 one = formal.get(info.name) or made.get(info.name)
                 if info.name in own or (info.name in made and one is not None and one.type_str == parameter):
                     info.type.tensor_type.elem_type = number
-            _hold(model, {name: value for name, value in given.items() if name in sizes})
+            _hold(
+                model,
+                {
+                    name: value.astype(dtype) if formal[name].type_str == parameter else value
+                    for name, value in given.items()
+                    if name in sizes
+                },
+            )
             kinds = ("ties", "ties") if node.op_type in RECURRENT else ("ties", "ties", "far", "far", "ends")
             feeds = [
                 {
@@ -165,8 +172,9 @@ PAIRS = {
     "Abs, Sqrt": "a = Abs (x) w = Sqrt (a)",
     "MatMul, Softmax": "z = MatMul (x, y) w = Softmax (z)",
     "Max, Min": "a = Max (x, y) w = Min (a, x)",
+    "Dropout, Equal, Where": "d = Dropout (x) e = Equal (x, y) w = Where (e, y, d)",
 }
-"""Ops that compilers fuse: of x and y of 8 by 8 they make w."""
+"""Ops that compilers fuse, or that some runtime takes beside others only: of x and y of 8 by 8 they make w."""
 
 
 def pairs() -> Iterator[Hard]:
