@@ -71,14 +71,12 @@ class Flight:
         first: whether no run has ended well in it.
         ordinary: whether the latest run's floats were, where a processor is trusted with no others.
         failures: what went wrong outside segments in the run that is under way, first things first.
-        left: lanes of that run that were left behind in a runtime that hangs.
     """
 
     def __init__(self, compiled: Compiled, arbiter: Arbiter, cores: frozenset[int]) -> None:
         self.program = program = compiled.program
         self.first = self.ordinary = True
         self.failures: list[BaseException] = []
-        self.left: set[int] = set()
         self._executables = compiled.executables
         self.memory = plan_memory(program, [compiled.types(work) for work in program.work])
         self._buffers = allocate(program, self.memory)

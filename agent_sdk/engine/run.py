@@ -51,6 +51,7 @@ class LanesRun:
         self._hangs, self._is_back = hangs, is_back
         self._lock = threading.Lock()
         self._threads: dict[int, LaneThread] = {}
+        self._left: set[int] = set()
 
     def walk(self, key: int, offsets: Sequence[np.ndarray], end: float) -> None:
         """All of it, until ``end`` (``time.monotonic``) at most. Raises like ``Executor.run``."""
@@ -116,7 +117,6 @@ class LanesRun:
 
     def _leave_behind(self) -> None:
         """Wait no more for lanes that have not ended; their flight comes back when their runtimes do."""
-        left = self._flight.left
         with self._lock:
             hanging = [lane for lane in sorted(self._threads) if self._loop.done(lane) < FINISHED]
             names = ", ".join(self._threads[lane].name for lane in hanging)
@@ -125,20 +125,20 @@ class LanesRun:
             for lane, thread in self._threads.items():
                 thread.left = partial(self._came_back, lane)
                 if self._loop.leave_behind(lane):
-                    left.add(lane)
+                    self._left.add(lane)
                 else:
                     del thread.left
-            if left:
+            if self._left:
                 self._hangs(why)
         self._loop.wait()
-        self._pool.give_back(thread for lane, thread in self._threads.items() if lane not in left)
+        self._pool.give_back(thread for lane, thread in self._threads.items() if lane not in self._left)
 
     def _came_back(self, lane: int) -> None:
         """On the thread of a lane that was left behind: the runtime came back after all; what it held is free again."""
         self._pool.give_back([self._threads[lane]])
         with self._lock:
-            self._flight.left.discard(lane)
-            last = not self._flight.left
+            self._left.discard(lane)
+            last = not self._left
         if last:
             self._is_back()
 

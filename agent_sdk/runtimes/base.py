@@ -83,6 +83,11 @@ def lacks_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(mark in text for mark in NO_MEMORY)
 
 
+def first_line(error: Exception) -> str:
+    """What a runtime says first; its class where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:400]
+
+
 def machines_fault(error: Exception, where: str, text: str) -> ProcessorError | None:
     """What to raise when this machine failed, not the runtime; None where the runtime itself refused.
 

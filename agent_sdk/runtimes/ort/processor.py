@@ -28,7 +28,7 @@ from agent_sdk.machine.timing import LONG_US, Timing
 from agent_sdk.model import Model
 from agent_sdk.model.oneop import one_op
 from agent_sdk.runtimes.alone import time_executable
-from agent_sdk.runtimes.base import BoundCall, Compiler, Executable, Segment, machines_fault, whole_network
+from agent_sdk.runtimes.base import BoundCall, Compiler, Executable, Segment, first_line, machines_fault, whole_network
 from agent_sdk.runtimes.host import HostProcessor
 from agent_sdk.runtimes.ort.capi import AnySession, NativeBinding, PythonBinding, bindings, native_session
 from agent_sdk.runtimes.ort.cut import Piece, block_size, cut, from_source, reordering
@@ -289,7 +289,7 @@ class OrtCall(BoundCall):
 
 def lost(error: Exception, executable: OrtExecutable) -> ProcessorError:
     """What a failed run means: out of memory, a wrong shape, or a processor that is gone."""
-    where, text = executable.where, _first_line(error)
+    where, text = executable.where, first_line(error)
     if fault := machines_fault(error, where, text):
         return fault
     if "computed output shape" in str(error) or ("shape" in text.lower() and "mismatch" in text.lower()):
@@ -299,7 +299,7 @@ def lost(error: Exception, executable: OrtExecutable) -> ProcessorError:
 
 def translated(error: Exception, where: str) -> ProcessorError:
     """What a refused session means."""
-    text = _first_line(error)
+    text = first_line(error)
     if fault := machines_fault(error, where, text):
         return fault
     if "disable_cpu_ep_fallback" in text or "fallback" in text.lower():
@@ -332,7 +332,3 @@ def _shared_arena() -> bool:
 def installed_providers() -> tuple[str, ...]:
     """Execution providers of the installed wheel besides the CPU's."""
     return tuple(name for name in ort.get_available_providers() if name not in NO_ACCELERATORS)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:400]

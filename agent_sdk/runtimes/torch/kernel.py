@@ -14,7 +14,7 @@ from torch import Tensor
 from agent_sdk.errors import CompilationFailed, OutOfMemory, ProcessorError, UnsupportedOp, WrongOutput
 from agent_sdk.model import Model
 from agent_sdk.model.feeds import Feeds, feeds_of_segment
-from agent_sdk.runtimes.base import lacks_memory, segment_of
+from agent_sdk.runtimes.base import first_line, lacks_memory, segment_of
 from agent_sdk.runtimes.torch.fold import fold
 from agent_sdk.runtimes.torch.node import Node, node_of
 from agent_sdk.runtimes.torch.precision import Precision
@@ -225,7 +225,7 @@ def translated(error: Exception, where: str, meaning: Callable[[str], ProcessorE
     """What an error of torch means: ``meaning``, unless memory ran out or there is no kernel for what is asked."""
     if isinstance(error, ProcessorError):
         return error
-    text = (str(error).strip().splitlines() or [type(error).__name__])[0][:400]
+    text = first_line(error)
     if isinstance(error, torch.OutOfMemoryError) or lacks_memory(error):
         return OutOfMemory(f"{where}: {text}; close other programs on the device, or use a smaller model")
     if isinstance(error, NotImplementedError) or any(mark in text.lower() for mark in MISSING):

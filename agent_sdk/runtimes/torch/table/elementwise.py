@@ -14,7 +14,7 @@ from torch import Tensor
 from agent_sdk.runtimes.torch.node import Node
 from agent_sdk.runtimes.torch.table.registry import Call, op
 
-UNARY: Mapping[str, Call] = {
+AS_THEY_ARE: Mapping[str, Call] = {
     "Abs": torch.abs, "Acos": torch.acos, "Acosh": torch.acosh, "Asin": torch.asin, "Asinh": torch.asinh,
     "Atan": torch.atan, "Atanh": torch.atanh, "BitwiseNot": torch.bitwise_not, "Ceil": torch.ceil, "Cos": torch.cos,
     "Cosh": torch.cosh, "Erf": torch.erf, "Exp": torch.exp, "Floor": torch.floor, "HardSwish": F.hardswish,
@@ -22,19 +22,31 @@ UNARY: Mapping[str, Call] = {
     "Reciprocal": torch.reciprocal, "Relu": torch.relu, "Round": torch.round, "Sigmoid": torch.sigmoid,
     "Sign": torch.sign, "Sin": torch.sin, "Sinh": torch.sinh, "Softplus": F.softplus, "Softsign": F.softsign,
     "Sqrt": torch.sqrt, "Tan": torch.tan, "Tanh": torch.tanh,
-}  # fmt: skip
-BINARY: Mapping[str, Call] = {
     "Add": torch.add, "And": torch.logical_and, "BitwiseAnd": torch.bitwise_and, "BitwiseOr": torch.bitwise_or,
     "BitwiseXor": torch.bitwise_xor, "Equal": torch.eq, "Greater": torch.gt, "GreaterOrEqual": torch.ge,
-    "Less": torch.lt, "LessOrEqual": torch.le, "Mul": torch.mul, "Or": torch.logical_or, "Sub": torch.sub,
-    "Xor": torch.logical_xor,
+    "Less": torch.lt, "LessOrEqual": torch.le, "Mul": torch.mul, "Or": torch.logical_or,
+    "Sub": torch.sub, "Where": torch.where, "Xor": torch.logical_xor,
 }  # fmt: skip
+TUNED: Mapping[str, tuple[Call, str, str, Any]] = {
+    "Celu": (F.celu, "alpha", "alpha", 1.0),
+    "Elu": (F.elu, "alpha", "alpha", 1.0),
+    "Gelu": (F.gelu, "approximate", "approximate", "none"),
+    "LeakyRelu": (F.leaky_relu, "negative_slope", "alpha", 0.01),
+    "ThresholdedRelu": (partial(F.threshold, value=0.0), "threshold", "alpha", 1.0),
+}
+"""What has one attribute: the call, its argument's name, the attribute's, and what that is by default."""
 FOLDS: Mapping[str, Call] = {"Max": torch.maximum, "Min": torch.minimum, "Sum": torch.add}
 
 
-@op(*UNARY, *BINARY)
+@op(*AS_THEY_ARE)
 def _plain(node: Node) -> Call:
-    return {**UNARY, **BINARY}[node.type]
+    return AS_THEY_ARE[node.type]
+
+
+@op(*TUNED)
+def _tuned(node: Node) -> Call:
+    call, name, attribute, default = TUNED[node.type]
+    return partial(call, **{name: node.get(attribute, default)})
 
 
 @op(*FOLDS)
@@ -81,16 +93,6 @@ def _pow(node: Node) -> Call:
     return lambda x, y: torch.pow(x, y).to(x.dtype)
 
 
-@op("BitShift")
-def _shift(node: Node) -> Call:
-    return torch.bitwise_left_shift if node.get("direction") == "LEFT" else torch.bitwise_right_shift
-
-
-@op("Where")
-def _where(node: Node) -> Call:
-    return torch.where
-
-
 @op("Clip")
 def _clip(node: Node) -> Call:
     low, high = (node.argument(index, name) for index, name in ((1, "min"), (2, "max")))
@@ -101,24 +103,9 @@ def _clip(node: Node) -> Call:
     return lambda x, *_: torch.clamp(x, low, high)
 
 
-@op("LeakyRelu")
-def _leaky(node: Node) -> Call:
-    return partial(F.leaky_relu, negative_slope=node.get("alpha", 0.01))
-
-
 @op("PRelu")
 def _prelu(node: Node) -> Call:
     return lambda x, slope: torch.where(x < 0, x * slope, x)
-
-
-@op("Elu")
-def _elu(node: Node) -> Call:
-    return partial(F.elu, alpha=node.get("alpha", 1.0))
-
-
-@op("Celu")
-def _celu(node: Node) -> Call:
-    return partial(F.celu, alpha=node.get("alpha", 1.0))
 
 
 @op("Selu")
@@ -128,22 +115,12 @@ def _selu(node: Node) -> Call:
     return lambda x: gamma * F.elu(x, alpha)
 
 
-@op("ThresholdedRelu")
-def _thresholded(node: Node) -> Call:
-    return partial(F.threshold, threshold=node.get("alpha", 1.0), value=0.0)
-
-
 @op("HardSigmoid")
 def _hard_sigmoid(node: Node) -> Call:
     alpha, beta = node.get("alpha", 0.2), node.get("beta", 0.5)
     if math.isclose(alpha, 1 / 6, rel_tol=1e-6) and beta == 0.5:
         return F.hardsigmoid
     return lambda x: torch.clamp(x * alpha + beta, 0, 1)
-
-
-@op("Gelu")
-def _gelu(node: Node) -> Call:
-    return partial(F.gelu, approximate=node.get("approximate", "none"))
 
 
 @op("Swish")
@@ -171,9 +148,9 @@ def _is_inf(node: Node) -> Call:
     )
 
 
-@op("Cast", "CastLike")
+@op("Cast")
 def _cast(node: Node) -> Call:
     target: Any = getattr(torch, node.held(node.result().dtype), None)
     if target is None:
         raise node.refuse(f"torch has no type {node.result().dtype}")
-    return lambda x, *_: x.to(target)
+    return lambda x: x.to(target)

@@ -60,16 +60,10 @@ def _reduction(node: Node) -> Call:
     return lambda x, *_: call(x, axes, keep)
 
 
-@op("GlobalAveragePool")
-def _global_average(node: Node) -> Call:
-    axes = tuple(range(2, len(node.shape())))
-    return lambda x: torch.mean(x, axes, keepdim=True)
-
-
-@op("GlobalMaxPool")
-def _global_max(node: Node) -> Call:
-    axes = tuple(range(2, len(node.shape())))
-    return lambda x: torch.amax(x, axes, keepdim=True)
+@op("GlobalAveragePool", "GlobalMaxPool")
+def _global(node: Node) -> Call:
+    call, axes = torch.mean if node.type == "GlobalAveragePool" else torch.amax, tuple(range(2, len(node.shape())))
+    return lambda x: call(x, axes, keepdim=True)
 
 
 @op("ArgMax", "ArgMin")

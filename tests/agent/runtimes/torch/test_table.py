@@ -27,7 +27,7 @@ STATED = frozenset(
     | {name for name in MAKERS if name.startswith("Reduce")}
 )
 """Types whose later inputs are constants in real networks, because they decide the output's shape."""
-WITHOUT_TESTS = frozenset({"Cast", "CastLike", "Upsample", "hope:Affine"})
+WITHOUT_TESTS = frozenset({"Cast", "Upsample", "hope:Affine"})
 """Types that the ONNX package tests only with types NumPy lacks, or no more; the networks below hold the first two."""
 LACKING = ("uint16", "uint32", "uint64", "bfloat16")
 """Types of which torch has tensors but hardly a kernel."""
