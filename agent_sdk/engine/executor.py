@@ -156,7 +156,9 @@ class Executor(Closes):
                 if turn.cancel is NEVER:
                     self._launch(mine, interrupts, key, offsets, end)
                 else:
-                    with turn.cancel.calling(partial(flight.fail, NotWantedError("the run was cancelled"))):
+                    # A cancel that comes late must not end the run that has the flight by then.
+                    unwanted = NotWantedError("the run was cancelled")
+                    with turn.cancel.calling(partial(flight.fail, unwanted, of=flight.failures)):
                         self._launch(mine, interrupts, key, offsets, end)
                 computed = perf_counter_ns()
                 outputs = flight.store(feeds, into)
@@ -205,7 +207,7 @@ class Executor(Closes):
 
     def _give(self, flight: Flight) -> None:
         """Let the next run have it, or free everything where ``close`` could not wait for this one."""
-        flight.failures.clear()
+        flight.failures = []
         self._turns.give(flight)
         if self._closed:
             self._free()

@@ -192,10 +192,11 @@ class Flight:
             outputs[name] = feeds[name].copy() if name not in into else _written(feeds[name], into[name])
         return outputs
 
-    def fail(self, error: BaseException) -> None:
-        """End the run: every lane at its next segment."""
-        self.failures.append(error)
-        self.loop.stop()
+    def fail(self, error: BaseException, of: list[BaseException] | None = None) -> None:
+        """End the run, every lane at its next segment; where ``of`` is given, only if these are its failures still."""
+        if of is None or of is self.failures:
+            self.failures.append(error)
+            self.loop.stop()
 
     def close(self) -> None:
         """Let go of the buffers and calls; no run may begin in it any more."""

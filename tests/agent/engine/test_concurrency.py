@@ -12,8 +12,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from agent_sdk.cancel import Cancel
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.interrupt import DeferredInterrupts
+from agent_sdk.engine.turn import Turn
 from agent_sdk.engine.turns import Turns
 from agent_sdk.model import Model
 from agent_sdk.runtimes.base import Segment
@@ -193,6 +195,16 @@ def test_a_run_says_how_long_others_held_it_up(alone: bool, scene: Scene) -> Non
     assert trace.waited_us > 100_000
     assert trace.total_us <= took_us
     assert executor.run(scene.feeds)[1].waited_us < 100_000
+
+
+def test_a_cancel_that_comes_late_ends_no_other_run(scene: Scene) -> None:
+    """Who cancels a run may still be on the way to its flight when the next run has that."""
+    cancel, late = Cancel(), []
+    scene.by_id["a"].hook = lambda segment: late.extend(cancel._stops)
+    scene.executor.run(scene.feeds, turn=Turn(cancel=cancel))
+    assert late
+    scene.by_id["a"].hook = lambda segment: [stop() for stop in late]
+    scene.executor.run(scene.feeds)
 
 
 def test_no_wake_up_is_lost() -> None:
