@@ -25,6 +25,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import numpy as np
+import onnx
+
 from agent_sdk import Agent
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.engine.program import Program
@@ -33,10 +36,12 @@ from agent_sdk.model import Model, read_model
 from agent_sdk.model.feeds import draw
 from agent_sdk.planner.supplier import PlanSupplier
 from agent_sdk.runtimes.remote.processor import RemoteExecutable, RemoteProcessor
+from agent_sdk.scheduling.job import Job
 from benchmarks import cli
 from benchmarks.results import Measure, Table, report, verdict
 from hope_schema import LatencyColumns, Observations, Plan, TransferColumns
 from hope_schema.plan import Method
+from hope_zoo.network import Network
 
 LINKS: Final = {"wifi": (84.95, 18.75), "4g": (84.95, 6.12), "5g": (84.95, 11.64)}
 """Megabits per second from the device to the edge and to the cloud; the edge's own way to the cloud is not used."""
@@ -57,6 +62,9 @@ NEVER: Final = 1.02
 OTHERS: Final = 0.95
 BACKBONE: Final = 0.6
 TRUTH: Final = 0.10
+FRAMES: Final = 30
+"""A second."""
+TAIL: Final = 3.0
 Columns = TypeVar("Columns", LatencyColumns, TransferColumns)
 
 
@@ -175,8 +183,8 @@ def over_backbone(executor: Executor) -> int:
     return sent + sum(one.output_types[name].bytes for one in far for name in one.received)
 
 
-def on_device(names: Sequence[str], links: Sequence[str], runs: int, folder: Path) -> list[dict[str, Any]]:
-    """What is measured in the device's namespace: a row for each network and link."""
+def named_hosts(folder: Path) -> Path:
+    """The file that names the hosts; figures of them count from now on as ``at_share`` says."""
     send = PlanSupplier.send
     PlanSupplier.send = lambda own, found, tries=None: send(own, at_share(found), tries)  # type: ignore[assignment]
     hosts = folder / "hosts.toml"
@@ -186,6 +194,11 @@ def on_device(names: Sequence[str], links: Sequence[str], runs: int, folder: Pat
             for tier, net in TIERS.items()
         )
     )
+    return hosts
+
+
+def on_device(names: Sequence[str], links: Sequence[str], runs: int, hosts: Path, folder: Path) -> list[dict[str, Any]]:
+    """What is measured in the device's namespace: a row for each network and link."""
     rows = []
     for name in names:
         model = read_model(name)
@@ -200,6 +213,33 @@ def on_device(names: Sequence[str], links: Sequence[str], runs: int, folder: Pat
             rows.append(row)
             print(json.dumps(row), flush=True)
     return rows
+
+
+def camera(hosts: Path, folder: Path, seconds: float) -> dict[str, Any]:
+    """What became of so many seconds of pictures, ``FRAMES`` a second, over the Wi-Fi link: lost, and the latencies."""
+    jobs: list[Job] = []
+    with (
+        reached("wifi", hosts, folder) as agent,
+        agent.load(picture_network(), background=False, in_flight=2) as session,
+    ):
+        feed = draw(session.latest.model, 0)
+        with slowed("wifi"), agent.stream(session, feed, every_ms=1e3 / FRAMES, told=jobs.append) as stream:
+            time.sleep(seconds)
+            stream.close()
+            session.run(feed)  # behind all that were asked for
+        ms = [(job.ended_ns - job.release_ns) / 1e6 for job in jobs if job.exception() is None]
+        lost = stream.refused + len(jobs) - len(ms)
+        done = {"frames": len(jobs) + stream.refused, "lost": lost, "answered by": session.latest.said()}
+    return done | {"p50 ms": float(np.percentile(ms, 50)), "p99 ms": float(np.percentile(ms, 99))}
+
+
+def picture_network() -> onnx.ModelProto:
+    """Convolutions on a picture of 110 KB: too much for the device, but sent and computed within a frame's time."""
+    net = Network("camera", {"input": (1, 3, 96, 96)})
+    x = "input"
+    for layer, (channels, stride) in enumerate(((32, 2), (64, 1), (64, 2), (128, 1))):
+        x = net.conv_relu(x, channels, 3, f"conv{layer}", stride=stride)
+    return net.topology(net.classify(x, 10, "logits")).draw(0)
 
 
 def planned(method: Method, link: str, hosts: Path, folder: Path, model: Model) -> Plan:
@@ -276,8 +316,8 @@ def at_share(found: Observations) -> Observations:
     return found.model_copy(update=figures)
 
 
-def judged(rows: Sequence[dict[str, Any]]) -> list[Measure]:
-    """What has to hold of all rows."""
+def judged(rows: Sequence[dict[str, Any]], stream: Mapping[str, Any]) -> list[Measure]:
+    """What has to hold of all rows, and of the pictures."""
     single = [row["auto"] / min(row[tier] for tier in SHARES) for row in rows]
     measures = [
         verdict("ours ÷ the best single tier, mean", statistics.mean(single), MEAN),
@@ -290,6 +330,8 @@ def judged(rows: Sequence[dict[str, Any]]) -> list[Measure]:
     measures.append(verdict("bytes over the backbone ÷ cloud only, mean", backbone, BACKBONE))
     off = statistics.mean(abs(row["auto"] / row["auto planned"] - 1) for row in rows)
     measures.append(verdict("planned against measured, mean difference", off, TRUTH))
+    measures.append(verdict(f"{FRAMES} pictures a second over Wi-Fi: lost of {stream['frames']}", stream["lost"], 0))
+    measures.append(verdict("their latency, p99 ÷ p50", stream["p99 ms"] / stream["p50 ms"], TAIL))
     return measures
 
 
@@ -300,11 +342,15 @@ def main() -> None:
     )
     parser.add_argument("--links", type=cli.names, default=list(LINKS))
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=100.0, help="of pictures")
     parser.add_argument("--on-device", type=Path, help="what the program starts itself with, in the device's namespace")
     options = parser.parse_args()
     if options.on_device is not None:
-        rows = on_device(options.models, options.links, options.runs, options.on_device)
-        (options.on_device / "rows.json").write_text(json.dumps(rows))
+        hosts = named_hosts(options.on_device)
+        rows = on_device(options.models, options.links, options.runs, hosts, options.on_device)
+        stream = camera(hosts, options.on_device, options.seconds)
+        print(json.dumps(stream), flush=True)
+        (options.on_device / "rows.json").write_text(json.dumps({"rows": rows, "stream": stream}))
         return
     if os.geteuid() != 0 or not (CGROUP / "cpu.cfs_quota_us").exists():
         print(
@@ -317,14 +363,16 @@ def main() -> None:
         with lending("edge", 1, folder), lending("cloud", 1, folder):
             command = [sys.executable, "-m", "benchmarks.namespaces", "--on-device", name, "--runs", str(options.runs)]
             command += ["--models", ",".join(options.models), "--links", ",".join(options.links)]
+            command += ["--seconds", str(options.seconds)]
             subprocess.run(inside("device", *command), check=True)
-        rows = json.loads((folder / "rows.json").read_text())
+        found = json.loads((folder / "rows.json").read_text())
+        rows = found["rows"]
     columns = ["network", "link", *SHARES, *METHODS]
     shown = [
         [row[column] if column in ("network", "link") else round(row[column] / 1e3, 1) for column in columns]
         for row in rows
     ]
-    report(options.json, judged(rows), [Table("Latency, ms", columns, shown)], shares=SHARES)
+    report(options.json, judged(rows, found["stream"]), [Table("Latency, ms", columns, shown)], shares=SHARES)
 
 
 if __name__ == "__main__":
