@@ -228,7 +228,8 @@ def _assemble(
             "lane": first.lane,
             "position": position[index],
             "processor": first.processor.id,
-            "resources": first.resources,
+            # What another host has, it grants itself: inputs of one run are sent while it computes another.
+            "resources": first.resources if first.processor.spec.host == HOST else (),
             "cores": first.processor.caller_cores,
             "waits": tuple(Event(other.lane, position[other.group] + 1) for other in first.waits),
             "lent": lent if lent is not None and lent.lane != first.lane else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -128,6 +129,24 @@ def test_runs_under_way_at_once_answer_their_own_inputs(both: Device) -> None:
     for feed, outputs in zip(feeds, found, strict=True):
         for name, expected in local.run(feed)[0].items():
             np.testing.assert_array_equal(outputs[name], expected)
+
+
+def test_one_run_is_sent_while_another_one_is_computed(both: Device, relay: Relay) -> None:
+    """Of two runs in flight the second one is at the host before the first one's answer is here."""
+    model = read_model(BRANCHING)
+    feeds = [draw(model, seed) for seed in range(2)]
+    with whole_run(model, both.processors["edge1:ort@0"], both, in_flight=2) as executor, ThreadPoolExecutor(2) as pool:
+        right = [executor.run(feed)[0]["y"] for feed in feeds]
+        together = threading.Barrier(2)
+
+        def held_back(said: bytes) -> bytes:
+            together.wait(30)
+            return said
+
+        relay.spoil = held_back
+        for found, expected in zip(pool.map(lambda feed: executor.run(feed)[0]["y"], feeds), right, strict=True):
+            np.testing.assert_array_equal(found, expected)
+        relay.spoil = bytes
 
 
 def test_the_host_is_described_for_the_planner(host: RemoteHost) -> None:
