@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,8 @@ import pytest
 from agent_sdk.errors import RefusedError
 from agent_sdk.server.admission import Admission
 from tests.agent.server.running import running, written
-from tests.agent.server.test_bad_input import good, read_answer
+from tests.agent.server.test_bad_input import good, held, read_answer
+from tests.agent.test_session_shapes import until
 
 
 def test_what_is_under_way_is_answered(tmp_path: Path) -> None:
@@ -23,10 +23,9 @@ def test_what_is_under_way_is_answered(tmp_path: Path) -> None:
         idle.sendall(good())
         assert read_answer(idle)[0] == 200
         begun.sendall(good()[:-1])
-        time.sleep(0.2)
+        until(lambda: held(server) > 0)
         server.process.send_signal(signal.SIGTERM)
         assert idle.recv(1) == b""
-        time.sleep(0.2)
         with pytest.raises(OSError):  # noqa: PT011  refused or reset, as it comes
             socket.create_connection(("127.0.0.1", server.http), 20).recv(1)
         begun.sendall(good()[-1:])
@@ -41,7 +40,7 @@ def test_a_client_that_never_ends_keeps_no_server(tmp_path: Path) -> None:
         socket.create_connection(("127.0.0.1", server.http), 20) as client,
     ):
         client.sendall(good()[:-1])
-        time.sleep(0.2)
+        until(lambda: held(server) > 0)
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(20) == 0
 
