@@ -51,9 +51,10 @@ from agent_sdk.scheduling.groups import groups_of, spread
 from agent_sdk.scheduling.job import Job, Terms
 from agent_sdk.scheduling.jobs import MOST_QUEUED, Jobs
 from agent_sdk.scheduling.periodic import Periodic
-from agent_sdk.scheduling.policies import EarliestDeadline, Policy
+from agent_sdk.scheduling.policies import EarliestDeadline
 from agent_sdk.scheduling.policies import policy as chosen
 from agent_sdk.scheduling.request import Late, check_terms
+from agent_sdk.scheduling.scheduler import Policy
 from agent_sdk.scheduling.together import Together, joint_request
 from agent_sdk.session import Session
 from hope_schema import MeasuredRun, Missing, Observations, PlanReply

@@ -33,9 +33,9 @@ from agent_sdk.journey.trial import FAILURES
 from agent_sdk.scheduling.groups import Group
 from agent_sdk.scheduling.job import USUAL, Job, JobStats, Terms
 from agent_sdk.scheduling.network import Network
-from agent_sdk.scheduling.policies import Fifo, Policy
+from agent_sdk.scheduling.policies import Fifo
 from agent_sdk.scheduling.request import Request, check_terms
-from agent_sdk.scheduling.scheduler import Chooses, Dispatch, Scheduler
+from agent_sdk.scheduling.scheduler import Dispatch, Policy, Scheduler
 from hope_schema import HOST
 
 MOST_QUEUED: Final = 1024
@@ -104,7 +104,7 @@ class Jobs(Forks):
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hope-job")
 
     @property
-    def policy(self) -> Chooses:
+    def policy(self) -> Policy:
         """Who goes first, and where."""
         return self._scheduler.policy
 

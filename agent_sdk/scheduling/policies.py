@@ -1,12 +1,7 @@
-"""Who goes first, and where: policies by name. Pure; ``Scheduler`` asks them, in an agent as in a simulation.
-
-A policy has two parts. ``key`` says where a subgraph stands at the device's arbiter, whose claims wait by an integer:
-the smallest goes first. ``choose`` gives processors to requests; it may leave some in the queue.
-"""
+"""Policies by name: who goes first, and where. Pure; ``Scheduler`` asks them, in an agent as in a simulation."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Sequence
 from operator import add
@@ -15,33 +10,13 @@ from typing import Final, NamedTuple
 from agent_sdk.errors import UnknownNameError
 from agent_sdk.scheduling.network import NEVER
 from agent_sdk.scheduling.request import Request
-from agent_sdk.scheduling.scheduler import Scheduler
+from agent_sdk.scheduling.scheduler import Policy, Scheduler
 from agent_sdk.scheduling.sequence import Choice
 
 MARGIN: Final = 8
 """A run that is to end later than a part of its length before its deadline may well miss it: one part in so many."""
 RECENT: Final = 10
 """Deadlines of a network count for others for so many times their own length."""
-
-
-class Policy(ABC):
-    """Decides who goes first, and where.
-
-    Attributes:
-        name: what it is called.
-        by_start: whether what is left of a run counts in its key, so that each segment's is later by its planned start.
-    """
-
-    name: str
-    by_start = False
-
-    def key(self, request: Request, tail_ns: int) -> int:
-        """Where a subgraph stands at the arbiter; ``tail_ns`` is what is left of its run, its own time included."""
-        return request.ranked(request.due_ns - (tail_ns if self.by_start else 0))
-
-    @abstractmethod
-    def choose(self, state: Scheduler, group: list[Request]) -> None:
-        """Give processors to some requests of equal priority, which stand in the order of arrival."""
 
 
 class Fifo(Policy):

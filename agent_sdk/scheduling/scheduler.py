@@ -9,12 +9,13 @@ to a processor that is busy otherwise waits there, first in, first out.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from agent_sdk.scheduling.network import NEVER, Network
 from agent_sdk.scheduling.request import PATIENCE_NS, Late, Request
@@ -65,18 +66,24 @@ class View(NamedTuple):
     spare_ns: array[int]
 
 
-class Chooses(Protocol):
-    """A policy, as the scheduler asks it; see ``policies.Policy``."""
+class Policy(ABC):
+    """Decides who goes first, and where.
 
-    by_start: bool
+    Attributes:
+        name: what it is called.
+        by_start: whether what is left of a run counts in its key, so that each segment's is later by its planned start.
+    """
+
+    name: str
+    by_start = False
 
     def key(self, request: Request, tail_ns: int) -> int:
-        """Where a subgraph stands at the arbiter, of which so much is left."""
-        ...
+        """Where a subgraph stands at the arbiter; ``tail_ns`` is what is left of its run, its own time included."""
+        return request.ranked(request.due_ns - (tail_ns if self.by_start else 0))
 
+    @abstractmethod
     def choose(self, state: Scheduler, group: list[Request]) -> None:
-        """Give processors to some of these requests."""
-        ...
+        """Give processors to some requests of equal priority, which stand in the order of arrival."""
 
 
 class Scheduler:
@@ -98,7 +105,7 @@ class Scheduler:
         active: by network the latest deadline that was asked of it, from the release on, and when.
     """
 
-    def __init__(self, policy: Chooses, masks: Sequence[int], instead: Chooses | None = None) -> None:
+    def __init__(self, policy: Policy, masks: Sequence[int], instead: Policy | None = None) -> None:
         self.policy, self._instead = policy, instead
         self.masks = list(masks)
         self.overlaps = [[q for q, other in enumerate(self.masks) if other & mask] for mask in self.masks]

@@ -15,9 +15,8 @@ from typing import Final
 from agent_sdk.scheduling.mixes import Mix, Stream
 from agent_sdk.scheduling.network import Network
 from agent_sdk.scheduling.outcome import Ended
-from agent_sdk.scheduling.policies import Policy
 from agent_sdk.scheduling.request import Request
-from agent_sdk.scheduling.scheduler import Dispatch, Scheduler
+from agent_sdk.scheduling.scheduler import Dispatch, Policy, Scheduler
 
 AGAIN_NS: Final = 1_000_000
 """How long a closed loop waits after a run that was dropped."""
