@@ -169,9 +169,8 @@ class Executor(Closes):
                 interrupts.tell(None)
                 if mine:
                     self._give(flight)
-        store_us, total_us = (finished - computed) / 1e3, (finished - origin) / 1e3
-        load_us = (loaded - began) / 1e3
-        return outputs, Trace(self.program, stamps, origin, queued_ns / 1e3, load_us, store_us, total_us, ordinary)
+        load_us, store_us, total_us = (loaded - began) / 1e3, (finished - computed) / 1e3, (finished - origin) / 1e3
+        return outputs, Trace(self.program, stamps, origin, load_us, store_us, total_us, ordinary)
 
     def traced(self, inputs: Mapping[str, np.ndarray]) -> Trace:
         """The record of a run, whose outputs are let go of as a user does. Raises what ``run`` raises."""

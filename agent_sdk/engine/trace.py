@@ -53,7 +53,6 @@ class Trace:
         stamps: per lane, as the loop kept it, nanoseconds: how long it stood at the device's arbiter, and then readings
             of the clock.
         origin_ns: when it was asked for, or its turn came.
-        queued_us: how long it stood behind other runs of its session before; not part of ``total_us``.
         load_us: bringing the inputs to their processors, at the start.
         store_us: bringing the outputs to the host, at the end.
         total_us: from the call to the outputs, the engine's own work included, the time behind other runs left out.
@@ -63,7 +62,6 @@ class Trace:
     program: Program
     stamps: Sequence[Sequence[int]]
     origin_ns: int
-    queued_us: float
     load_us: float
     store_us: float
     total_us: float

@@ -78,7 +78,6 @@ SIGNATURES: Final = {
     "hope_rest": (c_int, (c_void_p,)),
     "hope_call": (None, (c_void_p,)),
     "hope_sequence": (None, (c_void_p, c_int, c_int, c_int, c_void_p, c_int64, c_void_p)),
-    "hope_copy": (c_int, (c_void_p, c_void_p, c_size_t)),
     "hope_mark": (c_int, (c_void_p, c_size_t)),
     "hope_marked": (c_int, (c_void_p, c_size_t)),
     "hope_ordinary": (c_int, (c_void_p, c_int64, c_int)),

@@ -667,11 +667,6 @@ EXPORT void hope_sequence(const int64_t *table, int units, int processors, int f
 
 /* What steps may call besides the runtimes' functions. */
 
-EXPORT int hope_copy(void *to, const void *from, size_t bytes) {
-    memcpy(to, from, bytes);
-    return 0;
-}
-
 /* A mark at the end of an output, to see whether a runtime that says that all went well has written anything. */
 static const unsigned char MARK[8] = {0xA5, 0xC3, 0x5E, 0xF1, 0xA7, 0x3D, 0xE9, 0xFF};
 
