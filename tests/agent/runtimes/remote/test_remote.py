@@ -16,19 +16,22 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.single import whole_run
 from agent_sdk.errors import InputError, ProcessorError, ProcessorLost
+from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
+from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.remote.host import RemoteHost
 from agent_sdk.runtimes.remote.link import Way
-from agent_sdk.runtimes.remote.processor import RemoteExecutable
+from agent_sdk.runtimes.remote.processor import RemoteExecutable, RemoteProcessor
 from agent_sdk.runtimes.remote.settings import HostSettings, read_hosts
 from agent_sdk.server.access import Access, Address, Tls
 from agent_sdk.server.serving import Server, Settings
-from hope_schema import Host, PlanRequest, merge
+from hope_schema import Cut, Host, PlanRequest, SuperOp, merge
+from hope_schema.cutgraph import cut_graph
 from tests import CAMPAIGN
 from tests.agent.engine.generate import plan_of, random_cuts, random_legal_plan, random_model
 from tests.agent.engine.test_executor import Reference, random_inputs
-from tests.agent.models import BRANCHING, branching_model
+from tests.agent.models import BRANCHING, branching_model, chain_model
 from tests.agent.runtimes.remote.conftest import TOKEN, Reached
 from tests.agent.runtimes.remote.relay import Relay
 from tests.agent.server.certificates import made_certificate
@@ -65,6 +68,43 @@ def held(host: RemoteHost) -> float:
         for family in text_string_to_metric_families(host.say("GET", "/metrics").decode())
         if family.name.endswith("held_tensors")
     )
+
+
+def test_tiles_of_a_stack_are_computed_on_several_hosts(host: RemoteHost, relay: Relay) -> None:
+    """D3's lossless tiles are chained cuts: each host takes rows of the input, gives rows of the output, no others."""
+    model = read_model(chain_model(8, 8, 8, 8, size=30))
+    cuts = [Cut(op=f"t{k}", axis=2, at=(10, 20), chained=k > 1) for k in range(1, 5)]
+    other = RemoteHost("edge2", HostSettings(address=f"http://127.0.0.1:{relay.port}", token=TOKEN))
+    far = [RemoteProcessor(one, one.offer.processors[0], frozenset(read_soc().cores)) for one in (host, other)]
+    with Device([*discover("ort@0"), *far]) as device:
+        supers = merge(cut_graph(model.graph, cuts))
+        hands = ("ort@0", "edge1:ort@0", "edge2:ort@0")
+        rows: dict[str, list[int]] = {}
+        for one in supers:
+            if one.ops[0].type == "Conv":
+                op, _, region = one.id.partition("[")
+                rows.setdefault(op, []).append(int(region.split(":")[1]))
+
+        def where(one: SuperOp) -> str:
+            if one.ops[0].type != "Conv":
+                return hands[0]
+            op, _, region = one.id.partition("[")
+            return hands[sorted(rows[op]).index(int(region.split(":")[1]))]
+
+        homes = {k: where(one) for k, one in enumerate(supers)}
+        plan = plan_of(model, supers, range(len(supers)), homes, hands, cuts)
+        with Executor(build_program(plan, model, device.processors), device) as executor:
+            tiles = [one for one in executor.executables if isinstance(one, RemoteExecutable)]
+            assert [(len(one.sent), len(one.received)) for one in tiles] == [(1, 1), (1, 1)]
+            taken = sorted(one.input_types[one.sent[0]].shape[2] for one in tiles)
+            assert taken == [10 + 4, 10 + 4 + 4]  # a row more for each convolution, but not at the border
+            assert {one.output_types[one.received[0]].shape[2] for one in tiles} == {10}
+            with whole_run(model, device.processors["ort@0"], device) as whole:
+                for seed in range(2):
+                    feed = draw(model, seed)
+                    right = whole.run(feed)[0]["t4"]
+                    np.testing.assert_allclose(executor.run(feed)[0]["t4"], right, rtol=1e-4, atol=1e-5)
+    other.close()
 
 
 def test_what_only_the_host_reads_stays_there(both: Device, host: RemoteHost, relay: Relay) -> None:
