@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import AsyncMock
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import delete, select
 
-from hope_schema import Missing, MissingLatency, merge
+from hope_schema import Missing, MissingLatency, Plan, PlanReply, merge
+from planner_api.compression import unzstd, zstd
 from planner_api.db.tables import JobRow, PlanRow
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.queue import put
@@ -22,6 +24,9 @@ from planner_api.plans import repository as plans
 from planner_api.plans.cache import OVERHEAD_BYTES, PlanCache
 from planner_api.plans.jobs import BETTER
 from planner_api.plans.key import normalised, plan_id
+from planner_api.plans.made import Made, Order
+from planner_api.plans.make import make
+from planner_api.plans.solve import BetterPlan
 from planner_api.plans.stored import StoredPlan, matches
 from planner_api.profiles.jobs import FOLD, OUTDATED, key_of
 from planner_api.web.stored import reads_zstd
@@ -244,6 +249,23 @@ def test_a_plan_is_solved_again_when_its_figures_moved(database_url: str, monkey
         assert api.await_(queued) == 3
         measure_all(api, scale=1.51)
         assert api.await_(queued) == 0
+
+
+def test_a_better_plan_begins_with_the_version_before_it(database_url: str) -> None:
+    """What the child is given holds that version, whole; one that cannot be read is none."""
+    with serving(database_url) as api:
+        api.learn(GRAPH)
+        first = api.plan(GRAPH)
+        planner = api.app.planner
+        solving = BetterPlan(planner.database, planner.settings)
+        task = api.await_(lambda: solving.load(Lease(1, 1, BETTER, first.plan_id)))
+        order = msgspec.msgpack.decode(task.payload, type=Order)
+        assert PlanReply.model_validate_json(unzstd(order.before)).plan == first.plan
+        order.before, order.budget_s = zstd(b"{}"), 0.0
+        made = msgspec.msgpack.decode(
+            make(msgspec.msgpack.encode(order), lambda _: msgspec.msgpack.encode({})), type=Made
+        )
+        assert Plan.model_validate_json(made.plan).makespan_us > 0
 
 
 def measure_all(api: Api, scale: float) -> int:

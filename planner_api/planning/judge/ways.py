@@ -36,7 +36,9 @@ def ways_of(problem: Problem) -> Struct:
     part_us = np.full((len(names), AXES, TENTHS + 1, TENTHS + 1, p), np.inf)
     more_us = np.zeros((len(names), AXES, p))
     needs = _Needs(sum(map(len, problem.reads)))
-    fixed, slope, glue = (np.zeros((len(problem.tensors) if names else 0, *shape)) for shape in _shapes(problem))
+    tensors, places = len(problem.tensors) if names else 0, len(problem.machine.places)
+    fixed, slope = np.zeros((tensors, places, places)), np.zeros((tensors, places, places))
+    glue = np.zeros((tensors, 4))
     options: list[tuple[int, IntArray]] = []
     if choices is not None:
         needs.fill(choices, problem)
@@ -70,12 +72,6 @@ def ways_of(problem: Problem) -> Struct:
         option_at=np.searchsorted([op for op, _ in options], np.arange(n + 1)),
         option=np.array([mode for _, mode in options], dtype=np.int64).reshape(-1),
     )
-
-
-def _shapes(problem: Problem) -> list[tuple[int, ...]]:
-    """What `Ways` has per tensor: fixed, slope, glue."""
-    places = len(problem.machine.places)
-    return [(places, places), (places, places), (4,)]
 
 
 def _option(g: int, team: Team, at: Sequence[int], most: int) -> IntArray:
