@@ -15,6 +15,7 @@ from sqlalchemy.exc import OperationalError
 from hope_schema import PlanReply
 from planner_api.cli.serve import Server, build_config
 from planner_api.devices import repository as devices
+from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.news import publish
 from planner_api.plans import repository
 from planner_api.plans.stored import StoredPlan
@@ -99,13 +100,13 @@ def test_everybody_who_waits_costs_one_read(waiting: Waiting, monkeypatch: pytes
     """However many wait, the better plan is read from the database once."""
     answers = [waiting.ask(KEY if n % 4 else NEW_KEY) for n in range(12)]
     reads = []
-    find = repository.find
+    find = waiting.planner.plans._find
 
-    async def counted(session: Any, plan_id: str) -> StoredPlan | None:
+    async def counted(plan_id: str, version: int | None, generation: int) -> StoredPlan | None:
         reads.append(plan_id)
-        return await find(session, plan_id)
+        return await find(plan_id, version, generation)
 
-    monkeypatch.setattr(repository, "find", counted)
+    monkeypatch.setattr(waiting.planner.plans, "_find", counted)  # the worker reads the version before by itself
     improve(waiting.api, waiting.plan_id)
     assert {answer.result(20).json()["version"] for answer in answers} == {2}
     assert reads == [waiting.plan_id]
@@ -204,10 +205,10 @@ def test_a_database_that_is_away_is_said_to_be_away(waiting: Waiting, monkeypatc
     answers = [waiting.ask(), waiting.ask(NEW_KEY)]
 
     async def away(*_: Any) -> None:
-        raise OperationalError("SELECT", {}, Exception("away"))
+        raise DatabaseAwayError("away")
 
     with monkeypatch.context() as outage:
-        outage.setattr(repository, "find", away)
+        outage.setattr(waiting.planner.plans, "_find", away)
         improve(waiting.api, waiting.plan_id)
         for answer in answers:
             assert answer.result(20).status_code == 503
