@@ -47,7 +47,7 @@ from agent_sdk.progress import Listener, Reporter
 from agent_sdk.runtimes.offered import discover, discover_plain
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.torch.choice import without_effect
-from agent_sdk.scheduling.groups import groups_of, spread
+from agent_sdk.scheduling.groups import spread
 from agent_sdk.scheduling.job import Job, Terms
 from agent_sdk.scheduling.jobs import MOST_QUEUED, Jobs
 from agent_sdk.scheduling.periodic import Periodic
@@ -55,7 +55,7 @@ from agent_sdk.scheduling.policies import EarliestDeadline
 from agent_sdk.scheduling.policies import policy as chosen
 from agent_sdk.scheduling.request import Late, check_terms
 from agent_sdk.scheduling.scheduler import Policy
-from agent_sdk.scheduling.together import Together, joint_request
+from agent_sdk.scheduling.together import Together
 from agent_sdk.session import Session
 from hope_schema import MeasuredRun, Missing, Observations, PlanReply
 from hope_schema.plan import Method
@@ -115,11 +115,8 @@ class Agent(Closes):
         queued: int = MOST_QUEUED,
     ) -> None:
         policy = chosen(policy)
-        for name, seconds in (
-            ("measuring_s", measuring_s),
-            ("wait_s", wait_s),
-            ("planner_timeout_s", planner_timeout_s),
-        ):
+        times = {"measuring_s": measuring_s, "wait_s": wait_s, "planner_timeout_s": planner_timeout_s}
+        for name, seconds in times.items():
             if seconds is not None:
                 refuse_unless_seconds(name, seconds)
         here = read_soc()
@@ -148,7 +145,6 @@ class Agent(Closes):
         planned = discover(processors, soc=self.soc, frozen=frozen, precision=precision)
         self.planned = tuple(processor.spec for processor in planned)
         """The processors that plans are made for; the device also has the runtimes as their users run them."""
-        runtimes = [spec.runtime for spec in self.planned]
         others = Hosts.named(None if hosts is None else Path(hosts), self.soc.cores)
         self.device = Device([*planned, *discover_plain(processors, self.soc, frozen), *others.processors()])
         obtainer = Obtainer(
@@ -162,16 +158,16 @@ class Agent(Closes):
             measuring_s=measuring_s,
             wait_s=wait_s,
             embedded=embedded,
-            notes=tuple(filter(None, [*notes, without_effect(precision, runtimes), *others.notes])),
+            notes=tuple(filter(None, [*notes, without_effect(precision, self.planned), *others.notes])),
             progress=self.progress,
             hosts=others,
         )
         self._services = Services.opened(obtainer, self._kept.path, self._lights, self._children)
         self.jobs = Jobs(self.device, policy, queued)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-        services = self._services  # nothing that a thread does may keep the agent alive
-        sessions = self._sessions
-        self._drift = Drift(others, lambda: _ready(sessions), partial(renewed, services), services.cancel)
+        # Nothing that a thread does may keep the agent alive.
+        ready, renew = partial(_ready, self._sessions), partial(renewed, self._services)
+        self._drift = Drift(others, ready, renew, self._services.cancel)
         obtainer.request("0" * 64)
 
     @staticmethod
@@ -315,11 +311,8 @@ class Agent(Closes):
         """
         refuse_unless_in_flight(in_flight)
         prepared = session.plans.ready.last or session.prepare()
-        if prepared.serving.pinned:
-            raise UnplannableError(f"'{session.name}' is answered by one processor as long as it lives")
-        names = groups_of(self.device, {spec.id: self.device.processors[spec.id] for spec in self.planned})
         with self._services.cancel.current():
-            groups = spread(prepared, self.device, names)
+            groups = spread(prepared, self.device, {spec.id: self.device.processors[spec.id] for spec in self.planned})
         self.jobs.spread(session.plans, groups, in_flight)
         return tuple(groups)
 
@@ -332,16 +325,9 @@ class Agent(Closes):
         Raises InputError for fewer than two sessions, UnplannableError where one has no plan, PlannerError, or
         ProcessorError where the plan cannot run here.
         """
-        if len(sessions) < 2:
-            raise InputError("it takes two sessions or more to run together")
         members = [(session.plans, session.plans.ready.last or session.prepare()) for session in sessions]
-        for session, (_, prepared) in zip(sessions, members, strict=True):
-            if prepared.obtained.served is None or prepared.serving.pinned:
-                raise UnplannableError(f"'{session.name}' has no plan that may answer with those of others")
-        alone = self._services.obtainer.request(members[0][1].model.graph.model_hash)
-        served = self._supplier.joint(joint_request(alone, [prepared for _, prepared in members]), wait_s)
         with self._services.cancel.current():
-            return Together(members, served.reply.plan, self._services, self.device, self.jobs)
+            return Together.planned(members, self._services, self.device, self.jobs, wait_s)
 
     def degrade(self, session: Session, to: Session) -> None:
         """Have another session answer runs of this one that would be late and were asked for ``on_late="degrade"``.
@@ -395,7 +381,6 @@ class Agent(Closes):
     def close(self) -> None:
         """End the threads, close every session and the connection to the planner, for good. Idempotent."""
         self._services.end()
-        self._children.close()
         with ExitStack() as closing:
             closing.callback(self._kept.close)
             closing.callback(self._lights.close)

@@ -60,6 +60,7 @@ class Services:
     def end(self) -> None:
         """The agent is closed: nobody waits any more, and nothing is told. Idempotent."""
         self.cancel.cancel()
+        self.first_runs.children.close()
         if self.field is not None:
             self.field.stop()
 

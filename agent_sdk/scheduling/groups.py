@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from agent_sdk.engine import Device, Executor
 from agent_sdk.engine.single import whole_run
 from agent_sdk.engine.trace import Trace
-from agent_sdk.errors import ProcessorError
+from agent_sdk.errors import ProcessorError, UnplannableError
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.rivals import UNFIT, distinct
 from agent_sdk.journey.trial import hold_trial, warm
@@ -47,7 +47,7 @@ class Group(NamedTuple):
     border_us: float = 0.0
 
 
-def groups_of(device: Device, planned: Mapping[str, Processor]) -> list[str]:
+def _groups_of(device: Device, planned: Mapping[str, Processor]) -> list[str]:
     """The core groups that a network can be spread over, the widest first: those whose answers need no second look."""
     fit = [
         name
@@ -74,11 +74,15 @@ def borders(graph: ModelGraph, us: float) -> list[int]:
     return found if us >= 2 * PIECE_US else []
 
 
-def spread(prepared: Prepared, device: Device, names: list[str]) -> dict[str, Group]:
-    """The network ready on these processors, as many as memory has room for, of each kind at least one.
+def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor]) -> dict[str, Group]:
+    """The network ready on core groups, as many as memory has room for, of each kind at least one.
 
-    One of each kind is timed, whole and in pieces. Raises ProcessorError where none runs.
+    One of each kind is timed, whole and in pieces. Raises ProcessorError where none runs, UnplannableError where one
+    answer has to stay for one input.
     """
+    if prepared.serving.pinned:
+        raise UnplannableError(f"'{prepared.model.name}' is answered by one processor as long as it lives")
+    names = _groups_of(device, planned)
     kinds = distinct({name: device.processors[name] for name in names})
     room = max(len(kinds), copies_at_once(prepared.model) - 1)
     feed = prepared.drawn.tried[0]

@@ -18,7 +18,7 @@ from agent_sdk.closing import Closes
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.trace import Trace
 from agent_sdk.engine.turn import Turn
-from agent_sdk.errors import ExecutionError, InputError, ProcessorError
+from agent_sdk.errors import ExecutionError, InputError, ProcessorError, UnplannableError
 from agent_sdk.journey.catalogue import Plans
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.preparing import Feed
@@ -31,12 +31,6 @@ from hope_schema import Plan, PlanRequest
 
 ROUNDS: Final = 5
 """Runs by which the plan is compared with one network after the other."""
-
-
-def joint_request(request: PlanRequest, prepared: Sequence[Prepared]) -> PlanRequest:
-    """What is asked of the planner: all networks, the last of which is to end soonest."""
-    jobs = tuple(PlannedNetwork(model_hash=own.model.graph.model_hash) for own in prepared)
-    return PlanRequest.model_validate({**dict(request), "jobs": jobs, "objective": "makespan"})
 
 
 def part_of(plan: Plan, job: int) -> Plan:
@@ -104,6 +98,28 @@ class Together(Closes):
                 f"the plan takes {self.joint_us / 1e3:.2f} ms, the sessions as jobs {self.apart_us / 1e3:.2f} ms: "
                 "these answer"
             )
+
+    @classmethod
+    def planned(
+        cls,
+        members: Sequence[tuple[Plans, Prepared]],
+        services: Services,
+        device: Device,
+        jobs: Jobs,
+        wait_s: float | None,
+    ) -> Together:
+        """Have one plan made in which the last network ends soonest. Raises like ``Agent.together``."""
+        if len(members) < 2:
+            raise InputError("it takes two sessions or more to run together")
+        for _, prepared in members:
+            if prepared.obtained.served is None or prepared.serving.pinned:
+                raise UnplannableError(f"'{prepared.model.name}' has no plan that may answer with those of others")
+        hashes = [prepared.model.graph.model_hash for _, prepared in members]
+        wanted = tuple(PlannedNetwork(model_hash=one) for one in hashes)
+        alone = services.obtainer.request(hashes[0])
+        request = PlanRequest.model_validate({**dict(alone), "jobs": wanted, "objective": "makespan"})
+        plan = services.obtainer.supplier.joint(request, wait_s).reply.plan
+        return cls(members, plan, services, device, jobs)
 
     @property
     def faster(self) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+
+from hope_schema import Processor
 
 PRECISIONS: Final = ("fp32", "tf32", "fp16")
 """What float32 of a network may be computed in; the first is what the model says."""
@@ -77,8 +79,8 @@ def accelerators(precision: str = "fp32") -> list[Choice]:
     return [choice for device in found for choice in choices(device, precision)]
 
 
-def without_effect(precision: str, runtimes: Sequence[str]) -> str:
-    """What is to be said of a precision that none of these runtimes computes in; nothing where one may."""
-    if precision == PRECISIONS[0] or "torch" in runtimes:
+def without_effect(precision: str, planned: Iterable[Processor]) -> str:
+    """What is to be said of a precision that none of these processors computes in; nothing where one may."""
+    if precision == PRECISIONS[0] or any(spec.runtime == "torch" for spec in planned):
         return ""
     return f"the precision {precision} changes nothing here: torch alone computes in it, on a GPU or named, as cpu/fp16"
