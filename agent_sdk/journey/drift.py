@@ -65,7 +65,8 @@ class Drift:
         for prepared in self._ready():
             plan = prepared.obtained.plan
             dropped = PLAN not in prepared.serving.contenders
-            if plan is None or not (dropped or _left_band(plan, [host.name for host in hosts], links)):
+            fixed = prepared.obtained.source == "file"  # nobody is asked where a plan came along
+            if plan is None or fixed or not (dropped or _left_band(plan, [host.name for host in hosts], links)):
                 continue
             if self._tried.get(prepared) != state:
                 self._tried[prepared] = state

@@ -56,7 +56,10 @@ def until(holds: Callable[[], object], run: Callable[[], None]) -> None:
 def test_plans_follow_links_and_hosts_that_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None
 ) -> None:
-    """A link that slows down, a host that goes and comes back: each is planned for anew, and no request is lost."""
+    """A link that slows down, a host that goes and comes back: each is planned for anew, and no request is lost.
+
+    A plan that came in a file stays as it is.
+    """
     monkeypatch.setattr(drift, "LOOK_S", 0.2)
     monkeypatch.setattr(remote_host, "RETRY_S", 0.2)
     monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path / "own"))
@@ -86,6 +89,14 @@ def test_plans_follow_links_and_hosts_that_come_back(
             until(lambda: not plan().hosts, run)
             relay.spoil = bytes
             until(lambda: plan().hosts, run)
+            agent.export_plan(session, tmp_path / "plan")
+            with agent.load(BRANCHING, plan=tmp_path / "plan") as still:
+                until(lambda: still.ready, run)
+                given, before = still.latest.obtained.plan, plan().links[0].fixed_us
+                relay.spoil = slowly
+                until(lambda: plan().links[0].fixed_us > 2 * before, run)
+                assert still.latest.obtained.plan is given
+            relay.spoil = bytes
         relay.close()
 
 
