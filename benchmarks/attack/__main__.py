@@ -47,7 +47,7 @@ def parser() -> cli.Parser:
     names = (*ALONE, *PARTS, *beside.ATTACKS)
     found.add_argument("--only", action="append", choices=names, help="this alone (may be repeated)")
     found.add_argument("--database", choices=("sqlite", "postgresql"), help="this one alone")
-    found.add_argument("--seconds", type=float, default=4.0, help="of each attack on others (default: %(default)s)")
+    found.add_argument("--seconds", type=float, default=3.0, help="of each attack on others (default: %(default)s)")
     found.add_argument("--keys", type=int, default=500, help="that the greedy device asks for (default: %(default)s)")
     return found
 

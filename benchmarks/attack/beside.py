@@ -220,7 +220,8 @@ async def uploads(stage: Stage) -> list[Row]:
     await upload_s()
     tokens = [await enrol(stage, fresh("hostile")) for _ in range(DRIPPING)]
     drip = [request("POST", "/models", b" " * 300_000, token=token)[:-1] for token in tokens for _ in range(2)]
-    same = [request("POST", "/models", costly_chain(), token=token, headers=zstd) for token in tokens[:RESENDING]]
+    costly = costly_chain()
+    same = [request("POST", "/models", costly, token=token, headers=zstd) for token in tokens[:RESENDING]]
     rows = []
     attacks: dict[str, Callable[[], Attack]] = {
         f"{DRIPPING} devices that drip": lambda: sockets(server, drip),
