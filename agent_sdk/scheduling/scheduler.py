@@ -14,7 +14,6 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final, NamedTuple
 
 from agent_sdk.scheduling.network import NEVER, Network
@@ -178,13 +177,14 @@ class Scheduler:
             return [], []
         self.now_ns = now_ns
         self._busy = self._blocked = 0
+        self._in_pieces = False
         self._started, self._dropped = [], []
         self.free_ns = array("q", [now_ns]) * len(self.masks)
         self._views.clear()
         for one in self.running:
             self._busy |= self.masks[one.processor]
             self._occupy(self.free_ns, one.processor, one.end_ns)
-        self._in_pieces = any(one.border_ns for one in self.running)
+            self._in_pieces |= one.border_ns > 0
         waiting, self.committed = self.committed, []
         for one in waiting:
             ns = one.request.network.expected(one.first, one.last, one.processor)
@@ -214,35 +214,30 @@ class Scheduler:
 
     def _groups(self, offered: set[Request]) -> Iterator[tuple[bool, list[Request]]]:
         """Requests of one priority, the highest first; of equal ones those that have waited for too long come before.
-        Those that were offered already are left out.
 
-        Nobody who comes later may take the processor of one of those.
+        Nobody who comes later may take the processor of one of those. Those that were offered already are left out, and
+        those whose network has as many runs under way as it may; a later run never passes an earlier one.
         """
         long_ago = self.now_ns - PATIENCE_NS
-
-        def rank(request: Request) -> tuple[int, bool]:
-            since = request.release_ns if request.deadline_ns is None else request.deadline_ns
-            return -request.priority, since > long_ago
-
-        waiting = [one for one in self._in_flight(sorted(self.queue, key=rank)) if one not in offered]
-        for (_, fresh), members in groupby(waiting, key=rank):
-            yield not fresh, list(members)
-
-    def _in_flight(self, queue: list[Request]) -> list[Request]:
-        """Without those whose network has as many runs under way as it may; a later run never passes an earlier one."""
+        groups = defaultdict[tuple[int, bool], list[Request]](list)
         under_way = defaultdict[Network, int](int)
         for one in (*self.running, *self.committed):
             under_way[one.request.network] += 1
-        for request in queue:
+        for request in self.queue:
+            since = request.release_ns if request.deadline_ns is None else request.deadline_ns
+            groups[-request.priority, since > long_ago].append(request)
             under_way[request.network] += request.unit > 0
-        found = []
-        for request in queue:
-            if not request.unit:
-                if under_way[request.network] >= request.network.in_flight:
-                    continue
-                under_way[request.network] += 1
-            found.append(request)
-        return found
+        for (_, fresh), waiting in sorted(groups.items()):
+            members = []
+            for request in waiting:
+                if not request.unit:
+                    if under_way[request.network] >= request.network.in_flight:
+                        continue
+                    under_way[request.network] += 1
+                if request not in offered:
+                    members.append(request)
+            if members:
+                yield not fresh, members
 
     # What policies ask and say
 
@@ -353,7 +348,7 @@ class Scheduler:
             self.running.append(dispatch)
             self._started.append(dispatch)
             self._busy |= mask
-        self._in_pieces |= bool(dispatch.border_ns)
+        self._in_pieces |= dispatch.border_ns > 0
         self._views.clear()
         self._occupy(self.free_ns, dispatch.processor, dispatch.end_ns)
 

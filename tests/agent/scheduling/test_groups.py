@@ -101,7 +101,7 @@ def test_an_urgent_job_is_answered_while_a_long_one_is_under_way(agent: Agent, m
         with agent.device.held(*agent.device.processors.values()):
             first = agent.submit(long, feed, deadline_ms=120_000)
             second = agent.submit(urgent, feed, deadline_ms=60_000)
-            until(lambda: agent.device.arbiter.waiting == 2)
+            until(lambda: agent.device.arbiter.waiting >= 2)
             keys = [one.key for one in agent.jobs._scheduler.running]
         answers = [job.result(60) for job in (first, second)]
         assert len(keys) == 2
