@@ -65,8 +65,9 @@ def main(arguments: list[str] | None = None) -> int:
         results.report(options.json, rows)
 
     for name in [name for name in ALONE if name in only]:
-        keep(ALONE[name]())
-        print(*map(measures.line, rows), sep="\n", flush=True)
+        found = ALONE[name]()
+        print(*map(measures.line, found), sep="\n", flush=True)
+        keep(found)
     parts = {name: part for name, part in PARTS.items() if name in only}
     if parts:
         with databases(None) as urls:
