@@ -18,7 +18,10 @@ from agent_sdk.errors import OutOfMemory, ProcessorLost, UnsupportedOp, WrongOut
 from agent_sdk.model import extract
 from agent_sdk.runtimes.base import BoundCall, Executable, Processor, Segment
 from agent_sdk.runtimes.host import HostPlace
+from agent_sdk.runtimes.openvino.trusted import OPENVINO
 from agent_sdk.runtimes.remote.host import RemoteHost
+from agent_sdk.runtimes.torch.trusted import TORCH
+from agent_sdk.runtimes.trust import Trust
 from hope_schema import Processor as ProcessorSpec
 from hope_schema import TensorType
 from hope_schema.hosts import on_host
@@ -44,6 +47,10 @@ FADING: Final = 0.98
 """By how much the longest run of late counts for less with each further one."""
 
 
+TRUSTED: Final[Mapping[str, Trust | None]] = {"ort": None, "ov": OPENVINO, "torch": TORCH}
+"""What runtimes are trusted with, wherever they run: one that is not known here, with nothing."""
+
+
 class RemotePlace(HostPlace):
     """A host's memory: tensors stand there, and in a buffer here before they are sent and once they have arrived."""
 
@@ -64,6 +71,7 @@ class RemoteProcessor(Processor):
     def __init__(self, host: RemoteHost, lent: ProcessorSpec, cores: frozenset[int]) -> None:
         self.host, self.lent, self.caller_cores = host, lent, cores
         self.details = f"{host.name}: {host.offer.soc}"
+        self.trusted = TRUSTED.get(lent.runtime.partition("-")[0], Trust())
         self.spec = ProcessorSpec(
             **lent.model_dump(exclude={"id", "resources", "place", "host"}),
             id=on_host(host.name, lent.id),
@@ -75,7 +83,9 @@ class RemoteProcessor(Processor):
 
     @override
     def compile(self, segment: Segment) -> RemoteExecutable:
-        tensor = segment.model.graph.tensor
+        graph = segment.model.graph
+        self.refuse_untrusted((graph.op[op] for op in segment.ops), graph)
+        tensor = graph.tensor
         for name in (*segment.inputs, *segment.outputs):
             if tensor[name].dtype not in DATATYPES:
                 raise UnsupportedOp(f"{self.id}: the protocol has no tensors of {tensor[name].dtype}")

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.single import whole_run
-from agent_sdk.errors import InputError, ProcessorError, ProcessorLost
+from agent_sdk.errors import InputError, ProcessorError, ProcessorLost, UnsupportedOp
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
@@ -35,6 +36,7 @@ from tests.agent.models import BRANCHING, branching_model, chain_model
 from tests.agent.runtimes.remote.conftest import TOKEN, Reached
 from tests.agent.runtimes.remote.relay import Relay
 from tests.agent.server.certificates import made_certificate
+from tests.agent.server.running import running
 
 
 def lent(host: RemoteHost) -> set[str]:
@@ -59,6 +61,32 @@ def test_random_plans_over_two_hosts_are_exact(seed: int, both: Device, referenc
             for name, expected in reference(model, feeds).items():
                 most = 1e-4 * max(1.0, np.abs(expected).max()) if cuts else 0.0
                 np.testing.assert_allclose(outputs[name], expected, rtol=0.0, atol=most, err_msg=name)
+
+
+def test_a_hosts_runtime_is_trusted_with_what_it_is_trusted_with_here(tmp_path: Path) -> None:
+    """A host that lends OpenVINO: odd floats are seen, an op of no row is refused."""
+    (tmp_path / "tokens").write_text(TOKEN)
+    options = ("--lend", "--soc", "edgebox", "--tokens", str(tmp_path / "tokens"), "--processors", "ov@0")
+    picking, adding = (
+        read_model(
+            parser.parse_model(
+                '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x, int64[2] i) => '
+                f"(float[4] y, {kind}[2] z) {{ t = Constant <value = float[3] {{1, 2, 3}}> () y = Relu (x) {body} }}"
+            )
+        )
+        for kind, body in (("float", "z = Gather (t, i)"), ("int64", "z = Add (i, i)"))
+    )
+    with running([], tmp_path, *options) as edge, Reached(edge.http) as host:
+        remote = RemoteProcessor(host, host.offer.processors[0], frozenset(read_soc().cores))
+        with Device([remote]) as device:
+            with pytest.raises(UnsupportedOp, match="not trusted"):
+                whole_run(adding, remote, device)
+            with whole_run(picking, remote, device) as executor:
+                feed = {"x": np.arange(4, dtype=np.float32), "i": np.array([2, -1])}
+                outputs, trace = executor.run(feed)
+                assert outputs["z"].tolist() == [3, 3]
+                assert trace.ordinary
+                assert not executor.run(feed | {"x": np.full(4, np.nan, np.float32)})[1].ordinary
 
 
 def held(host: RemoteHost) -> float:
