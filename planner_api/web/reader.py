@@ -14,6 +14,7 @@ from collections import Counter
 from typing import TypeVar, get_type_hints
 
 import msgspec
+import structlog
 from cachetools import LRUCache
 
 from planner_api.errors import UnavailableError
@@ -23,6 +24,8 @@ from planner_api.jobs.process import JobProcess
 from planner_api.locks import Turns
 from planner_api.web.body import Body, Encoding, Reading, Received, inflate, refuse_declared
 from planner_api.web.problems import HttpError
+
+log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
 
@@ -116,6 +119,7 @@ class Reader(JobProcess):
             if error.late:
                 detail = "the planner is too busy to read a large body; try again"
                 raise UnavailableError(detail, retry_after_s=10) from None
+            log.warning("body_not_read", cause=str(error)[:500])  # the sender is told less: it may be a fault of ours
         detail = f"the body takes more than {self._timeout_s:g} s or too much memory to read"
         return b"\x00" + msgspec.msgpack.encode(Refusal(413, "body-too-costly", detail))
 

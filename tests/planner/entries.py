@@ -82,3 +82,8 @@ def read_for_ever(text: bytes | bytearray) -> Length:
     """Read without an end."""
     while True:
         pass
+
+
+def read_wrongly(text: bytes | bytearray) -> Length:
+    """Have a bug."""
+    raise ZeroDivisionError("division by zero")

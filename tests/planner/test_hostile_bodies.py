@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import event
+from structlog.testing import capture_logs
 
 from hope_schema import (
     DeviceReport,
@@ -43,7 +44,7 @@ from planner_api.web.problems import HttpError, answer
 from planner_api.web.reader import Reader
 from planner_api.web.shape import parse, shape_of
 from tests import CAMPAIGN
-from tests.planner.entries import kept_waiting, read_for_ever
+from tests.planner.entries import kept_waiting, read_for_ever, read_wrongly
 from tests.planner.samples import (
     JSON,
     PROCESSORS,
@@ -396,6 +397,24 @@ def test_a_body_pays_for_what_it_takes_and_for_nothing_else(monkeypatch: pytest.
             await reader.kill()
 
     asyncio.run(main())
+
+
+def test_why_a_body_was_not_read_is_in_the_log() -> None:
+    """Its sender is told that it costs too much; the log has the cause, which may be a fault of the reading's."""
+
+    async def main() -> None:
+        reader = Reader(limit=SIZE, timeout_s=10.0, memory_bytes=256 * 2**20, refused=Counter())
+        try:
+            with pytest.raises(HttpError, match="too much memory to read"):
+                await reader.read("a", read_wrongly, received(b"{}"))
+        finally:
+            await reader.kill()
+
+    with capture_logs() as said:
+        asyncio.run(main())
+    assert [line["cause"] for line in said if line["event"] == "body_not_read"] == [
+        "ZeroDivisionError: division by zero"
+    ]
 
 
 def test_what_says_that_it_is_too_large_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
