@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent_sdk.agent import Agent
@@ -23,7 +24,7 @@ from agent_sdk.engine.single import whole_run
 from agent_sdk.errors import HopeError, InputError, OutOfMemory, RefusedError, printable
 from agent_sdk.model import Model, Port, read_model
 from agent_sdk.server.held import Held
-from agent_sdk.server.models import Served
+from agent_sdk.server.models import Inference, Served
 from hope_schema import Missing, Observations, Offer
 
 MOST_LENT: Final = 1024
@@ -161,13 +162,21 @@ class Lending(Closes):
 
     def _made(self, name: str, data: bytes, processor: str) -> _Lent:
         model = read_model(data, name=name)
-        executor = whole_run(model, self._agent.device.processors[processor], self._agent.device)
+        own = self._agent.device.processors[processor]
+        executor = whole_run(model, own, self._agent.device)
         tensor = model.graph.tensor
         inputs, outputs = (
             [Port(port, _shown(tensor[port].dtype), tensor[port].shape) for port in ports]
             for ports in (model.graph.inputs, model.graph.outputs)
         )
-        served = Served(name, inputs, outputs, lambda asked: executor.run(asked.feed)[0])
+
+        def answer(asked: Inference) -> Mapping[str, np.ndarray]:
+            # NOTE: only ONNX Runtime refuses an index beyond its tensor; others read what lies there.
+            if own.trusted is not None and not model.guard.bounds(asked.feed):
+                raise InputError("an input holds whole numbers beyond what the network can be asked for")
+            return executor.run(asked.feed)[0]
+
+        served = Served(name, inputs, outputs, answer)
         return _Lent(served, model, len(data), executor)
 
     def _make_room(self, size: int) -> None:

@@ -78,12 +78,15 @@ def test_plans_follow_links_and_hosts_that_come_back(
                 assert found is not None
                 return found
 
-            def slowly(said: bytes) -> bytes:
-                time.sleep(0.02)
-                return said
+            def slower(than_us: float) -> Callable[[bytes], bytes]:
+                def slowly(said: bytes) -> bytes:
+                    time.sleep(max(0.02, 4e-6 * than_us))
+                    return said
+
+                return slowly
 
             before = plan().links[0].fixed_us
-            relay.spoil = slowly
+            relay.spoil = slower(before)
             until(lambda: plan().links[0].fixed_us > 2 * before, run)
             relay.spoil = lambda _: None
             until(lambda: not plan().hosts, run)
@@ -93,7 +96,7 @@ def test_plans_follow_links_and_hosts_that_come_back(
             with agent.load(BRANCHING, plan=tmp_path / "plan") as still:
                 until(lambda: still.ready, run)
                 given, before = still.latest.obtained.plan, plan().links[0].fixed_us
-                relay.spoil = slowly
+                relay.spoil = slower(before)
                 until(lambda: plan().links[0].fixed_us > 2 * before, run)
                 assert still.latest.obtained.plan is given
             relay.spoil = bytes

@@ -393,4 +393,5 @@ def test_a_slash_makes_no_two_profiles_one(api: Api) -> None:
     body = measure(missing).model_dump_json().replace(f'"{FREQUENCY}"', '"b/c"')
     assert api.post("/profiles", body.encode()).status_code == 422
     api.await_(api.app.planner.profiles.folded, "a/b", "c")
-    assert api.client.get("/profiles/a/b/c").json()["soc"] == "a/b"
+    assert api.client.get("/profiles/a%2Fb/c").json()["soc"] == "a/b"
+    assert api.client.get("/profiles/a/b/c").status_code == 404

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.single import whole_run
-from agent_sdk.errors import InputError, ProcessorError, ProcessorLost, UnsupportedOp
+from agent_sdk.errors import InputError, ProcessorError, ProcessorLost, SegmentFailedError, UnsupportedOp
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
@@ -64,7 +64,7 @@ def test_random_plans_over_two_hosts_are_exact(seed: int, both: Device, referenc
 
 
 def test_a_hosts_runtime_is_trusted_with_what_it_is_trusted_with_here(tmp_path: Path) -> None:
-    """A host that lends OpenVINO: odd floats are seen, an op of no row is refused."""
+    """A host that lends OpenVINO: odd floats are seen, an op of no row and an index beyond its tensor are refused."""
     (tmp_path / "tokens").write_text(TOKEN)
     options = ("--lend", "--soc", "edgebox", "--tokens", str(tmp_path / "tokens"), "--processors", "ov@0")
     picking, adding = (
@@ -87,6 +87,11 @@ def test_a_hosts_runtime_is_trusted_with_what_it_is_trusted_with_here(tmp_path: 
                 assert outputs["z"].tolist() == [3, 3]
                 assert trace.ordinary
                 assert not executor.run(feed | {"x": np.full(4, np.nan, np.float32)})[1].ordinary
+                with pytest.raises(
+                    SegmentFailedError,
+                    match="400: an input holds whole numbers beyond",
+                ):
+                    executor.run(feed | {"i": np.array([0, 2**40])})
 
 
 def held(host: RemoteHost) -> float:
