@@ -169,10 +169,11 @@ def test_without_the_planner_extra_a_single_processor_runs(
 
 
 def test_the_last_plan_survives_the_planner(
-    model_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cache: Path, model_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plan made before is used from disk when the planner can no longer be started, and it is said."""
+    """A plan made before is used from disk when the planner has lost its database and cannot be started; it is said."""
     first = run(capsys, "--model", str(model_file), "--processors", "ort")
+    (cache / "planner.sqlite").unlink()
     monkeypatch.setitem(sys.modules, "planner_api.embedded", None)
     second = run(capsys, "--model", str(model_file), "--processors", "ort")
     assert (second["plan_source"], second["plan_id"]) == ("disk", first["plan_id"])
