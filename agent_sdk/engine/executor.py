@@ -206,7 +206,7 @@ class Executor(Closes):
 
     def _give(self, flight: Flight) -> None:
         """Let the next run have it, or free everything where ``close`` could not wait for this one."""
-        flight.failures = []
+        flight.over()
         self._turns.give(flight)
         if self._closed:
             self._free()

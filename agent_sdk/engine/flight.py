@@ -7,6 +7,7 @@ only, but held until the next one.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -77,6 +78,7 @@ class Flight:
         self.program = program = compiled.program
         self.first = self.ordinary = True
         self.failures: list[BaseException] = []
+        self._ending = threading.RLock()  # a signal's handler may come while its thread has it
         self._executables = compiled.executables
         self.memory = plan_memory(program, [compiled.types(work) for work in program.work])
         self._buffers = allocate(program, self.memory)
@@ -194,13 +196,19 @@ class Flight:
 
     def fail(self, error: BaseException, of: list[BaseException] | None = None) -> None:
         """End the run, every lane at its next segment; where ``of`` is given, only if these are its failures still."""
-        if of is None or of is self.failures:
-            self.failures.append(error)
-            self.loop.stop()
+        with self._ending:
+            if of is None or of is self.failures:
+                self.failures.append(error)
+                self.loop.stop()
+
+    def over(self) -> None:
+        """The run has ended: whoever is about to end it comes too late."""
+        with self._ending:
+            self.failures = []
 
     def close(self) -> None:
         """Let go of the buffers and calls; no run may begin in it any more."""
-        del self.loop
+        del self.loop, self._looks
         self._calls = []
         self._buffers = {}
         self._loads = []

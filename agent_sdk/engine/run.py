@@ -61,6 +61,8 @@ class LanesRun:
         self._threads = dict(zip(others, threads, strict=True))
         aside = loop.begin(key, offsets, first=self._flight.first)
         try:
+            if self._flight.failures:  # ended before it began: what begins now would not know
+                loop.stop()
             interrupts.tell(self._flight.fail)
             loop.hand_out(self._threads)
             if self._home >= 0:
@@ -130,7 +132,7 @@ class LanesRun:
                     del thread.left
             if self._left:
                 self._hangs(why)
-        self._loop.wait()
+            self._loop.wait()  # before the flight can come back: lanes that are just ending count in its next run else
         self._pool.give_back(thread for lane, thread in self._threads.items() if lane not in self._left)
 
     def _came_back(self, lane: int) -> None:

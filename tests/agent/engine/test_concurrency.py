@@ -17,6 +17,7 @@ from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.engine.turn import Turn
 from agent_sdk.engine.turns import Turns
+from agent_sdk.errors import NotWantedError
 from agent_sdk.model import Model
 from agent_sdk.runtimes.base import Segment
 from tests.agent.engine.conftest import Reference
@@ -205,6 +206,19 @@ def test_a_cancel_that_comes_late_ends_no_other_run(scene: Scene) -> None:
     assert late
     scene.by_id["a"].hook = lambda segment: [stop() for stop in late]
     scene.executor.run(scene.feeds)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_run_that_was_cancelled_before_it_began_does_not_begin(alone: bool, scene: Scene) -> None:
+    """On one lane and on several: it may have waited long for its flight, and nobody wants it by then."""
+    plan = whole_plan(scene.model, "c") if alone else dealt_plan(scene.model, list(scene.by_id), seed=5)
+    cancel = Cancel()
+    cancel.cancel()
+    with Executor(build_program(plan, scene.model, scene.device.processors), scene.device) as executor:
+        with pytest.raises(NotWantedError):
+            executor.run(scene.feeds, turn=Turn(cancel=cancel))
+        assert not any(processor.log for processor in scene.processors)
+        executor.run(scene.feeds)
 
 
 def test_no_wake_up_is_lost() -> None:

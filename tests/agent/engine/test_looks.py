@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from onnx import parser
 
 from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.engine.single import whole_run
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.bounds import ORDINARY
 from agent_sdk.runtimes.offered import discover
@@ -76,3 +78,14 @@ def test_a_run_says_whether_what_came_and_went_was_ordinary(seed: int, both: Dev
             for name, array in into.items():
                 assert (outputs[name] is array) == trace.ordinary
                 assert trace.ordinary or (array == 7).all()
+
+
+def test_a_closed_session_keeps_nothing_that_it_looked_at(both: Device, hiding: Model) -> None:
+    """An input that was read where it stands belongs to its caller alone again."""
+    trusted = next(own for own in both.processors.values() if own.trusted is not None)
+    x = np.ones((1, 3, 128, 128), np.float32)
+    with whole_run(hiding, trusted, both) as executor:
+        executor.run({"x": x, "y": np.ones(8, np.float32), "i": np.arange(8)})
+    watch = weakref.ref(x)
+    del x
+    assert watch() is None
