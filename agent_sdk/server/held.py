@@ -41,7 +41,9 @@ class Held:
         return len(self._tensors)
 
     def put(self, name: str, tensor: np.ndarray, owner: object) -> None:
-        """Hold a tensor until ``owner``, a connection, ends. Raises RefusedError where there is no room."""
+        """Hold a tensor until ``owner``, a connection, ends. Raises RefusedError for texts, or without room."""
+        if tensor.dtype.hasobject:
+            raise RefusedError(400, "texts cannot stay here: nobody knows how much memory they take")
         with self._lock:
             before = self._tensors.get(name)
             size = self.size + tensor.nbytes - (before[0].nbytes if before else 0)
@@ -59,13 +61,17 @@ class Held:
     def drop(self, names: Iterable[str]) -> None:
         """Let some go. Those that are not here are gone already."""
         with self._lock:
-            for name in names:
-                found = self._tensors.pop(name, None)
-                self.size -= found[0].nbytes if found else 0
+            self._drop(names)
+
+    def _drop(self, names: Iterable[str]) -> None:
+        for name in names:
+            found = self._tensors.pop(name, None)
+            self.size -= found[0].nbytes if found else 0
 
     def release(self, owner: object) -> None:
         """Let all go that came over a connection."""
-        self.drop([name for name, (_, own) in list(self._tensors.items()) if own is owner])
+        with self._lock:
+            self._drop([name for name, (_, own) in self._tensors.items() if own is owner])
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ class Shelf:
     owner: object
 
     def put(self, name: str, tensor: np.ndarray) -> None:
-        """Hold a tensor. Raises RefusedError where there is no room."""
+        """Hold a tensor. Raises like ``Held.put``."""
         self.held.put(name, tensor, self.owner)
 
     def get(self, name: str) -> np.ndarray:

@@ -76,6 +76,7 @@ class Form:
             where = ".".join(map(str, first["loc"])) or "the body"
             raise RefusedError(400, f"this is no inference request: {where}: {first['msg']}") from None
         self._served, self._identity, self._inputs = served, request.id, request.inputs
+        self._length = len(head)
         self._deadline_ms, self._priority = schedule(request.parameters)
         names = [tensor.name for tensor in request.inputs]
         if len(set(names)) != len(names):
@@ -136,7 +137,8 @@ class Form:
             raise RefusedError(400, f"{len(tail)} bytes stand behind the JSON, but its inputs have {at} of them")
         if shelf is not None:
             for name in feed.keys() & self._kept.keys():
-                alone = feed[name].nbytes == len(tail)  # else all that was sent with it would stay
+                # Else all that was sent with it would stay, the JSON too.
+                alone = self._length <= feed[name].nbytes == len(tail)
                 shelf.put(self._kept[name], feed[name] if alone else feed[name].copy())
         return Inference(feed, self._outputs, self._deadline_ms, self._priority)
 
