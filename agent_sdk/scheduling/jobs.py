@@ -327,7 +327,7 @@ class Jobs(Forks):
             found = error
         with self._lock:
             again = again and not self._closed and self._runs(job) is member
-            failed = member.executors.pop(where) if again else None
+            failed = member.executors.pop(where, None) if again else None
             if again:
                 job.where = ""
                 member.network.forget(where)

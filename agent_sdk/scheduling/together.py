@@ -18,7 +18,7 @@ from agent_sdk.closing import Closes
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.trace import Trace
 from agent_sdk.engine.turn import Turn
-from agent_sdk.errors import ExecutionError, InputError, ProcessorError, UnplannableError
+from agent_sdk.errors import DeviceClosedError, ExecutionError, InputError, ProcessorError, UnplannableError
 from agent_sdk.journey.catalogue import Plans
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.preparing import Feed
@@ -74,7 +74,8 @@ class Together(Closes):
         device: Device,
         jobs: Jobs,
     ) -> None:
-        self.plan, self._jobs = plan, jobs
+        self.plan, self._device, self._jobs = plan, device, jobs
+        self._closed = False
         self.notes: list[str] = []
         self._members = [plans for plans, _ in members]
         self._executors: list[Executor] = []
@@ -128,6 +129,9 @@ class Together(Closes):
 
     def run(self, *feeds: Feed) -> list[dict[str, Any]]:
         """Compute all of them, of an input each, in the order of the sessions. Raises like ``Session.run``."""
+        self._device.refuse_when_forked()  # the threads have stayed with the parent
+        if self._closed:
+            raise DeviceClosedError("what ran these networks together is closed; the sessions are not")
         if len(feeds) != len(self._members):
             raise InputError(f"{len(self._members)} networks run together, of an input each, not {len(feeds)}")
         fits = all(plans.at(feed) is not None for plans, feed in zip(self._members, feeds, strict=True))
@@ -168,6 +172,7 @@ class Together(Closes):
 
     def close(self) -> None:
         """Free what the plan runs on; the sessions stay. Idempotent."""
+        self._closed = True
         self._threads.shutdown(wait=True)
         with ExitStack() as closing:
             for executor in self._executors:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from agent_sdk import Agent, Session
-from agent_sdk.errors import InputError
+from agent_sdk.errors import DeviceClosedError, InputError
 from agent_sdk.scheduling.together import Together, part_of
 from tests.agent.models import branching_model
 
@@ -70,3 +72,25 @@ def test_what_the_plan_is_not_for_is_answered_by_the_sessions(agent: Agent, sess
         feeds = [dict(session.draw()) for session in sessions]
         assert all(map(right, sessions, feeds, together.run(*feeds)))
         assert any("failed" in note for note in together.notes)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_whoever_cannot_run_it_is_told(agent: Agent, sessions: list[Session], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a forked child, whose threads stayed behind, nor who has closed it waits for anything."""
+    monkeypatch.setattr(Together, "faster", True)
+    feeds = [dict(session.draw()) for session in sessions]
+    with agent.together(*sessions) as together:
+        together.run(*feeds)
+        child = os.fork()
+        if not child:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            try:
+                together.run(*feeds)
+            except DeviceClosedError:
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+    with pytest.raises(DeviceClosedError, match="closed"):
+        together.run(*feeds)
