@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent_sdk.closing import Closes
 from agent_sdk.errors import ExecutionError, PlannerError
 from agent_sdk.model import Model, extract
 from agent_sdk.planner.supplier import PlanSupplier
@@ -24,8 +23,8 @@ MEASURING_S: Final = 20.0
 
 
 @dataclass(frozen=True)
-class Hosts(Closes):
-    """The hosts that were reached.
+class Hosts:
+    """The hosts that were reached; their processors close them.
 
     Attributes:
         reached: them, each with a name of its own.
@@ -81,11 +80,6 @@ class Hosts(Closes):
                 self.unknown.add(host.name)
                 notes.append(f"host '{host.name}' was not measured: {error}")
         return notes
-
-    def close(self) -> None:
-        """Close the connections. Idempotent."""
-        for host in self.reached:
-            host.close()
 
 
 NOBODY: Final = Hosts()

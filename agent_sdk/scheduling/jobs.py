@@ -315,26 +315,32 @@ class Jobs(Forks):
         job.started_ns = perf_counter_ns()
         found: dict[str, Any] | BaseException
         took, again = None, False
+        executor: Executor | None = None
         try:
-            found, alone = self._outputs(one)
+            job.wanted.check()
+            executor = self._spread_to(one)
+            found, alone = self._outputs(one, executor)
             job.ended_ns = perf_counter_ns()
             took = job.ended_ns - job.started_ns if alone else None
         except FAILURES as error:
-            found, again = error, where in member.executors
+            found, again = error, executor is not None
         except NotWantedError as error:
             found = CancelledError() if job.wanted.cancelled else error
         except BaseException as error:  # noqa: BLE001  the job's caller is who is told
             found = error
         with self._lock:
             again = again and not self._closed and self._runs(job) is member
-            failed = member.executors.pop(where, None) if again else None
+            failed: Executor | None = None
             if again:
                 job.where = ""
-                member.network.forget(where)
+                if member.executors.get(where) is executor:  # else the network was spread again meanwhile
+                    failed = member.executors.pop(where)
+                    member.network.forget(where)
                 self._look_at(member)
                 self._scheduler.again(one.dispatch)
             else:
-                self._scheduler.finished(one.dispatch, took, failed=True)
+                known = member.network.runs_on(where)  # else its executor has gone meanwhile, or a plan has come
+                self._scheduler.finished(one.dispatch, took if known else None, failed=True)
                 del self._jobs[job.request]
                 job.stats.count(job, found)
                 if not isinstance(found, BaseException):
@@ -350,13 +356,17 @@ class Jobs(Forks):
                 failed.close()
         return following
 
-    def _outputs(self, one: _Started) -> tuple[dict[str, Any], bool]:
+    @staticmethod
+    def _spread_to(one: _Started) -> Executor | None:
+        """The core group that runs it; None where whoever answers the session does."""
+        executor = one.member.executors.get(one.dispatch.processor)
+        return executor if executor is not None and one.member.plans.at(one.job.inputs) is not None else None
+
+    def _outputs(self, one: _Started, executor: Executor | None) -> tuple[dict[str, Any], bool]:
         """What a run computes, and whether it was alone on its resources."""
         job, plans = one.job, one.member.plans
         turn = Turn(one.dispatch.key, attrgetter("starts_ns") if self.policy.by_start else None, job.wanted)
-        job.wanted.check()
-        executor = one.member.executors.get(one.dispatch.processor)
-        if executor is not None and plans.at(job.inputs) is not None:
+        if executor is not None:
             job.where = self.processors[one.dispatch.processor]
             outputs, trace = executor.run(job.inputs, timeout_s=job.timeout_s, turn=turn)
             return dict(outputs), trace.alone

@@ -11,12 +11,21 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from onnx import parser
 
 from agent_sdk import Agent, Session
-from agent_sdk.errors import DeviceClosedError, DroppedError, FeedError, InputError, QueueFullError, UnplannableError
+from agent_sdk.errors import (
+    DeviceClosedError,
+    DroppedError,
+    FeedError,
+    InputError,
+    ProcessorError,
+    QueueFullError,
+    UnplannableError,
+)
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.planner.field import Sample
-from agent_sdk.scheduling.job import Job
+from agent_sdk.scheduling.job import Job, Terms
 from agent_sdk.scheduling.policies import POLICIES, Fifo, policy
 from agent_sdk.scheduling.request import Request
 from agent_sdk.scheduling.scheduler import Scheduler
@@ -288,6 +297,35 @@ def test_a_network_may_be_spread_again(agent: Agent, session: Session) -> None:
     assert all(executor._freed for executor in before)
     feed = dict(session.draw())
     assert right(session, feed, agent.submit(session, feed).result(60))
+
+
+def test_a_run_that_ends_where_nobody_runs_any_more_teaches_nothing(agent: Agent, session: Session) -> None:
+    """A network that was spread while it ran goes to its core groups alone, not to where that run was as well."""
+    job, started = agent.jobs._submit(session.plans, dict(session.draw()), Terms(), here=True)
+    assert started is not None
+    groups = agent.spread(session)
+    agent.jobs._ran(started, only=True)
+    assert job.done()
+    network = agent.jobs._members[session.plans].network
+    assert {agent.jobs.processors[where] for where, _ in network.wholes()} == set(groups)
+
+
+def test_a_feed_that_only_the_whole_network_gets_and_fails_costs_no_core_group(agent: Agent) -> None:
+    """At other shapes than it was spread for it is no group that fails."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[n, 4] x) => (float[2, 2] y) {
+            r = Relu (x)
+            two = Constant <value_ints = [2, 2]> ()
+            y = Reshape (r, two)
+        }"""
+    )
+    with agent.load(model.SerializeToString(), shapes={"x": (1, 4)}, background=False) as session:
+        groups = agent.spread(session)
+        with pytest.raises(ProcessorError, match="Reshape"):
+            agent.submit(session, {"x": np.ones((3, 4), np.float32)}).result(60)
+        assert len(agent.jobs._members[session.plans].executors) == len(groups)
+        feed = {"x": np.ones((1, 4), np.float32)}
+        assert right(session, feed, agent.submit(session, feed).result(60))
 
 
 def test_a_closed_agent_takes_no_jobs(agent: Agent, session: Session) -> None:
