@@ -314,43 +314,41 @@ class Jobs(Forks):
         job, member, where = one.job, one.member, one.dispatch.processor
         job.started_ns = perf_counter_ns()
         found: dict[str, Any] | BaseException
-        took, again = None, False
-        executor: Executor | None = None
+        took: int | None = None
+        failed: Executor | None = None
         try:
             job.wanted.check()
             executor = self._spread_to(one)
-            found, alone = self._outputs(one, executor)
+            try:
+                found, alone = self._outputs(one, executor)
+            except FAILURES:
+                if executor is None:
+                    raise
+                job.where = ""
+                found, alone = self._outputs(one, None)[0], False  # where that fails too, it is the feed's fault
+                failed = executor
             job.ended_ns = perf_counter_ns()
             took = job.ended_ns - job.started_ns if alone else None
-        except FAILURES as error:
-            found, again = error, executor is not None
         except NotWantedError as error:
             found = CancelledError() if job.wanted.cancelled else error
         except BaseException as error:  # noqa: BLE001  the job's caller is who is told
             found = error
         with self._lock:
-            again = again and not self._closed and self._runs(job) is member
-            failed: Executor | None = None
-            if again:
-                job.where = ""
-                if member.executors.get(where) is executor:  # else the network was spread again meanwhile
-                    failed = member.executors.pop(where)
-                    member.network.forget(where)
+            if failed is not None and member.executors.get(where) is failed:  # else it was spread again meanwhile
+                del member.executors[where]
+                member.network.forget(where)
                 self._look_at(member)
-                self._scheduler.again(one.dispatch)
-            else:
-                known = member.network.runs_on(where)  # else its executor has gone meanwhile, or a plan has come
-                self._scheduler.finished(one.dispatch, took if known else None, failed=True)
-                del self._jobs[job.request]
-                job.stats.count(job, found)
-                if not isinstance(found, BaseException):
-                    self._note_deadline(job, missed=job.is_late)
+            known = member.network.runs_on(where)  # else its executor has gone meanwhile, or a plan has come
+            self._scheduler.finished(one.dispatch, took if known else None, failed=True)
+            del self._jobs[job.request]
+            job.stats.count(job, found)
+            if not isinstance(found, BaseException):
+                self._note_deadline(job, missed=job.is_late)
             started, gone = self._decide()
             following = started.pop(0) if started and not only else None
             self._hand_out(started)
         self._tell_dropped(gone)
-        if not again:
-            job.settle(found)
+        job.settle(found)
         if failed is not None:
             with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
                 failed.close()

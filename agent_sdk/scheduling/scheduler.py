@@ -166,11 +166,6 @@ class Scheduler:
             self.queue.insert(0, request)
         return over
 
-    def again(self, dispatch: Dispatch) -> None:
-        """A subgraph could not be run where it was: its request waits before all others for another processor."""
-        self.running.remove(dispatch)
-        self.queue.insert(0, dispatch.request)
-
     def decide(self, now_ns: int) -> tuple[list[Dispatch], list[Request]]:
         """What starts now, and what is dropped."""
         if not self.queue and not self.committed:

@@ -189,17 +189,20 @@ def test_one_bad_job_loses_only_itself(agent: Agent, session: Session) -> None:
 
 
 def test_a_processor_that_fails_is_left_out_and_the_job_goes_elsewhere(agent: Agent, session: Session) -> None:
-    """Where core groups fail, their jobs are answered by another one; where all do, by whoever answers the session."""
+    """What a core group fails is answered by whoever answers the session; later jobs go to the other groups."""
     agent.spread(session)
     feed = dict(session.draw())
     member = agent.jobs._members[session.plans]
     *broken, left = member.executors
     for index in broken:
         member.executors[index].close()
+    where = []
     for _ in range(5):
         job = agent.submit(session, feed)
         assert right(session, feed, job.result(60))
-        assert job.where == agent.jobs.processors[left]
+        where.append(job.where)
+    assert set(where) <= {"", agent.jobs.processors[left]}
+    assert len(member.executors) == 1 + len(broken) - where.count("")
     member.executors[left].close()
     job = agent.submit(session, feed)
     assert right(session, feed, job.result(60))
@@ -326,6 +329,24 @@ def test_a_feed_that_only_the_whole_network_gets_and_fails_costs_no_core_group(a
         assert len(agent.jobs._members[session.plans].executors) == len(groups)
         feed = {"x": np.ones((1, 4), np.float32)}
         assert right(session, feed, agent.submit(session, feed).result(60))
+
+
+def test_a_feed_that_every_processor_fails_costs_no_core_group(agent: Agent) -> None:
+    """An index beyond its table is the caller's fault: the next run goes to the core groups as before."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[4, 4] x, int64[2] i) => (float[2, 4] y) {
+            y = Gather (x, i)
+        }"""
+    )
+    with agent.load(model.SerializeToString(), background=False) as session:
+        groups = agent.spread(session)
+        feed = {"x": np.ones((4, 4), np.float32), "i": np.int64([0, 3])}
+        for _ in range(3):
+            with pytest.raises((ProcessorError, InputError), match="indices"):
+                agent.submit(session, feed | {"i": np.int64([0, 99])}).result(60)
+        job = agent.submit(session, feed)
+        assert right(session, feed, job.result(60))
+        assert job.where in groups
 
 
 def test_a_closed_agent_takes_no_jobs(agent: Agent, session: Session) -> None:
