@@ -77,7 +77,6 @@ class Executor(Closes):
         refuse_unless_in_flight(in_flight)
         self.program = program
         self.device = device
-        self._lock = threading.Lock()
         self._closed = False
         self._freed = False
         self._wanted, self._made = (

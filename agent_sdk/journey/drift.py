@@ -82,7 +82,7 @@ def _look_for_ever(of: weakref.ref[Drift], cancel: Cancel) -> None:
             try:
                 with cancel.current():
                     drift.look()
-            except HopeError as error:  # the next look may find more
+            except (HopeError, MemoryError) as error:  # the next look may find more
                 log.info("plans stay as they are: %s", error)
             del drift
 

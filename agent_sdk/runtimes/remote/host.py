@@ -60,7 +60,7 @@ class RemoteHost:
     """
 
     def __init__(self, name: str, settings: HostSettings) -> None:
-        self.name, self._settings, self.here = name, settings, secrets.token_hex(16)
+        self.name, self.here = name, secrets.token_hex(16)
         host, port, _ = settings.place
         self._address, self._context = (host, port), settings.context()
         shown = f"[{host}]" if ":" in host else host
