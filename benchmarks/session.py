@@ -234,8 +234,8 @@ def runs(agent: Agent, source: bytes) -> Measure:
     return verdict(what, took["ours"] / took["own"], RUN)
 
 
-def looks(agent: Agent, name: str, source: bytes | str) -> tuple[Measure, list[str | float | None]]:
-    """What it adds to a run that its values are looked at, where others than ONNX Runtime answer.
+def looks(agent: Agent, name: str, source: bytes | str) -> tuple[Measure, list[str | float | None]] | None:
+    """What it adds to a run that its values are looked at, where others than ONNX Runtime answer; None where none do.
 
     It is all that trust adds: of these networks its tables refuse nothing (``tests/agent/runtimes/test_trust.py``). Of
     two flights of the same compiled segments, which run in turns, one is made as if every processor were the reference.
@@ -248,6 +248,8 @@ def looks(agent: Agent, name: str, source: bytes | str) -> tuple[Measure, list[s
             for who, executor in prepared.serving.contenders.items()
             if any(own.trusted is not None for own in executor.program.processors.values())
         }
+        if not trusting:
+            return None
         who = min(trusting, key=lambda one: quiet_us.get(one, math.inf))
         with Executor(trusting[who], agent.device, in_flight=2) as executor, ExitStack() as believed:
             for kind in set(map(type, executor.program.processors.values())):
@@ -304,9 +306,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder, Agent(cache=Path(folder) / "cache") as agent:
             small: list[tuple[str, bytes | str]] = [("two convolutions", source) for source in sized_networks()]
             for network, source in [*small, *zip(options.models, options.models, strict=True)]:
-                looked, row = looks(agent, network, source)
-                measures.append(looked)
-                rows.append(row)
+                if looked := looks(agent, network, source):
+                    measures.append(looked[0])
+                    rows.append(looked[1])
         tables.append(Table("Trust", ["network", "answers", "floats", "pairs of runs", "µs", "ratio"], rows))
     if "starts" in options.only:
         os.environ.setdefault("HOPE_SOLVE_BUDGET_S", "2")  # what a start costs does not depend on how good its plan is

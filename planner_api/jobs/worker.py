@@ -143,7 +143,8 @@ class Worker:
                 prepared = await kind.prepare(lease, task, answer)
         except JobError as error:
             reason, permanent = str(error), error.permanent
-            log.warning("job_failed", kind=lease.kind, key=lease.key, attempt=lease.attempt, error=reason[:500])
+            say = log.info if permanent else log.warning  # which is an answer, and told to whoever asked
+            say("job_failed", kind=lease.kind, key=lease.key, attempt=lease.attempt, error=reason[:500])
             again = await self._persistently(
                 lambda: self._queue.fail(kind, lease, reason, permanent=permanent, task=task)
             )
