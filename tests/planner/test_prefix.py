@@ -13,7 +13,8 @@ from tests.planner.samples import Api
 
 
 @pytest.mark.parametrize(
-    "path", ["/healthz", "/readyz", "/metrics", "/fleet", "/openapi.json", "/console/login", "/no"]
+    "path",
+    ["/healthz", "/readyz", "/metrics", "/fleet", "/openapi.json", "/console/login", "/console/oidc/callback", "/no"],
 )
 def test_head_is_get_without_its_body(path: str, api: Api) -> None:
     """The same status and headers, the length of what GET sends among them."""

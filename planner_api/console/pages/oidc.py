@@ -29,7 +29,7 @@ MAX_ANSWER = 4096
 """Characters of one parameter of an answer."""
 
 
-@router.get("/oidc")
+@router.api_route("/oidc", methods=["GET", "HEAD"])
 async def leave(request: Request, to: Annotated[str, Query(max_length=2048)] = HOME) -> Response:
     """Send a browser to the provider, with a cookie that knows it again."""
     secret, to = new_secret(), ours(to)
@@ -50,7 +50,7 @@ async def leave(request: Request, to: Annotated[str, Query(max_length=2048)] = H
     return answer
 
 
-@router.get("/oidc/callback")
+@router.api_route("/oidc/callback", methods=["GET", "HEAD"])
 async def come_back(request: Request) -> Response:
     """Begin the session of whom the provider vouches for."""
     planner, provider = request.app.state.planner, _provider(request)
