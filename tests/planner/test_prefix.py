@@ -22,7 +22,7 @@ def test_head_is_get_without_its_body(path: str, api: Api) -> None:
     assert head.status_code == got.status_code
     assert head.content == b""
     differs = {"x-request-id", "set-cookie", "date"}
-    if path != "/metrics":
+    if path not in ("/metrics", "/console/oidc/callback"):  # the one changes, the other's page names the request
         assert {k: v for k, v in head.headers.items() if k not in differs} == {
             k: v for k, v in got.headers.items() if k not in differs
         }
