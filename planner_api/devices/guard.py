@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ ENTRANCES = frozenset({"/devices", "/devices/proof"})
 """Where devices post that have no token of this planner, or do not know yet that they have: the routes themselves say
 whom they answer."""
 REFUSED_S = 0.1
-"""How long who asks too often waits for hearing so."""
+"""How long who asks too often waits for hearing so, on average."""
 WRONG = frozenset({400, 401, 413, 415, 422, 429})
 """How requests are answered that nobody sends who keeps to the contract."""
 WRONG_COUNTS = 10
@@ -215,7 +216,7 @@ class Guard:
             if caller and status_of(error) in WRONG:
                 limit.count(caller, WRONG_COUNTS - 1)
             if isinstance(error, TooOftenError):  # beyond a quota: as slowly as who is beyond a rate
-                await asyncio.sleep(REFUSED_S)
+                await _keep_waiting()
             raise
         finally:
             if caller and (spent_s := spent(scope)):
@@ -245,8 +246,13 @@ async def refuse_for(wait_s: float) -> None:
     NOTE: who floods gets ten refusals a second on a connection; answered at once, they would keep everybody waiting.
     """
     if wait_s:
-        await asyncio.sleep(REFUSED_S)
+        await _keep_waiting()
         raise TooOftenError("too-many-requests", "too many requests; slow down", retry_after_s=wait_s)
+
+
+async def _keep_waiting() -> None:
+    """Wait before a refusal, each for another time: many connections that wake together would hold up everybody."""
+    await asyncio.sleep(REFUSED_S * random.uniform(0.5, 1.5))
 
 
 def bearer_of(scope: Scope, why: str) -> str:

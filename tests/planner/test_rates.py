@@ -46,7 +46,8 @@ def test_who_floods_waits_for_each_refusal() -> None:
         await asyncio.gather(answered("flood", 3.0, 0.0), answered("just", 1e-6, 0.0), *others)
 
     asyncio.run(all_at_once())
-    assert order == ["other 0", "other 1", "other 2", "flood", "just"]
+    assert order[:3] == ["other 0", "other 1", "other 2"]
+    assert set(order[3:]) == {"flood", "just"}
 
 
 @pytest.mark.parametrize(
