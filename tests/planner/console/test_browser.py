@@ -180,7 +180,7 @@ def test_two_plans_compared_say_what_was_promised_and_what_was_measured(
     signed_in.goto(f"/console/compare?left={left.plan_id}@2&right={right.plan_id}@2")
     for name in ("Makespan", "Mean measured"):
         expect(figures.get_by_role("row", name=name).get_by_role("cell").nth(1)).to_contain_text(
-            re.compile(r"ms \([+−][\d.]+ %\)")
+            re.compile(r"ms \((0|[+−][\d.]+) %\)")
         )
     change = right.plan.makespan_us / left.plan.makespan_us - 1.0
     expect(figures.get_by_role("row", name="Makespan")).to_contain_text(percent(change, sign=True))
