@@ -38,7 +38,7 @@ OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
 ENTRANCES = frozenset({"/devices", "/devices/proof"})
 """Where devices post that have no token of this planner, or do not know yet that they have: the routes themselves say
 whom they answer."""
-REFUSED_S = 0.1
+REFUSED_S = 0.25
 """How long who asks too often waits for hearing so, on average."""
 WRONG = frozenset({400, 401, 413, 415, 422, 429})
 """How requests are answered that nobody sends who keeps to the contract."""
@@ -243,7 +243,7 @@ class Guard:
 async def refuse_for(wait_s: float) -> None:
     """Raise TooOftenError after a moment, unless there is nothing to wait for.
 
-    NOTE: who floods gets ten refusals a second on a connection; answered at once, they would keep everybody waiting.
+    NOTE: who floods gets four refusals a second on a connection; answered at once, they would keep everybody waiting.
     """
     if wait_s:
         await _keep_waiting()

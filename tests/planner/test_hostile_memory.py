@@ -47,6 +47,7 @@ def guess(api: Api, kind: str, drawn: str) -> int:
 def test_what_strangers_send_is_kept_nowhere(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tokens, claims and cookies that nobody gave out the planner holds no byte afterwards, and of few a digest."""
     monkeypatch.setattr(guard, "UNKNOWN_S", 600.0)
+    monkeypatch.setattr(guard, "REFUSED_S", 0.0)
     with serving(sqlite_url, works=(), tokens_required=True) as api:
         drawn = secrets.token_hex(8)
         statuses = {
