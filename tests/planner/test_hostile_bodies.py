@@ -215,6 +215,16 @@ ATTACKS: dict[str, tuple[str, str, bytes, int]] = {
 pytestmark = pytest.mark.planner(tokens_required=True, rate_per_token=0, rate_per_address=0)
 
 
+@pytest.fixture
+def frozen() -> Iterator[None]:
+    """As ``serve`` begins: a look at all that was loaded before is no part of any request."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("frozen")
 def test_named_attacks(api: Api, database_url: str) -> None:
     """Bodies of a few KB that took seconds and gigabytes: with a token a quarter of a second and 256 MiB at most."""
     claim = issue(database_url, "claim")
@@ -237,15 +247,6 @@ FEW_KILOBYTES = {
     for unit in ("1.5,", '"a",', "[[]],", '{"shape":[],"dtype":"bool"},')
     if (path := LARGE.get(kind)) is not None
 }
-
-
-@pytest.fixture
-def frozen() -> Iterator[None]:
-    """As ``serve`` begins: a look at all that was loaded before is no part of any request."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.usefixtures("frozen")
