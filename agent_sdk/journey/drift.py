@@ -50,7 +50,7 @@ class Drift:
         cancel: Cancel,
     ) -> None:
         self._hosts, self._ready, self._renew = hosts, ready, renew
-        self._tried: weakref.WeakKeyDictionary[Prepared, object] = weakref.WeakKeyDictionary()
+        self._tried: weakref.WeakKeyDictionary[Prepared, tuple[object, int]] = weakref.WeakKeyDictionary()
         if hosts.reached:
             # It holds nothing: an agent that nobody closes is freed all the same.
             looking = partial(_look_for_ever, weakref.ref(self), cancel)
@@ -68,8 +68,10 @@ class Drift:
             fixed = prepared.obtained.source == "file"  # nobody is asked where a plan came along
             if plan is None or fixed or not (dropped or _left_band(plan, [host.name for host in hosts], links)):
                 continue
-            if self._tried.get(prepared) != state:
-                self._tried[prepared] = state
+            before, times = self._tried.get(prepared, (None, 0))
+            times = times + 1 if before == state else 1
+            self._tried[prepared] = state, times
+            if times & (times - 1) == 0:  # ever more rarely, where the plan stays: what kept it may have passed
                 taken = self._renew(prepared)
                 what = "another plan answers" if taken else "the plan stays"
                 log.info("%s: hosts or links have changed: %s", prepared.model.name, what)
