@@ -1,4 +1,4 @@
-"""A route that answers what it was asked, and the answer that is a message of the contract."""
+"""Routes: HEAD is answered as GET, and nothing but what was asked; the answer that is a message of the contract."""
 
 from __future__ import annotations
 
@@ -18,7 +18,22 @@ from planner_api.web.body import read_message
 from planner_api.web.segments import outside
 
 
-class StrictRoute(APIRoute):
+class HeadRoute(APIRoute):
+    """A route that answers HEAD where it answers GET, as load balancers ask; the server sends no body then."""
+
+    def matches(self, scope: Any) -> tuple[Match, Any]:
+        """Whether it is this route that is asked."""
+        return super().matches({**scope, "method": "GET"} if scope["method"] == "HEAD" else scope)
+
+    async def handle(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer a request that matches."""
+        if scope["method"] == "HEAD" and "GET" in (self.methods or ()):
+            await self.app(scope, receive, send)
+        else:
+            await super().handle(scope, receive, send)
+
+
+class StrictRoute(HeadRoute):
     """A route that refuses query parameters it does not know: one that is ignored answers another question.
 
     It returns a message of the contract, which its signature names, nothing, or a response of its own.
@@ -38,17 +53,6 @@ class StrictRoute(APIRoute):
             await response(scope, receive, send)
 
         self.app = app
-
-    def matches(self, scope: Any) -> tuple[Match, Any]:
-        """Match HEAD wherever GET is, as load balancers and uptime monitors ask; the server sends no body then."""
-        return super().matches({**scope, "method": "GET"} if scope["method"] == "HEAD" else scope)
-
-    async def handle(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Answer a request that matches."""
-        if scope["method"] == "HEAD" and "GET" in (self.methods or ()):
-            await self.app(scope, receive, send)
-        else:
-            await super().handle(scope, receive, send)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return what answers a request.

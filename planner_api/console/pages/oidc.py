@@ -17,9 +17,10 @@ from planner_api.console.rendering import render
 from planner_api.console.session import new_secret, set_cookie
 from planner_api.errors import NotFoundError
 from planner_api.web.principal import Principal
+from planner_api.web.route import HeadRoute
 
 # NOTE: no StrictRoute: providers add parameters of their own to their answers.
-router = APIRouter()
+router = APIRouter(route_class=HeadRoute)
 
 PATH = f"{HOME}/oidc"
 COOKIE = "hope_console_oidc"
@@ -29,7 +30,7 @@ MAX_ANSWER = 4096
 """Characters of one parameter of an answer."""
 
 
-@router.api_route("/oidc", methods=["GET", "HEAD"])
+@router.get("/oidc")
 async def leave(request: Request, to: Annotated[str, Query(max_length=2048)] = HOME) -> Response:
     """Send a browser to the provider, with a cookie that knows it again."""
     secret, to = new_secret(), ours(to)
@@ -50,7 +51,7 @@ async def leave(request: Request, to: Annotated[str, Query(max_length=2048)] = H
     return answer
 
 
-@router.api_route("/oidc/callback", methods=["GET", "HEAD"])
+@router.get("/oidc/callback")
 async def come_back(request: Request) -> Response:
     """Begin the session of whom the provider vouches for."""
     planner, provider = request.app.state.planner, _provider(request)
