@@ -244,9 +244,7 @@ def looks(agent: Agent, name: str, source: bytes | str) -> tuple[Measure, list[s
         prepared = session.latest
         inputs, quiet_us = draw(prepared.model, 0), prepared.serving.quiet_us
         trusting = {
-            who: executor.program
-            for who, executor in prepared.serving.contenders.items()
-            if any(own.trusted is not None for own in executor.program.processors.values())
+            who: executor.program for who, executor in prepared.serving.contenders.items() if executor.program.trusting
         }
         if not trusting:
             return None

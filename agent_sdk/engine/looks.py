@@ -80,9 +80,8 @@ class Looks:
     def __init__(
         self, program: Program, read: Mapping[str, tuple[ProgramSegment, np.ndarray]], made: Mapping[str, np.ndarray]
     ) -> None:
-        wanted = any(own.trusted is not None for own in program.processors.values())
-        come = [name for name in program.model.guard.floats if wanted]
-        gone = [name for name in program.graph.outputs if wanted and name in program.graph.producer]
+        come = [name for name in program.model.guard.floats if program.trusting]
+        gone = [name for name in program.graph.outputs if program.trusting and name in program.graph.producer]
         self._read = {name: (read[name][0], Look(read[name][1])) for name in come if name in read}
         self._made = {name: Look(made[name]) for name in gone if name in made and made[name].dtype.kind == "f"}
         self._all = [*(look for _, look in self._read.values()), *self._made.values()]

@@ -159,6 +159,11 @@ class Program:
         """What computes."""
         return tuple(work for work in self.work if isinstance(work, ProgramSegment))
 
+    @property
+    def trusting(self) -> bool:
+        """Whether a runtime other than the reference computes a part of it, which is trusted with some values only."""
+        return any(own.trusted is not None for own in self.processors.values())
+
     @cached_property
     def by_lane(self) -> tuple[tuple[Work, ...], ...]:
         """The work of each queue, in execution order."""

@@ -51,11 +51,7 @@ class Prepared(Closes):
 
     def _set(self, obtained: Obtained, serving: Serving, drawn: Drawn, notes: Sequence[str]) -> None:
         self.obtained, self.serving, self.drawn, self.notes = obtained, serving, drawn, list(notes)
-        self._trusting = any(
-            own.trusted is not None
-            for executor in self.serving.contenders.values()
-            for own in executor.program.processors.values()
-        )
+        self._trusting = any(executor.program.trusting for executor in self.serving.contenders.values())
         self._doubted = False
 
     def admits(self, feed: Mapping[str, Any]) -> bool:
