@@ -89,7 +89,7 @@ def slow(link: str | None) -> None:
     for tier, share in SHARES.items():
         quota = FULL if link is None else round(share * PERIOD_US)
         (CGROUP / space(tier) / "cpu.cfs_quota_us").write_text(str(quota))
-    for index, (tier, _) in enumerate(TIERS.items()):
+    for index, tier in enumerate(TIERS):
         for where, device in (("device", f"to-{tier}"), (tier, "to-device")):
             in_space = ["ip", "netns", "exec", space(where), "tc", "qdisc"]
             subprocess.run([*in_space, "del", "dev", device, "root"], capture_output=True, check=False)

@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk.errors import ModelError
 from agent_sdk.model import read_model
@@ -18,6 +17,7 @@ from planner_api.planning import Budget, build_problem, optimise, simulate
 from planner_api.profiles.folding import Folder, estimates, wanted
 from planner_api.profiles.snapshot import publish
 from planner_api.profiles.statistics import Statistics, device_hash, ranks
+from tests.agent.models import products
 
 SIDE = 9000
 """Of the matrices whose products a small file asks for."""
@@ -106,16 +106,7 @@ def _said(true: dict[str, Any], factors: list[float], rows: list[int] | None = N
 
 def small_file() -> Row:
     """A file of a few bytes asks for products of large constants: how long reading it takes."""
-    shape = numpy_helper.from_array(np.array([SIDE, SIDE]), "shape")
-    nodes = [
-        helper.make_node("ConstantOfShape", ["shape"], ["a"]),
-        *(helper.make_node("MatMul", [before, "a"], [after]) for before, after in ("ab", "bc", "cd")),
-        helper.make_node("ReduceSum", ["d"], ["sum"], keepdims=0),
-        helper.make_node("Add", ["x", "sum"], ["y"]),
-    ]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = helper.make_graph(nodes, "products", ends[:1], ends[1:], [shape])
-    file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    file = products(SIDE)
     began = time.process_time()
     try:
         read_model(file)

@@ -283,12 +283,11 @@ async def pages(stage: Stage) -> list[Row]:
 
 async def starts(stage: Stage) -> list[Row]:
     """A server with its worker is killed and started under load: imports that meet, and what nobody takes over."""
-    soc, trouble, statuses = fresh("soc"), 0, set()
+    soc, statuses = fresh("soc"), set[int]()
     server = await stage.server("starts", worker_in_process=True)
     graph = await prepare(stage, server, 40, "starts", soc)
     other = ladder(60, fresh("other"))
     await call(server.address, stage.request("POST", "/models", compressed(other), content_encoding="zstd"))
-    await stage.until("SELECT COUNT(*) FROM inbox WHERE folded_at IS NULL", 0, 1.0)
     question = MissingRequest(
         model_hash=other.model_hash, soc=soc, frequency=FREQUENCY, device_id="d", processors=processors(2), max_items=10
     )
@@ -304,9 +303,9 @@ async def starts(stage: Stage) -> list[Row]:
         tally = await Pump([server.address], iter(load * 8), connections=16).run()
         statuses |= set(tally.statuses)
     trouble = sum(server.said().count(each) for each in TROUBLE)
-    left = await within(2 * STEP_S, lambda: _none(stage, "SELECT COUNT(*) FROM jobs"))
+    all_done = await stage.until("SELECT COUNT(*) WHERE NOT EXISTS (SELECT * FROM jobs)", 1, 2 * STEP_S) == 1
     await stage.stop(server)
-    fine = not trouble and left and max(statuses) < 500
+    fine = not trouble and all_done and max(statuses) < 500
     return [
         row(
             stage,
@@ -314,14 +313,10 @@ async def starts(stage: Stage) -> list[Row]:
             trouble,
             "0",
             fine,
-            left=not left,
+            left=not all_done,
             statuses=sorted(statuses),
         )
     ]
-
-
-async def _none(stage: Stage, query: str) -> bool:
-    return await stage.number(query) == 0
 
 
 async def clocks(stage: Stage) -> list[Row]:

@@ -91,3 +91,17 @@ def computed(model: Model, inputs: Mapping[str, np.ndarray]) -> dict[str, np.nda
     graph = model.graph
     all_of_it = extract(model, [op.id for op in graph.ops], graph.inputs, graph.outputs)
     return Reference(Content(all_of_it)).outputs(inputs)
+
+
+def products(side: int) -> onnx.ModelProto:
+    """Three products of square matrices that a file of a few bytes asks for."""
+    shape = numpy_helper.from_array(np.array([side, side]), "shape")
+    nodes = [
+        helper.make_node("ConstantOfShape", ["shape"], ["a"]),
+        *(helper.make_node("MatMul", [before, "a"], [after]) for before, after in ("ab", "bc", "cd")),
+        helper.make_node("ReduceSum", ["d"], ["sum"], keepdims=0),
+        helper.make_node("Add", ["x", "sum"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = helper.make_graph(nodes, "products", ends[:1], ends[1:], [shape])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

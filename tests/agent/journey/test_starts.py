@@ -257,6 +257,18 @@ def test_a_warm_start_solves_nothing_before_the_plan_answers(tmp_path: Path, mon
             assert session.latest.obtained.plan == plan
 
 
+def ended_program(program: str, cache: Path, *, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """A program that has run in an interpreter of its own, with this cache."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={"HOPE_CACHE_DIR": str(cache), "PATH": "/usr/bin:/bin"},
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+
+
 RECALLING = """
 import sys
 from agent_sdk import Agent
@@ -274,14 +286,7 @@ def test_a_recalled_plan_needs_no_planner(tmp_path: Path, monkeypatch: pytest.Mo
     measure_hastily(monkeypatch)
     with Agent(processors="ort", cache=tmp_path) as agent, agent.load(BRANCHING, background=False):
         pass
-    again = subprocess.run(
-        [sys.executable, "-c", RECALLING],
-        env={"HOPE_CACHE_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    again = ended_program(RECALLING, tmp_path, timeout_s=120)
     assert again.stdout.strip() == "planner True []", again.stderr
 
 
@@ -316,13 +321,6 @@ print(sorted(session.run(expected(BRANCHING, seed=1)[0])))
 
 def test_a_program_that_is_done_before_its_plan_ends(tmp_path: Path) -> None:
     """What is being measured behind is given up when the program ends, closed or not; without a word."""
-    ended = subprocess.run(
-        [sys.executable, "-c", ENDING],
-        env={"HOPE_CACHE_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    ended = ended_program(ENDING, tmp_path, timeout_s=60)
     assert (ended.returncode, ended.stdout.strip()) == (0, "['y']"), ended.stderr
     assert "Traceback" not in ended.stderr

@@ -20,7 +20,7 @@ from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import Content, fold, read_model
 from agent_sdk.model.budget import MAX_FOLDED_OPERATIONS, operations
 from agent_sdk.model.lone import computed as computed_alone
-from tests.agent.models import computed
+from tests.agent.models import computed, products
 from tests.agent.onnx_cases import FLAG, over_constants
 
 RNG = np.random.default_rng(3)
@@ -206,20 +206,6 @@ def test_a_plan_over_a_wrong_constant_never_answers(tmp_path: Path, monkeypatch:
         assert session.stats.prepared == 0
         assert "away from ONNX Runtime's" in session.notes[0]
         assert relative_error(session.run(feed), Reference(Content(proto)).outputs(feed)) == 0.0
-
-
-def products(side: int) -> onnx.ModelProto:
-    """Three products of square matrices that a file of a few bytes asks for."""
-    shape = numpy_helper.from_array(np.array([side, side]), "shape")
-    nodes = [
-        helper.make_node("ConstantOfShape", ["shape"], ["a"]),
-        *(helper.make_node("MatMul", [before, "a"], [after]) for before, after in ("ab", "bc", "cd")),
-        helper.make_node("ReduceSum", ["d"], ["sum"], keepdims=0),
-        helper.make_node("Add", ["x", "sum"], ["y"]),
-    ]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = helper.make_graph(nodes, "products", ends[:1], ends[1:], [shape])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def test_operations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
