@@ -63,9 +63,9 @@ def image(*shape: int, dtype: str = "float32") -> Feed:
 def until(condition: Callable[[], bool]) -> None:
     """Wait for what goes on behind."""
     end = time.monotonic() + 60
-    while not condition() and time.monotonic() < end:
+    while not condition():
+        assert time.monotonic() < end
         time.sleep(0.02)
-    assert condition()
 
 
 def planned(session: Session, feed: Feed) -> Feed:

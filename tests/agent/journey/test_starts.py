@@ -26,6 +26,8 @@ from agent_sdk.journey.trial import PLAN
 from agent_sdk.journey.verify import relative_error
 from agent_sdk.model.content import ENDS_BYTES
 from agent_sdk.planner.client import PlannerClient
+from agent_sdk.planner.embedded import stands
+from hope_schema import Plan
 from tests.agent.haste import measure_hastily
 from tests.agent.models import BRANCHING, branching_model, expected
 from tests.agent.test_session_shapes import image, open_model, right, until
@@ -231,6 +233,22 @@ def test_a_session_closed_at_once_leaves_nothing_to_do(agent: Agent, monkeypatch
     assert session.plans.preparing.read is None
 
 
+def plan_at_rest(model: Path | bytes, cache: Path) -> Plan:
+    """The plan that a start leaves once its planner has nothing left to do: measuring may make it plan once more."""
+    found: list[Plan] = []
+
+    def rests() -> bool:
+        with agent.load(model, background=False) as session:
+            served = session.latest.obtained.served
+        assert served is not None
+        found.append(served.reply.plan)
+        return stands(cache / "planner.sqlite", served)
+
+    with Agent(processors="ort", cache=cache) as agent:
+        until(rests)
+    return found[-1]
+
+
 def test_a_warm_start_solves_nothing_before_the_plan_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan on disk is taken up before anybody is asked, although figures were filled by a rule meanwhile."""
     monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
@@ -238,8 +256,7 @@ def test_a_warm_start_solves_nothing_before_the_plan_answers(tmp_path: Path, mon
     path = tmp_path / "net.onnx"
     path.write_bytes(BRANCHING)
     cache = tmp_path / "cache"
-    with Agent(processors="ort", cache=cache) as agent, agent.load(path, background=False) as first:
-        plan = first.latest.obtained.plan
+    plan = plan_at_rest(path, cache)
     monkeypatch.setattr("agent_sdk.first.bench.profile", nobody)
     monkeypatch.setattr("agent_sdk.journey.opening.hold_trial", nobody)
     ready: list[int] = []
@@ -284,8 +301,7 @@ def test_a_recalled_plan_needs_no_planner(tmp_path: Path, monkeypatch: pytest.Mo
     """The planner's database confirms the plan of an earlier start: the planner itself is not even loaded."""
     monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
     measure_hastily(monkeypatch)
-    with Agent(processors="ort", cache=tmp_path) as agent, agent.load(BRANCHING, background=False):
-        pass
+    plan_at_rest(BRANCHING, tmp_path)
     again = ended_program(RECALLING, tmp_path, timeout_s=120)
     assert again.stdout.strip() == "planner True []", again.stderr
 
