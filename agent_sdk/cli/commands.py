@@ -5,20 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Final
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import CompletionItem, get_completion_class
 
-from agent_sdk.cli.devices import devices
-from agent_sdk.cli.enrol import enrol
-from agent_sdk.cli.explain import explain
-from agent_sdk.cli.mix import mix
-from agent_sdk.cli.plan import plan
-from agent_sdk.cli.prepare import prepare
-from agent_sdk.cli.run import run
-from agent_sdk.cli.serve import serve
-from agent_sdk.cli.zoo import zoo
 from agent_sdk.errors import InputError, PlannerStatusError, RateLimitedError, ServerError, printable
 
 OK: Final = 0
@@ -45,18 +37,59 @@ exit codes:
 """
 
 
-def _tell_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        from hope_schema.version import VERSION  # late: the contract comes with it
+COMMANDS: Final = {
+    "run": "Measure, plan, run and check one network.",
+    "explain": "Say of every op where it runs, how long it takes, and why.",
+    "mix": "Run several networks at once and say which deadlines are kept.",
+    "serve": "Serve networks to other programs.",
+    "prepare": "Measure and plan ahead, at one set of input shapes or several.",
+    "plan": "Plans as files, for devices that measure and ask nothing.",
+    "devices": "List this machine's processors.",
+    "enrol": "Exchange a claim token for a token of this device's own.",
+    "zoo": "Networks to try.",
+    "completion": "Print a script that completes commands, options and networks.",
+}
+"""What help says of each command. Each is in the module of its name, which is loaded when the command is called: the
+runtimes behind it take a second."""
 
-        click.echo(f"hope-agent {VERSION}")
-        context.exit()
+
+class Commands(click.Group):
+    """A group whose commands are loaded one by one."""
+
+    def list_commands(self, _context: click.Context) -> list[str]:
+        """Their names."""
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """Load one. Raises InputError where its extra is not installed."""
+        if name not in COMMANDS or name in self.commands:
+            return super().get_command(context, name)
+        try:
+            found = getattr(import_module(f"agent_sdk.cli.{name}"), name)
+        except ModuleNotFoundError as error:
+            if os.environ.get("HOPE_DEBUG"):
+                raise
+            extra = "serve" if name == "serve" else "cli"
+            raise InputError(f"{error}; {name} needs its extra: pip install 'hope-inference[{extra}]'") from None
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
+        """List them, without loading any."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, _context: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete their names, without loading any."""
+        return [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
 
 
-@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_tell_version, help="show it and exit"
+@click.group(
+    cls=Commands,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
+@click.version_option(package_name="hope-inference", message="hope-agent %(version)s", help="show it and exit")
 def hope_agent() -> None:
     """Run a neural network across all processors of this device."""
 
@@ -69,10 +102,6 @@ def completion(shell: str) -> int:
     assert made is not None
     click.echo(made(hope_agent, {}, "hope-agent", "_HOPE_AGENT_COMPLETE").source())
     return OK
-
-
-for command in (run, explain, mix, serve, prepare, plan, devices, enrol, zoo):
-    hope_agent.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 
 import click
+from rich.console import Console
 
+from agent_sdk.cli.report import list_rows
 from agent_sdk.machine.soc import read_soc
+from agent_sdk.runtimes.offered import discover
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 def devices(as_json: bool) -> int:
     """List this machine's processors."""
-    from rich.console import Console
-
-    from agent_sdk.cli.report import list_rows
-    from agent_sdk.runtimes.offered import discover
-
     soc = read_soc()
     processors = discover(soc=soc)
     specs = [processor.spec for processor in processors]

@@ -6,6 +6,8 @@ from typing import Final
 
 import click
 
+from agent_sdk.planner import enrolment
+
 EXAMPLES: Final = """\b
 examples:
   hope-agent enrol --planner https://planner.example --claim "$CLAIM"    of `hope-planner claims create`
@@ -20,9 +22,7 @@ examples:
 )
 def enrol(planner: str, claim: str | None) -> int:
     """Exchange a claim token for a token of this device's own."""
-    from agent_sdk.planner.enrolment import enrol as exchange
-
-    device, is_new = exchange(planner, claim)
+    device, is_new = enrolment.enrol(planner, claim)
     if is_new:
         click.echo(f"enrolled as {device}; hope-agent run --planner {planner} now uses its own token")
     else:

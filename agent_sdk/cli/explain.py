@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from agent_sdk.cli.options import Given, loads_a_network, refuse_unwritable, write
+from agent_sdk.explain import to_html
 
 EXAMPLES: Final = """\b
 examples:
@@ -23,7 +24,10 @@ examples:
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object; progress goes to stderr")
 @loads_a_network
 def explain(given: Given, *, html: Path | None, as_json: bool) -> int:
-    """Say of every op where it runs, how long it takes, where else it could run, and why it does not."""
+    """Say of every op where it runs, how long it takes, and why.
+
+    Also where else it could run, and why it does not.
+    """
     if html is not None:
         refuse_unwritable("--html", html)
     with given.loaded(all_rivals=False) as (_, session):
@@ -33,8 +37,6 @@ def explain(given: Given, *, html: Path | None, as_json: bool) -> int:
     elif html is None:
         click.echo(explanation)
     if html is not None:
-        from agent_sdk.explain import to_html
-
         write("the page", html, to_html(explanation).encode())
         click.echo(f"wrote {html}", err=True)
     return 0

@@ -8,9 +8,16 @@ from pathlib import Path
 from typing import Final
 
 import click
+from rich.console import Console
 
-from agent_sdk.cli.options import POLICIES, positive, refuse_unwritable, write
+from agent_sdk.agent import Agent
+from agent_sdk.cli import mixing
+from agent_sdk.cli.options import positive, refuse_unwritable, write
+from agent_sdk.cli.terminal import TerminalProgress
 from agent_sdk.errors import UnknownNameError
+from agent_sdk.progress import Progress
+from agent_sdk.scheduling.mixes import read_mix
+from agent_sdk.scheduling.policies import POLICIES
 
 EXAMPLES: Final = """\b
 examples:
@@ -52,14 +59,6 @@ def mix(
             raise UnknownNameError("policy", name, POLICIES)
     if trace is not None:
         refuse_unwritable("--trace", trace)
-    from rich.console import Console
-
-    from agent_sdk.agent import Agent
-    from agent_sdk.cli import mixing
-    from agent_sdk.cli.terminal import TerminalProgress
-    from agent_sdk.progress import Progress
-    from agent_sdk.scheduling.mixes import read_mix
-
     asked = read_mix(mix, seconds)
     found = []
     with ExitStack() as closing:

@@ -9,31 +9,26 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, get_args
 from zipfile import BadZipFile
 
 import click
+import numpy as np
 from click.shell_completion import CompletionItem
+from rich.console import Console
 
+from agent_sdk.agent import Agent
+from agent_sdk.cli.terminal import TerminalProgress
 from agent_sdk.errors import InputError
+from agent_sdk.journey.planning import A_LITTLE_S
+from agent_sdk.planner.client import DEADLINE_S
 from agent_sdk.progress import Progress
+from agent_sdk.runtimes.torch.choice import MIXED, PRECISIONS
+from agent_sdk.session import Session
+from hope_schema.plan import Method
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from agent_sdk.agent import Agent
-    from agent_sdk.session import Session
-
-METHODS: Final = ("auto", "ilp", "greedy", "partitiontuner", "codl", "hpa", "neurosurgeon", "dads")
-"""What ``hope_schema.plan.Method`` lists, without loading it: a command says what it does before it loads anything."""
-PRECISIONS: Final = ("fp32", "tf32", "fp16", "mixed")
-"""What ``runtimes.torch.choice`` lists."""
-POLICIES: Final = ("fifo", "shortest_expected_latency", "heft", "least_slack", "earliest_deadline")
-"""What ``scheduling.policies`` lists."""
-DEADLINE_S: Final = 10.0
-"""Seconds a call to the planner may take by default."""
-A_LITTLE_S: Final = 2.0
-"""Seconds that an agent measures for by default, once the planner can plan without."""
+METHOD: Final = click.Choice(get_args(Method))
+PRECISION: Final = click.Choice((*PRECISIONS, MIXED))
 SEED: Final = click.IntRange(0, 2**32 - 1)
 
 
@@ -93,8 +88,6 @@ class Given:
         """What ``--input`` holds. Raises InputError where it is no ``.npz`` file."""
         if self.input is None:
             return None
-        import numpy as np
-
         try:
             with np.load(self.input, allow_pickle=False) as arrays:
                 return {name: arrays[name] for name in arrays.files}
@@ -125,10 +118,6 @@ class Given:
 
         Raises what ``Agent.load`` raises.
         """
-        from rich.console import Console
-
-        from agent_sdk.cli.terminal import TerminalProgress
-
         if self.verbose:
             logging.basicConfig(format="%(message)s")
             logging.getLogger("agent_sdk").setLevel(logging.INFO)
@@ -139,8 +128,6 @@ class Given:
                 shapes, *others = self.shape_sets
                 if others:
                     raise click.UsageError("--shape names an input twice; `hope-agent prepare` takes several shapes")
-            from agent_sdk.agent import Agent
-
             with (
                 Agent(**self.agent, progress=progress) as agent,
                 agent.load(
@@ -176,11 +163,13 @@ _OPTIONS: Final = (
     click.option("--token", help="bearer token for the planner (default: of enrolling, else $HOPE_TOKEN)"),
     click.option("--soc", metavar="NAME", help="SoC the profile belongs to (default: read from this machine)"),
     click.option("--frequency", metavar="LABEL", help="operating point (default: read from this machine)"),
-    click.option("--method", type=click.Choice(METHODS), default="auto", show_default=True, help="how to plan"),
+    click.option(
+        "--method", type=click.Choice(get_args(Method)), default="auto", show_default=True, help="how to plan"
+    ),
     click.option("--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0-7,ort@8-15"),
     click.option(
         "--precision",
-        type=click.Choice(PRECISIONS),
+        type=PRECISION,
         default=PRECISIONS[0],
         show_default=True,
         help="what torch computes float32 in, where --processors does not say it as in cuda:0/fp16; "

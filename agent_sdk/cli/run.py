@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
+from rich.console import Console
 
+from agent_sdk.cli import examine, report
 from agent_sdk.cli.options import Given, loads_a_network, positive, refuse_unwritable, write
-
-if TYPE_CHECKING:
-    from agent_sdk.cli.report import RunReport
 
 MAX_RUNS: Final = 100_000
 EXAMPLES: Final = """\b
@@ -39,10 +38,6 @@ def run(given: Given, *, runs: int, compare: bool, trace: Path | None, tolerance
     if trace is not None:
         refuse_unwritable("--trace", trace)
     with given.loaded(all_rivals=compare) as (agent, session):
-        from rich.console import Console
-
-        from agent_sdk.cli import examine, report
-
         inputs = session.draw(given.seed) if given.inputs is None else given.inputs
         if not session.plans.ready.all():
             whole = examine.examine_whole(session, inputs, runs=runs, tolerance=tolerance)
@@ -63,10 +58,10 @@ def run(given: Given, *, runs: int, compare: bool, trace: Path | None, tolerance
     return 0 if found.correct else 1
 
 
-def _what_differs(report: RunReport) -> str:
-    if not math.isfinite(report.max_rel_error):
+def _what_differs(found: report.RunReport) -> str:
+    if not math.isfinite(found.max_rel_error):
         return "the outputs cannot be compared with the whole model's: one is missing, of another shape or not finite"
     return (
-        f"the outputs differ from the whole model's by {report.max_rel_error:.2e} of the largest value, "
-        f"more than --tolerance {report.tolerance:.2e}"
+        f"the outputs differ from the whole model's by {found.max_rel_error:.2e} of the largest value, "
+        f"more than --tolerance {found.tolerance:.2e}"
     )

@@ -8,14 +8,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, get_args
 
 import click
 
-from agent_sdk.cli.options import POLICIES, PRECISIONS
-
-if TYPE_CHECKING:
-    from agent_sdk.scheduling.request import Late
+from agent_sdk.agent import Agent
+from agent_sdk.cli.options import PRECISION
+from agent_sdk.model.weights import available_bytes
+from agent_sdk.runtimes.torch.choice import PRECISIONS
+from agent_sdk.scheduling.policies import POLICIES
+from agent_sdk.scheduling.request import Late
+from agent_sdk.server.access import Access, Address, Tls
+from agent_sdk.server.lending import Lending
+from agent_sdk.server.models import Served
+from agent_sdk.server.serving import Server, Settings
 
 EXAMPLES: Final = """\b
 examples:
@@ -23,7 +29,7 @@ examples:
   hope-agent serve --models eyes=detector.onnx --listen 0.0.0.0:8000 --tokens tokens.txt \\
                    --tls-cert cert.pem --tls-key key.pem
 """
-ON_LATE: Final = ("drop", "late", "degrade")
+ON_LATE: Final = get_args(Late)
 MIB: Final = 2**20
 
 
@@ -54,7 +60,7 @@ MIB: Final = 2**20
 @click.option("--planner", metavar="URL", help="planner to ask; without it one runs inside this process")
 @click.option("--soc", metavar="NAME", help="SoC the profile belongs to (default: read from this machine)")
 @click.option("--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0-7,ort@8-15")
-@click.option("--precision", type=click.Choice(PRECISIONS), default=PRECISIONS[0], show_default=True)
+@click.option("--precision", type=PRECISION, default=PRECISIONS[0], show_default=True)
 def serve(
     *,
     models: str,
@@ -80,17 +86,6 @@ def serve(
         raise click.UsageError("say what to serve: --models FILE,..., or --lend")
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key are given together")
-    from agent_sdk.agent import Agent
-    from agent_sdk.model.weights import available_bytes
-    from agent_sdk.server.access import Access, Address, Tls
-
-    try:
-        from agent_sdk.server.lending import Lending
-        from agent_sdk.server.models import Served
-        from agent_sdk.server.serving import Server, Settings
-    except ModuleNotFoundError as error:
-        raise click.UsageError(f"{error}; serving needs its extra: pip install 'hope-inference[serve]'") from None
-
     settings = Settings(
         http=Address.parsed(listen),
         grpc=None if grpc == "off" else Address.parsed(grpc),

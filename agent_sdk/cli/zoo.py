@@ -10,8 +10,10 @@ from typing import Final
 
 import click
 from click.shell_completion import CompletionItem
+from rich.console import Console
 
 from agent_sdk.cli.options import SEED, networks, write
+from agent_sdk.cli.report import list_rows
 from agent_sdk.errors import InputError
 
 EXAMPLES: Final = """\b
@@ -33,10 +35,6 @@ def zoo() -> None:
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 def list_networks(as_json: bool) -> int:
     """List the networks."""
-    from rich.console import Console
-
-    from agent_sdk.cli.report import list_rows
-
     found = _zoo()
     described = [found.describe(name) for name in found.names()]
     if as_json:

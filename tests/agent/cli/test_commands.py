@@ -9,24 +9,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import get_args
 
+import click
 import numpy as np
 import onnx
 import pytest
 
 from agent_sdk import paths
 from agent_sdk.cli import commands as cli
-from agent_sdk.cli import main, options
-from agent_sdk.cli import serve as serving
+from agent_sdk.cli import main
 from agent_sdk.errors import UnknownNameError, status_error
-from agent_sdk.journey import planning
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.runtimes.offered import discover
-from agent_sdk.runtimes.torch import choice
-from agent_sdk.scheduling.policies import POLICIES
-from agent_sdk.scheduling.request import Late
-from hope_schema.plan import Method
 from hope_schema.version import VERSION
 from tests.agent.haste import measure_hastily
 from tests.agent.models import branching_model, one_op_model
@@ -50,13 +44,18 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return lines[0]
 
 
-def test_the_command_lines_own_constants_are_the_agents() -> None:
-    """What is kept so that nothing is loaded for it: the contract's methods, torch's precisions, seconds, policies."""
-    assert get_args(Method) == options.METHODS
-    assert (*choice.PRECISIONS, choice.MIXED) == options.PRECISIONS
-    assert options.A_LITTLE_S == planning.A_LITTLE_S
-    assert set(serving.POLICIES) == set(POLICIES)
-    assert set(serving.ON_LATE) == set(get_args(Late))
+def test_help_of_all_commands_loads_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """``--help`` says of each command what the command says of itself, and loads neither it nor a runtime."""
+    called = "import sys; from agent_sdk.cli import main; main(['--help']); print(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", called], capture_output=True, text=True, check=True).stdout
+    assert not {"numpy", "onnxruntime", "rich", "agent_sdk.agent", "agent_sdk.cli.run"} & set(shown.split())
+    context = click.Context(cli.hope_agent)
+    for name, said in cli.COMMANDS.items():
+        command = cli.hope_agent.get_command(context, name)
+        assert command is not None
+        assert command.help is not None
+        assert command.help.split("\n")[0].startswith(said.rstrip("."))
+        assert said in shown
 
 
 def broken_models(directory: Path) -> dict[str, tuple[Path, str]]:
@@ -175,7 +174,8 @@ def test_what_is_not_installed_is_said_in_one_line(
     """What the extra brings may be missing in part, and the extra is named."""
     monkeypatch.setitem(sys.modules, "rich.console", None)
     monkeypatch.delitem(sys.modules, "agent_sdk.cli.report", raising=False)
-    assert main(["zoo", "list"]) == cli.FAILED
+    monkeypatch.delitem(sys.modules, "agent_sdk.cli.zoo", raising=False)
+    assert main(["zoo", "list"]) == cli.BAD_INPUT
     told = capsys.readouterr().err
     assert told.count("rich.console") == 1
     assert "pip install 'hope-inference[cli]'" in told
