@@ -292,12 +292,12 @@ class Session(Closes, Forks):
 
     @property
     def notes(self) -> list[str]:
-        """All that is not as it should be, in sentences; last, what takes long: ``measuring, 12 of 55 s``."""
+        """All that is not as it should be, in sentences; last, what is done behind: ``measuring, 12 of 55 s``."""
         last, doing = self.plans.ready.last, self._progress.latest
         return [
             *self.plans.preparing.notes,
             *(last.notes if last is not None else ()),
-            *([str(doing)] if doing and doing.most_s else []),
+            *([str(doing)] if doing else []),
         ]
 
     @property

@@ -102,6 +102,7 @@ class Journey:
         ``own`` gives what the application fed first, once there is such. ``behind`` takes the plan that is on disk, if
         any, and asks nobody, or else the first that the planner has.
         """
+        self.progress.phase("trying it in a child process")
         drawn = self._drawn(model, own)
         model = replace(model, taken=drawn.fixed)
         services = self.services.fit_for(model, drawn.tried)

@@ -58,6 +58,27 @@ def test_a_preparation_is_seen(agent: Agent, measuring: tuple[threading.Event, t
     ]
 
 
+def test_whatever_is_done_behind_is_in_the_notes(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what nobody knows the time of; once nothing is done there, the note is gone."""
+    begun, going_on, obtain = threading.Event(), threading.Event(), Obtainer.obtain
+    heard: list[Progress] = []
+
+    def held_up(*given: Any, **named: Any) -> Any:
+        begun.set()
+        assert going_on.wait(60)
+        return obtain(*given, **named)
+
+    monkeypatch.setattr(Obtainer, "obtain", held_up)
+    session = agent.load(BRANCHING, progress=heard.append)
+    session.run({"x": X})
+    assert begun.wait(60)
+    assert heard[-1].most_s is None
+    assert session.notes[-1] == str(heard[-1])
+    going_on.set()
+    assert session.wait(120)
+    assert not {each.phase for each in heard} & set(session.notes)
+
+
 def test_who_waits_is_told_of_a_close(agent: Agent, measuring: tuple[threading.Event, threading.Event]) -> None:
     """A session that is closed is never ready: who waits for it hears so, and does not wait on."""
     begun, going_on = measuring
