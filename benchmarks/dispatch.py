@@ -48,7 +48,6 @@ from hope_schema import Processor as Spec
 RUNS = 24
 LENGTH = 400
 SEGMENTS = 20_000
-NO_WORK: dict[str, Any] = {"lane": 0, "processor": "x", "waits": (), "lent": None, "moves": (), "finished": ()}
 MUST = {
     "same_lane_us": 1.0,
     "across_lanes_awake_us": 2.0,
@@ -311,7 +310,7 @@ def arbiter_alone() -> float:
     def a_segment(resources: Sequence[tuple[str, ...]]) -> float:
         """Nanoseconds of each of many segments that compute nothing, which hold these resources in turn."""
         row = [
-            Instruction(Work(**NO_WORK, position=at), resources[at % len(resources)], frozenset(), (), None, None)
+            Instruction(Work(lane=0, position=at, processor="x", resources=resources[at % len(resources)]))
             for at in range(SEGMENTS)
         ]
         loop = NativeLoop([row], [frozenset()], Arbiter(library))
