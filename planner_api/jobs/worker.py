@@ -27,6 +27,8 @@ IDLE_S = 5.0
 PERSIST_S = 120.0
 """How long a worker tries to store what it found while the database is away."""
 RETRY_S = 0.5
+HAND_BACK_S = 5.0
+"""How long a stop waits until a job is in the queue again; one that is not waits until its lease expires."""
 
 T = TypeVar("T")
 
@@ -100,7 +102,7 @@ class Worker:
             with self._queue.news.watching(WORK, "") as work:
                 while not stop.is_set():
                     work.clear()
-                    lease, due_in_s = await self._queue.next(names)
+                    lease, due_in_s = await self._next(names)
                     if lease is not None:
                         await self._do(lease, runner)
                         continue
@@ -111,6 +113,24 @@ class Worker:
         finally:
             stopped.cancel()
 
+    async def _next(self, names: Sequence[str]) -> tuple[Lease | None, float | None]:
+        """See ``Queue.next``. Shielded: who is cancelled meanwhile hands back what may have been leased by then."""
+        taking = asyncio.ensure_future(self._queue.next(names))
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            with contextlib.suppress(TimeoutError):
+                lease, _ = await asyncio.wait_for(taking, HAND_BACK_S)
+                if lease is not None:
+                    await self._hand_back(lease)
+            raise
+
+    async def _hand_back(self, lease: Lease) -> bool:
+        """Hand a job back, which outlives the cancellation that asks for it; whether that was possible."""
+        with contextlib.suppress(DatabaseAwayError, TimeoutError):
+            return await asyncio.shield(asyncio.wait_for(self._queue.hand_back(lease), HAND_BACK_S))
+        return False
+
     async def _do(self, lease: Lease, runner: JobProcess) -> None:
         """Do one leased job and end its lease in one way or another."""
         started = time.monotonic()
@@ -119,10 +139,8 @@ class Worker:
             async with self._kept(lease):
                 outcome = await self._outcome(lease, runner)
         except asyncio.CancelledError:
-            with contextlib.suppress(DatabaseAwayError, TimeoutError):
-                # Shielded: the hand-back must outlive the cancellation that asks for it.
-                if await asyncio.shield(asyncio.wait_for(self._queue.hand_back(lease), 5.0)):
-                    outcome = "handed_back"
+            if await self._hand_back(lease):
+                outcome = "handed_back"
             raise
         except Exception:
             log.exception("job_left", kind=lease.kind, key=lease.key)  # its lease expires, and another try follows

@@ -286,7 +286,7 @@ def issue(url: str, kind: Literal["admin", "viewer", "claim"], **more: Any) -> s
     return asyncio.run(make())
 
 
-def eventually(check: Callable[[], bool], seconds: float = 10.0) -> bool:
+def eventually(check: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Whether something becomes true in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -21,6 +21,7 @@ from tests.planner.samples import (
     PROCESSORS,
     Api,
     chain,
+    eventually,
     measure,
     plan_request,
     serving,
@@ -83,6 +84,7 @@ def test_the_file_alone_says_what_a_planner_would_confirm(sqlite_url: str) -> No
         api.learn(GRAPH)
         plan_id = api.plan(GRAPH).plan_id
         served = api.client.get(f"/plans/{plan_id}").headers["etag"]
+        assert eventually(lambda: standing_tag(file, plan_id) is not None)
     assert standing_tag(file, plan_id) == served
     assert standing_tag(file, "another") is None
     with closing(sqlite3.connect(file)) as opened, opened:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -21,7 +22,7 @@ from planner_api.db.migrate import upgrade
 from planner_api.db.tables import JobRow
 from planner_api.jobs import worker
 from planner_api.jobs.queue import put
-from planner_api.jobs.repository import Wanted
+from planner_api.jobs.repository import Lease, Wanted
 from tests.planner.jobs_help import KIND, Running, Setup, on
 from tests.planner.postgres import Postgres
 
@@ -138,6 +139,29 @@ def test_a_stopping_worker_hands_its_job_to_the_next(postgres_url: str) -> None:
         assert setup.outcomes.seen == ["handed_back", "done"]
 
     on(postgres_url, scenario, grace_s=0.1)
+
+
+def test_a_worker_that_is_stopped_as_it_takes_a_job_hands_it_back(database_url: str) -> None:
+    """However late the stop comes: a lease that nobody works under would stand until it expires."""
+
+    async def scenario(setup: Setup) -> None:
+        await setup.put("p")
+        stop, take = asyncio.Event(), setup.queue.next
+
+        async def taken(kinds: Sequence[str]) -> tuple[Lease | None, float | None]:
+            found = await take(kinds)
+            stop.set()
+            await asyncio.sleep(0.2)  # the stop comes now: after the transaction, and before the job has begun
+            return found
+
+        setup.queue.next = taken
+        await setup.worker().run(stop)
+        row = await setup.row("p")
+        assert row is not None
+        assert (row.attempt, row.lease_owner, row.failures) == (1, None, 0)
+        assert await setup.count("p") == 0
+
+    on(database_url, scenario, grace_s=0.0)
 
 
 def test_a_worker_that_lost_its_lease_stores_nothing(postgres_url: str) -> None:

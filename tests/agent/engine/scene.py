@@ -32,7 +32,7 @@ def held(device: Device, *resources: str) -> Iterator[None]:
 
 def until(condition: Callable[[], object]) -> None:
     """Return once a condition holds, within the time of a test."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)

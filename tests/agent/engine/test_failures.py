@@ -185,7 +185,7 @@ def test_a_runtime_that_hangs_blocks_nobody_else(
     ) as elsewhere:
         elsewhere.run(scene.feeds, timeout_s=30)
     release.set()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             scene.works(reference)
@@ -285,7 +285,7 @@ def test_a_dropped_session_frees_its_memory(scene: Scene) -> None:
     watch = weakref.ref(other)
     buffers = weakref.ref(other.memory)
     del other
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while watch() is not None and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.01)
