@@ -171,7 +171,7 @@ def _line(
     """One problem planned with and without cuts, every plan checked."""
     problem = replace(problem, cutter=phone_cutter(profile, problem))
     budget = partial(Budget, options.budget, seed=options.seed)
-    whole = replace(problem, cutter=None)
+    whole = problem.whole
     found = [optimise(problem, "codl", budget()).solution, optimise(whole, "auto", budget()).solution]
     best = optimise(problem, "auto", budget())
     for solution in (*found, best.solution):

@@ -153,6 +153,11 @@ class ModelGraph(Contract):
         return {name: op.id for op in self.ops for name in op.outputs}
 
     @cached_property
+    def kept(self) -> frozenset[str]:
+        """Its outputs, to look one up."""
+        return frozenset(self.outputs)
+
+    @cached_property
     def consumers(self) -> dict[str, tuple[str, ...]]:
         """Tensor name to the ids of the ops that read it, in op order, each once."""
         readers: dict[str, list[str]] = defaultdict(list)

@@ -61,8 +61,7 @@ class SuperOp:
     @cached_property
     def outputs(self) -> tuple[str, ...]:
         """Names of the tensors that others read, graph outputs included."""
-        own = {op.id for op in self.ops}
-        last = set(self.graph.outputs)
+        own, last = {op.id for op in self.ops}, self.graph.kept
         return tuple(
             name
             for op in self.ops
@@ -116,7 +115,6 @@ def merge(graph: ModelGraph) -> tuple[SuperOp, ...]:
 
 
 def _merged(graph: ModelGraph) -> tuple[SuperOp, ...]:
-    kept = set(graph.outputs)
     groups: dict[str, _Group] = {}
     home: dict[str, str] = {}
     """The first op of the group that an op was put into; where that group was taken in, its first op leads on."""
@@ -124,7 +122,7 @@ def _merged(graph: ModelGraph) -> tuple[SuperOp, ...]:
     def alone(name: str, op: Op) -> _Group | None:
         """The group that ends in a tensor which this op alone reads."""
         group = groups.get(_root(home, graph.producer.get(name, "")))
-        if group is None or name in kept or graph.consumers[name] != (op.id,):
+        if group is None or name in graph.kept or graph.consumers[name] != (op.id,):
             return None
         return group if group.ops[-1].outputs == (name,) else None
 

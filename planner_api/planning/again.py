@@ -136,7 +136,7 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     earlier = problem.earlier
     if earlier is None:
         raise PlanningError("there is no earlier plan")
-    problem = replace(problem, cutter=None)
+    problem = problem.whole
     begun = in_start_order(problem, simulate(problem, earlier.assignment, earlier.sequence))
     if math.isinf(begun.value_us):
         raise PlanningError("the earlier plan is no longer possible")

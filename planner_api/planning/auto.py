@@ -56,42 +56,39 @@ CLOSED = 1e-5
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """The best plan that the budget buys, with the best lower bound proven on the way."""
-    worth = problem.choices is not None and bool(problem.choices.axes)
-    problem = problem if worth else replace(problem, cutter=None)
+    """The best plan that the budget buys, and the best lower bound that was proven on the way, if one was."""
+    problem = problem if problem.cuttable else problem.whole
     if budget.left() <= 0 or budget.rounds == 0:
-        return proven(start(problem, budget), quick_bound(problem))
+        return start(problem, budget)
     try:
         library()
     except NotBuilt as error:
         found = start(problem, budget)
-        return proven(replace(found, notes=(*found.notes, str(error))), quick_bound(problem))
-    if uncertain(problem):
-        found = hedge(problem, budget, planned)
-        return proven(found, found.bound or quick_bound(problem))
-    return planned(problem, budget)
+        return replace(found, notes=(*found.notes, str(error)))
+    return hedge(problem, budget, planned) if uncertain(problem) else planned(problem, budget)
 
 
 def planned(problem: Problem, budget: Budget) -> Solution:
     """The best plan for the figures as they stand."""
-    cuttable, uncut = problem.cutter is not None, replace(problem, cutter=None)
+    uncut, cuttable = problem.whole, problem.cuttable
     share = budget.within(WHOLE_SHARE * min(budget.seconds, budget.left())) if cuttable else budget
 
     best, bound = start(uncut, share), quick_bound(uncut)
-    if not closed(best, bound):
+    if best.schedule.value_us > met_at(bound):
         best, bound = with_pieces(uncut, best, bound, share)
-    if not closed(best, bound):
+    if best.schedule.value_us > met_at(bound):
         with ThreadPoolExecutor(1) as pool:
             proof = pool.submit(lower_bound, uncut, share)
             best = searched(uncut, best, share, bound)
             bound = max(bound, proof.result(), key=lambda one: one.us)
     if not cuttable:
-        return proven(best, bound)
+        return replace(best, bound=bound)
 
     floor, enough_us = quick_bound(problem), best.schedule.value_us - NOISE * best.schedule.makespan_us
     if floor.us < enough_us:
-        best = with_cuts(problem, best, budget, floor, enough_us) or searched(uncut, best, budget, bound)
-    return proven(best, floor)
+        found = search_cuts(problem, best.schedule, budget, met_at(floor), enough_us)
+        best = found or searched(uncut, best, budget, bound)
+    return replace(best, bound=floor)
 
 
 def start(problem: Problem, budget: Budget) -> Solution:
@@ -135,16 +132,10 @@ def with_pieces(problem: Problem, best: Solution, bound: Bound, budget: Budget) 
 def searched(problem: Problem, best: Solution, budget: Budget, bound: Bound) -> Solution:
     """What annealing makes of a plan of whole ops until the budget ends or nothing is left to gain."""
     search = Search(problem, best.schedule, budget.seed)
-    search.run(budget, bound.us + CLOSED * abs(bound.us))
+    search.run(budget, met_at(bound))
     if search.value_us >= best.schedule.value_us:
         return best
     return Solution(search.schedule(), "annealing", rounds=search.rounds)
-
-
-def with_cuts(problem: Problem, best: Solution, budget: Budget, bound: Bound, enough_us: float) -> Solution | None:
-    """The best plan with cuts around a plan of whole ops; None where they gain too little to be worth it."""
-    found = search_cuts(problem, best.schedule, budget, bound.us + CLOSED * abs(bound.us), enough_us)
-    return None if found is None or found.schedule.value_us > enough_us else found
 
 
 def settled(problem: Problem, found: Solution) -> Solution:
@@ -153,16 +144,6 @@ def settled(problem: Problem, found: Solution) -> Solution:
     return replace(found, schedule=in_start_order(found.cut or problem, found.schedule))
 
 
-def closed(solution: Solution, bound: Bound) -> bool:
-    """True when the bound leaves nothing worth searching for."""
-    return solution.schedule.value_us <= bound.us + CLOSED * abs(bound.us)
-
-
-def proven(found: Solution, bound: Bound) -> Solution:
-    """A solution with its bound."""
-    return replace(found, bound=clipped(bound, found))
-
-
-def clipped(bound: Bound, found: Solution) -> Bound:
-    """Sums taken in another order may differ in the last bit: a bound is never above what was found."""
-    return replace(bound, us=min(bound.us, found.schedule.value_us))
+def met_at(bound: Bound) -> float:
+    """The value at which a bound leaves nothing worth searching for."""
+    return bound.us + CLOSED * abs(bound.us)

@@ -64,7 +64,7 @@ def hedge(problem: Problem, budget: Budget, solve: Callable[[Problem, Budget], S
     believing = solve(problem, budget.within(SHARE * seconds))
     if bounded(believing):
         return believing
-    whole = replace(problem, cutter=None)
+    whole = problem.whole
     cautious = solve(slower(whole, others), budget.within((1 - SHARE) * seconds))
     chosen = cautious if bounded(cautious) else Solution(alone[best], "single")
     taken = simulate(whole, chosen.schedule.assignment, chosen.schedule.sequence)

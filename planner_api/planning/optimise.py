@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planner_api.planning.auto import clipped, settled, start
+from planner_api.planning.auto import settled, start
 from planner_api.planning.bound import lower_bound, quick_bound
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.listing import list_order
@@ -40,7 +40,7 @@ def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
     chosen = method(name)
     problem = prune(problem)
     if not chosen.cuts:
-        problem = replace(problem, cutter=None)  # bounds on whole ops are better
+        problem = problem.whole  # bounds on whole ops are better
     bounds = []
     if not chosen.proves and not chosen.at_once and budget.left() > 0:
         bounds.append(lower_bound(problem, budget.within(BOUND_SHARE * budget.seconds)))
@@ -60,7 +60,8 @@ def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
         bounds.append(solution.bound)
     # Where ops may be cut the quick bound takes a while as well: nobody's search pays for it.
     bound = max(bounds or [quick_bound(problem)], key=lambda one: one.us)
-    return Outcome(solution, clipped(bound, solution), alone)
+    # Sums taken in another order may differ in the last bit: a bound is never above what was found.
+    return Outcome(solution, replace(bound, us=min(bound.us, solution.schedule.value_us)), alone)
 
 
 def _first_aid(problem: Problem, name: str, budget: Budget, cause: str) -> Solution:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,7 +45,7 @@ def test_plans_with_cuts_are_legal_and_no_better_than_the_bound(data: DataObject
     found = optimise(problem, "auto", budget)
     solution = found.solution
     check(solution.cut or problem, solution.schedule)
-    whole = optimise(replace(problem, cutter=None), "auto", budget).solution.schedule.makespan_us
+    whole = optimise(problem.whole, "auto", budget).solution.schedule.makespan_us
     assert found.bound.us <= solution.schedule.makespan_us <= whole * (1 + 1e-9)
     assert bool(solution.cuts) == (solution.cut is not None)
     again = optimise(problem, "auto", budget).solution
@@ -198,11 +197,11 @@ def test_codl_says_what_it_needs():
     """Without parts to plan with, or two processors side by side, its error says so; in the planner others answer."""
     problem = cuttable([[100.0, 100.0]], [[]])
     with pytest.raises(PlanningError, match="nothing is known of their parts"):
-        solve(replace(problem, cutter=None), "codl", Budget(0.0))
+        solve(problem.whole, "codl", Budget(0.0))
     apart = machines.apart(("gang", "core"), np.ones((2, 2), dtype=np.bool_))
     with pytest.raises(PlanningError, match="side by side"):
         solve(cuttable([[100.0, 100.0]], [[]], machine=apart), "codl", Budget(0.0))
-    found = optimise(replace(problem, cutter=None), "codl", Budget(0.0)).solution
+    found = optimise(problem.whole, "codl", Budget(0.0)).solution
     assert found.method.startswith("codl→")
 
 

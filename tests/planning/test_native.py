@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from agent_sdk.native import building
-from planner_api.planning import Budget, native
-from planner_api.planning.methods import solve
+from planner_api.planning import Budget, native, optimise
 from tests.planning.cuttable import cuttable
 
 
@@ -83,9 +82,9 @@ def test_without_its_kernels_the_planner_answers_and_says_so(tmp_path: Path, mon
     monkeypatch.setattr(native, "LIBRARY", tmp_path / "kernels.so")
     native.library.cache_clear()
     try:
-        found = solve(cuttable([[100.0, 120.0]] * 4, [[], [0], [1], [2, 1]]), "auto", Budget(rounds=1))
+        found = optimise(cuttable([[100.0, 120.0]] * 4, [[], [0], [1], [2, 1]]), "auto", Budget(rounds=1))
     finally:
         native.library.cache_clear()
-    (note,) = found.notes
+    (note,) = found.solution.notes
     assert "install a C compiler" in note
-    assert found.bound is not None
+    assert found.bound.us > 0

@@ -13,8 +13,8 @@ _log = logging.getLogger(__name__)
 
 
 def quick_bound(problem: Problem) -> Bound:
-    """The bound that costs next to nothing; where ops may be cut, the one that holds there."""
-    if problem.cutter is None:
+    """The bound that costs next to nothing; where cutting ops may pay, the one that holds there."""
+    if not problem.cuttable:
         return trivial(problem)
     from planner_api.planning.bound.fluid import fluid  # HiGHS takes a while to import
 
@@ -24,7 +24,7 @@ def quick_bound(problem: Problem) -> Bound:
 def lower_bound(problem: Problem, budget: Budget) -> Bound:
     """The best bound that the budget allows. A solver that fails leaves the quick one: nobody loses a plan by it."""
     bound = quick_bound(problem)
-    if budget.left() > 0 and problem.cutter is None:
+    if budget.left() > 0 and not problem.cuttable:
         from planner_api.planning.bound.interval import interval_load
 
         try:

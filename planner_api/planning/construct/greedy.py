@@ -74,7 +74,7 @@ def best_mapping(decoder: Decoder, batch: Sequence[list[int]]) -> tuple[int, ...
             return
         group = batch[len(path)]
         others = [latency[op] for op in group[1:]]
-        soon = [(decoder.soonest(group[0], p) + sum([row[p] for row in others]), p) for p in able[len(path)]]
+        soon = [(us + sum([row[p] for row in others]), p) for us, p in decoder.soonest(group[0], able[len(path)])]
         for soonest, processor in sorted(soon):
             if (max(latest, soonest), total + soonest) >= best[:2]:
                 break

@@ -55,7 +55,7 @@ def first_end(decoder: Decoder, op: int, among: Container[int] | None = None) ->
     able = runnable(decoder.lists.latency[op])
     able = [p for p in able if among is None or p in among] or able
     best = math.inf, -1
-    for soonest, here in sorted((decoder.soonest(op, p), p) for p in able):
+    for soonest, here in decoder.soonest(op, able):
         if soonest > best[0]:
             break
         best = min(best, (decoder.times(op, here).finish, here))

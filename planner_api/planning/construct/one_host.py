@@ -32,7 +32,7 @@ def solve(problem: Problem, budget: Budget) -> Solution:
             continue
         for way in WAYS:
             try:
-                alone = prune(replace(problem, latency_us=latency, cutter=None))
+                alone = prune(replace(problem.whole, latency_us=latency))
                 schedule = solve_named(alone, way, budget).schedule
             except PlanningError:  # what this host cannot do another may
                 continue

@@ -75,7 +75,7 @@ def arrays(problem: Problem) -> Struct:
         or bool(machine.queues)
         or machine.hop is not None
         or len(set(machine.place.tolist())) < p,
-        cuttable=problem.choices is not None and bool(problem.choices.axes),
+        cuttable=problem.cuttable,
         most=most_parts(problem),
         width=most_parts(problem) * FIELDS,
         columns=_columns(problem),

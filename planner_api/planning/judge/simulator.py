@@ -26,7 +26,7 @@ way takes nobody's time.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -70,44 +70,36 @@ class Schedule:
     transfers: tuple[Move, ...]
 
 
-class Line:
-    """One resource: the ops it still counts, by descending end, as (end, share)."""
+Counted = tuple[tuple[float, float], ...]
+"""What a resource counts: the ops that end last, by descending end, as (end, share)."""
 
-    def __init__(self, length: int) -> None:
-        self.length = length
-        self.counted: list[tuple[float, float]] = []
 
-    def copy(self) -> Line:
-        """The same line."""
-        other = Line(self.length)
-        other.counted = list(self.counted)
-        return other
+def fits(counted: Counted, share: float) -> float:
+    """From when on a resource has room for one more share."""
+    taken = 0.0
+    for end, other in counted:
+        if taken + other + share > FULL:
+            return end
+        taken += other
+    return 0.0
 
-    def fits(self, share: float) -> float:
-        """From when on there is room for one more share."""
-        taken = 0.0
-        for end, other in self.counted:
-            if taken + other + share > FULL:
-                return end
-            taken += other
-        return 0.0
 
-    def taken(self, at: float) -> float:
-        """How much of the resource is taken at a time."""
-        taken = 0.0
-        for end, share in self.counted:
-            if end <= at:
-                break
-            taken += share
-        return min(taken, 1.0)
+def taken_at(counted: Counted, at: float) -> float:
+    """How much of a resource is taken at a time."""
+    taken = 0.0
+    for end, share in counted:
+        if end <= at:
+            break
+        taken += share
+    return min(taken, 1.0)
 
-    def add(self, end: float, share: float) -> None:
-        """Count one more op. Behind so many that nothing fits beside them, none matters any more."""
-        place = 0
-        while place < len(self.counted) and self.counted[place][0] >= end:
-            place += 1
-        self.counted.insert(place, (end, share))
-        del self.counted[self.length :]
+
+def counting(counted: Counted, end: float, share: float, length: int) -> Counted:
+    """The same with one more op. Behind so many that nothing fits beside them, none matters any more."""
+    place = 0
+    while place < len(counted) and counted[place][0] >= end:
+        place += 1
+    return (*counted[:place], (end, share), *counted[place:])[:length]
 
 
 def line_length(problem: Problem) -> int:
@@ -134,7 +126,7 @@ class Placed(NamedTuple):
     """What placing one op changed, to take it back: queues, resources, latest end, arrivals, takings, moves."""
 
     queues: list[float]
-    lines: list[list[tuple[float, float]]]
+    lines: list[Counted]
     latest: float
     there: list[tuple[int, int]]
     taken: list[tuple[int, int]]
@@ -157,8 +149,8 @@ class Decoder:
         self.near: list[list[int]] = [np.flatnonzero(row).tolist() for row in machine.near]
         self.release: list[float] = problem.release_us.tolist()
         self.whole = problem.share is None
-        length = line_length(problem)
-        self.lines = [Line(length) for _ in range(machine.uses.shape[1])]
+        self.length = line_length(problem)
+        self.lines: list[Counted] = [()] * machine.uses.shape[1]
         self.queues = [0.0] * len(machine.queues)
         self.floor = self.latest = 0.0
         self.start, self.finish, self.done = [0.0] * n, [0.0] * n, [0.0] * n
@@ -172,7 +164,7 @@ class Decoder:
     def copy(self) -> Decoder:
         """The same schedule, to go on with in another way."""
         other = copy(self)
-        other.lines = [line.copy() for line in self.lines]
+        other.lines = list(self.lines)
         other.queues, other.start, other.finish, other.done = (
             list(times) for times in (self.queues, self.start, self.finish, self.done)
         )
@@ -225,10 +217,13 @@ class Decoder:
             now += lists.latency[op][here]
         return Times(begin, now, fetched, queued, taken)
 
-    def soonest(self, op: int, here: int) -> float:
-        """No finish that `times` may find is earlier: without moves, a launch, or neighbours. A tenth of its work."""
-        ready = max([self.finish[earlier] for earlier in self.lists.before[op]], default=0.0)
-        return self.opening(op, here, max(self.floor, ready), 0.0) + self.lists.latency[op][here]
+    def soonest(self, op: int, able: Iterable[int]) -> list[tuple[float, int]]:
+        """Some processors, each with a finish than which `times` finds none earlier: without moves, a launch, or
+        neighbours, a tenth of its work. Earliest first.
+        """
+        ready = max([self.floor, *(self.finish[earlier] for earlier in self.lists.before[op])])
+        row = self.lists.latency[op]
+        return sorted([(self.opening(op, here, ready, 0.0) + row[here], here) for here in able])
 
     def _way(self, tensor: int, source: int, target: int, exists: float) -> tuple[list[tuple[int, int]], float]:
         """The channels that a tensor still has to take from its source to a place, and since when it stands there."""
@@ -271,8 +266,8 @@ class Decoder:
                 raise ValueError(f"op '{names[op]}' stands before '{names[earlier]}', which it reads from")
         times = self.times(op, here)
         arrived = [(move.tensor, move.target) for move in (*times.sent, *times.fetched)]
-        held = [self.lines[resource].counted.copy() for resource in self.uses[here]]
-        undo = Placed(self.queues.copy(), held, self.latest, arrived, [(t, here) for t in times.taken], len(self.moves))
+        taken = [(tensor, here) for tensor in times.taken]
+        undo = Placed(self.queues.copy(), self.lines.copy(), self.latest, arrived, taken, len(self.moves))
         self.log.append(undo)
         self._issue(times.sent)
         self._issue(times.fetched)
@@ -280,8 +275,12 @@ class Decoder:
         self.start[op], self.finish[op], self.done[op], self.home[op] = times.start, times.finish, times.finish, here
         self.sequence.append(op)
         self.latest = max(self.latest, times.finish)
+        share, longer = self.share(op, here), dict[Counted, Counted]()
         for resource in self.uses[here]:
-            self.lines[resource].add(times.finish, self.share(op, here))
+            line = self.lines[resource]
+            if line not in longer:
+                longer[line] = counting(line, times.finish, share, self.length)
+            self.lines[resource] = longer[line]
         source = self.at[here]
         for tensor in self.lists.writes[op]:
             if self.problem.is_output[tensor] and source != self.host:
@@ -306,13 +305,11 @@ class Decoder:
     def take_back(self) -> None:
         """Undo the last `place`."""
         op, undo = self.sequence.pop(), self.log.pop()
-        for resource, counted in zip(self.uses[self.home[op]], undo.lines, strict=True):
-            self.lines[resource].counted = counted
         for arrival in undo.there:
             del self.there[arrival]
         self.taken.difference_update(undo.taken)
         del self.moves[undo.moves :]
-        self.queues, self.latest, self.home[op] = undo.queues, undo.latest, -1
+        self.queues, self.lines, self.latest, self.home[op] = undo.queues, undo.lines, undo.latest, -1
 
     def wait(self, until: float) -> None:
         """Let nothing that is placed from now on start before ``until``."""
@@ -325,12 +322,12 @@ class Decoder:
     def room(self, op: int, here: int) -> float:
         """From when on the resources of a processor have room for an op, behind all that stands."""
         share = self.share(op, here)
-        return max([self.lines[resource].fits(share) for resource in self.uses[here]])
+        # A gang's resources mostly count the same.
+        return max([fits(line, share) for line in {self.lines[resource] for resource in self.uses[here]}])
 
     def free(self, here: int) -> float:
         """When nothing takes any of a processor's resources any more."""
-        return max([self.lines[resource].counted[0][0] if self.lines[resource].counted else 0.0
-                    for resource in self.uses[here]])  # fmt: skip
+        return max([line[0][0] if (line := self.lines[resource]) else 0.0 for resource in self.uses[here]])
 
     def opening(self, op: int, here: int, begin: float, paid: float) -> float:
         """When an op that could begin at ``begin``, and pays so much beside its latency, gets its resources."""
@@ -342,7 +339,7 @@ class Decoder:
             return 0.0
         taken = 0.0
         for resource in self.near[here]:
-            taken += self.lines[resource].taken(at)
+            taken += taken_at(self.lines[resource], at)
         room = len(self.near[here]) - self.share(op, here) * len(self.uses[here])
         return min(taken / room, 1.0) if room > 1e-9 else 0.0
 

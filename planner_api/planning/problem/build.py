@@ -64,7 +64,7 @@ def build_problem(
     names = [
         (job, name)
         for job, network in enumerate(networks)
-        for name in dict.fromkeys((*network.inputs, *(n for own, op in supers if own == job for n in op.outputs)))
+        for name in dict.fromkeys((*network.inputs, *(n for op in merge(network) for n in op.outputs)))
     ]
     index = {name: tensor for tensor, name in enumerate(names)}
     producer = np.full(len(names), -1, dtype=np.int64)
@@ -96,7 +96,7 @@ def build_problem(
         latency_us=latency,
         producer=producer,
         reads=tuple(tuple(index[job, name] for name in op.inputs) for job, op in supers),
-        is_output=np.array([name in networks[job].outputs for job, name in names], dtype=np.bool_),
+        is_output=np.array([name in networks[job].kept for job, name in names], dtype=np.bool_),
         transfer_us=_transfers(networks, names, types, machine, labels, table, filled),
         tensors=tuple(called(name, job, len(networks)) for job, name in names),
         share=share,
@@ -343,9 +343,9 @@ def _transfers(
     graph outputs reach it, and what an op writes for another goes between places. All others stay zero.
     """
     cost = np.zeros((len(names), len(labels), len(labels)))
-    made = [name not in networks[job].inputs for job, name in names]
+    made = [name in networks[job].producer for job, name in names]
     read = [name in networks[job].consumers for job, name in names]
-    out = [name in networks[job].outputs for job, name in names]
+    out = [name in networks[job].kept for job, name in names]
     computes = set(machine.place.tolist())
     sentences: dict[str, None] = {}
     for source, start in enumerate(labels):

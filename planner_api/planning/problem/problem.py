@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import networkx as nx
@@ -249,6 +249,16 @@ class Problem:
         """What may be cut; None where nothing is known of parts."""
         known = self.cutter
         return None if known is None else Choices(known, self.latency_us, self.machine, self.transfer_us)
+
+    @property
+    def cuttable(self) -> bool:
+        """Whether cutting any op may be worth it."""
+        return self.choices is not None and bool(self.choices.axes)
+
+    @property
+    def whole(self) -> Problem:
+        """The problem whose ops stay whole."""
+        return self if self.cutter is None else replace(self, cutter=None)
 
     @cached_property
     def lists(self) -> Lists:

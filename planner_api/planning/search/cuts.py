@@ -44,7 +44,7 @@ def search_cuts(
     searches = [Search(problem, whole, LANES * budget.seed + lane) for lane in range(LANES)]
     with ThreadPoolExecutor(LANES) as pool:
         lanes = [pool.submit(_lane, search, budget, target_us, enough_us) for search in searches]
-        found = [plan for lane in lanes if (plan := lane.result())]
+        found = [plan for lane in lanes if (plan := lane.result()) and plan.schedule.value_us <= enough_us]
     return min(found, key=lambda plan: plan.schedule.value_us, default=None)
 
 
