@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from typing import Final
+
+MOST_PARTS: Final = 1024
+"""Parts of one call: POSIX's IOV_MAX, as Linux and macOS have it."""
 
 
 def send_parts(connection: socket.socket, parts: Sequence[bytes | memoryview]) -> None:
     """Send all of them, over a connection that is not wrapped in TLS, which has no such call. Raises OSError."""
-    sent = connection.sendmsg(parts)
-    for part in parts:
-        if sent < len(part):
-            connection.sendall(memoryview(part)[sent:])
-        sent = max(0, sent - len(part))
+    for start in range(0, len(parts), MOST_PARTS):
+        some = parts[start : start + MOST_PARTS]
+        sent = connection.sendmsg(some)
+        for part in some:
+            if sent < len(part):
+                connection.sendall(memoryview(part)[sent:])
+            sent = max(0, sent - len(part))

@@ -11,8 +11,8 @@ import secrets
 import statistics
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 from urllib.parse import quote
@@ -74,6 +74,8 @@ class RemoteHost:
         self._why = ""
         self._sending = threading.Lock()
         self._sent: dict[str, int] = {}
+        self._holding = threading.Lock()
+        self._held: Counter[str] = Counter()
         self.closed = False
         try:
             offer = Offer.model_validate_json(self.say("GET", "/v2/hope"))
@@ -208,14 +210,27 @@ class RemoteHost:
         fields = self._fields | {"inference-header-content-length": len(head)}
         return request("POST", f"/v2/models/{quote(name)}/infer", fields, len(head) + tensors) + head
 
-    def drop(self, tensors: Sequence[str]) -> None:
-        """Let tensors go that stand there. Never raises."""
-        if not tensors or self.closed:
-            return  # with its connections they go as well
-        try:
-            self.say("POST", "/v2/hope/tensors/drop", json.dumps({"names": list(tensors)}).encode())
-        except ProcessorError as error:
-            log.info("tensors stay on host '%s': %s", self.name, error)
+    def hold(self, tensors: Collection[str]) -> None:
+        """Count one more user of tensors that will stand there. Never raises."""
+        with self._holding:  # not while those of these names are let go
+            self._held.update(tensors)
+
+    def drop(self, tensors: Collection[str]) -> None:
+        """Count one user less of tensors, and let those go that have none. Never raises.
+
+        NOTE: who is freed late names buffers that others may have been given meanwhile.
+        """
+        with self._holding:
+            self._held.subtract(tensors)
+            unused = [name for name in tensors if self._held[name] <= 0]
+            for name in unused:
+                del self._held[name]
+            if not unused or self.closed:
+                return  # with its connections they go as well
+            try:
+                self.say("POST", "/v2/hope/tensors/drop", json.dumps({"names": unused}).encode())
+            except ProcessorError as error:
+                log.info("tensors stay on host '%s': %s", self.name, error)
 
     def measure(self, name: str, missing: Missing, budget_s: float) -> Observations:
         """Have it measure what is missing of a network that was sent. Raises ProcessorError."""

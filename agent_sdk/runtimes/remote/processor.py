@@ -125,7 +125,9 @@ class RemoteExecutable(Executable):
         at = {
             name: f"{self.processor.host.here}-{buffer.ctypes.data:x}" for name, buffer in {**inputs, **outputs}.items()
         }
-        self._held |= {at[name] for name in self._stays}
+        new = {at[name] for name in self._stays} - self._held
+        self.processor.host.hold(new)
+        self._held |= new
         return RemoteCall(self, self.compiled, self._head(at), inputs, outputs)
 
     def _head(self, at: Mapping[str, str]) -> bytes:
@@ -164,7 +166,7 @@ class RemoteExecutable(Executable):
     def close(self) -> None:
         if self._compiled is not None:
             self.processor.host.forget(self._compiled)
-            self.processor.host.drop(list(self._held))
+            self.processor.host.drop(self._held)
         super().close()
 
 

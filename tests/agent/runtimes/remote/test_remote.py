@@ -164,6 +164,27 @@ def test_what_only_the_host_reads_stays_there(both: Device, host: RemoteHost, re
     assert held(host) == 0
 
 
+def test_who_is_freed_late_takes_no_tensor_of_another_one(both: Device, host: RemoteHost) -> None:
+    """Names of tensors come from their buffers: one that was given anew keeps its tensor when its first user ends."""
+    model = read_model(branching_model(channels=5))
+    supers = merge(model.graph)
+    where = {k: "ort@0" if {"right", "right_s"} & set(one.outputs) else "edge1:ort@0" for k, one in enumerate(supers)}
+    plan = plan_of(model, supers, range(len(supers)), where, list(both.processors))
+    with Executor(build_program(plan, model, both.processors), both) as executor:
+        far = [one for one in executor.executables if isinstance(one, RemoteExecutable)]
+        stays = next(one for one in far if len(one.received) < len(one.output_types) and one.sent == one.segment.inputs)
+        freed = stays.processor.compile(stays.segment)
+        types = {**stays.input_types, **stays.output_types}
+        buffers = {name: np.zeros(kind.shape, kind.dtype) for name, kind in types.items()}
+        inputs, outputs = ({name: buffers[name] for name in names} for names in (stays.input_types, stays.output_types))
+        freed.bind(inputs, outputs)
+        stays.bind(inputs, outputs)()
+        before = held(host)
+        freed.close()
+        assert held(host) == before > 0
+    assert held(host) == 0
+
+
 def test_a_tensor_that_has_gone_is_an_error_that_names_it(host: RemoteHost) -> None:
     """A run that wants a tensor which does not stand there is refused, as is a name that is none."""
     model = read_model(BRANCHING)
