@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from hope_schema.cutrules.view import MisalignedError, Part, View
 from hope_schema.cutting import CutError, Region
-from hope_schema.tiling import Window, reach
 
 
-def _windows(op: View, kernel: Sequence[int], given: Sequence[int], made: Sequence[int]) -> list[Window]:
+@dataclass(frozen=True)
+class _Window:
+    """A window's way along one axis: its extent with dilation, its stride, the padding before and behind the image."""
+
+    extent: int
+    stride: int
+    before: int
+    behind: int
+
+
+def _windows(op: View, kernel: Sequence[int], given: Sequence[int], made: Sequence[int]) -> list[_Window]:
     """The windows along each spatial axis, automatic padding resolved."""
     count = len(kernel)
     strides = op.get("strides", (1,) * count)
@@ -29,14 +39,19 @@ def _windows(op: View, kernel: Sequence[int], given: Sequence[int], made: Sequen
             total = max(0, (made[place] - 1) * int(strides[place]) + extent - given[place])
             before = total // 2 if auto == "SAME_UPPER" else total - total // 2
             behind = total - before
-        found.append(Window(extent, int(strides[place]), before, behind))
+        found.append(_Window(extent, int(strides[place]), before, behind))
     return found
 
 
-def _rows(op: View, window: Window, region: Region, size: int) -> tuple[Region, int, int]:
-    """The indices that a region's windows cover within an image of ``size``, and the padding left on either side."""
-    start, stop, before, behind = reach(window, region.start, region.stop, size)
-    inside = Region(region.axis, start, stop)
+def _rows(op: View, window: _Window, region: Region, size: int) -> tuple[Region, int, int]:
+    """The indices that a region's windows cover within an image of ``size``, and the padding left on either side.
+
+    D3's reverse tile calculation (Zhang et al. 2021, section III-F): padding stays only where the image ends.
+    """
+    first = region.start * window.stride - window.before
+    last = (region.stop - 1) * window.stride - window.before + window.extent
+    before, behind = max(0, -first), max(0, last - size)
+    inside = Region(region.axis, max(0, first), min(size, last))
     if inside.start >= inside.stop or before >= window.extent or behind >= window.extent:
         raise CutError(f"{op.type}: a window would see nothing but padding")
     if window.extent > inside.stop - inside.start:

@@ -6,11 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from planner_api.planning import Budget, Problem, check, optimise
-from planner_api.planning.construct.hpa import adjusted, best_tier, layers, partition
+from planner_api.planning.construct.hpa import best_tier, layers, partition
 from planner_api.planning.construct.tiers import Tiers, chain_cut, minimum_cut, offloaded_us, tiers_of
 from planner_api.planning.methods import solve
 from planner_api.planning.problem import Machine
@@ -94,16 +94,11 @@ def test_a_layer_that_grows_its_data_is_placed_with_its_largest_successor() -> N
 @settings(max_examples=300 if CAMPAIGN else 40)
 @given(seed=st.integers(0, 10**6))
 def test_no_op_runs_before_the_earliest_tier_that_it_reads_from(seed: int) -> None:
-    """Proposition 1 holds for every partition, and for one that was adjusted after changes."""
+    """Proposition 1 holds for every partition."""
     found = drawn(seed, 14)
-    before = found.problem.lists.before
-    whole = partition(found)
-    random = np.random.default_rng(seed)
-    changed = set(random.integers(0, 14, 2).tolist())
-    for tier in (whole, adjusted(found, whole, changed)):
-        for op, earlier in enumerate(before):
-            assert tier[op] >= min((tier[one] for one in earlier), default=0)
-    assert adjusted(found, whole, []) == whole
+    tier = partition(found)
+    for op, earlier in enumerate(found.problem.lists.before):
+        assert tier[op] >= min((tier[one] for one in earlier), default=0)
 
 
 def test_siblings_that_read_no_more_follow() -> None:
@@ -119,6 +114,8 @@ def test_siblings_that_read_no_more_follow() -> None:
 
 @settings(max_examples=200 if CAMPAIGN else 25)
 @given(seed=st.integers(0, 10**6))
+@example(seed=343)
+@example(seed=70069)
 def test_cuts_in_two_are_the_best_of_all(seed: int) -> None:
     """DADS against every set that data does not come back from, Neurosurgeon against every point of the order."""
     found = drawn(seed, 8, hosts=2)

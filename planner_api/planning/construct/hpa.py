@@ -10,7 +10,7 @@ again; a sibling moves only to where it is supported; sizes are compared by what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import networkx as nx
 
@@ -45,21 +45,6 @@ def partition(tiers: Tiers) -> list[int]:
         for op in layer:
             _take_along(tiers, op, tier)
     return tier
-
-
-def adjusted(tiers: Tiers, tier: Sequence[int], changed: Iterable[int]) -> list[int]:
-    """A partition after the times of some ops, or moves to them, have changed.
-
-    Looked at again are these ops and their siblings, what reads from them directly, and the siblings of that.
-    """
-    found, lists = list(tier), tiers.problem.lists
-    place = {op: index for index, op in enumerate(lists.order)}
-    ops = set(changed)
-    near = ops | {later for op in ops for later in lists.after[op]}
-    for op in sorted(near, key=place.__getitem__):
-        found[op] = best_tier(tiers, op, found)
-        _take_along(tiers, op, found)
-    return found
 
 
 def best_tier(tiers: Tiers, op: int, tier: Sequence[int]) -> int:

@@ -148,8 +148,11 @@ def minimum_cut(tiers: Tiers, other: int) -> list[int]:
     lists, graph = tiers.problem.lists, nx.DiGraph()
 
     def edge(one: object, another: object, us: float) -> None:
-        """An edge; without a capacity it cannot be cut."""
-        graph.add_edge(one, another, **({} if math.isinf(us) else {"capacity": us}))
+        """An edge; without a capacity it cannot be cut.
+
+        NOTE: networkx finds edges that are full by comparing, so that capacities are whole numbers, of picoseconds.
+        """
+        graph.add_edge(one, another, **({} if math.isinf(us) else {"capacity": round(us * 1e6)}))
 
     for op, writes in enumerate(lists.writes):
         home = sum(float(tiers.move_us[tensor, other, 0]) for tensor in writes if tiers.problem.is_output[tensor])

@@ -77,13 +77,14 @@ def _chain(channels: int, size: int, rows: list[tuple[int, int, int, int]]) -> o
 @UNSHRUNK
 @given(data=st.data())
 def test_chains_are_the_whole_bit_for_bit(data: st.DataObject) -> None:
-    """Ops cut along height without exchanging rows compute those twice that both parts need, and nothing differs."""
-    rows = st.tuples(st.integers(1, 4), st.integers(1, 2), st.integers(0, 1), st.integers(1, 2))
+    """Ops cut along height or width without exchanging anything compute twice what both parts need: D3's tiles."""
+    rows = st.tuples(st.integers(1, 4), st.integers(1, 2), st.integers(0, 3), st.integers(1, 2))
+    axis = data.draw(st.sampled_from([2, 3]))
     whole = read_model(_chain(16, 96, data.draw(st.lists(rows, min_size=3, max_size=4))))
     ops = merge(whole.graph)
     ratio = data.draw(st.integers(2, 8)) / 10
-    borders = [max(1, round(ratio * whole.graph.tensor[op.id].shape[2])) for op in ops]
-    cuts = [Cut(op=op.id, axis=2, at=(at,), chained=op != ops[0]) for op, at in zip(ops, borders, strict=True)]
+    borders = [max(1, round(ratio * whole.graph.tensor[op.id].shape[axis])) for op in ops]
+    cuts = [Cut(op=op.id, axis=axis, at=(at,), chained=op != ops[0]) for op, at in zip(ops, borders, strict=True)]
     with suppress(CutError):
         assert _difference(whole, *cuts) == 0.0
         assert not any(op.type == "Concat" for op in cut_graph(whole.graph, cuts).ops[:-1])
