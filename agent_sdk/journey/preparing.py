@@ -112,8 +112,9 @@ class Preparing(Closes, Forks):
             if shapes:
                 raise
             self._run_whole(error)
-        except (ModelError, ExecutionError, MemoryError) as error:
-            if self._ready.closed:
+        except Exception as error:  # whatever befalls us, the application has its answers
+            callers = isinstance(error, HopeError) and not isinstance(error, (ModelError, ExecutionError))
+            if callers or self._ready.closed:
                 raise
             self._run_whole(error)
 
@@ -194,7 +195,9 @@ class Preparing(Closes, Forks):
         try:
             if shapes or not self.network.is_open:
                 self._prepare_behind(shapes, again=known)
-        except (ModelError, MemoryError) as error:
+        except NotWantedError:
+            raise
+        except Exception as error:  # noqa: BLE001  as in the foreground
             self._settle_whole(error)
         finally:
             self._over()
@@ -262,15 +265,15 @@ class Preparing(Closes, Forks):
                 renewed(self._journey.services, prepared)
         except NotWantedError:
             raise
-        except (HopeError, MemoryError) as error:
+        except Exception as error:  # noqa: BLE001  as in the foreground
             if self._ready.closed:
                 return
             unread = self._ready.last is None and not self.network.is_open
-            if unread and isinstance(error, (ModelError, ProcessorError)):
+            if unread and (isinstance(error, (ModelError, ProcessorError)) or not isinstance(error, HopeError)):
                 self._settle_whole(error)
             else:
                 whole = self._whole.loaded
-                self.note(f"{shown}: {whole.runtime if whole else 'nobody'} goes on answering ({error})")
+                self.note(f"{shown}: {whole.runtime if whole else 'nobody'} goes on answering ({_words(error)})")
 
     def _kept(self, prepared: Prepared) -> Prepared:
         """Take a prepared model in; the one used longest ago makes room where there are too many."""
@@ -296,10 +299,11 @@ class Preparing(Closes, Forks):
         except ModelError as error:
             if isinstance(why, ModelError) and not isinstance(why, UnplannableError):
                 raise why from error  # it is no network at all, and what is wrong with it says that best
-            raise ModelError(f"{why}; nor does a runtime load it as a whole: {error}") from error
+            raise ModelError(f"{_words(why)}; nor does a runtime load it as a whole: {error}") from error
         if not isinstance(why, OpenShapeError):
             self.planned = False
-            self.note(f"the whole network runs on {whole.runtime}, because nothing can be planned: {why}")
+            self.note(f"the whole network runs on {whole.runtime}, because nothing can be planned: {_words(why)}")
+            log.debug("%s: why", self.name, exc_info=why)
 
     def _settle_whole(self, why: Exception) -> None:
         """Have the whole network answer on, unless nobody asks any more."""
@@ -322,3 +326,8 @@ class Preparing(Closes, Forks):
         """Cancel what goes on behind. Idempotent."""
         if not self.forked:
             self._worker.close()
+
+
+def _words(error: Exception) -> str:
+    """What is said of an error: its own words, and its class where it is none of ours."""
+    return str(error) if isinstance(error, (HopeError, MemoryError)) else f"{type(error).__name__}: {error}"

@@ -126,6 +126,7 @@ def bounded(
     inputs: Iterable[str],
 ) -> tuple[dict[str, str], Guard]:
     """The marks of ops by id, of nodes in topological order, and what their feed is to be looked at for."""
+    constants = {name: tensor for name, tensor in constants.items() if name in types}  # text has no bounds
     found = _Bounds(constants, types, {name: types[name] for name in inputs})
     springs = Springs(constants)
     marks: dict[str, str] = {}

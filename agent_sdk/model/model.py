@@ -298,9 +298,9 @@ def _taken_in(group: Sequence[onnx.NodeProto]) -> list[str]:
 def _op(
     static: StaticGraph, group: Sequence[onnx.NodeProto], wanted: set[str], marks: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What the planner sees of one node, or of several that hide what is between them."""
-    if len(group) == 1 and not subgraphs(group[0]):
-        node = group[0]
+    """What the planner sees of one node, or of one or several that hide what is none of numbers."""
+    [node, *others] = group
+    if not others and not subgraphs(node) and all(name in static.types for name in node.input if name):
         constants = [name for name in node.input if name in static.constants]
         mark = marks.get(op_id(node))
         return {
@@ -311,7 +311,7 @@ def _op(
             "parameters": tuple(static.types[name] for name in constants if name in static.types),
         }
     return {
-        "type": type_of(group[0]) if len(group) == 1 else OPAQUE,
+        "type": type_of(node) if not others and subgraphs(node) else OPAQUE,
         "attributes": {"ops": named(group)[:MAX_TEXT], "anatomy": anatomy(group, static.types)},
         "inputs": tuple(name for name in _taken_in(group) if name not in static.constants),
         "outputs": tuple(name for node in group for name in node.output if name in wanted and name in static.types),

@@ -55,6 +55,11 @@ class Row:
     but: str = ""
 
 
+def kinds_read(op: Op, graph: ModelGraph) -> list[str]:
+    """The types of the activations that an op reads; of one that reads constants alone, the first one's."""
+    return [graph.tensor[name].dtype for name in op.inputs] or [one.dtype for one in op.parameters[:1]]
+
+
 def asked(op: Op, graph: ModelGraph) -> str:
     """For what holds as long as all but the first input are constants."""
     return "what it is told in the run is not compared" if len(op.inputs) > 1 else ""
@@ -89,7 +94,7 @@ class Trust:
         if row is None:
             return "it is none of the ops that are known to mean the same there"
         made = {graph.tensor[name].dtype for name in op.outputs}
-        read = set() if op.type in INDICES else {graph.tensor[name].dtype for name in op.inputs}
+        read = set() if op.type in INDICES else {*kinds_read(op, graph)}
         if strange := (read - self._reads[row]) | (made - self._makes[row]):
             return f"{', '.join(sorted(strange))} is not known to mean the same there"
         if any(graph.tensor[name].elements == 0 for name in (*op.inputs, *op.outputs)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from agent_sdk.runtimes.trust import Row, Trust, asked, on_axes
+from agent_sdk.runtimes.trust import Row, Trust, asked, kinds_read, on_axes
 from hope_schema import ModelGraph, Op
 
 FLOATS: Final = "f32 f16"
@@ -18,7 +18,7 @@ CAST: Final = "f32 f16 bool i8 u8 i16 u16 i32 i64"
 
 
 def _to_whole(op: Op, graph: ModelGraph) -> str:
-    made, read = (graph.tensor[names[0]].dtype for names in (op.outputs, op.inputs))
+    made, read = graph.tensor[op.outputs[0]].dtype, kinds_read(op, graph)[0]
     if "float" in read and "int" in made:
         return "floats beyond the range of a whole number become others there"
     if made in ("int8", "uint8", "int16", "uint16", "bool") and "int" in read:

@@ -26,6 +26,7 @@ from agent_sdk.journey.demand import USES
 from agent_sdk.journey.planning import Obtainer
 from agent_sdk.journey.steps import Journey
 from agent_sdk.journey.verify import relative_error
+from agent_sdk.model import Network
 from agent_sdk.runtimes.ort.whole import WholeOrt
 from tests.agent.models import BRANCHING, expected
 from tests.agent.test_session_shapes import image, open_model, right, until
@@ -306,19 +307,24 @@ def test_the_command_line_runs_what_a_session_runs(
     assert "because nothing can be planned" in said.out + said.err
 
 
-@pytest.mark.parametrize("error", [MemoryError("no room"), DeviceClosedError("a processor hangs")])
+@pytest.mark.parametrize("background", [True, False])
+@pytest.mark.parametrize("part", [(Obtainer, "obtain"), (Network, "bound_in_place")], ids=["planning", "reading"])
+@pytest.mark.parametrize(
+    "error", [MemoryError("no room"), DeviceClosedError("a processor hangs"), KeyError("a fault of ours")]
+)
 def test_a_plan_that_fails_in_any_way_leaves_the_whole_network(
-    error: Exception, agent: Agent, monkeypatch: pytest.MonkeyPatch
+    error: Exception, part: tuple[type, str], background: bool, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error of planning costs the plan, in the foreground too; the note has its words."""
+    """An error of reading or planning costs the plan, in the foreground as behind; the note has its words."""
 
     def fails(*given: Any, **named: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(Obtainer, "obtain", fails)
     feed, wanted = expected(BRANCHING, seed=1)
-    with agent.load(BRANCHING, background=False) as session:
+    monkeypatch.setattr(*part, fails)
+    with agent.load(BRANCHING, background=background) as session:
         assert relative_error(session.run(feed), wanted) < 1e-5
+        until(lambda: bool(session.notes))
         (note,) = session.notes
         assert str(error) in note
 

@@ -37,7 +37,15 @@ EVERY: Final = 1 if CAMPAIGN else 4
 """Tests of one operator in so many are run,"""
 OTHERWISE: Final = 1 if CAMPAIGN else 6
 """and one in so many of these in other ways than as they are."""
+PROCESSORS: Final = ("ort@0", "ov@0", "cpu")
+"""One of each runtime; torch on the cores stands for torch."""
 WAYS: Final = ("as they are", "constants", "hard", "hard constants")
+ASKED: Final = (
+    [(processor, way) for processor in PROCESSORS for way in WAYS]
+    if CAMPAIGN
+    else [*(("ort@0", way) for way in WAYS), ("ov@0", "as they are"), ("ov@0", "hard")]
+)
+"""On whom each way is run; torch's own table is compared in ``runtimes/torch/test_table.py`` all the same."""
 PATIENCE_S: Final = 120.0
 """For the answer to one test."""
 SEEDS: Final = 2 if CAMPAIGN else 1
@@ -191,17 +199,14 @@ class Judge:
 @pytest.fixture(scope="module")
 def judges(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Judge]]:
     """One by processor; each begins when it is first asked."""
-    made = {name: Judge(name, tmp_path_factory.mktemp("cache")) for name in ("ort@0", "ov@0")}
+    made = {name: Judge(name, tmp_path_factory.mktemp("cache")) for name in PROCESSORS}
     yield made
     for each in made.values():
         each.close()
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize(
-    ("processor", "way"),
-    [*(("ort@0", way) for way in WAYS), ("ov@0", "as they are"), ("ov@0", "hard")],
-)
+@pytest.mark.parametrize(("processor", "way"), ASKED)
 def test_what_onnx_runtime_answers_ours_answers(
     processor: str, way: str, part: int, judges: Mapping[str, Judge]
 ) -> None:

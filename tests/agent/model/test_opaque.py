@@ -181,6 +181,12 @@ def dictionary() -> onnx.ModelProto:
     return between(nodes, [numpy_helper.from_array(np.full((2, 3, 1), "a", object), "words")])
 
 
+def words() -> onnx.ModelProto:
+    """A text constant that becomes a number in every run."""
+    nodes = [node("Cast", ["number"], ["two"], to=TensorProto.FLOAT), node("Mul", ["a", "two"], ["m"])]
+    return between(nodes, [numpy_helper.from_array(np.full(1, "2.5", object), "number")])
+
+
 MODELS: list[tuple[Callable[[], onnx.ModelProto], str, list[str]]] = [
     (by_data, OPAQUE, ["NonZero", "Transpose", "GatherND", "Relu", "ReduceSum"]),
     (around, OPAQUE, ["NonZero", "Shape", "Exp", "Sub", "ReduceMax"]),
@@ -188,6 +194,7 @@ MODELS: list[tuple[Callable[[], onnx.ModelProto], str, list[str]]] = [
     (loop, "Loop", ["Loop"]),
     (scan, "Scan", ["Scan"]),
     (strings, OPAQUE, ["Cast"]),
+    (words, OPAQUE, ["Cast"]),
     (sequences, OPAQUE, ["SplitToSequence", "ConcatFromSequence"]),
     (optionals, OPAQUE, ["Optional", "OptionalGetElement"]),
     (dictionary, OPAQUE, ["Cast", "Concat", "ai.onnx.ml:LabelEncoder"]),

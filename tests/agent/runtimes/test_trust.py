@@ -20,6 +20,7 @@ from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.openvino.trusted import OPENVINO
 from agent_sdk.runtimes.torch.trusted import TORCH
 from agent_sdk.runtimes.trust import Trust
+from hope_schema import ModelGraph, Op, Tensor, TensorType
 from tests import CAMPAIGN
 from tests.agent.model.test_shipped import SHIPPED, file_of
 from tests.agent.runtimes.hard_cases import Feed, Hard, pairs, single_ops
@@ -167,6 +168,20 @@ def test_what_a_runtime_is_trusted_with_it_means_the_same(trusting: Processor) -
     assert len(compared_ops & named) > len(named) / EVERY / 2
     assert not CAMPAIGN or not named - compared_ops - {"Cast"}, "what nobody compares nobody can trust"
     assert not found["wrong"], found["wrong"]
+
+
+@pytest.mark.parametrize("trust", [OPENVINO, TORCH], ids=["OpenVINO", "torch"])
+@pytest.mark.parametrize(("dtype", "taken"), [("bool", True), ("uint64", False)])
+def test_an_op_of_constants_alone_is_judged_by_their_type(trust: Trust, dtype: str, taken: bool) -> None:
+    """It reads no activation, so the table is asked of what it does read."""
+    made = tuple(Tensor(name=name, shape=(2,), dtype="bool") for name in ("cast", "equal"))
+    two = (TensorType(shape=(2,), dtype=dtype),) * 2
+    ops = (
+        Op(type="Cast", inputs=(), outputs=("cast",), parameters=two[:1]),
+        Op(type="Equal", inputs=(), outputs=("equal",), parameters=two),
+    )
+    graph = ModelGraph(name="g", tensors=made, ops=ops, inputs=(), outputs=("cast", "equal"))
+    assert trust.refusals(ops, graph).keys() == (set() if taken else {"cast", "equal"})
 
 
 def written(runtime: str, trust: Trust) -> list[str]:
