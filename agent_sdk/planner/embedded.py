@@ -36,6 +36,8 @@ LIBRARIES: Final = ("aiosqlite", "alembic", "httpcore", "planner_api.access")
 """Loggers behind the embedded planner. An application need not know that it has one: they speak of what went wrong,
 unless it asks them for more."""
 
+log = logging.getLogger(__name__)
+
 
 def _of_others(record: logging.LogRecord) -> bool:
     """Whether what httpx logs is of a request that really went somewhere."""
@@ -54,11 +56,15 @@ def mend(database: Path) -> str:
     if _is_sound(database):
         return ""
     try:
-        for end in BESIDE:
-            database.with_name(database.name + end).unlink(missing_ok=True)
+        _remove(database)
     except OSError:  # it stays damaged, which the planner says itself
         return ""
     return f"the embedded planner's database '{database}' was damaged and is begun anew"
+
+
+def _remove(database: Path) -> None:
+    for end in BESIDE:
+        database.with_name(database.name + end).unlink(missing_ok=True)
 
 
 def _is_sound(database: Path) -> bool:
@@ -149,6 +155,7 @@ def embedded_client(database: Path) -> PlannerClient:
     try:
         from sqlalchemy import URL
 
+        from planner_api.db.migrate import SchemaError
         from planner_api.embedded import create_app
         from planner_api.settings import Settings
     except ImportError as error:
@@ -174,7 +181,12 @@ def embedded_client(database: Path) -> PlannerClient:
         name = f"{Settings.model_config['env_prefix']}{first['loc'][0]}".upper()
         raise InputError(f"{name}={first['input']!r} cannot be used: {first['msg']}") from error
     try:
-        door = Door(create_app(settings))
+        try:
+            door = Door(create_app(settings))
+        except SchemaError as error:  # what it holds can be measured again
+            log.warning("the embedded planner begins anew: %s", error)
+            _remove(database)
+            door = Door(create_app(settings))
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise PlannerUnavailableError(f"the embedded planner on '{database}' does not start: {reason}") from error

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -153,6 +155,16 @@ def test_a_damaged_database_is_begun_anew(tmp_path: Path) -> None:
         assert relative_error(session.run(inputs), right) <= 1e-5
     with Agent(processors="ort@0", cache=tmp_path) as agent, agent.load(BRANCHING, background=False) as session:
         assert not any("damaged" in note for note in session.notes)
+
+
+def test_a_database_of_an_earlier_planner_is_begun_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What no way leads from to this release costs what the planner knew, not every plan from then on."""
+    with closing(sqlite3.connect(tmp_path / "planner.sqlite")) as database, database:
+        database.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        database.execute("INSERT INTO alembic_version VALUES ('0011')")
+    with Agent(processors="ort@0", cache=tmp_path) as agent:
+        assert agent.obtain(read_model(BRANCHING)).source == "planner"
+    assert [record.message for record in caplog.records if "begins anew" in record.message]
 
 
 def test_a_database_that_is_a_pipe_hangs_nobody(tmp_path: Path) -> None:
