@@ -98,7 +98,8 @@ class Scene:
 
 async def scene(stage: Stage) -> Scene:
     """Prepare the server, a model with a plan in two versions, and a large graph."""
-    server, worker = await stage.server("beside", **SHIPPED), stage.worker("beside-worker")
+    server = await stage.server("beside", **SHIPPED, log_level="info")  # lines of a log are part of what is noticed
+    worker = stage.worker("beside-worker")
     soc = fresh("soc")
     graph = await prepare(stage, server, 300, "hostile", soc)
     answer = await call(server.address, stage.request("POST", "/plans", key(graph, soc), prefer="wait=60"))

@@ -34,7 +34,7 @@ from planner_api.console.pages import (
 )
 from planner_api.console.rendering import FOLDER, SECTIONS, STATIC, render, section
 from planner_api.console.session import Session, anonymous, check_origin, cookie_of, new_secret, set_cookie
-from planner_api.devices.guard import address_of, refuse_for
+from planner_api.devices.guard import GUESS, address_of, refuse_for
 from planner_api.errors import ForbiddenError, PlannerError
 from planner_api.web.asgi import Asgi, Headers, Scope
 from planner_api.web.problems import as_http
@@ -59,8 +59,6 @@ SECURITY: Headers = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
 ]
-GUESS = 10
-"""As how many requests a cookie counts that opens nothing: the database was asked for it."""
 SMALL_BYTES = 1024
 """Answers below this are not worth compressing."""
 HSTS = (b"strict-transport-security", b"max-age=31536000")

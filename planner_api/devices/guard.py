@@ -38,12 +38,14 @@ OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
 ENTRANCES = frozenset({"/devices", "/devices/proof"})
 """Where devices post that have no token of this planner, or do not know yet that they have: the routes themselves say
 whom they answer."""
-REFUSED_S = 0.25
+REFUSED_S = 1.0
 """How long who asks too often waits for hearing so, on average."""
 WRONG = frozenset({400, 401, 413, 415, 422, 429})
 """How requests are answered that nobody sends who keeps to the contract."""
 WRONG_COUNTS = 10
 """As how many requests each of them counts: what it costs is found out only by reading it."""
+GUESS = 10
+"""As how many requests of its address a token or cookie counts that opens nothing: the database was asked for it."""
 COUNTS_PER_S = 1000
 """As how many requests a second of computing counts that was done for one."""
 AT_ONCE, WAITING = 16, 64
@@ -227,6 +229,7 @@ class Guard:
         await refuse_for(self._per_address.wait(address_of(scope)))
         known = await self._tokens.look_up(token_hash)
         if known is None:
+            self._per_address.count(address_of(scope), GUESS - 1)
             raise UnauthorisedError(
                 "this token is unknown or was revoked; a device gets a new one with `hope-agent enrol`"
             )
@@ -243,7 +246,7 @@ class Guard:
 async def refuse_for(wait_s: float) -> None:
     """Raise TooOftenError after a moment, unless there is nothing to wait for.
 
-    NOTE: who floods gets four refusals a second on a connection; answered at once, they would keep everybody waiting.
+    NOTE: who floods gets one refusal a second on a connection; answered at once, they would keep everybody waiting.
     """
     if wait_s:
         await _keep_waiting()

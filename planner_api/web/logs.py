@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import sys
 import threading
-from collections.abc import Mapping, MutableMapping
+import time
+from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
@@ -19,10 +21,27 @@ from planner_api.web.tokens import SECRET
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request being served, set by :class:`planner_api.web.observe.Observe`."""
 
+SAY_AGAIN_S = 10.0
+"""What strangers bring about as often as they like is said once in so many seconds."""
 _PASSWORD = re.compile(r"(?<=://)([^:/@\s]*):([^@/\s]+)@")
 _LIBRARIES = ("alembic", "sqlalchemy", "uvicorn.error")
 
 Event = MutableMapping[str, Any]
+
+
+class Seldom:
+    """Writes one line of what comes again and again, at most every ``SAY_AGAIN_S``: the last, and ``times`` it came."""
+
+    def __init__(self) -> None:
+        self._times = 0
+        self._said_at = -math.inf
+
+    def say(self, write: Callable[..., Any], event: str, **fields: object) -> None:
+        """Count it, and write it down if it is time."""
+        self._times += 1
+        if time.monotonic() - self._said_at >= SAY_AGAIN_S:
+            write(event, times=self._times, **fields)
+            self._times, self._said_at = 0, time.monotonic()
 
 
 def redact(value: Any) -> Any:

@@ -6,12 +6,13 @@ import itertools
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import structlog
 
 from planner_api.web.asgi import GIVEN_ID, REQUEST_ID, Asgi, Scope, route_of
-from planner_api.web.logs import request_id
+from planner_api.web.logs import Seldom, request_id
 from planner_api.web.principal import principal_of
 from planner_api.web.problems import send_problem, status_of
 from planner_api.web.segments import address, divide
@@ -19,7 +20,8 @@ from planner_api.web.segments import address, divide
 log = structlog.get_logger("planner_api.access")
 
 SLOW_S = 1.0
-"""Slower answers are logged; so is every answer of status 400 and above. Routine ones only at level debug."""
+"""Slower answers are logged; so is every answer of status 400 and above, but for those who ask too often one line in
+ten seconds. Routine ones only at level debug."""
 
 
 class Observe:
@@ -39,6 +41,7 @@ class Observe:
         self._log_routine = log_routine
         self._prefix = secrets.token_hex(6).encode()
         self._numbers = itertools.count()
+        self._too_often = Seldom()
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Serve one request."""
@@ -76,7 +79,9 @@ class Observe:
             seconds = time.perf_counter() - started
             if self._count is not None:
                 self._count(scope["method"], route_of(scope), status, seconds)
-            if status >= 400 or seconds >= SLOW_S:
+            if status == 429:
+                self._log(partial(self._too_often.say, log.info), scope, status, seconds)
+            elif status >= 400 or seconds >= SLOW_S:
                 self._log(log.warning if status >= 500 else log.info, scope, status, seconds)
             elif self._log_routine:
                 self._log(log.debug, scope, status, seconds)
@@ -89,4 +94,5 @@ class Observe:
             status=status,
             ms=round(seconds * 1000, 2),
             caller=principal_of(scope).name,
+            client=(scope.get("client") or ("unknown",))[0],
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections.abc import Callable
+from functools import lru_cache
 
 MAX_CALLERS = 200_000
 """Callers remembered at once; beyond it the idle ones are forgotten first."""
@@ -89,15 +90,16 @@ class AddressLimit:
 
     def count(self, address: str, requests: float) -> None:
         """Count so many requests, whether they are allowed or not."""
-        for limit, key in zip(self._limits, _keys(address), strict=True):
+        for limit, key in zip(self._limits, keys_of(address), strict=True):
             limit.count(key, requests)
 
     def wait(self, address: str) -> float:
         """Seconds until a request would be allowed, 0 for now; counts nothing."""
-        return max(limit.wait(key) for limit, key in zip(self._limits, _keys(address), strict=True))
+        return max(limit.wait(key) for limit, key in zip(self._limits, keys_of(address), strict=True))
 
 
-def _keys(address: str) -> tuple[str, str]:
+@lru_cache(4096)
+def keys_of(address: str) -> tuple[str, str]:
     """What an address and its network are counted under. Of IPv6 the /64 is both: any one has all its addresses."""
     try:
         found = ipaddress.ip_address(address)

@@ -13,10 +13,17 @@ import pytest
 import structlog
 
 from planner_api.db.migrate import upgrade
+from planner_api.devices import guard
 from tests.planner.postgres import Postgres
 from tests.planner.samples import Api, admin_token, bearer, serving
 
 _numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks too often hears so at once: what is tested is that, and who else is heard."""
+    monkeypatch.setattr(guard, "REFUSED_S", 0.0)
 
 
 @pytest.fixture(scope="session")

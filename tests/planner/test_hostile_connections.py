@@ -19,7 +19,7 @@ from planner_api.devices.guard import AT_ONCE
 from planner_api.locks import Turns
 from planner_api.web import protocol
 from planner_api.web.body import SMALL_BYTES
-from planner_api.web.connections import Connections
+from planner_api.web.connections import NETWORK, Connections
 from tests.planner.samples import Api, admin_token, bearer, chain, enrolled, eventually, serving
 from tests.planner.wire import listening, raw
 
@@ -126,6 +126,18 @@ def test_connections_are_counted_by_address_and_together() -> None:
     held.leave("10.0.0.1")
     held.leave("10.0.0.2")
     assert held.enter("10.0.0.1")
+
+
+@pytest.mark.parametrize(("drawn", "other"), [("10.0.1.{}", "10.0.2.1"), ("2001:db8:0:1::{}", "2001:db8:0:2::1")])
+def test_connections_are_counted_by_network(drawn: str, other: str) -> None:
+    """Whoever has every address of a network holds a share of all connections; what has left is counted no more."""
+    held = Connections(1000, 2)
+    entered = [address for address in map(drawn.format, range(100)) if held.enter(address)]
+    assert len(entered) == 2 * NETWORK
+    assert held.enter(other)
+    for address in (*entered, other):
+        held.leave(address)
+    assert not held._open
 
 
 def test_open_files_are_raised(sqlite_url: str) -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from planner_api.console.session import COOKIE
 from planner_api.devices import guard
+from planner_api.web import logs
 from tests.planner.samples import Api, bearer, chain, enrol, missing_request, serving
 
 GUESSES = 40
@@ -47,7 +49,6 @@ def guess(api: Api, kind: str, drawn: str) -> int:
 def test_what_strangers_send_is_kept_nowhere(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tokens, claims and cookies that nobody gave out the planner holds no byte afterwards, and of few a digest."""
     monkeypatch.setattr(guard, "UNKNOWN_S", 600.0)
-    monkeypatch.setattr(guard, "REFUSED_S", 0.0)
     with serving(sqlite_url, works=(), tokens_required=True) as api:
         drawn = secrets.token_hex(8)
         statuses = {
@@ -60,6 +61,18 @@ def test_what_strangers_send_is_kept_nowhere(sqlite_url: str, monkeypatch: pytes
         tokens = api.app.planner.tokens
         assert not tokens._known
         assert {len(each) for each in tokens._unknown} == {64}
+
+
+def test_a_flood_of_refusals_is_one_line(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks too often writes no log full: one line says how often, from where, and others' errors keep theirs."""
+    with serving(sqlite_url, works=(), tokens_required=True, rate_per_address=0.001, burst_per_address=1) as api:
+        with structlog.testing.capture_logs() as said:
+            assert [api.client.get("/fleet").status_code for _ in range(20)] == [401] + [429] * 19
+            monkeypatch.setattr(logs, "SAY_AGAIN_S", 0.0)
+            assert api.client.get("/fleet").status_code == 429
+        lines = [(line["status"], line.get("times")) for line in said if line["event"] == "request"]
+        assert lines == [(401, None), (429, 1), (429, 19)]
+        assert {line["client"] for line in said if line["event"] == "request"} == {"testclient"}
 
 
 PROGRAM = """
