@@ -1,7 +1,7 @@
 """What a session takes beside the runtime it stands on, to start and at each run; and how many networks it runs right.
 
-    nice python -m benchmarks.session [--only starts,run,trust,counts] [--models squeezenet,inception_v1,shufflenet]
-                                      [--rounds 15] [--json FILE]
+    nice python -m benchmarks.session [--only starts,run,trust,behind,counts] [--rounds 15] [--json FILE]
+                                      [--models squeezenet,inception_v1,shufflenet]
 
 Times are ratios of medians: ours and the runtime's own calls take turns within one process. What a start leaves to be
 done behind it is ended before the next turn. What trust costs is found on all processors, of the small networks and of
@@ -39,9 +39,10 @@ from agent_sdk.engine import Executor
 from agent_sdk.engine.flight import Flight
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.model.feeds import draw
-from benchmarks import cli
+from benchmarks import behind, cli
 from benchmarks.results import ROOT, Measure, Table, report, verdict
 
+ONLY: Final = ("starts", "run", "trust", "behind", "counts")
 COLD: Final = 1.5
 WARM: Final = 1.5
 TRAVELLED: Final = 1.3
@@ -290,7 +291,7 @@ def timed_own(session: ort.InferenceSession, inputs: Mapping[str, np.ndarray]) -
 
 def main() -> None:
     parser = cli.measuring("session", __doc__)
-    parser.add_argument("--only", type=cli.names, default=["starts", "run", "trust", "counts"], help="what to measure")
+    parser.add_argument("--only", type=cli.names, default=ONLY, help="what to measure")
     parser.add_argument("--models", type=cli.names, default=["squeezenet", "inception_v1", "shufflenet"])
     parser.add_argument("--rounds", type=int, default=15, help="turns of each start; the median counts")
     options = parser.parse_args()
@@ -318,6 +319,8 @@ def main() -> None:
                 rows.append(row)
         columns = ["network", "answers", "cold ms", "ONNX Runtime's", "warm ms", "own ms", "plan file ms", "its own ms"]
         tables.append(Table("Starts", columns, rows))
+    if "behind" in options.only:
+        measures += behind.measured()
     if "counts" in options.only:
         found, cases = counts()
         measures += found
