@@ -20,6 +20,7 @@ from agent_sdk.errors import DeviceClosedError, InputError, ModelError, Processo
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.preparing import Feed, Preparing
 from agent_sdk.journey.ready import Ready
+from agent_sdk.journey.serving import Serving
 from agent_sdk.journey.steps import Journey
 from agent_sdk.journey.whole import Whole
 from agent_sdk.model import Port
@@ -83,8 +84,8 @@ class Plans(Closes):
         What the plan and its rivals all fail, and what they are not trusted with, the whole network answers, or says
         what is wrong with it.
         """
-        while isinstance(prepared := self._takes(feed) or self._answering(feed), Prepared):
-            serving = prepared.serving
+        while not isinstance(taken := self._takes(feed) or self._answering(feed), WholeOrt):
+            prepared, serving = taken
             try:
                 outputs, trace = serving.run(feed, into=into, timeout_s=timeout_s, turn=turn)
                 if trace.ordinary:
@@ -99,7 +100,7 @@ class Plans(Closes):
                 whole = self._whole_after(error)
                 break
         else:
-            whole = prepared
+            whole = taken
         outputs = self._answered_whole(whole, feed, turn)
         if (ready := self._ready_at(feed)) is not None:
             ready.learn(feed, outputs)
@@ -125,10 +126,11 @@ class Plans(Closes):
         prepared = self._ready_at(feed)
         return prepared if prepared is not None and prepared.admits(feed) else None
 
-    def _takes(self, feed: Feed) -> Prepared | None:
-        """What is ready for these inputs and looks at their floats as it runs."""
+    def _takes(self, feed: Feed) -> tuple[Prepared, Serving] | None:
+        """What is ready for these inputs, and who runs them there and looks at their floats meanwhile."""
         prepared = self._ready_at(feed)
-        return prepared if prepared is not None and prepared.takes(feed) else None
+        serving = prepared.taking(feed) if prepared is not None else None
+        return None if prepared is None or serving is None else (prepared, serving)
 
     def _ready_at(self, feed: Feed) -> Prepared | None:
         """What is ready for inputs of these shapes, whatever their values."""
@@ -140,7 +142,7 @@ class Plans(Closes):
         """Whether an initialiser is given that is an input too: plans have its own value in them."""
         return len(feed) > len(self.inputs) and any(port.name in feed for port in self.whole.about.optional)
 
-    def _answering(self, feed: Feed) -> Prepared | WholeOrt:
+    def _answering(self, feed: Feed) -> tuple[Prepared, Serving] | WholeOrt:
         """Who answers: decided together with who takes over from whom, so that nobody is asked who has just gone."""
         with self.ready.lock:
             return self._takes(feed) or self.whole.get()

@@ -51,27 +51,31 @@ class Prepared(Closes):
 
     def _set(self, obtained: Obtained, serving: Serving, drawn: Drawn, notes: Sequence[str]) -> None:
         self.obtained, self.serving, self.drawn, self.notes = obtained, serving, drawn, list(notes)
-        self._trusting = any(executor.program.trusting for executor in self.serving.contenders.values())
-        self._doubted = False
 
     def admits(self, feed: Mapping[str, Any]) -> bool:
         """Whether all who may answer mean the same by a feed; if not, the whole network answers it."""
-        return not self._trusting or (not self._doubted and self.model.guard.admits(feed))
+        return self._admitting(self.serving, feed)
 
-    def takes(self, feed: Mapping[str, Any]) -> bool:
-        """Whether a feed may be run. Its floats are looked at meanwhile: ``Trace.ordinary`` says what was seen.
+    def _admitting(self, serving: Serving, feed: Mapping[str, Any]) -> bool:
+        return not serving.trusting or (not serving.doubted and self.model.guard.admits(feed))
 
-        Where one answer has to stay for one input they are looked at now, because nothing is learned of them.
+    def taking(self, feed: Mapping[str, Any]) -> Serving | None:
+        """Who may run a feed, if anybody. Floats are looked at meanwhile: ``Trace.ordinary`` says what was seen.
+
+        Where one answer has to stay for one input they are looked at now, because nothing is learned of them. A newer
+        plan that takes over meanwhile was not asked, and is not run.
         """
-        if not self._trusting or self.serving.pinned:
-            return self.admits(feed)
-        return not self._doubted and self.model.guard.bounds(feed)
+        serving = self.serving
+        if not serving.trusting or serving.pinned:
+            return serving if self._admitting(serving, feed) else None
+        return serving if not serving.doubted and self.model.guard.bounds(feed) else None
 
     def learn(self, feed: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """Take note of what the whole network has answered: while feeds or answers are odd, it goes on answering."""
-        if self._trusting and not self.serving.pinned:
+        serving = self.serving
+        if serving.trusting and not serving.pinned:
             arrays = (value for value in answer.values() if isinstance(value, np.ndarray))
-            self._doubted = not (all(map(ordinary, arrays)) and self.model.guard.finite(feed))
+            serving.doubted = not (all(map(ordinary, arrays)) and self.model.guard.finite(feed))
 
     def judged(
         self, inputs: Mapping[str, Any], executors: Collection[Executor], tolerance: float | None = None

@@ -103,6 +103,8 @@ class Serving(Forks):
         changes: what was decided, in sentences, latest last.
         answered: how many runs each has answered.
         switches: how often somebody else has answered than the time before.
+        trusting: whether feeds have to be looked at, because a contender means the same by ordinary ones only.
+        doubted: whether the last feeds, or answers, were no ordinary ones.
     """
 
     def __init__(
@@ -120,6 +122,8 @@ class Serving(Forks):
         self.answered: Counter[str] = Counter()
         self.switches = 0
         self.pinned = pinned
+        self.trusting = any(executor.program.trusting for executor in self._contenders.values())
+        self.doubted = False
         self._sample = sample
         self._answering = ""
         self.in_child()

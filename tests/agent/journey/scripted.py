@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -22,6 +23,7 @@ class Scripted:
     slow_down: tuple[int, float] = (0, 1.0)
     closed: bool = False
     timeouts: list[float | None] = field(default_factory=list)
+    program: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(trusting=False))
 
     @property
     def total_us(self) -> float:
