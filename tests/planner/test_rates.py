@@ -21,12 +21,12 @@ from tests.planner.samples import admin_token, bearer, enrol, enrolled, serving
 
 def test_too_many_requests_are_told_when_to_return(sqlite_url: str) -> None:
     """Beyond its burst a token gets 429 with Retry-After, while another token goes on."""
-    with serving(sqlite_url, tokens_required=True, rate_per_token=0.5, burst_per_token=3) as api:
+    with serving(sqlite_url, tokens_required=True, rate_per_token=0.001, burst_per_token=3) as api:
         first, second = admin_token(api), admin_token(api)
         codes = [api.client.get("/fleet", headers=bearer(first)).status_code for _ in range(4)]
         assert codes == [200, 200, 200, 429]
         refused = api.client.get("/fleet", headers=bearer(first))
-        assert int(refused.headers["retry-after"]) in (1, 2)
+        assert int(refused.headers["retry-after"]) in range(900, 1001)
         assert refused.json()["type"] == "urn:hope:too-many-requests"
         assert api.client.get("/fleet", headers=bearer(second)).status_code == 200
 
