@@ -143,7 +143,7 @@ def test_odd_questions_are_refused(api: Api) -> None:
 
 def test_questions_count_against_their_address(sqlite_url: str) -> None:
     """Beyond what an address may ask without a token it is refused, whatever is sent with the question."""
-    with serving(sqlite_url, tokens_required=True, addresses=HOME, rate_per_address=0.1, burst_per_address=3) as api:
+    with serving(sqlite_url, tokens_required=True, addresses=HOME, rate_per_address=0.001, burst_per_address=3) as api:
         mine = enrolled(api, "device-1")
         assert api.client.get("/devices/device-1", headers=mine).status_code == 200
         codes = [api.post("/devices/proof", question(), **mine).status_code for _ in range(4)]
