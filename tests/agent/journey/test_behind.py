@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -332,6 +333,7 @@ def test_a_plan_that_fails_in_any_way_leaves_the_whole_network(
 def test_a_file_that_is_none_is_refused_in_one_sentence(agent: Agent, tmp_path: Path) -> None:
     """Ours alone, without what a runtime says of it, and nothing of it stays open."""
     (tmp_path / "junk.onnx").write_bytes(os.urandom(1000))
+    gc.collect()  # or files that tests before this one dropped are closed meanwhile
     before = len(os.listdir("/proc/self/fd"))
     for background in (True, False):
         with pytest.raises(ModelError) as caught:

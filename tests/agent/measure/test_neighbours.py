@@ -16,6 +16,7 @@ from agent_sdk.measure.neighbours import end_us, kept_busy, neighbours, segment_
 from agent_sdk.runtimes.base import Processor, Segment
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 from tests.agent.runtimes.networks import random_model
+from tests.agent.test_session_shapes import until
 
 SOC = Soc("test", "test", dict.fromkeys(range(16), "core"))
 
@@ -63,8 +64,7 @@ def test_neighbours_work_when_told_and_end_with_the_block(processors: list[Proce
     with kept_busy(processors[:1], [call]) as at_work:
         assert not made
         at_work(True)
-        time.sleep(0.05)
-        assert made
+        until(lambda: bool(made))
         at_work(False)
         so_far = len(made)
         time.sleep(0.05)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -109,7 +110,8 @@ def test_a_connection_that_was_idle_is_opened_anew(both: Device, relay: Relay) -
 
 def test_a_link_that_comes_back_is_used_again(both: Device, relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failure the host is left alone for a while, and then answers again."""
-    monkeypatch.setattr(remote_host, "RETRY_S", 0.3)
+    now = [time.monotonic()]
+    monkeypatch.setattr(remote_host, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter))
     with whole_run(MODEL, both.processors["edge1:ort@0"], both) as executor:
         right = executor.run(FEED)[0]
         relay.spoil = lambda said: None
@@ -118,7 +120,7 @@ def test_a_link_that_comes_back_is_used_again(both: Device, relay: Relay, monkey
         relay.spoil = bytes
         with pytest.raises(SegmentFailedError, match="left alone"):
             executor.run(FEED)
-        time.sleep(0.35)
+        now[0] += remote_host.RETRY_S
         np.testing.assert_array_equal(executor.run(FEED)[0]["y"], right["y"])
 
 
