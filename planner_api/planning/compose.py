@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import TypeVar
 
 from hope_schema import HOST, Channel, LatencyColumns, Link, Overheads, Processor, Profile
 from hope_schema.hosts import check_hosts, on_host
 from hope_schema.profile import PartColumns, TransferColumns
 from planner_api.planning.problem import PlanningError
+
+Columns = TypeVar("Columns", LatencyColumns, TransferColumns, PartColumns)
 
 
 def compose(device: Profile, hosts: Mapping[str, Profile], links: Sequence[Link]) -> Profile:
@@ -35,7 +40,8 @@ def compose(device: Profile, hosts: Mapping[str, Profile], links: Sequence[Link]
         raise PlanningError(f"a host cannot be called '{name}': places or processors of the device begin so")
     processors = [_processor(name, one) for name, profile in parts for one in profile.processors]
     kinds = [{one.kind: _processor(name, one).kind for one in profile.processors} for name, profile in parts]
-    named = [(name, profile, kind) for (name, profile), kind in zip(parts, kinds, strict=True)]
+    of_kind, on = [own.__getitem__ for own in kinds], [partial(on_host, name) for name, _ in parts]
+    profiles = [profile for _, profile in parts]
     return Profile(
         soc=device.soc,
         frequency=device.frequency,
@@ -53,12 +59,12 @@ def compose(device: Profile, hosts: Mapping[str, Profile], links: Sequence[Link]
                 for link in links
             ),
         ),
-        latencies=_latencies([(profile.latencies, kind) for _, profile, kind in named]),
-        transfers=_transfers(parts),
-        overheads=_overheads(named),
+        latencies=_joined([_with_shares(one.latencies, profiles) for one in profiles], kind=of_kind),
+        transfers=_joined([one.transfers for one in profiles], source=on, target=on),
+        overheads=_overheads(profiles, kinds),
         version=device.version,
-        predicted=_latencies([(profile.predicted, kind) for _, profile, kind in named]),
-        parts=_parts([(profile.parts, kind) for _, profile, kind in named]),
+        predicted=_joined([one.predicted for one in profiles], kind=of_kind),
+        parts=_joined([one.parts for one in profiles], kind=of_kind),
     )
 
 
@@ -80,46 +86,31 @@ def _channel(host: str, way: Channel) -> Channel:
     return way.model_copy(update={**ends, "busy": busy})
 
 
-def _latencies(parts: Sequence[tuple[LatencyColumns, Mapping[str, str]]]) -> LatencyColumns:
-    shares = any(rows.share for rows, _ in parts)
-    return LatencyColumns(
-        signature=tuple(name for rows, _ in parts for name in rows.signature),
-        kind=tuple(kinds[kind] for rows, kinds in parts for kind in rows.kind),
-        us=tuple(us for rows, _ in parts for us in rows.us),
-        spread_us=tuple(us for rows, _ in parts for us in rows.spread_us),
-        count=tuple(count for rows, _ in parts for count in rows.count),
-        share=tuple(one for rows, _ in parts for one in rows.share or (1.0,) * len(rows.us)) if shares else (),
-    )
+def _joined(parts: Sequence[Columns], **renamed: Sequence[Callable[[str], str]]) -> Columns:
+    """The hosts' columns, one host behind the other; each host renames some of its own."""
+    columns = {}
+    for field in type(parts[0]).model_fields:
+        own = [getattr(one, field) for one in parts]
+        if field in renamed:
+            own = [map(rename, column) for rename, column in zip(renamed[field], own, strict=True)]
+        columns[field] = tuple(chain.from_iterable(own))
+    return type(parts[0])(**columns)
 
 
-def _transfers(parts: Sequence[tuple[str, Profile]]) -> TransferColumns:
-    rows = [(name, profile.transfers) for name, profile in parts]
-    return TransferColumns(
-        tensor=tuple(tensor for _, columns in rows for tensor in columns.tensor),
-        source=tuple(on_host(name, place) for name, columns in rows for place in columns.source),
-        target=tuple(on_host(name, place) for name, columns in rows for place in columns.target),
-        us=tuple(us for _, columns in rows for us in columns.us),
-        spread_us=tuple(us for _, columns in rows for us in columns.spread_us),
-        count=tuple(count for _, columns in rows for count in columns.count),
-    )
+def _with_shares(rows: LatencyColumns, profiles: Sequence[Profile]) -> LatencyColumns:
+    """What says no shares takes all of its resources: said where another host's profile says some."""
+    if rows.share or not any(one.latencies.share for one in profiles):
+        return rows
+    return rows.model_copy(update={"share": (1.0,) * len(rows.us)})
 
 
-def _overheads(named: Sequence[tuple[str, Profile, Mapping[str, str]]]) -> Overheads:
+def _overheads(profiles: Sequence[Profile], kinds: Sequence[Mapping[str, str]]) -> Overheads:
     launch: dict[str, float] = {}
     end: dict[str, float] = {}
     slowdown: dict[str, float] = {}
-    for _, profile, kinds in named:
+    for profile, own in zip(profiles, kinds, strict=True):
         costs = profile.overheads
-        launch |= {kinds[kind]: us for kind, us in costs.launch_us.items()}
-        end |= {new: costs.end_us.get(kind, 0.0) + costs.handover_us for kind, new in kinds.items()}
-        slowdown |= {kinds[kind]: factor for kind, factor in costs.slowdown.items()}
+        launch |= {own[kind]: us for kind, us in costs.launch_us.items()}
+        end |= {new: costs.end_us.get(kind, 0.0) + costs.handover_us for kind, new in own.items()}
+        slowdown |= {own[kind]: factor for kind, factor in costs.slowdown.items()}
     return Overheads(launch_us=launch, end_us=end, slowdown=slowdown)
-
-
-def _parts(parts: Sequence[tuple[PartColumns, Mapping[str, str]]]) -> PartColumns:
-    return PartColumns(
-        signature=tuple(name for rows, _ in parts for name in rows.signature),
-        kind=tuple(kinds[kind] for rows, kinds in parts for kind in rows.kind),
-        axis=tuple(axis for rows, _ in parts for axis in rows.axis),
-        fixed=tuple(fixed for rows, _ in parts for fixed in rows.fixed),
-    )

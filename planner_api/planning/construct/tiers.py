@@ -47,10 +47,6 @@ class Tiers:
         moves = (self.move_us[tensor, self.made_on(tensor, tier), there] for tensor in self.problem.lists.reads[op])
         return float(sum(moves))
 
-    def total_us(self, tier: Sequence[int]) -> float:
-        """D3's objective: the sum of all ops' times and of all moves, each reader's for itself."""
-        return sum(float(self.us[op, there]) + self.fetch_us(op, there, tier) for op, there in enumerate(tier))
-
     def schedule(self, tier: Sequence[int]) -> Schedule:
         """The plan of a placement, in list order, as every other plan is timed.
 

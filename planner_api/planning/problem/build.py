@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from statistics import median
 
 import numpy as np
@@ -15,8 +13,9 @@ from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, TensorTyp
 from hope_schema.hosts import on_host
 from planner_api.planning.problem import FloatArray, IntArray, Job, Machine, Objective, PlanningError, Problem, called
 from planner_api.planning.problem.feasible import prune
+from planner_api.planning.problem.known import Known, Way, known_of
 from planner_api.planning.problem.machine import routes
-from planner_api.planning.problem.parts import FIXED, cutter_of
+from planner_api.planning.problem.parts import cutter_of
 from planner_api.planning.problem.transfers import TransferTable
 
 SHOWN = 5
@@ -71,25 +70,15 @@ def build_problem(
     for op, (job, super_op) in enumerate(supers):
         for name in super_op.outputs:
             producer[index[job, name]] = op
+    known = known_of(profile)
     table = TransferTable(profile.transfers, profile.channels)
     types = [networks[job].tensor[name].type for job, name in names]
     machine, labels = _machine(profile, candidates, table, types)
-    latency, share, in_parts, spread = _latencies([op for _, op in supers], candidates, profile, filled)
+    latency, share, in_parts, spread = _latencies([op for _, op in supers], candidates, known, filled)
     cutter = None
     if cut:
-        known = _known(profile)
-        kinds = [processor.kind for processor in candidates]
-        cutter = cutter_of(
-            networks,
-            supers,
-            latency,
-            partial(_measured_us, known, kinds),
-            partial(_fixed, _predicted_parts(profile), kinds),
-            profile.latencies.signature,
-            table,
-            machine,
-            labels,
-        )
+        kinds = [known[one.kind] for one in candidates]
+        cutter = cutter_of(networks, supers, latency, kinds, profile.latencies.signature, table, machine, labels)
     problem = Problem(
         machine=machine,
         ops=tuple(called(op.id, job, len(networks)) for job, op in supers),
@@ -181,82 +170,10 @@ def _hops(table: TransferTable, types: Sequence[TensorType], labels: Sequence[st
     return hop if (hop != np.arange(len(labels))[:, None]).any() else None
 
 
-@dataclass(frozen=True)
-class _Way:
-    """One way to execute a super-op on a kind of processor."""
-
-    us: float | None
-    share: float = 1.0
-    in_parts: bool = False
-    spread: float = 0.0
-
-
-class _Known:
-    """What a profile knows of one kind of processor."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, _Way] = {}
-        self.predicted: dict[str, _Way] = {}
-
-    def way(self, op: SuperOp) -> _Way | None:
-        """The faster of the fused group and its parts, as measured, else as predicted; None where nothing is known."""
-        return self._measured(op) or self.predicted.get(op.signature)
-
-    def _measured(self, op: SuperOp) -> _Way | None:
-        whole = self.rows.get(op.signature)
-        if len(op.ops) == 1:
-            return whole
-        parts = [self.rows.get(SuperOp(op.graph, (part,)).signature) for part in op.ops]
-        if any(part is None or part.us is None for part in parts):
-            return whole
-        known = [part for part in parts if part is not None]
-        us = sum(part.us for part in known if part.us is not None)
-        if whole is not None and whole.us is not None and whole.us <= us:
-            return whole
-        return _Way(us, max(part.share for part in known), True)
-
-    @property
-    def latency(self) -> dict[str, float | None]:
-        return {signature: way.us for signature, way in self.rows.items()}
-
-
-def _known(profile: Profile) -> dict[str, _Known]:
-    """What a profile knows, by kind."""
-    rows = profile.latencies
-    shares = rows.share or (1.0,) * len(rows.us)
-    known: dict[str, _Known] = defaultdict(_Known)
-    for signature, kind, us, share in zip(rows.signature, rows.kind, rows.us, shares, strict=True):
-        known[kind].rows[signature] = _Way(us, share)
-    guesses = profile.predicted
-    for signature, kind, us, spread_us in zip(
-        guesses.signature, guesses.kind, guesses.us, guesses.spread_us, strict=True
-    ):
-        if us:
-            known[kind].predicted[signature] = _Way(us, spread=spread_us / us)
-    return known
-
-
-def _predicted_parts(profile: Profile) -> dict[tuple[str, str, int], float]:
-    rows = profile.parts
-    return dict(zip(zip(rows.signature, rows.kind, rows.axis, strict=True), rows.fixed, strict=True))
-
-
-def _fixed(parts: Mapping[tuple[str, str, int], float], kinds: Sequence[str], op: SuperOp, axis: int) -> FloatArray:
-    return np.array([parts.get((op.signature, kind, axis), FIXED) for kind in kinds])
-
-
-def _measured_us(known: Mapping[str, _Known], kinds: Sequence[str], op: SuperOp) -> list[float | None]:
-    """What was measured of a super-op on each of some kinds; ``inf`` where it is not supported, None where nothing."""
-    ways = {kind: known[kind].way(op) if kind in known else None for kind in dict.fromkeys(kinds)}
-    us = {kind: None if way is None else math.inf if way.us is None else way.us for kind, way in ways.items()}
-    return [us[kind] for kind in kinds]
-
-
 def _latencies(
-    supers: list[SuperOp], candidates: list[Processor], profile: Profile, filled: list[str]
+    supers: list[SuperOp], candidates: list[Processor], known: Mapping[str, Known], filled: list[str]
 ) -> tuple[FloatArray, FloatArray | None, np.ndarray, FloatArray | None]:
     """Latency (measured, ``inf`` where unsupported, else predicted or scaled), share, mode and spread, each (n, P)."""
-    known = _known(profile)
     latency = np.full((len(supers), len(candidates)), math.inf)
     taken = np.ones(latency.shape)
     in_parts = np.zeros(latency.shape, dtype=np.bool_)
@@ -287,7 +204,7 @@ def _latencies(
                     continue
                 for column in members:
                     scaled[candidates[column].id, source].append(super_op.id)
-                way = _Way(base.us * ratios[source, kind][1], base.share, base.in_parts)
+                way = Way(base.us * ratios[source, kind][1], base.share, base.in_parts)
             latency[op, members] = math.inf if way.us is None else way.us
             taken[op, members] = way.share
             in_parts[op, members] = way.in_parts
@@ -311,7 +228,7 @@ def _latencies(
     return latency, None if (taken == 1.0).all() else taken, in_parts, spread if spread.any() else None
 
 
-def _is_known(way: _Way | None) -> bool:
+def _is_known(way: Way | None) -> bool:
     return way is not None and way.us is not None
 
 

@@ -10,7 +10,7 @@ contiguous are views; others take what was measured for their signature, else th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -22,6 +22,7 @@ from hope_schema.cutting import CutError, Node, Region
 from hope_schema.graph import BYTES_PER_ELEMENT
 from planner_api.planning.problem.arrays import FloatArray
 from planner_api.planning.problem.choices import TENTHS, Cutter, Shape, border
+from planner_api.planning.problem.known import Known
 from planner_api.planning.problem.machine import Machine
 from planner_api.planning.problem.problem import called
 from planner_api.planning.problem.transfers import TransferTable
@@ -34,16 +35,12 @@ DEVICE_BYTES_PER_US = 100_000.0
 """The same in an accelerator's own memory, where all of it does."""
 RULE = f"parts that were never measured: as predicted, else {FIXED:.0%} of their op's latency and a share of the rest"
 
-Measured = Callable[[SuperOp], Sequence[float | None]]
-"""Of a super-op: microseconds on each processor; None where it was not measured."""
-
 
 def cutter_of(
     graphs: Sequence[ModelGraph],
     ops: Sequence[tuple[int, SuperOp]],
     latency_us: FloatArray,
-    measured: Measured,
-    fixed: Callable[[SuperOp, int], FloatArray],
+    known: Sequence[Known],
     signatures: Collection[str],
     table: TransferTable,
     machine: Machine,
@@ -55,8 +52,7 @@ def cutter_of(
         graphs: the networks.
         ops: their super-ops, each with the number of its network.
         latency_us: (n, P) what they take whole.
-        measured: what was measured of a super-op.
-        fixed: of a super-op and an axis: (P,) of its latency, what each of its parts takes however small it is.
+        known: what is known of each processor's kind.
         signatures: of which something was measured at all.
         table: what moves cost.
         machine: what there is to plan for.
@@ -73,6 +69,12 @@ def cutter_of(
 
     alike: dict[str, int] = {}
     first = [alike.setdefault(op.signature, index) for index, op in enumerate(supers)]
+
+    def measured(op: SuperOp) -> list[float | None]:
+        """What is known of a super-op on each processor; ``inf`` where it is not supported, None where nothing."""
+        ways = {kind: kind.way(op) for kind in dict.fromkeys(known)}
+        us = {kind: None if way is None else math.inf if way.us is None else way.us for kind, way in ways.items()}
+        return [us[kind] for kind in known]
 
     @cache
     def known_us(op: int, region: Region) -> Sequence[float | None]:
@@ -91,14 +93,14 @@ def cutter_of(
         step = nodes[op].granularity(region.axis)
         grid = [border(extent, step, tenths) for tenths in range(TENTHS + 1)]
         inner = [at for at in grid if region.start <= at <= region.stop]
-        known = known_us(first[op], region)
-        if inner[1:] and inner[-1] - inner[0] < size and None in known:
+        found = known_us(first[op], region)
+        if inner[1:] and inner[-1] - inner[0] < size and None in found:
             base = known_us(first[op], Region(region.axis, inner[0], inner[-1]))
             more = size / (inner[-1] - inner[0])
-            known = [other and other * more if us is None else us for us, other in zip(known, base, strict=True)]
-        least = fixed(supers[op], region.axis)
+            found = [other and other * more if us is None else us for us, other in zip(found, base, strict=True)]
+        least = np.array([kind.fixed.get((supers[op].signature, region.axis), FIXED) for kind in known])
         by_rule = latency_us[op] * (least + (1 - least) * size / extent)
-        return np.array([rule if us is None else us for us, rule in zip(known, by_rule.tolist(), strict=True)])
+        return np.array([rule if us is None else us for us, rule in zip(found, by_rule.tolist(), strict=True)])
 
     @cache
     def moved(kind: TensorType) -> FloatArray:
@@ -120,8 +122,8 @@ def cutter_of(
         if not copied or not reads or ("Concat" if len(reads) > 1 else "Slice") not in foreign:
             return by_rule
         read, made = [TensorType(shape=one, dtype=dtype) for one in reads], TensorType(shape=shape, dtype=dtype)
-        known = measured(glue_super_op(read, made, axis))
-        return np.array([rule if us is None else us for us, rule in zip(known, by_rule.tolist(), strict=True)])
+        found = measured(glue_super_op(read, made, axis))
+        return np.array([rule if us is None else us for us, rule in zip(found, by_rule.tolist(), strict=True)])
 
     return Cutter(
         nodes=nodes,
