@@ -29,7 +29,7 @@ from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.search.cuts import search_cuts
 from planner_api.planning.search.search import Search
 
-STARTS = ("single", "heft", "grain", "dmdar", "greedy", "mosaic")
+STARTS = ("single", "grain", "heft", "dmdar", "greedy", "mosaic")
 """What it starts from the best of, quick ones first;"""
 EARLIER = "planner_api.planning.again:solve"
 """before all, where there is one, an earlier plan of the same,"""

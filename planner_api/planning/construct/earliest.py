@@ -38,7 +38,7 @@ def finish(problem: Problem, budget: Budget) -> Solution:
 
 
 def placed(decoder: Decoder, ops: Sequence[int], among: Container[int] | None = None) -> Decoder:
-    """The same with more ops, each where it ends first among some processors; anywhere, if none supports it."""
+    """A decoder with more ops, each where it ends first among some processors; anywhere, if none supports it."""
     for op in ops:
         decoder.place(op, first_end(decoder, op, among)[1])
     return decoder
@@ -60,9 +60,18 @@ def grain(problem: Problem, budget: Budget) -> Solution:
     order = by_rank(problem, upward_rank(problem))
     decoder, choices = Decoder(problem), grains(problem)
     length = STRETCH if len(choices) > 1 else len(order)
+
+    def end(stretch: Sequence[int], processors: Container[int]) -> float:
+        """When all would have ended with a stretch on some processors."""
+        latest = placed(decoder, stretch, processors).latest
+        for _ in stretch:
+            decoder.take_back()
+        return latest
+
     for first in range(0, len(order), length):
-        tries = [placed(decoder.copy(), order[first : first + length], grain) for grain in choices]
-        decoder = min(tries, key=lambda one: one.latest)
+        stretch = order[first : first + length]
+        ends = [end(stretch, processors) for processors in choices] if len(choices) > 1 else [0.0]
+        placed(decoder, stretch, choices[ends.index(min(ends))])
     return Solution(decoder.schedule(), "grain")
 
 
