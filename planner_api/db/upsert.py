@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 from sqlalchemy import (
     Connection,
-    Dialect,
     String,
     TableValuedAlias,
     and_,
@@ -35,12 +34,12 @@ Rows = Sequence[Mapping[str, Any]]
 Names = tuple[str, ...]
 
 
-def upserting(dialect: Dialect, table: type[Base]) -> postgresql.Insert | sqlite.Insert:
+def upserting(dialect: str, table: type[Base]) -> postgresql.Insert | sqlite.Insert:
     """Return the INSERT of a dialect, which knows ``ON CONFLICT``."""
-    return postgresql.insert(table) if dialect.name == "postgresql" else sqlite.insert(table)
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
 
 
-def ignoring(dialect: Dialect, table: type[Base], key: Sequence[str]) -> postgresql.Insert | sqlite.Insert:
+def ignoring(dialect: str, table: type[Base], key: Sequence[str]) -> postgresql.Insert | sqlite.Insert:
     """Return the INSERT of a dialect that leaves out rows whose ``key`` is taken."""
     return upserting(dialect, table).on_conflict_do_nothing(index_elements=list(key))
 
@@ -50,7 +49,7 @@ async def insert_or_ignore(
 ) -> bool:
     """Insert one row unless ``key`` is taken; return whether it was inserted. Columns left out take their default."""
     columns = [getattr(table, name) for name in key]
-    insert_into = ignoring(session.get_bind().dialect, table, key).values(**values)
+    insert_into = ignoring(session.get_bind().dialect.name, table, key).values(**values)
     return await session.touches(insert_into.returning(*columns))
 
 
@@ -97,9 +96,9 @@ def _given(table: type[Base], names: Names) -> TableValuedAlias:
 
 @cache
 def _put(dialect: str, table: type[Base], names: Names, key: Names, keep: Names) -> Any:
-    insert_into: postgresql.Insert | sqlite.Insert = sqlite.insert(table)
+    insert_into = upserting(dialect, table)
     if dialect == "postgresql":
-        insert_into = postgresql.insert(table).from_select(names, select(_given(table, names)))
+        insert_into = insert_into.from_select(names, select(_given(table, names)))
     replaced = {name: insert_into.excluded[name] for name in names if name not in key and name not in keep}
     return insert_into.on_conflict_do_update(index_elements=key, set_=replaced)
 

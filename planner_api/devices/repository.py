@@ -143,7 +143,9 @@ async def revoke_claim(session: WriteSession, claim_id: int) -> bool:
 
 async def use(session: WriteSession, owner: str, quota: str, day: str, amount: int) -> int:
     """Add to what a caller used of a quota on a day; return what it used so far."""
-    insert_into = upserting(session.get_bind().dialect, UsageRow).values(owner=owner, quota=quota, day=day, used=amount)
+    insert_into = upserting(session.get_bind().dialect.name, UsageRow).values(
+        owner=owner, quota=quota, day=day, used=amount
+    )
     statement = insert_into.on_conflict_do_update(
         index_elements=["owner", "quota", "day"], set_={"used": UsageRow.used + amount}
     )

@@ -40,6 +40,12 @@ CHECK_S = 5.0
 RECONNECT_S = 0.5
 """Pause before listening again after the database went away."""
 
+FORGOTTEN_AT_ONCE = 100
+"""Older rows are deleted as often as so many came anew."""
+
+_NOTIFY = text("SELECT pg_notify(:channel, :news)")
+_TELL = insert(NewsRow).returning(NewsRow.id)
+
 Listener = Callable[[str | None, str], None]
 """Called with what it is about and a detail; None: news may have been missed, and whatever is remembered be stale."""
 _BETWEEN = "\x1f"
@@ -49,11 +55,11 @@ def tell(connection: Connection, topic: str, about: str = "", detail: str = "") 
     """Let other processes hear something with a connection's transaction."""
     if connection.dialect.name == "postgresql":
         news = _BETWEEN.join((topic, about, detail))  # said twice in one transaction it is heard once
-        connection.execute(text("SELECT pg_notify(:channel, :news)"), {"channel": CHANNEL, "news": news})
+        connection.execute(_NOTIFY, {"channel": CHANNEL, "news": news})
         return
-    row = {"topic": topic, "about": about, "detail": detail}
-    added = connection.execute(insert(NewsRow).values(row).returning(NewsRow.id))
-    connection.execute(delete(NewsRow).where(NewsRow.id <= added.scalar_one() - KEPT))
+    newest = connection.execute(_TELL, {"topic": topic, "about": about, "detail": detail}).scalar_one()
+    if newest % FORGOTTEN_AT_ONCE == 0:
+        connection.execute(delete(NewsRow).where(NewsRow.id <= newest - KEPT))
 
 
 async def publish(session: WriteSession, topic: str, about: str = "", detail: str = "") -> None:

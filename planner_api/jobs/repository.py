@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -13,6 +14,7 @@ from sqlalchemy import (
     Dialect,
     Interval,
     and_,
+    bindparam,
     case,
     delete,
     func,
@@ -24,7 +26,6 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
-from planner_api.db.paging import chunks
 from planner_api.db.tables import JobRow, WorkerRow
 from planner_api.db.types import UtcDateTime
 from planner_api.db.upsert import upserting
@@ -70,6 +71,10 @@ class Wanted:
     asked_by: str | None = None
 
 
+ASKED = "kind", "key", "priority", "after", "asked_by"
+"""What a job's row says as ``Wanted`` does."""
+
+
 @dataclass(frozen=True)
 class Lease:
     """The right to do one job until it expires or is taken by a newer attempt, which fences this one off."""
@@ -103,33 +108,40 @@ _WAITS = JobRow.lease_owner.is_(None)
 def put(connection: Connection, wanted: Sequence[Wanted]) -> dict[tuple[str, str], int]:
     """Queue jobs, no two of one kind and key, in the transaction of a connection; return the id of each."""
     ids: dict[tuple[str, str], int] = {}
+    dialect = connection.dialect.name
+    # In the order of their keys, so that two transactions cannot wait for each other.
+    ordered = sorted(wanted, key=lambda one: (one.kind, one.key))
     for again in (False, True):
-        for some in chunks([one for one in wanted if one.again == again], 200):
-            rows = connection.execute(_put(connection.dialect, some, again=again))
-            ids |= {(row.kind, row.key): row.id for row in rows}
+        if rows := [_row(dialect, one) for one in ordered if one.again == again]:
+            ids |= {(row.kind, row.key): row.id for row in connection.execute(_put(dialect, again=again), rows)}
     return ids
 
 
-def _put(dialect: Dialect, wanted: Iterable[Wanted], *, again: bool) -> Any:
-    # In the order of their keys, so that two transactions cannot wait for each other.
-    insert = upserting(dialect, JobRow).values(
-        [
-            {
-                "kind": one.kind,
-                "key": one.key,
-                "priority": one.priority,
-                "rank": _clock(dialect, -one.priority),
-                "queued_at": _clock(dialect),
-                "not_before": _clock(dialect, one.delay_s),
-                "after": one.after,
-                "asked_by": one.asked_by,
-                "again": False,
-                "attempt": 0,
-                "failures": 0,
-            }
-            for one in sorted(wanted, key=lambda one: (one.kind, one.key))
-        ]
-    )
+def _row(dialect: str, one: Wanted) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "kind": one.kind,
+        "key": one.key,
+        "priority": one.priority,
+        "after": one.after,
+        "asked_by": one.asked_by,
+    }
+    for name, delta_s in (("rank", -one.priority), ("queued_at", 0.0), ("not_before", one.delay_s)):
+        shift = timedelta(seconds=delta_s)
+        values[f"{name}_"] = datetime.now(UTC) + shift if dialect == "sqlite" else shift
+    return values
+
+
+@cache
+def _put(dialect: str, *, again: bool) -> Any:
+    """Queue rows as ``_row`` makes them; built once, for each upload is such a row."""
+    names = "rank", "queued_at", "not_before"
+    if dialect == "sqlite":
+        moments: dict[str, Any] = {name: bindparam(f"{name}_", type_=UtcDateTime()) for name in names}
+    else:
+        now = func.clock_timestamp(type_=UtcDateTime())
+        moments = {name: now + bindparam(f"{name}_", type_=Interval()) for name in names}
+    told = {name: bindparam(name) for name in ASKED}
+    insert = upserting(dialect, JobRow).values(told | moments | {"again": False, "attempt": 0, "failures": 0})
     new = insert.excluded
     sooner = and_(_WAITS, new.rank < JobRow.rank)
     # What has failed waits out its pause, whoever asks for it.
@@ -293,7 +305,7 @@ async def count_asked_by(session: AsyncSession, owner: str) -> int:
 async def looked(session: WriteSession, owner: str, slots: int) -> None:
     """Note that a worker lives and looks for work."""
     now = _now(session)
-    insert = upserting(session.get_bind().dialect, WorkerRow)
+    insert = upserting(session.get_bind().dialect.name, WorkerRow)
     insert = insert.values(owner=owner, slots=slots, started_at=now, looked_at=now)
     await session.execute(
         insert.on_conflict_do_update(index_elements=["owner"], set_={"slots": slots, "looked_at": now})

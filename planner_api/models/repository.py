@@ -24,7 +24,7 @@ async def insert(session: WriteSession, values: Mapping[str, Any]) -> bool:
 
 async def insert_features(session: WriteSession, features: Mapping[str, bytes]) -> None:
     """Store what is not known yet of ops by signature, in one order for all, so that no two wait for each other."""
-    insert_into = ignoring(session.get_bind().dialect, SignatureRow, ["signature"])
+    insert_into = ignoring(session.get_bind().dialect.name, SignatureRow, ["signature"])
     rows = [{"signature": signature, "features": body} for signature, body in sorted(features.items())]
     connection = await session.connection()
     for some in chunks(rows, AT_ONCE):

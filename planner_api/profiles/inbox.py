@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, select, update
@@ -59,9 +60,14 @@ def _key(upload: Upload) -> tuple[str, str]:
 
 def _insert(connection: Connection, uploads: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
     """Put uploads into the inbox; return (device id, upload id) of those that were not there before."""
-    insert_into = ignoring(connection.dialect, InboxRow, ["device_id", "upload_id"])
-    fresh = insert_into.returning(InboxRow.device_id, InboxRow.upload_id)
-    return {(device_id, upload_id) for device_id, upload_id in connection.execute(fresh, list(map(dict, uploads)))}
+    rows = connection.execute(_insert_statement(connection.dialect.name), list(map(dict, uploads)))
+    return {(device_id, upload_id) for device_id, upload_id in rows}
+
+
+@cache
+def _insert_statement(dialect: str) -> Any:
+    insert_into = ignoring(dialect, InboxRow, ["device_id", "upload_id"])
+    return insert_into.returning(InboxRow.device_id, InboxRow.upload_id)
 
 
 async def pending(session: AsyncSession, soc: str, frequency: str, limit: int) -> Sequence[tuple[int, int]]:

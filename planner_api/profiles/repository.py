@@ -59,7 +59,7 @@ async def contributed(
     session: WriteSession, profile_id: int, uploads: Mapping[str, tuple[int, str | None]], now: datetime
 ) -> None:
     """Count folded uploads: device to (how many, what of the newest was not used)."""
-    insert_into = upserting(session.get_bind().dialect, ContributionRow)
+    insert_into = upserting(session.get_bind().dialect.name, ContributionRow)
     statement = insert_into.on_conflict_do_update(
         index_elements=["profile_id", "device_id"],
         set_={
@@ -328,7 +328,7 @@ async def assign(
         "expires_at": until,
         "undelivered": undelivered,
     }
-    insert_into = upserting(session.get_bind().dialect, AssignmentRow).values(**values)
+    insert_into = upserting(session.get_bind().dialect.name, AssignmentRow).values(**values)
     replaced = {name: insert_into.excluded[name] for name in ("figures", "expires_at", "undelivered")}
     await session.execute(insert_into.on_conflict_do_update(index_elements=["profile_id", "device_id"], set_=replaced))
 

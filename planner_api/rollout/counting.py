@@ -149,7 +149,7 @@ class Counting:
         rows = [{**dict(zip(names, key, strict=True)), **_all(count)} for key, count in sorted(found.items())]
         empty = [{**row, **dict.fromkeys(COUNTS, 0)} for row in rows]
         if empty:
-            self._connection.execute(ignoring(self._connection.dialect, ReleaseClaimRow, names), empty)
+            self._connection.execute(ignoring(self._connection.dialect.name, ReleaseClaimRow, names), empty)
         add_all(self._connection, ReleaseClaimRow, rows, key=names)
 
     def _count_left(self, release: Any) -> None:
@@ -173,7 +173,7 @@ class Counting:
             self._connection.execute(counted.values(left=ReleaseRow.left + len(left)))
 
     def _first_time(self, release_id: str, devices: Sequence[str]) -> list[str]:
-        insert_into = ignoring(self._connection.dialect, ReleaseDeviceRow, ["release_id", "device_id"])
+        insert_into = ignoring(self._connection.dialect.name, ReleaseDeviceRow, ["release_id", "device_id"])
         fresh: list[str] = []
         for part in chunks(devices):
             rows = [{"release_id": release_id, "device_id": device_id} for device_id in part]

@@ -136,6 +136,7 @@ def test_who_lags_behind_is_told_so(sqlite_url: str, monkeypatch: pytest.MonkeyP
     async def scenario(setup: Setup) -> None:
         heard = listen(setup)
         monkeypatch.setattr(module, "KEPT", 3)
+        monkeypatch.setattr(module, "FORGOTTEN_AT_ONCE", 1)
         await until(heard, (None, ""))
         heard.clear()
         elsewhere = Database(sqlite_url)
