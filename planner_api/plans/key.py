@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import math
+from functools import lru_cache
 
 from hope_schema import Job, Link, PlanRequest
 from hope_schema.hosts import stepped
+from planner_api.web.shape import parse
+
+REMEMBERED, REMEMBERED_BYTES = 1000, 2048
+"""So many questions are read once, each of so many bytes at most: reading one costs more than all else of an answer
+that is in memory."""
 
 
 def normalised(request: PlanRequest) -> PlanRequest:
@@ -35,6 +41,20 @@ def keyed(request: PlanRequest) -> tuple[PlanRequest, str]:
     """Return the request as ``normalised`` makes it, and the id of the plan that all of these ask for."""
     request = normalised(request)
     return request, f"p-{hashlib.sha256(request.model_dump_json().encode()).hexdigest()[:40]}"
+
+
+def asked(text: bytes | bytearray) -> tuple[PlanRequest, str]:
+    """Read the body of a question, as ``keyed`` returns it. A fleet's devices ask with the same few bodies.
+
+    Raises:
+        HttpError: as ``parse`` does.
+    """
+    return _remembered(bytes(text)) if len(text) <= REMEMBERED_BYTES else keyed(parse(text, PlanRequest))
+
+
+@lru_cache(REMEMBERED)
+def _remembered(text: bytes) -> tuple[PlanRequest, str]:
+    return keyed(parse(text, PlanRequest))
 
 
 def plan_id(request: PlanRequest) -> str:

@@ -9,8 +9,10 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from hope_schema import Fanout, FanoutRequest, PlanDiff, PlanHistory, PlanReply, PlanRequest
 from planner_api.devices.audit.service import actor_of
 from planner_api.plans import ahead, history
+from planner_api.plans.key import asked
 from planner_api.plans.stored import StoredPlan, matches
 from planner_api.plans.waits import preferred_wait
+from planner_api.web.body import read_small
 from planner_api.web.contract import answers, header, problems, takes
 from planner_api.web.parameters import ModelHash
 from planner_api.web.principal import device_of, principal_of
@@ -42,13 +44,14 @@ PREFER = header("Prefer", "`wait=N`: wait up to N seconds for the optimised plan
     response_model=PlanReply,
     responses=problems(404)
     | answers(200, "The plan.", {**HEADERS, "Preference-Applied": "`wait=N` as it was granted."}),
-    openapi_extra=takes(None, PREFER),
+    openapi_extra=takes(PlanRequest, PREFER),
 )
-async def request_plan(request: Request, message: PlanRequest) -> Response:
+async def request_plan(request: Request) -> Response:
     """Return the plan under a key: at once, and a better one later under the same id."""
     planner = request.app.state.planner
     wait_s = min(preferred_wait(request.headers.get("prefer", "")), planner.settings.max_wait_s)
-    served = await planner.plans.plan(message, principal_of(request.scope), device_of(request.scope), wait_s)
+    question = asked(await read_small(request))
+    served = await planner.plans.plan(*question, principal_of(request.scope), device_of(request.scope), wait_s)
     stored = await planner.plans.waits.better(served.stored, wait_s, request.receive)
     response = _respond(request, stored, hit=served.hit)
     if wait_s:

@@ -28,7 +28,6 @@ from planner_api.models import repository as models
 from planner_api.plans import repository
 from planner_api.plans.cache import PlanCache
 from planner_api.plans.jobs import BETTER, FIRST
-from planner_api.plans.key import keyed
 from planner_api.plans.stored import StoredPlan
 from planner_api.plans.waits import Waits
 from planner_api.profiles import repository as profiles
@@ -103,12 +102,18 @@ class Plans:
         return stored
 
     async def plan(
-        self, request: PlanRequest, caller: Principal = ANONYMOUS, device_id: str | None = None, wait_s: float = 0.0
+        self,
+        request: PlanRequest,
+        wanted: str,
+        caller: Principal = ANONYMOUS,
+        device_id: str | None = None,
+        wait_s: float = 0.0,
     ) -> Served:
-        """Return the plan under the request's key; have a first one made when there is none, and wait for it.
+        """Return the plan under a key; have a first one made when there is none, and wait for it.
 
         Args:
-            request: the key.
+            request: the key, as ``keyed`` returns it.
+            wanted: the plan's id.
             caller: who asks.
             device_id: the device that it is for, where it says so.
             wait_s: longest wait, if that is longer than the settings'.
@@ -119,7 +124,6 @@ class Plans:
             TooOftenError: a device beyond a quota.
             UnavailableError: it takes longer than the wait; it is made all the same.
         """
-        request, wanted = keyed(request)
         if self._settings.embedded:
             await self._settle(wanted)
         stored = await self._served(wanted, device_id)

@@ -95,11 +95,20 @@ async def read_message(
     """Read, inflate and validate a small body as one message of the contract; ``empty`` stands for one without a byte.
 
     Raises:
-        HttpError: as ``coding_of``, ``inflate`` and ``parse`` do; 413 above ``limit`` bytes.
+        HttpError: as ``read_small`` and ``parse`` do.
+    """
+    return parse(await read_small(request, limit=limit) or empty, kind)
+
+
+async def read_small(request: Request, *, limit: int = SMALL_BYTES) -> bytes | bytearray:
+    """Read and inflate a small body.
+
+    Raises:
+        HttpError: as ``coding_of`` and ``inflate`` do; 413 above ``limit`` bytes.
     """
     encoding = coding_of(request)
     body = Body(b"".join([piece async for piece in receive(request, limit)]), encoding)
-    return parse(inflate(body, limit=limit) or empty, kind)
+    return inflate(body, limit=limit)
 
 
 async def read_large(request: Request, reading: Reading[Result], *, inline: int) -> tuple[Result, Body]:

@@ -23,12 +23,13 @@ from planner_api.plans import outdated
 from planner_api.plans import repository as plans
 from planner_api.plans.cache import OVERHEAD_BYTES, PlanCache
 from planner_api.plans.jobs import BETTER
-from planner_api.plans.key import normalised, plan_id
+from planner_api.plans.key import REMEMBERED_BYTES, asked, normalised, plan_id
 from planner_api.plans.made import Made, Order
 from planner_api.plans.make import make
 from planner_api.plans.solve import BetterPlan
 from planner_api.plans.stored import StoredPlan, matches
 from planner_api.profiles.jobs import FOLD, OUTDATED, key_of
+from planner_api.web.problems import HttpError
 from planner_api.web.stored import reads_zstd
 from tests.planner.jobs_help import improve
 from tests.planner.samples import (
@@ -124,6 +125,17 @@ def test_a_client_that_reads_zstd_says_so(header: str, zstd: bool) -> None:
 def test_if_none_match(header: str, same: bool) -> None:
     """A copy is known by its tag, alone or in a list, weak or strong."""
     assert matches(header, 'W/"abc"') is same
+
+
+def test_a_question_is_the_same_however_often_it_is_read() -> None:
+    """Read again, or too long to be remembered, it has the key that it had at first; a wrong one stays wrong."""
+    body = plan_request(chain(3)).model_dump_json().encode()
+    spaced = body + b" " * REMEMBERED_BYTES
+    found = [asked(body), asked(bytearray(body)), asked(spaced)]
+    assert found == [(normalised(plan_request(chain(3))), plan_id(plan_request(chain(3))))] * 3
+    for _ in range(2):
+        with pytest.raises(HttpError):
+            asked(body.replace(b"makespan", b"fastness"))
 
 
 def test_plans_in_memory_take_a_token_too(sqlite_url: str) -> None:
