@@ -140,7 +140,7 @@ def _put(dialect: str, *, again: bool) -> Any:
     else:
         now = func.clock_timestamp(type_=UtcDateTime())
         moments = {name: now + bindparam(f"{name}_", type_=Interval()) for name in names}
-    told = {name: bindparam(name) for name in ASKED}
+    told: dict[str, Any] = {name: bindparam(name) for name in ASKED}
     insert = upserting(dialect, JobRow).values(told | moments | {"again": False, "attempt": 0, "failures": 0})
     new = insert.excluded
     sooner = and_(_WAITS, new.rank < JobRow.rank)
