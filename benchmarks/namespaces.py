@@ -302,11 +302,12 @@ def measured(agent: Agent, model: Model, link: str, plans: Mapping[str, Plan], r
     expected = {tier: plans["auto"].single_processor_us[processor] for tier, processor in ALONE.items()}
     expected |= {name: plan.makespan_us for name, plan in plans.items()}
     expected["ours"] = expected[same["ours"]]
+    bound = plans["auto"].lower_bound_us
     figures: dict[str, Any] = {name: took[own] for name, own in same.items()}
     figures |= {f"{name} planned": us for name, us in expected.items()}
     figures |= {f"{name} bytes": crossed[own] for name, own in same.items()}
     figures |= {f"{name} on": " ".join(plan.processors_used) for name, plan in plans.items()}
-    return figures | {"answered by": answers}
+    return figures | {"bound": bound, "answered by": answers}
 
 
 def whole_plan(model: Model, processor: str) -> Plan:
@@ -408,7 +409,7 @@ def main() -> None:
             subprocess.run(inside("device", *command), check=True)
         found = json.loads((folder / "rows.json").read_text())
         rows = found["rows"]
-    columns = ["network", "link", *SHARES, *METHODS, "ours", "ours planned"]
+    columns = ["network", "link", *SHARES, *METHODS, "ours", "ours planned", "bound"]
     shown = [
         [row[column] if column in ("network", "link") else round(row[column] / 1e3, 1) for column in columns]
         for row in rows
