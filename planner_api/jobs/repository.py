@@ -118,13 +118,7 @@ def put(connection: Connection, wanted: Sequence[Wanted]) -> dict[tuple[str, str
 
 
 def _row(dialect: str, one: Wanted) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "kind": one.kind,
-        "key": one.key,
-        "priority": one.priority,
-        "after": one.after,
-        "asked_by": one.asked_by,
-    }
+    values: dict[str, Any] = {name: getattr(one, name) for name in ASKED}
     for name, delta_s in (("rank", -one.priority), ("queued_at", 0.0), ("not_before", one.delay_s)):
         shift = timedelta(seconds=delta_s)
         values[f"{name}_"] = datetime.now(UTC) + shift if dialect == "sqlite" else shift
