@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from html.parser import HTMLParser
 from typing import Any
@@ -18,7 +18,8 @@ from sqlalchemy import insert, select, update
 from hope_schema import DeviceDescription, DeviceReport
 from planner_api.console.address import HOME
 from planner_api.console.rendering import clip, command, percent, prose, visible
-from planner_api.db.tables import AuditRow, DeviceRow, JobRow, PlanJobRow, PlanRow, SocRow, TokenRow
+from planner_api.db.tables import AuditRow, DeviceRow, JobRow, PlanJobRow, PlanRow, SocRow, TokenRow, WorkerRow
+from planner_api.jobs.repository import looked
 from tests.planner.console import visits
 from tests.planner.console.visits import HERE, audited
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
@@ -154,6 +155,30 @@ def test_a_soc_that_too_few_agree_on_is_told_apart(api: Api, database_url: str) 
     page = api.client.get(f"{HOME}/profiles").text
     assert "once 3 devices uploaded for it" in page
     assert str(command("hope-planner profiles establish SOC")) in page
+
+
+def test_the_queue_says_when_nobody_solves(database_url: str) -> None:
+    """Without a worker, and with none that looked of late, it says so and how to start one; with one it does not."""
+    with serving(database_url, works=()) as api:
+
+        def page() -> str:
+            return str(api.client.get(f"{HOME}/queue").text)
+
+        def looked_at(moment: datetime) -> None:
+            async def change() -> None:
+                async with api.app.planner.database.write() as session:
+                    await looked(session, "worker-1", 1)
+                    await session.execute(update(WorkerRow).values(looked_at=moment))
+
+            api.await_(change)
+
+        now = datetime.now(UTC)
+        assert "Nobody solves: no worker looks for work." in page()
+        looked_at(now + timedelta(minutes=1))
+        assert "Nobody solves" not in page()
+        looked_at(now - timedelta(hours=1))
+        assert "the last one did" in page()
+        assert "hope-planner worker" in page()
 
 
 def test_a_page_that_failed_does_not_lead_to_itself(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
