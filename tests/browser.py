@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
+PATIENT_MS = 60_000
+"""How long anything in a page is waited for: what comes at once on an idle machine may take seconds on a busy one."""
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell")
 
 
@@ -27,6 +29,7 @@ def chromium() -> Iterator[Browser]:
     if (found := installed()) is None:
         pytest.skip("there is no Chromium here; as root `apt-get install chromium` brings one")
     with sync_playwright() as playwright:
+        expect.set_options(timeout=PATIENT_MS)
         running = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield running
         running.close()

@@ -27,7 +27,7 @@ from agent_sdk.runtimes.base import Segment
 from hope_schema import TensorType
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, whole_plan
-from tests.agent.engine.scene import NATIVE, Scene, flight_of
+from tests.agent.engine.scene import NATIVE, Scene, flight_of, until
 from tests.agent.engine.simulated import Box, SimulatedPlace, SimulatedProcessor
 
 
@@ -155,9 +155,11 @@ def test_a_runtime_that_changes_the_shape_while_running_is_caught(
 @NATIVE
 def test_the_watchdog_ends_a_run_that_takes_too_long(scene: Scene, reference: Reference) -> None:
     """A slow segment is given up with an error that says who was doing what; later runs work."""
-    scene.by_id["ab"].hook = lambda segment: time.sleep(0.8)
+    loop = flight_of(scene.executor).loop
+    assert loop is not None
+    scene.by_id["ab"].hook = lambda segment: until(lambda: loop.stopped)
     with pytest.raises(RunTimeoutError, match="'ab' is at segment"):
-        scene.executor.run(scene.feeds, timeout_s=0.3)
+        scene.executor.run(scene.feeds, timeout_s=1)
     scene.works(reference)
 
 
@@ -207,7 +209,7 @@ def test_a_session_outlives_a_runtime_that_hangs(
     release = threading.Event()
     scene.by_id["c"].hook = lambda segment: release.wait(30)
     with pytest.raises(RunTimeoutError):
-        serving.run(scene.feeds, timeout_s=0.3)
+        serving.run(scene.feeds, timeout_s=1)
     outputs, _ = serving.run(scene.feeds, timeout_s=30)
     for name, expected in reference(scene.model, scene.feeds).items():
         np.testing.assert_array_equal(outputs[name], expected)

@@ -150,7 +150,7 @@ def test_the_first_ctrl_c_counts_while_a_hanging_run_is_given_up(scene: Scene, m
 
     monkeypatch.setattr(LanesRun, "_give_up", press_soon)
     with pytest.raises(KeyboardInterrupt) as raised:
-        scene.executor.run(scene.feeds, timeout_s=0.3)
+        scene.executor.run(scene.feeds, timeout_s=1)
     assert isinstance(raised.value.__cause__, RunTimeoutError)
     with pytest.raises(DeviceClosedError, match="hangs"):
         scene.executor.run(scene.feeds)

@@ -93,7 +93,7 @@ def test_who_waits_behind_a_runtime_that_hangs_is_refused(
         second = whole(scene, "ab")
     limit = 30 if watched else None
     with at_work(scene, "a"):
-        hanging = Caller(lambda: stuck.run(scene.feeds, timeout_s=0.5))
+        hanging = Caller(lambda: stuck.run(scene.feeds, timeout_s=1))
         queued(scene, "x", 1)
         waiting = Caller(lambda: second.run(scene.feeds, timeout_s=limit))
         queued(scene, "x", 2)

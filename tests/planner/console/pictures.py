@@ -16,7 +16,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, ViewportSize
 
 from planner_api.db.migrate import upgrade
-from tests.browser import chromium
+from tests.browser import PATIENT_MS, chromium
 from tests.planner.console.running import HUGE, LISTS, NARROW, Running, running
 from tests.planner.console.sample_fleet import long
 
@@ -67,7 +67,7 @@ def take_all(browser: Browser, directory: Path, folder: Path) -> None:
 
 def take_pages(page: Page, pages: dict[str, str], folder: Path, name: str) -> None:
     """Pages in both themes on every size."""
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(PATIENT_MS)
     for size in (NARROW, DESK, HUGE):
         for theme in ("light", "dark"):
             page.set_viewport_size(size)
@@ -79,7 +79,7 @@ def take_pages(page: Page, pages: dict[str, str], folder: Path, name: str) -> No
 
 def take_for_docs(page: Page, console: Running) -> None:
     """The pictures of ``docs/console.md``."""
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(PATIENT_MS)
     page.set_viewport_size(DESK)
     page.emulate_media(color_scheme="light")
     for name, file in IN_DOCS.items():

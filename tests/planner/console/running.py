@@ -16,6 +16,7 @@ from hope_schema import PlanReply
 from planner_api.app import create_app
 from planner_api.cli.serve import Server, build_config
 from planner_api.settings import Settings
+from tests.browser import PATIENT_MS
 from tests.planner.console.sample_fleet import FREQUENCY, SOCS, settle
 from tests.planner.samples import admin_token, serving
 
@@ -76,7 +77,7 @@ class Running:
     def sign_in(self, browser: Browser, *, look_only: bool = False) -> Page:
         """A page of somebody who signed in with an admin's token, or only to look."""
         context = browser.new_context(base_url=self.url, viewport=WIDE)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(PATIENT_MS)
         page = context.new_page()
         page.goto("/console")
         page.get_by_label("Token").fill(self.token)

@@ -306,7 +306,7 @@ def test_a_release_that_goes_wrong_comes_back_before_ones_eyes(signed_in: Page, 
             headers={**console.bearer, "content-type": "application/json"},
         )
         assert answer.status_code == 204
-    expect(told).to_contain_text("Taken back", timeout=15_000)
+    expect(told).to_contain_text("Taken back")
     expect(told).to_contain_text("slower")
     expect(signed_in.get_by_role("button", name="Next stage now")).to_have_count(0)
     signed_in.goto("/console/audit?action=release.rollback")
