@@ -56,7 +56,7 @@ def test_a_program_that_never_closes_its_agent_ends(
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert (ended.returncode, ended.stdout.strip()) == (code, source)
     assert "Traceback" not in ended.stderr

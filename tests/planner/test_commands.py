@@ -101,7 +101,7 @@ def test_a_reader_that_goes_away_is_no_error(sqlite_url: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "planner_api", "admin-token", "--database", sqlite_url]
-    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=180)
     os.close(writer)
     assert ended.returncode == 1
     assert ended.stderr == f"hope-planner: a token of {sqlite_url}\n"

@@ -315,7 +315,7 @@ def test_who_waits_for_a_job_hears_of_its_end(database_url: str) -> None:
         await setup.put("slow", delay_s=600.0)
         assert not await setup.queue.ended((KIND, "slow"), timeout_s=0.2)
         async with Running(setup.worker()):
-            assert await setup.queue.ended((KIND, "slow"), timeout_s=30.0)
+            assert await setup.queue.ended((KIND, "slow"), timeout_s=90.0)
         assert await setup.count("slow") == 1
 
     on(database_url, scenario)

@@ -72,7 +72,7 @@ def test_work_of_another_process_is_heard_of(database_url: str, monkeypatch: pyt
             await asyncio.sleep(0.3)  # it is idle now
             async with elsewhere.write() as session:
                 await put(session, Wanted(KIND, "heard"))
-            await setup.until_done("heard", timeout_s=30.0)
+            await setup.until_done("heard")
         await elsewhere.close()
 
     on(database_url, scenario)
@@ -194,7 +194,7 @@ def test_a_database_that_goes_away_and_returns_loses_nothing() -> None:
             await asyncio.to_thread(server.stop)
             await asyncio.sleep(3.0)
             await asyncio.to_thread(server.start)
-            await setup.until_done(*keys, timeout_s=60.0)
+            await setup.until_done(*keys)
         assert [await setup.count(key) for key in keys] == [1] * 4
 
     with tempfile.TemporaryDirectory(prefix="hope-pg-", ignore_cleanup_errors=True) as directory:
@@ -236,7 +236,7 @@ def test_the_worker_command_waits_for_its_schema_and_stops_on_sigterm(postgres: 
         until(200)
         assert b"hope_database" in httpx.get(f"http://127.0.0.1:{port}/metrics").content
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=180)
     finally:
         process.kill()
         postgres.drop("hope_unmigrated")

@@ -331,7 +331,7 @@ def test_the_benchmark_runs_as_a_module(tmp_path: Path):
         [sys.executable, "-m", "benchmarks.phones", str(tmp_path / "nowhere")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
         cwd=Path(__file__).resolve().parents[2],
     )

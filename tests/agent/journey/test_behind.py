@@ -72,7 +72,7 @@ def test_a_program_ends_whatever_is_done_behind_it(what: str, end: str, code: in
         assert started.stdout.readline() == b"ready\n"
         if code < 0:
             started.send_signal(signal.SIGINT)
-        _, said = started.communicate(timeout=60)
+        _, said = started.communicate(timeout=180)
     assert started.returncode == code, said
 
 

@@ -337,6 +337,6 @@ print(sorted(session.run(expected(BRANCHING, seed=1)[0])))
 
 def test_a_program_that_is_done_before_its_plan_ends(tmp_path: Path) -> None:
     """What is being measured behind is given up when the program ends, closed or not; without a word."""
-    ended = ended_program(ENDING, tmp_path, timeout_s=60)
+    ended = ended_program(ENDING, tmp_path, timeout_s=120)
     assert (ended.returncode, ended.stdout.strip()) == (0, "['y']"), ended.stderr
     assert "Traceback" not in ended.stderr
