@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from agent_sdk.errors import DeviceClosedError, InputError
 from agent_sdk.first.measuring import Measuring
 from agent_sdk.journey.planning import Obtainer
 from agent_sdk.progress import Progress
+from agent_sdk.runtimes.ort.whole import WholeOrt
 from tests.agent.models import BRANCHING
 
 X = np.zeros((1, 3, 16, 16), np.float32)
@@ -77,6 +79,32 @@ def test_whatever_is_done_behind_is_in_the_notes(agent: Agent, monkeypatch: pyte
     going_on.set()
     assert session.wait(120)
     assert not {each.phase for each in heard} & set(session.notes)
+
+
+def test_a_run_ends_as_it_began_while_the_plan_takes_over(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the whole network has begun it answers, and nobody loads it again or keeps it afterwards."""
+    begun, ending, run, obtain = threading.Event(), threading.Event(), WholeOrt.run, Obtainer.obtain
+
+    def held_up(self: WholeOrt, *given: Any, **named: Any) -> dict[str, Any]:
+        if threading.current_thread().name.startswith("late"):
+            begun.set()
+            assert ending.wait(120)
+        return run(self, *given, **named)
+
+    def later(*given: Any, **named: Any) -> Any:
+        assert begun.wait(60)
+        return obtain(*given, **named)
+
+    monkeypatch.setattr(Obtainer, "obtain", later)
+    with agent.load(BRANCHING) as session, ThreadPoolExecutor(1, "late") as pool:
+        before = session.run({"x": X})
+        monkeypatch.setattr(WholeOrt, "run", held_up)
+        late = pool.submit(session.run, {"x": X})
+        assert session.wait(120)
+        assert session.plan is not None
+        ending.set()
+        np.testing.assert_array_equal(late.result(60)["y"], before["y"])
+        assert session.plans.whole.loaded is None
 
 
 def test_who_waits_is_told_of_a_close(agent: Agent, measuring: tuple[threading.Event, threading.Event]) -> None:
