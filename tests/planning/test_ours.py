@@ -257,16 +257,16 @@ def test_portfolio_is_legal_proven_and_never_worse_than_one_processor(seed: int)
     """Any drawn problem gets a legal plan between its bound and the best single processor, twice the same."""
     problem = draw(seed, 20)
     try:
-        found = auto(problem, Budget(rounds=2, seed=seed))
+        found = optimise(problem, "auto", Budget(rounds=2, seed=seed))
     except PlanningError:
         assert not np.isfinite(problem.transfer_us).all()
         return
-    check(problem, found.schedule)
-    assert found.bound is not None
-    assert found.bound.us <= found.schedule.value_us
+    schedule = found.solution.schedule
+    check(problem, schedule)
+    assert found.bound.us <= schedule.value_us
     alone = min((plan.value_us for plan in singles(problem).values()), default=math.inf)
-    assert found.schedule.value_us <= alone
-    assert auto(problem, Budget(rounds=2, seed=seed)) == found
+    assert schedule.value_us <= alone
+    assert optimise(problem, "auto", Budget(rounds=2, seed=seed)).solution == found.solution
 
 
 @settings(max_examples=CASES // 3)

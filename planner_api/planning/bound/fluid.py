@@ -29,27 +29,16 @@ from planner_api.planning.problem import FloatArray, Problem
 def fluid(problem: Problem) -> Bound:
     """The better of the two."""
     whole, least = rates(problem)
-    ways = _ways_us(problem)
     finish = np.array(longest(problem, least.min(axis=1).tolist(), problem.release_us.tolist()))
-    there = finish + [ways.get(op, 0.0) for op in range(len(finish))]
+    out = problem.export_us.min(axis=1)
+    there = finish + out
     path = Bound(float((problem.weight * (there - problem.due_us)).max()), "path-of-parts")
-    dead = any(not after and op not in ways for op, after in enumerate(problem.lists.after))
-    done = _load(problem, whole) + (0.0 if dead else min(ways.values(), default=0.0))
+    makes = np.unique(problem.producer[problem.is_output & (problem.producer >= 0)])
+    dead = any(not after for op, after in enumerate(problem.lists.after) if op not in makes)
+    done = _load(problem, whole) + (0.0 if dead else float(out[makes].min(initial=np.inf)))
     # The last job to end, whichever it is, ends no sooner.
     load = Bound(float((problem.weight * (done - problem.due_us)).min()), "fluid-load")
     return max(path, load, key=lambda bound: bound.us)
-
-
-def _ways_us(problem: Problem) -> dict[int, float]:
-    """Of the ops that make outputs: the least that lies between their end and the last of these on the host."""
-    machine, lists = problem.machine, problem.lists
-    ways: dict[int, float] = {}
-    for tensor in lists.outputs:
-        op = lists.producer[tensor]
-        if op >= 0:
-            least = float(problem.transfer_us[tensor, machine.place, machine.host].min())
-            ways[op] = max(ways.get(op, 0.0), least)
-    return ways
 
 
 def rates(problem: Problem) -> tuple[FloatArray, FloatArray]:

@@ -41,6 +41,7 @@ class Rows:
         self.unit = path / SCALE if path > 0 else 1.0
         self.latency = np.where(self.supported, fastest, 0.0) / self.unit
         self.launch = problem.machine.launch_us[first] / self.unit
+        self.export = problem.export_us[:, first] / self.unit
         self.share = problem.shares[:, first]
         groups = self._resource_groups(first)
         # work[g][op, k]: what the op takes of group g, whose capacity is 1, on class k; parts[g][k]: per microsecond of
@@ -57,7 +58,6 @@ class Rows:
         self.value = self.program.column(-math.inf if problem.objective == "lateness" else 0.0, math.inf, cost=1.0)
         self.moves: dict[tuple[int, int], tuple[int, float]] = {}
         self.queued: dict[tuple[int, int], tuple[int, float]] = {}
-        self.further: dict[tuple[int, int], tuple[int, float]] = {}
         self.loads: dict[int, list[tuple[int, float]]] = {}
         self.relays = _relays(problem.machine)
         self.launches: dict[tuple[int, int], int] = {}
@@ -141,8 +141,7 @@ class Rows:
     def _move_rows(self) -> None:
         """y[t, l] >= x[reader, l] - x[producer, l]; what cannot be moved must not be.
 
-        A tensor comes to a place over one channel at least: others may have brought it as far as there. Its only reader
-        waits for the ``further`` ones as well, unless it is an output, which goes its own way.
+        A tensor comes to a place over one channel at least: others may have brought it as far as there.
         """
         lists, machine = self.lists, self.problem.machine
         hops, owner = machine.hops, machine.owners
@@ -172,8 +171,6 @@ class Rows:
                     # What lies before a queue on some way is moved on nobody's time.
                     paid = queues == {-1} and target not in self.relays
                     (self.moves if paid else self.queued)[tensor, target] = column, cost / self.unit
-                    if total > cost and not self.problem.is_output[tensor]:
-                        self.further[tensor, target] = column, (total - cost) / self.unit
                     within = all(owner[stop] == owner[target] for stop in last)
                     if len(queues) == 1 and within and not self.problem.is_output[tensor]:
                         self.loads.setdefault(min(queues), []).append((column, cost / self.unit))
@@ -278,10 +275,7 @@ class Rows:
             if inputs or not lists.before[op]:
                 self._row({self.finish + op: 1.0, **spent}, float(release[op]) if inputs else 0.0)
             for tensor in lists.reads[op]:
-                fetch = self._fetch(tensor, self.queued)
-                for column, cost in self._fetch(tensor, self.further).items():
-                    fetch[column] = fetch.get(column, 0.0) + cost
-                if fetch:
+                if fetch := self._fetch(tensor, self.queued):
                     terms = {self.finish + op: 1.0, **spent}
                     for column, cost in fetch.items():
                         terms[column] = terms.get(column, 0.0) - cost
@@ -290,14 +284,11 @@ class Rows:
                         terms[self.finish + producer] = -1.0
                     self._row(terms, 0.0 if producer >= 0 else float(release[op]))
             export: dict[int, float] = {}
-            for tensor in lists.writes[op]:
-                if problem.is_output[tensor]:
-                    for k in range(self.width):
-                        cost = float(problem.transfer_us[tensor, self.place[k], problem.machine.host]) / self.unit
-                        if math.isinf(cost):
-                            self.program.upper[self.x(op, k)] = 0.0
-                        elif cost > 0.0:
-                            export[self.x(op, k)] = min(export.get(self.x(op, k), 0.0), -cost)
+            for k, cost in enumerate(self.export[op].tolist()):
+                if math.isinf(cost):
+                    self.program.upper[self.x(op, k)] = 0.0
+                elif cost > 0.0:
+                    export[self.x(op, k)] = -cost
             if export or not lists.after[op]:
                 # value >= weight * (finish + export - due)
                 weight, due = float(problem.weight[op]), float(problem.due_us[op]) / self.unit

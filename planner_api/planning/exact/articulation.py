@@ -125,7 +125,7 @@ def decompose(problem: Problem, budget: Budget) -> Result | None:
     if min(len(part) for part in parts) > MOST_OPS or (len(parts) == 1 and len(parts[0]) > MOST_OPS):
         return None
     solved: dict[bytes, tuple[list[list[Ending | None]], list[list[float]]]] = {}
-    host = problem.host
+    host, fastest = problem.host, problem.latency_us.min(axis=1).tolist()
     # reach[p]: the shortest way to the last cut op on processor p; low[p]: a proven bound on it.
     reach: list[Ending | None] = [Ending(0.0, ())]
     low = [0.0]
@@ -135,9 +135,11 @@ def decompose(problem: Problem, budget: Budget) -> Result | None:
         entry = parts[index - 1][-1] if index else -1
         sources = host if index else 1
         if len(part) > MOST_OPS:
-            endings, lows = _unsolved(_rough(problem, part), sources, host)
+            # Too large for more than its critical path.
+            way = problem.lists.ways_on(part, fastest)
+            endings, lows = _unsolved(max(fastest[op] + us for op, us in way.items()), sources, host)
         else:
-            piece, gate = _piece(problem, part, entry, last)
+            piece, gate = _piece(problem, fastest, part, entry, last)
             detour = np.zeros((host, host)) if last else _detour(problem, part[-1])
             key = b"|".join(
                 np.ascontiguousarray(field).tobytes() for field in (*piece.fields.values(), detour)
@@ -194,7 +196,7 @@ def _detour(problem: Problem, op: int) -> np.ndarray:
     return detour
 
 
-def _piece(problem: Problem, part: list[int], entry: int, last: bool) -> tuple[Struct, list[int]]:
+def _piece(problem: Problem, fastest: list[float], part: list[int], entry: int, last: bool) -> tuple[Struct, list[int]]:
     """The piece as arrays, and for each tensor 0 (made inside), 1 (written by the entry op) or 2 (on the host)."""
     lists, machine, host, m = problem.lists, problem.machine, problem.host, len(part)
     local = {op: index for index, op in enumerate(part)}
@@ -210,19 +212,8 @@ def _piece(problem: Problem, part: list[int], entry: int, last: bool) -> tuple[S
         for tensor in tensors
     ]
     before = [sum(1 << local[earlier] for earlier in lists.before[op] if earlier in local) for op in part]
-    export = np.zeros((m, host))
-    if last:
-        for op in part:
-            for tensor in lists.writes[op]:
-                if problem.is_output[tensor]:
-                    way = problem.transfer_us[tensor, machine.place, machine.host]
-                    np.maximum(export[local[op]], way, out=export[local[op]])
-    latency = problem.latency_us[part]
-    fastest, tail = latency.min(axis=1), export.min(axis=1)
-    for op in reversed(part):
-        for later in lists.after[op]:
-            if later in local:
-                tail[local[op]] = max(tail[local[op]], fastest[local[later]] + tail[local[later]])
+    latency, export = problem.latency_us[part], problem.export_us[part] if last else np.zeros((m, host))
+    tail = lists.ways_on(part, fastest, problem.export_us.min(axis=1).tolist() if last else None)
     rows = [[names[tensor] for tensor in lists.reads[op] if tensor in names] for op in part]
     independent = bool((problem.conflicts == np.eye(host, dtype=bool)).all())
     weights = _weights(host, independent)
@@ -252,23 +243,13 @@ def _piece(problem: Problem, part: list[int], entry: int, last: bool) -> tuple[S
         launch=np.ascontiguousarray(machine.launch_us),
         lag=np.append(machine.lag_us, 0.0),
         export_us=export,
-        tail_us=tail,
+        tail_us=np.array([tail[op] for op in part]),
         weights=weights,
         work=work,
         independent=independent,
         most_lag=float(machine.lag_us.max()),
     )
     return piece, gate
-
-
-def _rough(problem: Problem, part: list[int]) -> float:
-    """Critical path of a piece that is too large for more."""
-    lists, inside = problem.lists, set(part)
-    finish: dict[int, float] = {}
-    for op in part:
-        begin = max((finish[earlier] for earlier in lists.before[op] if earlier in inside), default=0.0)
-        finish[op] = begin + min(lists.latency[op])
-    return max(finish.values())
 
 
 def _unsolved(rough: float, sources: int, host: int) -> tuple[list[list[Ending | None]], list[list[float]]]:

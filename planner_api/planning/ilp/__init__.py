@@ -103,10 +103,7 @@ def start(problem: Problem, fixed: Decoder, part: Sequence[int]) -> Decoder:
 
     The better of two orders: as given, and by the longest way down within the part.
     """
-    lists, inside = problem.lists, set(part)
-    down: dict[int, float] = {}
-    for op in reversed(part):
-        longest = max((down[later] for later in lists.after[op] if later in inside), default=0.0)
-        down[op] = longest + min(lists.latency[op])
-    orders = part, sorted(part, key=lambda op: -down[op])
+    fastest = problem.latency_us.min(axis=1).tolist()
+    way = problem.lists.ways_on(part, fastest)
+    orders = part, sorted(part, key=lambda op: -(fastest[op] + way[op]))
     return min((placed(fixed.copy(), order) for order in orders), key=lambda decoder: ends(decoder, part))

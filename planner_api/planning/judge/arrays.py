@@ -25,14 +25,7 @@ def arrays(problem: Problem) -> Struct:
     """Flatten a problem for the kernels."""
     lists, machine = problem.lists, problem.machine
     n, p = problem.latency_us.shape
-    export = np.zeros((n, p))
-    for tensor in lists.outputs:
-        if lists.producer[tensor] >= 0:
-            row = export[lists.producer[tensor]]
-            ways = np.where(machine.carried[machine.place, machine.host], 0.0, 1.0)
-            with np.errstate(invalid="ignore"):
-                costs = np.where(ways > 0, problem.transfer_us[tensor, machine.place, machine.host], 0.0)
-            np.maximum(row, costs, out=row)
+    export = np.where(machine.carried[machine.place, machine.host], 0.0, problem.export_us)
     length = line_length(problem)
     return Struct(
         "Arrays",
@@ -104,12 +97,9 @@ def _flattened(**nested: Sequence[Sequence[int]]) -> dict[str, IntArray]:
 
 def tails(problem: Problem, export: FloatArray, due: FloatArray) -> FloatArray:
     """(n,) the shortest that can follow each op's finish, less what is due."""
-    lists = problem.lists
-    fastest = (problem.latency_us.min(axis=1) if problem.choices is None else problem.choices.ideal_us).tolist()
-    tail = (export.min(axis=1) - due).tolist()
-    for op in reversed(lists.order):
-        tail[op] = max([tail[op], *(fastest[after] + tail[after] for after in lists.after[op])])
-    return np.array(tail)
+    fastest = problem.latency_us.min(axis=1) if problem.choices is None else problem.choices.ideal_us
+    tail = problem.lists.ways_on(problem.lists.order, fastest.tolist(), (export.min(axis=1) - due).tolist())
+    return np.array([tail[op] for op in range(len(tail))])
 
 
 def state(problem: Problem, assignment: Sequence[int], sequence: Sequence[int]) -> Struct:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -80,6 +81,20 @@ class Lists:
     after: list[list[int]]
     rivals: list[list[int]]
     order: list[int]
+
+    def ways_on(self, ops: Sequence[int], us: Sequence[float], end: Sequence[float] | None = None) -> dict[int, float]:
+        """The longest way on from the finish of each of some ops, in topological order, over others of them.
+
+        Args:
+            ops: whose ways.
+            us: what any op takes.
+            end: what follows any op at least; None: nothing.
+        """
+        way: dict[int, float] = {}
+        for op in reversed(ops):
+            least = 0.0 if end is None else end[op]
+            way[op] = max([least, *(us[later] + way[later] for later in self.after[op] if later in way)])
+        return way
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,6 +258,15 @@ class Problem:
         if self.objective != "lateness":
             return np.ones(len(self.ops))
         return np.array([job.weight for job in self.jobs], dtype=np.float64)[self.job_of]
+
+    @cached_property
+    def export_us(self) -> FloatArray:
+        """(n, P) the longest way to the host of an output that each op writes there; 0 where it writes none."""
+        export, machine = np.zeros(self.latency_us.shape), self.machine
+        for tensor in np.flatnonzero(self.is_output & (self.producer >= 0)).tolist():
+            row = export[self.producer[tensor]]
+            np.maximum(row, self.transfer_us[tensor, machine.place, machine.host], out=row)
+        return export
 
     @cached_property
     def choices(self) -> Choices | None:
