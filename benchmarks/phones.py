@@ -30,9 +30,9 @@ from benchmarks import cli, figures
 from benchmarks.mulayer import mulayer_us
 from benchmarks.profiles import BadProfile, PhoneProfile, find, phone_problem
 from benchmarks.results import Measure, Table, judged, report
-from planner_api.planning import Budget, PlanningError, Problem, UnknownMethod, check, optimise, simulate
+from planner_api.planning import Budget, PlanningError, Problem, UnknownMethod, check, optimise
 from planner_api.planning.bound.trivial import trivial
-from planner_api.planning.construct.listing import list_order
+from planner_api.planning.construct.listing import listed
 from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.methods import Bound, Solution, solve
@@ -85,7 +85,7 @@ class Row:
 def replay(problem: Problem, letters: str) -> float:
     """Makespan in microseconds of one of the authors' placements, in list order by upward rank."""
     assignment = ["CG".index(letter) for letter in letters]
-    schedule = simulate(problem, assignment, list_order(problem, assignment))
+    schedule = listed(problem, assignment)
     check(problem, schedule)
     return schedule.makespan_us
 

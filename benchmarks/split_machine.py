@@ -51,8 +51,8 @@ from hope_schema import (
     TransferColumns,
     merge,
 )
-from planner_api.planning import build_problem, simulate
-from planner_api.planning.construct.listing import list_order
+from planner_api.planning import build_problem
+from planner_api.planning.construct.listing import listed
 from planner_api.planning.problem.cuts import cut_problem
 
 Columns = TypeVar("Columns", LatencyColumns, TransferColumns)
@@ -94,7 +94,7 @@ def planned(cut: CutModel, figures: Profile, lanes: tuple[str, str]) -> Plan:
     """First parts on one lane, second ones on the other; times are what the planner makes of the measured parts."""
     problem = cut_problem(build_problem(cut.source.graph, figures, list(lanes), cut=True), cut.cuts)[0]
     placement = [int("[" in op and ":0:" not in op.rpartition("[")[2]) for op in problem.ops]
-    schedule = simulate(problem, placement, list_order(problem, placement))
+    schedule = listed(problem, placement)
     order = sorted(range(len(problem.ops)), key=lambda op: schedule.start_us[op])
     groups = {one.id: one for one in merge(cut.graph)}
     steps = tuple(

@@ -43,18 +43,17 @@ class Predictions:
 
         With ``parts`` also for parts of their ops.
         """
-        ops = ops_of(graphs)
+        supers = [op for graph in graphs for op in merge(graph)]
         kinds = {processor.kind for processor in profile.processors}
         rows = profile.latencies
         measured = set(zip(rows.signature, rows.kind, strict=True))
-        lacking = any((signature, kind) not in measured for signature in ops for kind in kinds)
+        lacking = any((op.signature, kind) not in measured for op in supers for kind in kinds)
         if not lacking and not parts:
             return profile
         predictors = self._of(profile, facts)
         if predictors and lacking:
-            profile = complete(profile, predictors, ops)
+            profile = complete(profile, predictors, ops_of(graphs))
         if predictors and parts:
-            supers = [op for graph in graphs for op in merge(graph)]
             profile = profile.model_copy(update={"parts": predicted_parts(supers, predictors)})
         return profile
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.listing import list_order
-from planner_api.planning.judge.simulator import Decoder, simulate
+from planner_api.planning.construct.listing import listed
+from planner_api.planning.judge.simulator import Decoder
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
 
@@ -126,5 +126,5 @@ def solve(problem: Problem, budget: Budget) -> Solution:
                 if waiting[later] == 0:
                     ready = max(decoder.finish[earlier] for earlier in lists.before[groups[later][0]])
                     heapq.heappush(queue, (ready, later))
-    listed = simulate(problem, decoder.home, list_order(problem, decoder.home))
-    return Solution(min(decoder.schedule(), listed, key=lambda schedule: schedule.makespan_us), "greedy")
+    again = listed(problem, decoder.home)
+    return Solution(min(decoder.schedule(), again, key=lambda schedule: schedule.makespan_us), "greedy")

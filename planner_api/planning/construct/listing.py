@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Sequence
 
 import numpy as np
 
-from planner_api.planning.judge.simulator import Decoder
+from planner_api.planning.judge.simulator import Decoder, Schedule
 from planner_api.planning.problem import PlanningError, Problem
 
 
@@ -64,8 +64,8 @@ def first_end(decoder: Decoder, op: int, among: Container[int] | None = None) ->
     return best
 
 
-def list_order(problem: Problem, assignment: Sequence[int]) -> list[int]:
-    """Order a placement by list scheduling with upward rank.
+def listed(problem: Problem, assignment: Sequence[int]) -> Schedule:
+    """The schedule of a placement in the order of list scheduling with upward rank.
 
     A processor with room takes its ready op of highest rank (ties by op index); an op is ready when all its producers
     have finished.
@@ -84,7 +84,7 @@ def list_order(problem: Problem, assignment: Sequence[int]) -> list[int]:
     def push(op: int, now: float, decoder: Decoder) -> None:
         heapq.heappush(ready[assignment[op]], (-rank[op], op))
 
-    return event_by_event(problem, push, begin).sequence
+    return event_by_event(problem, push, begin).schedule()
 
 
 def event_by_event(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from planner_api.planning.construct.listing import list_order
+from planner_api.planning.construct.listing import listed
 from planner_api.planning.judge.simulator import Decoder, Schedule, simulate
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem
@@ -41,6 +41,6 @@ def overlapped(problem: Problem, solution: Solution) -> Solution:
         return solution
     problem = solution.cut or problem
     placement = solution.schedule.assignment
-    orders = (solution.schedule.sequence, list_order(problem, placement))
+    orders = (solution.schedule.sequence, listed(problem, placement).sequence)
     best = min((simulate(problem, placement, order) for order in orders), key=lambda schedule: schedule.makespan_us)
     return replace(solution, schedule=best, method=f"{solution.method}+overlap", in_rounds=False)

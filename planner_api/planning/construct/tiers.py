@@ -15,8 +15,8 @@ import networkx as nx
 import numpy as np
 
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.listing import list_order
-from planner_api.planning.judge.simulator import Schedule, simulate
+from planner_api.planning.construct.listing import listed
+from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import FloatArray, IntArray, PlanningError, Problem
 
@@ -54,7 +54,7 @@ class Tiers:
             PlanningError: an op is nowhere supported there, or cannot get what it reads.
         """
         home = self.processor[np.arange(len(tier)), list(tier)].tolist()
-        schedule = simulate(self.problem, home, list_order(self.problem, home))
+        schedule = listed(self.problem, home)
         if math.isinf(schedule.makespan_us):
             raise PlanningError("a placement by tiers leaves an op where it cannot run, or cannot get its inputs")
         return schedule

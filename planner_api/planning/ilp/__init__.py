@@ -10,7 +10,7 @@ from dataclasses import replace
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct import greedy
 from planner_api.planning.construct.earliest import placed
-from planner_api.planning.construct.listing import list_order
+from planner_api.planning.construct.listing import listed
 from planner_api.planning.highs import SolverFailed, run
 from planner_api.planning.ilp.model import Window
 from planner_api.planning.ilp.partition import partition
@@ -53,9 +53,9 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     if unproven:
         notes.append(f"{unproven} of {len(parts)} parts stopped before their optimum was proven")
     schedule = simulate(problem, fixed.home, fixed.sequence)
-    listed = simulate(problem, fixed.home, list_order(problem, fixed.home))
-    if listed.makespan_us < schedule.makespan_us:
-        schedule = listed
+    again = listed(problem, fixed.home)
+    if again.makespan_us < schedule.makespan_us:
+        schedule = again
         notes.append("list scheduling changed the order of the program")
     if unproven:
         in_hand = greedy.solve(problem, budget)

@@ -174,10 +174,6 @@ def _latencies(
     supers: list[SuperOp], candidates: list[Processor], known: Mapping[str, Known], filled: list[str]
 ) -> tuple[FloatArray, FloatArray | None, np.ndarray, FloatArray | None]:
     """Latency (measured, ``inf`` where unsupported, else predicted or scaled), share, mode and spread, each (n, P)."""
-    latency = np.full((len(supers), len(candidates)), math.inf)
-    taken = np.ones(latency.shape)
-    in_parts = np.zeros(latency.shape, dtype=np.bool_)
-    spread = np.zeros(latency.shape)
     scaled: dict[tuple[str, str], list[str]] = defaultdict(list)
     left_out: dict[str, list[str]] = defaultdict(list)
     ratios: dict[tuple[str, str], tuple[int, float]] = {}
@@ -185,7 +181,8 @@ def _latencies(
     columns: dict[str, list[int]] = defaultdict(list)
     for column, processor in enumerate(candidates):
         columns[processor.kind].append(column)
-    for op, super_op in enumerate(supers):
+    found: dict[str, list[Way]] = {kind: [] for kind in columns}
+    for super_op in supers:
         ways = {kind: known[kind].way(super_op) for kind in {*columns, *kinds}}
         if all(way is not None and way.us is None for way in (ways[kind] for kind in columns)):
             raise PlanningError(f"no processor supports op '{super_op.id}' ({super_op.ops[0].type})")
@@ -201,18 +198,21 @@ def _latencies(
                 if source is None or base is None or base.us is None or ratios[source, kind][0] == 0:
                     for column in members:
                         left_out[candidates[column].id].append(super_op.id)
+                    found[kind].append(Way(None))
                     continue
                 for column in members:
                     scaled[candidates[column].id, source].append(super_op.id)
                 way = Way(base.us * ratios[source, kind][1], base.share, base.in_parts)
-            latency[op, members] = math.inf if way.us is None else way.us
-            taken[op, members] = way.share
-            in_parts[op, members] = way.in_parts
-            spread[op, members] = way.spread
-        if not np.isfinite(latency[op]).any():
+            found[kind].append(way)
+        if all(ways[-1].us is None for ways in found.values()):
             raise PlanningError(
                 f"op '{super_op.id}' ({super_op.ops[0].type}) has no measured latency on any candidate processor"
             )
+    placed = [found[processor.kind] for processor in candidates]
+    latency = np.array([[math.inf if way.us is None else way.us for way in ways] for ways in placed]).T.copy()
+    taken = np.array([[way.share for way in ways] for ways in placed]).T.copy()
+    in_parts = np.array([[way.in_parts for way in ways] for ways in placed], dtype=np.bool_).T.copy()
+    spread = np.array([[way.spread for way in ways] for ways in placed]).T.copy()
     for column, processor in enumerate(candidates):
         guessed = np.flatnonzero(spread[:, column])
         if guessed.size:
@@ -260,22 +260,17 @@ def _transfers(
     graph outputs reach it, and what an op writes for another goes between places. All others stay zero.
     """
     cost = np.zeros((len(names), len(labels), len(labels)))
-    made = [name in networks[job].producer for job, name in names]
-    read = [name in networks[job].consumers for job, name in names]
-    out = [name in networks[job].kept for job, name in names]
+    made = np.array([name in networks[job].producer for job, name in names])
+    read = np.array([name in networks[job].consumers for job, name in names])
+    out = np.array([name in networks[job].kept for job, name in names])
     computes = set(machine.place.tolist())
     sentences: dict[str, None] = {}
     for source, start in enumerate(labels):
         for target, end in enumerate(labels):
             if source == target:
                 continue
-            moved = [
-                tensor
-                for tensor in range(len(names))
-                if (made[tensor] and source in computes and read[tensor] and target in computes)
-                or (made[tensor] and source in computes and out[tensor] and target == machine.host)
-                or (not made[tensor] and source == machine.host and read[tensor] and target in computes)
-            ]
+            wanted = (read & (target in computes)) | (made & out & (target == machine.host))
+            moved = np.flatnonzero(wanted & np.where(made, source in computes, source == machine.host)).tolist()
             if not moved or (start == end == HOST and machine.host in (source, target)):
                 continue
             for a, b in machine.way(source, target):
