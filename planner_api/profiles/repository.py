@@ -311,10 +311,22 @@ async def assigned_elsewhere(
     return b"".join(await session.scalars(query))
 
 
-async def undelivered(session: AsyncSession, profile_id: int, device_id: str) -> int:
-    """How many assignments in a row a device has not delivered half of, the one that it has now too."""
+async def undelivered(session: AsyncSession, profile_id: int, device_id: str, now: datetime) -> int:
+    """How many assignments in a row a device has not delivered half of, the one that it has now too; or how many of
+    other devices of its claim ran out, if those are more: many that hoard in turn are as one.
+    """
     row = await session.get(AssignmentRow, (profile_id, device_id))
-    return 0 if row is None else row.undelivered + bool(row.figures)
+    own = 0 if row is None else row.undelivered + bool(row.figures)
+    claim = select(DeviceRow.claim_id).where(DeviceRow.id == device_id).scalar_subquery()
+    ran_out = (
+        AssignmentRow.profile_id == profile_id,
+        AssignmentRow.device_id != device_id,
+        AssignmentRow.expires_at <= now,
+        AssignmentRow.figures != b"",
+        DeviceRow.claim_id == claim,
+    )
+    others = select(AssignmentRow.device_id).join(DeviceRow, DeviceRow.id == AssignmentRow.device_id).where(*ran_out)
+    return max(own, len((await session.scalars(others.limit(HEEDED))).all()))
 
 
 async def assign(

@@ -264,7 +264,8 @@ class Profiles:
     async def _assign(self, request: MissingRequest, profile_id: int, asked: Asked, lack: Lack, *, last: bool) -> bool:
         """Note what a device was asked for; False where others were asked for some of it meanwhile.
 
-        The time that a device has is halved each time that it did not upload half of what it was asked for before.
+        The time that a device has is halved each time that it, or others of its claim, did not upload half of what
+        they were asked for before.
         """
         now, until = self._assigned()
         async with self._database.write() as session:
@@ -273,7 +274,7 @@ class Profiles:
                 others = await repository.assigned_elsewhere(session, profile_id, request.device_id, (now, until))
                 if others != asked.taken and await asyncio.to_thread(meets, others, asked.taken, lack.unknown):
                     return False
-            undelivered = await repository.undelivered(session, profile_id, request.device_id)
+            undelivered = await repository.undelivered(session, profile_id, request.device_id, now)
             lease = (until - now) / 2**undelivered if undelivered <= MOST_HALVED else timedelta()
             figures = lack.hashes[: 8 * MOST_ASSIGNED]
             await repository.assign(session, profile_id, request.device_id, figures, now + lease, undelivered)

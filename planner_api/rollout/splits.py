@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from cachetools import TTLCache
 from sqlalchemy import or_, select
 
 from hope_schema import GroupSelector
@@ -17,6 +18,10 @@ from planner_api.rollout import repository
 
 LATELY = timedelta(minutes=5)
 """How long after its end a release is still looked for, by a process that may have lost its database meanwhile."""
+
+
+REMEMBERED, REMEMBERED_S = 20_000, 10.0
+"""Devices whose labels and SoC are known without a query, and how long: releases by labels ask for each request."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Splits:
         self._database = database
         self._cache = cache
         self._known: dict[str, int] = {}
+        self._devices: TTLCache[str, tuple[Mapping[str, str], str]] = TTLCache(REMEMBERED, REMEMBERED_S)
         self.plans: dict[str, Split] = {}
         self.aliases: dict[tuple[str, str], Split] = {}
 
@@ -87,13 +93,21 @@ class Splits:
         if device_id is None or position(device_id, split.release_id) >= split.share:
             return split.before
         labels: Mapping[str, str] = {}
-        soc = split.soc
-        if split.selector.labels or (split.selector.socs and soc is None):
-            async with self._database.read() as session:
-                device = await session.get(DeviceRow, device_id)
-            if device is not None:
-                labels, soc = device.labels or {}, soc or device.soc
-        return split.after if takes(split.selector, split.group, device_id, soc or "", labels) else split.before
+        soc = split.soc or ""
+        if split.selector.labels or (split.selector.socs and not soc):
+            labels, own = await self._device(device_id)
+            soc = soc or own
+        return split.after if takes(split.selector, split.group, device_id, soc, labels) else split.before
+
+    async def _device(self, device_id: str) -> tuple[Mapping[str, str], str]:
+        """The labels and the SoC of a device."""
+        if (known := self._devices.get(device_id)) is not None:
+            return known
+        async with self._database.read() as session:
+            device = await session.get(DeviceRow, device_id)
+        found = ({}, "") if device is None else (device.labels or {}, device.soc or "")
+        self._devices[device_id] = found
+        return found
 
 
 def _split(row: ReleaseRow, before: int, after: int, soc: str | None = None) -> Split:

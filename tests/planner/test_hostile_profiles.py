@@ -22,8 +22,11 @@ from tests.planner.samples import (
     PROCESSORS,
     SOC,
     Api,
+    bearer,
     chain,
+    enrol,
     enrolled,
+    make_token,
     measure,
     missing_request,
     serving,
@@ -130,6 +133,28 @@ def test_who_never_delivers_keeps_nothing_from_others(api: Api, monkeypatch: pyt
         assert api.missing(GRAPH, "hoarder", hoarder, max_items=1000).latencies
     assert lease_s(api, "hoarder") <= 0
     assert api.missing(GRAPH, "honest", honest, max_items=1000).latencies
+
+
+@pytest.mark.planner(tokens_required=True, assignment_s=600.0)
+def test_devices_of_a_claim_hoard_no_longer_in_turn_than_one(api: Api) -> None:
+    """Each device of a claim that lets its time run out shortens the next one's; another claim's keeps its own."""
+    claim = make_token(api, "claim")
+    names = [f"hoarder-{number}" for number in range(3)]
+    tokens = [bearer(enrol(api, claim, name).json()["token"]) for name in names]
+    honest = enrolled(api, "honest")
+    assert api.post("/models", GRAPH, **honest).status_code == 201
+
+    async def run_out() -> None:
+        async with api.app.planner.database.write() as session:
+            start = api.app.planner.profiles._assigned()[0]
+            await session.execute(update(AssignmentRow).values(expires_at=start))
+
+    for halved, (name, token) in enumerate(zip(names, tokens, strict=True)):
+        assert api.missing(GRAPH, name, token, max_items=1000).latencies
+        assert 600 / 2**halved - 60 < lease_s(api, name) <= 600 / 2**halved
+        api.await_(run_out)
+    assert api.missing(GRAPH, "honest", honest, max_items=1000).latencies
+    assert lease_s(api, "honest") > 540
 
 
 HASHES = st.lists(st.integers(0, 6), max_size=8)
