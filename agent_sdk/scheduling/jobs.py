@@ -217,12 +217,16 @@ class Jobs(Forks):
             self._member(plans).network.cheaper = self._member(to).network
 
     def leave(self, plans: Plans) -> None:
-        """A session is closed: its jobs that wait fail, those that run end, and its executors are closed."""
+        """A session is closed: its jobs that wait fail, those that run end, and its executors are closed.
+
+        Jobs of others that were degraded to it are answered by their own sessions.
+        """
         with self._lock:
             member = self._members.pop(plans, None)
             if member is None:
                 return
-            own = [job for job in self._jobs.values() if self._runs(job) is member]
+            here = [job for job in self._jobs.values() if self._of.get(job.request.network) is member]
+            own = [job for job in self._jobs.values() if job.stats is member.stats]
             del self._of[member.network]
             self._scheduler.active.pop(member.network, None)
             for other in self._of:
@@ -231,6 +235,12 @@ class Jobs(Forks):
             for job in waiting:
                 del self._jobs[job.request]
                 job.stats.failed += 1
+            for job in here:
+                if job not in own and self._scheduler.cancel(job.request):
+                    self._scheduler.wait_again(job.request, self._owner(job).network)
+            started, gone = ([], []) if self._closed else self._decide()
+            self._hand_out(started)
+        self._tell_dropped(gone)
         for job in waiting:
             job.set_exception(DeviceClosedError("the session is closed"))
         for job in own:
@@ -255,9 +265,9 @@ class Jobs(Forks):
             self._members[plans] = self._of[network] = _Member(plans, network)
         return self._members[plans]
 
-    def _runs(self, job: Job) -> _Member | None:
-        """Whose network runs: another's where it was degraded."""
-        return self._of.get(job.request.network)
+    def _owner(self, job: Job) -> _Member:
+        """Whose job it is, though another's network may run."""
+        return next(member for member in self._members.values() if member.stats is job.stats)
 
     def _look_at(self, member: _Member) -> None:
         """Who answers a session that is not spread: what holds its cores by segments begins at once."""
@@ -284,7 +294,7 @@ class Jobs(Forks):
 
     def _note_deadline(self, job: Job, *, missed: bool) -> None:
         """Have the planner told how a plan keeps deadlines; a network that is spread has none. With the lock."""
-        member = self._runs(job)
+        member = self._of.get(job.request.network)
         if (
             job.deadline_ns is not None
             and member is not None
@@ -340,15 +350,21 @@ class Jobs(Forks):
                 self._look_at(member)
             known = member.network.runs_on(where)  # else its executor has gone meanwhile, or a plan has come
             self._scheduler.finished(one.dispatch, took if known else None, failed=True)
-            del self._jobs[job.request]
-            job.stats.count(job, found)
+            gone_under_it = isinstance(found, DeviceClosedError) and job.stats is not member.stats and not self._closed
+            again = gone_under_it and any(other.stats is job.stats for other in self._members.values())
+            if again:  # it was degraded to a session that has been closed
+                self._scheduler.wait_again(job.request, self._owner(job).network)
+            else:
+                del self._jobs[job.request]
+                job.stats.count(job, found)
             if not isinstance(found, BaseException):
                 self._note_deadline(job, missed=job.is_late)
             started, gone = self._decide()
             following = started.pop(0) if started and not only else None
             self._hand_out(started)
         self._tell_dropped(gone)
-        job.settle(found)
+        if not again:
+            job.settle(found)
         if failed is not None:
             with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
                 failed.close()

@@ -232,7 +232,7 @@ def _options(state: Scheduler, request: Request, limit_ns: int) -> list[_Option]
     found = []
     for where, ns in request.network.wholes():
         end = view.free_ns[where] + ns
-        harm = (end + ns // MARGIN > limit_ns) + 2 * (ns > view.spare_ns[where])
+        harm = (view.latest_ns[where] + ns + ns // MARGIN > limit_ns) + 2 * (ns > view.spare_ns[where])
         found.append(_Option(harm, ns * view.over[where].bit_count(), end, where))
     return found
 

@@ -52,15 +52,20 @@ class Dispatch:
 class View(NamedTuple):
     """The processors as they are for one request, which may step in where what runs gives way to it.
 
+    Where somebody else has stepped in who goes before it, it may wait at the arbiter behind that one: else who gave way
+    would go on until a border in between.
+
     Attributes:
-        busy: resources that it cannot have now, as bits.
-        free_ns: per processor when it is expected to be free.
+        busy: per processor whether nothing that it starts there now would come before what runs.
+        free_ns: per processor when it is expected to be free: who gives way is halfway to its border, on average.
+        latest_ns: likewise, where every border is as far away as it can be.
         over: per processor the resources that nobody else computes on while it runs there, as bits.
         spare_ns: per processor how long all can wait that give way there, and still make their deadlines.
     """
 
-    busy: int
+    busy: list[bool]
     free_ns: array[int]
+    latest_ns: array[int]
     over: list[int]
     spare_ns: array[int]
 
@@ -149,6 +154,12 @@ class Scheduler:
         if request in self.queue:
             self.queue.remove(request)
         return all(one.request is not request for one in self.running)
+
+    def wait_again(self, request: Request, network: Network) -> None:
+        """A request that was taken out, or whose run came to nothing, waits in its old place for this network."""
+        request.network, request.unit = network, 0
+        later = (at for at, one in enumerate(self.queue) if not one.unit and one.number > request.number)
+        self.queue.insert(next(later, len(self.queue)), request)
 
     def finished(self, dispatch: Dispatch, took_ns: int | None, *, failed: bool = False) -> bool:
         """A subgraph has ended; whether its request has.
@@ -239,15 +250,20 @@ class Scheduler:
     def view(self, request: Request) -> View:
         """The processors as they are for a request."""
         if not self._in_pieces:
-            return View(self._busy, self.free_ns, self.masks, self._endless)
+            busy = [bool(self._busy & mask) for mask in self.masks]
+            return View(busy, self.free_ns, self.free_ns, self.masks, self._endless)
         if request not in self._views:
             key = self._key(request)
-            busy, free, over = 0, array("q", [self.now_ns]) * len(self.masks), list(self.masks)
+            free, over = array("q", [self.now_ns]) * len(self.masks), list(self.masks)
+            latest = free[:]
             spare = self._endless[:]
+            staying, yielding = list[int](), list[int]()
             for one in self.running:
                 mask = self.masks[one.processor]
                 if one.border_ns and one.key > key and one.request.network is not request.network:
-                    self._occupy(free, one.processor, self.now_ns + one.border_ns)
+                    yielding.append(mask)
+                    self._occupy(free, one.processor, self.now_ns + one.border_ns // 2)
+                    self._occupy(latest, one.processor, self.now_ns + one.border_ns)
                     deadline = one.request.deadline_ns
                     waits = NEVER if deadline is None or deadline < one.end_ns else deadline - one.end_ns
                     for other in self.overlaps[one.processor]:
@@ -255,16 +271,23 @@ class Scheduler:
                         spare[other] = min(spare[other], waits)
                 else:
                     self._occupy(free, one.processor, one.end_ns)
-                    busy |= mask
+                    staying.append(mask)
             for one in self.committed:
                 self._occupy(free, one.processor, one.end_ns)
-            self._views[request] = View(busy, free, over, spare)
+            latest = array("q", map(max, free, latest))
+            beneath = [any(mask & ~other == 0 for other in yielding) for mask in self.masks]
+            busy = [
+                any(mask & other and (mask & ~other or not under) for other in staying)
+                for mask, under in zip(self.masks, beneath, strict=True)
+            ]
+            self._views[request] = View(busy, free, latest, over, spare)
         return self._views[request]
 
     def idle(self, request: Request, processor: int) -> bool:
         """Whether a request can start on a processor now."""
-        busy = self.view(request).busy if self._in_pieces else self._busy
-        return not (busy | self._blocked) & self.masks[processor]
+        mask = self.masks[processor]
+        busy = self.view(request).busy[processor] if self._in_pieces else self._busy & mask
+        return not (busy or self._blocked & mask)
 
     def alive(self) -> set[Request]:
         """Who waits or runs."""
@@ -337,7 +360,7 @@ class Scheduler:
         else:
             ns = dispatch.request.network.expected(dispatch.first, dispatch.last, dispatch.processor)
             for one in self.running if self._in_pieces else ():
-                if self.masks[one.processor] & mask:
+                if self.masks[one.processor] & mask and one.key > dispatch.key:
                     one.end_ns += ns
                     self._occupy(self.free_ns, one.processor, one.end_ns)
             self.running.append(dispatch)

@@ -101,12 +101,12 @@ class World:
     def _yields(self, what, run):
         return self._border(what) and self.first_key[what] > self._key(run) and what[0].model != run.model
 
-    def _free(self, run):
-        """Per processor when it is free for a run: those that give way to it are at their borders then."""
+    def _free(self, run, part=2):
+        """Per processor when it is free for a run: those that give way to it are halfway to their borders."""
         free = [self.now] * len(self.sets)
         for what in (*self.running, *self.promised):
             at_border = what in self.running and self._yields(what, run)
-            until = self.now + self._border(what) if at_border else self.ends[what]
+            until = self.now + self._border(what) // part if at_border else self.ends[what]
             for other, resources in enumerate(self.sets):
                 if resources & self.sets[what[3]]:
                     free[other] = max(free[other], until)
@@ -134,8 +134,11 @@ class World:
         return run.release if run.deadline is None else run.deadline
 
     def _idle(self, run, where):
-        there = (what for what in self.running if self.sets[what[3]] & self.sets[where])
-        return not self.blocked & self.sets[where] and all(self._yields(what, run) for what in there)
+        there = [what for what in self.running if self.sets[what[3]] & self.sets[where]]
+        stays = [self.sets[what[3]] for what in there if not self._yields(what, run)]
+        beneath = any(self.sets[what[3]] >= self.sets[where] for what in there if self._yields(what, run))
+        behind = beneath and all(taken >= self.sets[where] for taken in stays)
+        return not self.blocked & self.sets[where] and (not stays or behind)
 
     def _somewhere(self):
         """Whether anything is idle, or may give way."""
@@ -149,7 +152,7 @@ class World:
         self.first_key.setdefault(what, self._key(run))
         if self._idle(run, where):
             for other in self.running:
-                if self.sets[other[3]] & self.sets[where]:
+                if self.sets[other[3]] & self.sets[where] and self.first_key[other] > self.first_key[what]:
                     self.ends[other] += self._takes(what)
             self.new.append(what)
             self.running.append(what)
@@ -315,7 +318,8 @@ class World:
 
     def _tight(self, run, option, limit):
         """Whether a run that takes an eighth longer misses its deadline."""
-        return option[1] + self._takes((run, 0, self.nets[run.model][0] - 1, option[2])) // 8 > limit
+        takes = self._takes((run, 0, self.nets[run.model][0] - 1, option[2]))
+        return self._free(run, part=1)[option[2]] + takes + takes // 8 > limit
 
     def _wholes(self, run):
         units, table = self.nets[run.model]

@@ -131,6 +131,29 @@ def test_a_late_run_is_degraded_to_a_cheaper_network(agent: Agent, session: Sess
 
 
 @pytest.mark.parametrize("spread", [False, True])
+def test_jobs_degraded_to_a_session_that_closes_are_answered_by_their_own(
+    agent: Agent, session: Session, spread: bool
+) -> None:
+    """Whether they wait or run there, a session that closes fails its own jobs alone."""
+    feed = dict(session.draw())
+    with agent.load(BRANCHING, background=False) as cheaper:
+        agent.degrade(session, cheaper)
+        if spread:
+            agent.spread(cheaper)
+        with occupied(agent):
+            degraded = [agent.submit(session, feed, deadline_ms=0.001, on_late="degrade") for _ in range(4)]
+            own = [agent.submit(cheaper, feed) for _ in range(4)]
+            closing = threading.Thread(target=cheaper.close)
+            closing.start()
+            until(lambda: all(job.done() for job in own[1:]))
+        assert all(right(session, feed, job.result(60)) for job in degraded)
+        closing.join(60)
+    assert all(isinstance(job.exception(60), DeviceClosedError) for job in own[1:])
+    stats = agent.jobs.stats(session.plans)
+    assert (stats.done, stats.failed, stats.cancelled) == (4, 0, 0)
+
+
+@pytest.mark.parametrize("spread", [False, True])
 def test_a_job_can_be_cancelled_while_it_waits_and_while_it_runs(agent: Agent, session: Session, spread: bool) -> None:
     """One that waits is taken out; one that runs ends at the next border; the others are answered."""
     if spread:

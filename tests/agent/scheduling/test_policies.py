@@ -270,3 +270,19 @@ def test_what_nobody_can_keep_to_is_refused() -> None:
         check_terms(None, 0, "soon")
     with pytest.raises(UnknownNameError, match="least_slack"):
         policy("least_slak")
+
+
+def test_who_is_due_behind_one_that_stepped_in_waits_at_the_arbiter() -> None:
+    """It begins before the long run that gave way to both; behind a run in one go it waits for a decision."""
+    long, short = Network("long", 1, 1, {(0, 0, 0): 100 * MS}), Network("short", 1, 1, {(0, 0, 0): 5 * MS})
+    long.border_ns[0] = 20 * MS
+    for first, begins in ((long, True), (short, False)):
+        scheduler = Scheduler(policy("earliest_deadline"), [1])
+        scheduler.submit(first, 0, deadline_ns=1000 * MS)
+        scheduler.decide(0)
+        earlier = scheduler.submit(Network("a", 1, 1, {(0, 0, 0): 5 * MS}), MS, deadline_ns=50 * MS)
+        later = scheduler.submit(Network("b", 1, 1, {(0, 0, 0): 5 * MS}), MS, deadline_ns=60 * MS)
+        started, _ = scheduler.decide(MS)
+        assert [one.request for one in started] == ([earlier, later] if begins else [])
+        if begins:
+            assert [one.end_ns for one in started] == [16 * MS, 21 * MS]
