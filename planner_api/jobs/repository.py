@@ -11,7 +11,6 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Dialect,
     Interval,
     and_,
     bindparam,
@@ -88,18 +87,14 @@ class Lease:
     asked_by: str | None = None
 
 
-def _clock(dialect: Dialect, delta_s: float = 0.0) -> ColumnElement[datetime]:
+def _now(session: AsyncSession, delta_s: float = 0.0) -> ColumnElement[datetime]:
     """The database's own clock, shifted: workers on many machines must not compare leases by their own clocks.
 
     SQLite is one machine, so there the process's clock is the database's.
     """
-    if dialect.name == "sqlite":
+    if session.get_bind().dialect.name == "sqlite":
         return literal(datetime.now(UTC) + timedelta(seconds=delta_s), UtcDateTime())
     return func.clock_timestamp(type_=UtcDateTime()) + literal(timedelta(seconds=delta_s), Interval())
-
-
-def _now(session: AsyncSession, delta_s: float = 0.0) -> ColumnElement[datetime]:
-    return _clock(session.get_bind().dialect, delta_s)
 
 
 _WAITS = JobRow.lease_owner.is_(None)
