@@ -54,6 +54,29 @@ def test_a_rolled_back_request_queues_nothing(database_url: str) -> None:
     on(database_url, scenario)
 
 
+def test_jobs_put_together_are_each_their_own(database_url: str) -> None:
+    """Of 1 500 in one call each has an id, the same when it is put again, and is what was asked for."""
+
+    async def scenario(setup: Setup) -> None:
+        async with setup.database.write() as session:
+            (first,) = (await put(session, Wanted(KIND, "first"))).values()
+            wanted = [
+                Wanted(KIND, str(i), i % 7, float(i), first if i % 3 else None, bool(i % 2), "me" if i % 5 else None)
+                for i in range(1500)
+            ]
+            ids = await put(session, *wanted)
+            assert await put(session, *wanted) == ids
+        assert len(set(ids.values())) == 1500
+        for i in (700, 701):
+            row = await setup.row(str(i))
+            assert row is not None
+            shifts = [round((moment - row.queued_at).total_seconds()) for moment in (row.rank, row.not_before)]
+            found = [row.id, row.priority, *shifts, row.after, row.asked_by]
+            assert found == [ids[KIND, str(i)], i % 7, -(i % 7), i, first if i % 3 else None, "me" if i % 5 else None]
+
+    on(database_url, scenario)
+
+
 def test_many_requests_at_once_queue_one_job(database_url: str) -> None:
     """Fifty racing requests for one key lead to a single lease."""
 
