@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
+from unittest.mock import patch
 
 from fastapi.testclient import TestClient
 from sqlalchemy import select
@@ -50,6 +51,8 @@ SOC, FREQUENCY = "soc-1", "max"
 QUICK = (FOLD, OUTDATED, FIRST)
 """What somebody waits for; better plans are made when a test says so."""
 EVERY = (*QUICK, BETTER)
+PATIENT = {"first_wait_s": 60.0, "lease_s": 60.0}
+"""No answer of a test hangs on how fast the machine is: who is waited for comes, and nobody vanishes."""
 JSON = {"content-type": "application/json"}
 PROCESSORS = tuple(
     Processor(
@@ -124,11 +127,20 @@ def serving(database_url: str, *, works: Sequence[str] = QUICK, **settings: Any)
 
     ``works``: the kinds of jobs that it does. Nothing is folded in the background unless asked for.
     """
-    values = {"database_url": database_url, "fold_interval_s": 3600.0, "worker_in_process": False, **settings}
+    values = {
+        "database_url": database_url,
+        "fold_interval_s": 3600.0,
+        "worker_in_process": False,
+        **PATIENT,
+        **settings,
+    }
     chosen = Settings(**values)
     app = (embedded if chosen.embedded else fleets).create_app(chosen)
     forget_all()
-    with TestClient(app, raise_server_exceptions=False) as client:
+    with (
+        patch("planner_api.profiles.service.FOLD_WAIT_S", PATIENT["first_wait_s"]),
+        TestClient(app, raise_server_exceptions=False) as client,
+    ):
         api = Api(app, client)
         with api.working(works) if works and not app.planner.settings.embedded else nullcontext():
             yield api
