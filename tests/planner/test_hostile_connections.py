@@ -140,6 +140,18 @@ def test_connections_are_counted_by_network(drawn: str, other: str) -> None:
     assert not held._open
 
 
+def test_strangers_write_no_log_full(sqlite_url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Malformed requests, and wishes for another protocol, are answered and leave no line."""
+    upgrade = raw("GET", "/healthz", connection="Upgrade", upgrade="websocket", sec_websocket_version="13")
+    with serving(sqlite_url, works=()) as api, listening(api, build_config(api.app, "127.0.0.1", 0)) as port:
+        capfd.readouterr()
+        for sent, status in ((upgrade, b" 200 "), (b"\x16\x03\x01 nothing\r\n\r\n", b" 400 ")):
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+                connection.sendall(sent)
+                assert status in connection.recv(16)
+        assert "WARNING" not in capfd.readouterr().err
+
+
 def test_open_files_are_raised(sqlite_url: str) -> None:
     """A server asks for as many open files as it may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
