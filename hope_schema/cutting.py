@@ -281,4 +281,6 @@ class _Pieces:
                 stop = min(stop, own.start)
             reads.append(self.within(tensor, holder, Region(wanted.axis, at, stop)))
             at = stop
+        if len(reads) == 1 and name != tensor:  # a part of a chain is the whole by itself
+            return reads[0]
         return self.add(Piece("join", tensor, tuple(reads), (name,), wanted))

@@ -90,6 +90,15 @@ def test_chains_are_the_whole_bit_for_bit(data: st.DataObject) -> None:
         assert not any(op.type == "Concat" for op in cut_graph(whole.graph, cuts).ops[:-1])
 
 
+def test_a_part_that_is_the_whole_is_read_as_it_is() -> None:
+    """The second part of a deep chain needs all that is before it: nothing is put together of one part."""
+    whole = read_model(_chain(16, 96, [(1, 2, 0, 2), (4, 2, 2, 2), (4, 1, 2, 2), (4, 1, 2, 1)]))
+    ops = [op.id for op in merge(whole.graph)]
+    cuts = [Cut(op=op, axis=2, at=(at,), chained=op != ops[0]) for op, at in zip(ops, (10, 5, 4, 4, 4), strict=True)]
+    assert [op.outputs for op in cut_graph(whole.graph, cuts).ops if op.type == "Concat"] == [("y",)]
+    assert _difference(whole, *cuts) == 0.0
+
+
 def test_models_of_old_opsets_are_cut() -> None:
     """Before opset 10 a slice has its bounds as attributes: halves with halos are the whole all the same."""
     proto = _chain(4, 12, [(3, 1, 1, 1), (3, 1, 1, 1)])

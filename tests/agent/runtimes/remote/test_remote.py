@@ -168,7 +168,7 @@ def test_who_is_freed_late_takes_no_tensor_of_another_one(both: Device, host: Re
     """Names of tensors come from their buffers: one that was given anew keeps its tensor when its first user ends."""
     model = read_model(branching_model(channels=5))
     supers = merge(model.graph)
-    where = {k: "ort@0" if {"right", "right_s"} & set(one.outputs) else "edge1:ort@0" for k, one in enumerate(supers)}
+    where = {k: "ort@0" if {"stem_r", "right_s"} & set(one.outputs) else "edge1:ort@0" for k, one in enumerate(supers)}
     plan = plan_of(model, supers, range(len(supers)), where, list(both.processors))
     with Executor(build_program(plan, model, both.processors), both) as executor:
         far = [one for one in executor.executables if isinstance(one, RemoteExecutable)]
