@@ -244,7 +244,7 @@ CHECKS = [
 
 @schema.parametrize()
 @settings(
-    max_examples=300 if CAMPAIGN else 4,
+    max_examples=300 if CAMPAIGN else 2,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),

@@ -1,4 +1,4 @@
-"""What the planner refuses over HTTP, on both databases, and in which words."""
+"""What the planner refuses over HTTP, on both databases where one is asked, and in which words."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from tests import CAMPAIGN
 from tests.planner.samples import (
     FREQUENCY,
     JSON,
@@ -25,7 +26,7 @@ from tests.planner.samples import (
 GRAPH = chain()
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"] if CAMPAIGN else ["postgresql"])
 def idle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """One application for all tests that only send what is refused: it has nothing to forget between them."""
     if request.param == "sqlite":

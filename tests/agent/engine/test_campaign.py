@@ -35,7 +35,7 @@ from tests.agent.engine.simulated import SimulatedProcessor
 from tests.agent.runtimes.blocks import blocked, plain
 from tests.agent.runtimes.networks import run_once
 
-PLANS, BLOCK = (10_000, 250) if CAMPAIGN else (24, 12)
+PLANS, BLOCK = (10_000, 250) if CAMPAIGN else (12, 6)
 REAL_EVERY = 50 if CAMPAIGN else 12
 """One plan in so many is of a real network."""
 REAL = ("squeezenet", "inception_v1", "shufflenet", "lstm", "inception_v2", "nasnet_mobile", "densenet121")

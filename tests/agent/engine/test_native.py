@@ -31,7 +31,7 @@ from tests.agent.engine.generate import dealt_plan, random_inputs, random_model
 from tests.agent.engine.scene import flight_of
 from tests.agent.runtimes.networks import RUNTIMES
 
-SESSIONS, LOOK = (1000, 10) if CAMPAIGN else (8, 2)
+SESSIONS, LOOK = (1000, 10) if CAMPAIGN else (5, 2)
 LEAK_BYTES = 16 * 2**20
 FORKS = 20 if CAMPAIGN else 3
 

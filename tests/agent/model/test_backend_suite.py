@@ -33,7 +33,7 @@ from tests.agent.onnx_cases import FLAG, Case, cases, over_constants
 
 PARTS: Final = 4
 """The suite is run in so many parts."""
-EVERY: Final = 1 if CAMPAIGN else 4
+EVERY: Final = 1 if CAMPAIGN else 6
 """Tests of one operator in so many are run,"""
 OTHERWISE: Final = 1 if CAMPAIGN else 6
 """and one in so many of these in other ways than as they are."""
