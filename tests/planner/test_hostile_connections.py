@@ -8,6 +8,7 @@ import resource
 import socket
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import structlog
@@ -20,6 +21,7 @@ from planner_api.locks import Turns
 from planner_api.web import protocol
 from planner_api.web.body import SMALL_BYTES
 from planner_api.web.connections import NETWORK, Connections
+from planner_api.web.stored import StoredReply
 from tests.planner.samples import Api, admin_token, bearer, chain, enrolled, eventually, serving
 from tests.planner.wire import listening, raw
 
@@ -46,40 +48,81 @@ def served(shared_url: str) -> Iterator[tuple[Api, int, str]]:
             yield api, port, f"/models/{graph.model_hash}"
 
 
-def test_answers_that_nobody_reads_take_little_and_end(
-    served: tuple[Api, int, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of any number of large answers a device holds pieces alone, of few at once, and not for long."""
-    api, port, path = served
-    token = enrolled(api, "idle")["authorization"]
-    written: list[int] = []
-
-    async def pending() -> list[int]:
-        found = [each for each in asyncio.all_tasks() if "RequestResponseCycle.run_asgi" in repr(each)]
-        sizes = [each.transport.get_write_buffer_size() for each in list(connections)]
-        written[:] = [len(found)]
-        return sizes
-
-    connections: set[protocol.BoundedProtocol] = set()
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> set[protocol.BoundedProtocol]:
+    """The connections that a server has, or had."""
+    found: set[protocol.BoundedProtocol] = set()
     made = protocol.BoundedProtocol.connection_made
 
     def note(self: protocol.BoundedProtocol, transport: asyncio.BaseTransport) -> None:
         made(self, transport)
-        connections.add(self)
+        found.add(self)
 
     monkeypatch.setattr(protocol.BoundedProtocol, "connection_made", note)
+    return found
+
+
+def unread(stack: contextlib.ExitStack, port: int, path: str, **headers: str) -> None:
+    """Ask for something on a connection that is not read from."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    stack.enter_context(connection).connect(("127.0.0.1", port))
+    connection.sendall(raw("GET", path, **headers))
+
+
+def test_answers_that_nobody_reads_take_little_and_end(
+    served: tuple[Api, int, str], connections: set[protocol.BoundedProtocol], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any number of large answers a device holds pieces alone, of few at once, and not for long."""
+    api, port, path = served
+    token = enrolled(api, "idle")["authorization"]
+    under_way: list[int] = [0]
+    """How many answers were, each time that one began."""
+    pieces: list[int] = []
+    answer = StoredReply.__call__
+
+    async def noted(self: StoredReply, scope: Any, receive: Any, send: Any) -> None:
+        async def sent(message: Any) -> None:
+            pieces.append(len(message.get("body", b"")))
+            await send(message)
+
+        now.add(self)
+        under_way.append(len(now))
+        try:
+            await answer(self, scope, receive, sent)
+        finally:
+            now.remove(self)
+
+    now: set[StoredReply] = set()
+    monkeypatch.setattr(StoredReply, "__call__", noted)
     monkeypatch.setattr(protocol, "READ_S", 1.0)
     with contextlib.ExitStack() as stack:
         for _ in range(30):
-            connection = socket.socket()
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            stack.enter_context(connection).connect(("127.0.0.1", port))
-            connection.sendall(raw("GET", path, authorization=token))
-        assert eventually(lambda: sum(size > 0 for size in api.await_(pending)) >= AT_ONCE // 2)
-        sizes = api.await_(pending)
-        assert max(sizes) <= 256 * 1024
-        assert sum(size > 0 for size in sizes) <= AT_ONCE
-        assert eventually(lambda: all(each.transport.is_closing() for each in connections if each.cycle))
+            unread(stack, port, path, authorization=token)
+        assert eventually(lambda: len(under_way) > 30 and all(each.transport.is_closing() for each in connections))
+    assert len(connections) == 30
+    assert max(under_way) <= AT_ONCE
+    assert max(pieces) <= 256 * 1024
+
+
+def test_an_answer_goes_out_in_pieces(served: tuple[Api, int, str], connections: set[protocol.BoundedProtocol]) -> None:
+    """However large an answer is, a connection that nobody reads from holds a piece of it."""
+
+    async def large(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(16 * 2**20)})
+
+    api, _, _ = served
+    config = build_config(api.app, "127.0.0.1", 0)
+    config.app = large
+    with listening(api, config) as port, contextlib.ExitStack() as stack:
+        unread(stack, port, "/")
+
+        async def held() -> int:
+            return sum(each.transport.get_write_buffer_size() for each in connections)
+
+        assert eventually(lambda: api.await_(held) > 0)
+        assert api.await_(held) <= 256 * 1024
 
 
 def test_a_large_answer_is_the_same_in_each_coding(served: tuple[Api, int, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import platform
 import secrets
 import subprocess
 import sys
@@ -73,6 +74,29 @@ def test_a_flood_of_refusals_is_one_line(sqlite_url: str, monkeypatch: pytest.Mo
         lines = [(line["status"], line.get("times")) for line in said if line["event"] == "request"]
         assert lines == [(401, None), (429, 1), (429, 19)]
         assert {line["client"] for line in said if line["event"] == "request"} == {"testclient"}
+
+
+FREED = """
+import asyncio, re
+from pathlib import Path
+from planner_api.service import give_back
+def held():
+    return 1024 * int(re.search(r"VmRSS:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
+pieces = [bytes(4096) for _ in range(16_384)]
+last = bytes(4096)
+del pieces
+before = held()
+asyncio.run(give_back())
+print(before - held())
+"""
+"""Free 64 MiB below something that stays, and print how much less is held after it was given back."""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries give back by themselves")
+def test_free_memory_is_given_back() -> None:
+    """What many small pieces were freed of goes back to the system, although something behind them stays."""
+    done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 48 * 2**20
 
 
 PROGRAM = """

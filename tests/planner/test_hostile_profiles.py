@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import timedelta
 from typing import Any
 
 import hypothesis
@@ -155,6 +156,25 @@ def test_devices_of_a_claim_hoard_no_longer_in_turn_than_one(api: Api) -> None:
         api.await_(run_out)
     assert api.missing(GRAPH, "honest", honest, max_items=1000).latencies
     assert lease_s(api, "honest") > 540
+
+
+@pytest.mark.planner(tokens_required=True)
+def test_what_was_asked_before_a_clock_went_back_keeps_nothing_from_others(api: Api) -> None:
+    """An assignment that ends later than any can that is given now does not count until the clock catches up."""
+    first, second = enrolled(api, "first"), enrolled(api, "second")
+    assert api.post("/models", GRAPH, **first).status_code == 201
+    assert api.missing(GRAPH, "first", first, max_items=1000).latencies
+    assert not api.missing(GRAPH, "second", second, max_items=1000).latencies
+
+    async def set_back() -> None:
+        async with api.app.planner.database.write() as session:
+            ahead = api.app.planner.profiles._assigned()[1] + timedelta(days=1)
+            await session.execute(
+                update(AssignmentRow).where(AssignmentRow.device_id == "first").values(expires_at=ahead)
+            )
+
+    api.await_(set_back)
+    assert api.missing(GRAPH, "second", second, max_items=1000).latencies
 
 
 HASHES = st.lists(st.integers(0, 6), max_size=8)
