@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,9 @@ def copied(
                 filled[kind] = path.with_name("filled.sqlite")
                 shutil.copy(request.getfixturevalue("sqlite_template"), filled[kind])
                 fill(f"sqlite:///{filled[kind]}")
-            shutil.copy(filled[kind], path)
+            # Not as a file: what was written last may stand in the log beside it.
+            with closing(sqlite3.connect(filled[kind])) as source, closing(sqlite3.connect(path)) as target:
+                source.backup(target)
             return f"sqlite:///{path}"
         if kind not in filled:
             fill(created(request.getfixturevalue("postgres_template")))

@@ -77,14 +77,19 @@ def staged(names: list[str], release: Release, share: float) -> list[str]:
 
 def test_who_was_not_given_it_pushes_nothing(api: Api) -> None:
     """Reports of devices outside the stage, of another SoC, and of ones that came later move a release nowhere."""
-    plan_id, release = api.plan(GRAPH).plan_id, begin(api)
+    plan_id, foreign = api.plan(GRAPH).plan_id, [f"foreign-{number}" for number in range(20)]
+    for device in foreign:
+        report(api, device, plan_id, 2, us=100.0, soc="soc-2")
+    release = begin(api)
     inside = set(staged(HONEST + SYBILS, release, 0.5))
     for device in [name for name in HONEST + SYBILS if name not in inside]:
         report(api, device, plan_id, 3, us=100.0)
     for number in range(20):
         report(api, f"new-{number}", plan_id, 3, us=100.0)
-    for device in list(inside)[:3]:
+    for device in list(inside)[:3] + foreign:
         report(api, device, plan_id, 3, us=100.0, soc="soc-2")
+    for device in foreign:  # of this SoC now, and not when it began
+        report(api, device, plan_id, 3, us=100.0)
     found = look(api, release)
     assert (found.state, found.share, found.reported) == ("running", 0.5, 0)
 
@@ -138,6 +143,18 @@ def test_a_claim_decides_nothing_by_itself(worse: int, better: int, claim_worse:
     claim = _part(ReleaseClaimRow, claim_id=1, **of_claim)
     assume(claim_worse != claim_better)
     assert judge([together], [claim]).evidence == judge([others]).evidence
+
+
+@given(st.integers(0, 60), st.integers(0, 60), st.integers(1, 200), st.integers(1, 200))
+def test_no_two_claims_decide_for_and_against(worse: int, better: int, against: int, in_favour: int) -> None:
+    """Of several claims both are left out: the one that speaks most against a release, and the one most for it."""
+    others = _part(ReleasePartRow, reported=worse + better, slower=worse, faster=better)
+    every = {"reported": worse + better + against + in_favour, "slower": worse + against, "faster": better + in_favour}
+    claims = [
+        _part(ReleaseClaimRow, claim_id=1, reported=against, slower=against, faster=0),
+        _part(ReleaseClaimRow, claim_id=2, reported=in_favour, slower=0, faster=in_favour),
+    ]
+    assert judge([_part(ReleasePartRow, **every)], claims).evidence == judge([others]).evidence
 
 
 def _part(kind: Any, **values: Any) -> Any:
