@@ -257,7 +257,7 @@ def looks(agent: Agent, name: str, source: bytes | str) -> tuple[Measure, list[s
 
             def looked_at() -> float:
                 began = time.perf_counter()
-                prepared.takes(inputs)
+                prepared.taking(inputs)
                 executor.run(inputs)
                 return time.perf_counter() - began
 
