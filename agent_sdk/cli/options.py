@@ -27,7 +27,6 @@ from agent_sdk.runtimes.torch.choice import MIXED, PRECISIONS
 from agent_sdk.session import Session
 from hope_schema.plan import Method
 
-METHOD: Final = click.Choice(get_args(Method))
 PRECISION: Final = click.Choice((*PRECISIONS, MIXED))
 SEED: Final = click.IntRange(0, 2**32 - 1)
 

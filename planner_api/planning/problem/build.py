@@ -13,7 +13,7 @@ from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, TensorTyp
 from hope_schema.hosts import on_host
 from planner_api.planning.problem import FloatArray, IntArray, Job, Machine, Objective, PlanningError, Problem, called
 from planner_api.planning.problem.feasible import prune
-from planner_api.planning.problem.known import Known, Way, known_of
+from planner_api.planning.problem.known import KnownKind, Way, known_kinds
 from planner_api.planning.problem.machine import routes
 from planner_api.planning.problem.parts import cutter_of
 from planner_api.planning.problem.transfers import TransferTable
@@ -70,7 +70,7 @@ def build_problem(
     for op, (job, super_op) in enumerate(supers):
         for name in super_op.outputs:
             producer[index[job, name]] = op
-    known = known_of(profile)
+    known = known_kinds(profile)
     table = TransferTable(profile.transfers, profile.channels)
     types = [networks[job].tensor[name].type for job, name in names]
     machine, labels = _machine(profile, candidates, table, types)
@@ -171,7 +171,7 @@ def _hops(table: TransferTable, types: Sequence[TensorType], labels: Sequence[st
 
 
 def _latencies(
-    supers: list[SuperOp], candidates: list[Processor], known: Mapping[str, Known], filled: list[str]
+    supers: list[SuperOp], candidates: list[Processor], known: Mapping[str, KnownKind], filled: list[str]
 ) -> tuple[FloatArray, FloatArray | None, np.ndarray, FloatArray | None]:
     """Latency (measured, ``inf`` where unsupported, else predicted or scaled), share, mode and spread, each (n, P)."""
     scaled: dict[tuple[str, str], list[str]] = defaultdict(list)

@@ -19,7 +19,7 @@ class Way:
     spread: float = 0.0
 
 
-class Known:
+class KnownKind:
     """What a profile knows of one kind of processor.
 
     Attributes:
@@ -56,11 +56,11 @@ class Known:
         return {signature: way.us for signature, way in self.rows.items()}
 
 
-def known_of(profile: Profile) -> Mapping[str, Known]:
+def known_kinds(profile: Profile) -> Mapping[str, KnownKind]:
     """What a profile knows, by kind."""
     rows, guesses, parts = profile.latencies, profile.predicted, profile.parts
     shares = rows.share or (1.0,) * len(rows.us)
-    known: dict[str, Known] = defaultdict(Known)
+    known: dict[str, KnownKind] = defaultdict(KnownKind)
     for signature, kind, us, share in zip(rows.signature, rows.kind, rows.us, shares, strict=True):
         known[kind].rows[signature] = Way(us, share)
     for signature, kind, us, spread_us in zip(

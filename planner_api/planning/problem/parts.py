@@ -22,7 +22,7 @@ from hope_schema.cutting import CutError, Node, Region
 from hope_schema.graph import BYTES_PER_ELEMENT
 from planner_api.planning.problem.arrays import FloatArray
 from planner_api.planning.problem.choices import TENTHS, Cutter, Shape, border
-from planner_api.planning.problem.known import Known
+from planner_api.planning.problem.known import KnownKind
 from planner_api.planning.problem.machine import Machine
 from planner_api.planning.problem.problem import called
 from planner_api.planning.problem.transfers import TransferTable
@@ -40,7 +40,7 @@ def cutter_of(
     graphs: Sequence[ModelGraph],
     ops: Sequence[tuple[int, SuperOp]],
     latency_us: FloatArray,
-    known: Sequence[Known],
+    known: Sequence[KnownKind],
     signatures: Collection[str],
     table: TransferTable,
     machine: Machine,
