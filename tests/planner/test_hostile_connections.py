@@ -8,6 +8,7 @@ import resource
 import socket
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import structlog
 from sqlalchemy import event
 
 from hope_schema import ModelGraph, Op, Tensor
+from planner_api import locks
 from planner_api.cli.serve import build_config
 from planner_api.devices.guard import AT_ONCE
 from planner_api.locks import Turns
@@ -225,7 +227,9 @@ def test_who_drips_holds_nobodys_slot(served: tuple[Api, int, str]) -> None:
 def test_who_took_least_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of owners that wait, one that took nothing lately goes before any that keep the slot busy."""
     now = [0.0]
-    monkeypatch.setattr("planner_api.locks.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        locks, "time", SimpleNamespace(monotonic=lambda: now[0])
+    )  # event loops of other tests read time
 
     async def main() -> list[str]:
         turns, order = Turns("things", slots=1, each=1, waiting=100, refused=Counter()), list[str]()
