@@ -20,7 +20,7 @@ from agent_sdk import Agent
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.journey.planning import THOROUGH_S
 from agent_sdk.model import Model, read_model
-from benchmarks.results import Found, Table, verdict
+from benchmarks.results import Found, Table, TableRow, verdict
 from hope_schema import ModelGraph, Plan, Profile, merge
 from hope_schema.cutgraph import cut_graph
 from planner_api.embedded import create_app
@@ -113,7 +113,7 @@ def device_time() -> Found:
         verdict(f"{UNSEEN}, unseen: device time to the first plan, s", found[0].device_s, 0.0),
         verdict(f"{UNSEEN}, unseen: device time to a plan within 5 % of the final, s", near, MOST_S),
     ]
-    rows: list[list[str | float | None]] = [
+    rows: list[TableRow] = [
         [stage.device_s, len(used(stage.plan)), stage.plan.makespan_us / 1e3, one / 1e3, one / us[-1]]
         for stage, one in zip(found, us, strict=True)
     ]

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,7 @@ from agent_sdk import Agent
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.model.feeds import draw
 from benchmarks import cli
-from benchmarks.results import Measure, Table, report, verdict
+from benchmarks.results import Measure, Table, TableRow, report, verdict
 
 MUST: Final = 1.05
 ASLEEP_S: Final = 0.06
@@ -68,7 +69,7 @@ def in_turns(calls: Mapping[str, Callable[[], object]], before: Callable[[], obj
     return {name: statistics.median(times) for name, times in took.items()}
 
 
-def network(agent: Agent, name: str, rounds: int, processes: int) -> tuple[list[Measure], list[str | float | None]]:
+def network(agent: Agent, name: str, rounds: int, processes: int) -> tuple[list[Measure], TableRow]:
     """One network: what must hold, and the row of all its times."""
     with agent.load(name, background=False) as session:
         prepared = session.latest
@@ -78,7 +79,7 @@ def network(agent: Agent, name: str, rounds: int, processes: int) -> tuple[list[
         counts = [0, *(threads for threads in (1, 2, 4, 8, 16) if threads < cores)]
         sessions = {f"plain, {threads or 'default'} threads": plain(content, threads) for threads in counts}
         calls: dict[str, Callable[[], object]] = {
-            label: lambda own=own: own.run(None, inputs) for label, own in sessions.items()
+            label: partial(own.run, None, inputs) for label, own in sessions.items()
         }
         executor = prepared.serving.contenders.get(PLAN)
         if executor is not None:

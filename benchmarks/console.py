@@ -21,7 +21,7 @@ import httpx
 from sqlalchemy import Connection, insert, text
 
 from benchmarks import cli
-from benchmarks.results import Found, Measure, Table, report, verdict
+from benchmarks.results import Found, Measure, Table, TableRow, report, verdict
 from benchmarks.service.stage import databases
 from planner_api.app import create_app
 from planner_api.db.engine import sync_engine
@@ -125,7 +125,7 @@ async def _look(url: str, token: str, devices: int) -> Found:
         await app.planner.stop()
     p95 = statistics.quantiles(times, n=20)[-1]
     fleet = f"console's first view, {devices} devices"
-    rows = [
+    rows: list[TableRow] = [
         ["first view, warm, median", statistics.median(times)],
         ["first view, warm, p95", p95],
         ["first view, nothing counted yet", first_ms],

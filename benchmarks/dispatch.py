@@ -30,7 +30,8 @@ from onnx import TensorProto, helper
 from agent_sdk import native
 from agent_sdk.engine import Device, Executor, Program, Work, build_program
 from agent_sdk.engine.arbiter import Arbiter
-from agent_sdk.engine.lanes import Instruction, NativeLoop
+from agent_sdk.engine.code import Instruction
+from agent_sdk.engine.lanes import NativeLoop
 from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.engine.trace import Trace
 from agent_sdk.engine.turn import Turn
@@ -101,7 +102,8 @@ class NothingBound(BoundCall):
 
     def __init__(self, work: str, amount: int) -> None:
         self._function = getattr(LIBC, work)
-        self._times, self._arguments = 1, (amount,)
+        self._times = 1
+        self._arguments: tuple[int, ...] = (amount,)
         if work == "memchr":
             self._times, self._arguments = amount, (BLOCK.ctypes.data, 1, BLOCK.nbytes)
             self._function.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Protocol
 
 from benchmarks.profiles import CPU, GPU, PAPERS_CPU, PhoneProfile, at_frequency, on_two_clusters, phone_problem
-from benchmarks.results import Table
+from benchmarks.results import Table, TableRow
 from planner_api.planning import Problem
 from planner_api.planning.construct.single import singles
 
@@ -38,7 +38,7 @@ FIGURE_5 = {
     ("ilp", "dmdar"): {"min": (10.8, 17.2), "medium": (9.3, 20.4), "max": (10.3, 17.0)},
 }
 """Mean and most percent, by frequency."""
-FIGURE_6 = {
+FIGURE_6: Mapping[tuple[str, str], Mapping[str, tuple[float | None, float]]] = {
     ("ilp", "mulayer"): {"huawei_p40": (25.8, 40.6), "redmi": (8.0, 28.0)},
     ("greedy", "mulayer"): {"huawei_p40": (None, 32.9), "redmi": (None, 25.4)},
 }
@@ -82,20 +82,20 @@ def below(rows: Rows, one: str, other: str) -> float:
 
 
 def _over_gpu(rows: Mapping[tuple[str, str], Rows], of: Mapping[str, PhoneProfile]) -> Table:
-    lines = []
+    lines: list[TableRow] = []
     for (stem, cpu), row in rows.items():
         alone = singles(phone_problem(of[stem], cpu))
         gpu_us = alone[GPU].makespan_us
         over = [alone[CPU].makespan_us / gpu_us, *(row[name].makespan_us / gpu_us for name in COLUMNS)]
-        lines.append((stem, cpu, round(gpu_us / 1e3, 1), *over))
+        lines.append([stem, cpu, round(gpu_us / 1e3, 1), *over])
     columns = ("profile", "cores", "GPU, ms", *(TITLES.get(name, "ours") for name in ("cpu", *COLUMNS)))
     return Table("Figure 4, latency over that of the GPU alone", columns, lines)
 
 
 def _figure_4(papers: Mapping[str, Rows], of: Mapping[str, PhoneProfile]) -> Table:
-    lines = []
+    lines: list[TableRow] = []
     for one, other in [*FIGURE_4, *(("auto", other) for other in ("ilp", "mosaic", "dmdar"))]:
-        line = [_versus(one, other)]
+        line: TableRow = [_versus(one, other)]
         for network, paper in zip(NETWORKS, FIGURE_4.get((one, other), (None,) * len(NETWORKS)), strict=True):
             found = [below(row, one, other) for stem, row in papers.items() if of[stem].model == network]
             line.append(_beside(fmean(found) if found else None, paper))
@@ -105,7 +105,7 @@ def _figure_4(papers: Mapping[str, Rows], of: Mapping[str, PhoneProfile]) -> Tab
 
 
 def _figure_5(profiles: Sequence[PhoneProfile], papers: Mapping[str, Rows], measure: Measure) -> Table:
-    lines = []
+    lines: list[TableRow] = []
     for label, megahertz in MEGAHERTZ.items():
         found: list[Rows] = []
         for profile in profiles:
@@ -120,7 +120,7 @@ def _figure_5(profiles: Sequence[PhoneProfile], papers: Mapping[str, Rows], meas
 
 
 def _figure_6(papers: Mapping[str, Rows], of: Mapping[str, PhoneProfile]) -> Table:
-    lines = []
+    lines: list[TableRow] = []
     for phone in PAPERS_CPU:
         found = [row for stem, row in papers.items() if of[stem].phone == phone]
         pairs = {pair: FIGURE_6[pair].get(phone) for pair in FIGURE_6} | {("auto", "mulayer"): None}
@@ -129,30 +129,30 @@ def _figure_6(papers: Mapping[str, Rows], of: Mapping[str, PhoneProfile]) -> Tab
 
 
 def _figure_7(profiles: Sequence[PhoneProfile], measure: Measure) -> Table:
-    lines = []
+    lines: list[TableRow] = []
     for profile in profiles:
         if not {BIG, LITTLE} <= set(profile.keys):
-            lines.append((profile.model, "was not measured on both clusters", None))
+            lines.append([profile.model, "was not measured on both clusters", None])
             continue
         problem = on_two_clusters(profile, BIG, LITTLE)
         rows = {name: measure(problem, profile, "big+LITTLE", name) for name in ("dmdar", "greedy", "ilp", "auto")}
         for one, other in (("ilp", "dmdar"), ("greedy", "dmdar"), ("auto", "dmdar")):
             known = dict(zip(NETWORKS, FIGURE_7.get((one, other), ()), strict=False))
             percent = _beside(below(rows, one, other), known.get(profile.model))
-            lines.append((profile.model, _versus(one, other), percent))
+            lines.append([profile.model, _versus(one, other), percent])
     title = f"Figure 7, two big and four LITTLE cores of the {LOW_END}, percent below: found (paper)"
     return Table(title, ("network", "methods", "found (paper)"), lines)
 
 
 def _mean_and_most(
     label: str, rows: Sequence[Rows], pairs: Mapping[tuple[str, str], tuple[float | None, float] | None]
-) -> list[tuple[str, ...]]:
-    lines = []
+) -> list[TableRow]:
+    lines: list[TableRow] = []
     for (one, other), paper in pairs.items():
         found = [below(row, one, other) for row in rows]
         mean, most = paper or (None, None)
         if found:
-            lines.append((label, _versus(one, other), _beside(fmean(found), mean), _beside(max(found), most)))
+            lines.append([label, _versus(one, other), _beside(fmean(found), mean), _beside(max(found), most)])
     return lines
 
 

@@ -42,12 +42,14 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+import hope_zoo as zoo
 from agent_sdk.agent import Agent
 from agent_sdk.journey.planning import THOROUGH_S
 from agent_sdk.journey.verify import relative_error
-from agent_sdk.model import Model, located, pre_softmax_outputs
+from agent_sdk.model import Model, pre_softmax_outputs
 from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.base import Segment, whole_network
+from agent_sdk.runtimes.torch.driver import CudaGraphs
 from agent_sdk.runtimes.torch.executable import TorchCall, TorchExecutable
 from agent_sdk.runtimes.torch.kernel import Line, build
 from agent_sdk.runtimes.torch.precision import Precision
@@ -197,13 +199,14 @@ def network_rows(
             )
             for method in ("auto", *(one for one in methods if one != "auto"))  # the first one measures for all
         }
-        network = folded(located(name, 0))
+        network = folded(zoo.path(name))
         sessions: dict[str, Session] = {
             method: opened.enter_context(agent.load(network, background=False)) for method, agent in agents.items()
         }
         model = sessions["auto"].latest.model
         own = next(iter(agents["auto"].device.processors.values()))
         assert isinstance(own, TorchProcessor)
+        assert isinstance(own.driver, CudaGraphs)
         feeds = draw(model, 0)
         right = sessions["auto"].reference.inside(feeds, pre_softmax_outputs(model.graph))
         plans = {method: session.latest.plan_executor.program.plan for method, session in sessions.items()}

@@ -42,7 +42,9 @@ def second_start(model: str, cache: Path) -> dict[str, float]:
 def fresh(verb: str, model: str, cache: str) -> dict[str, float]:
     """Run one of the verbs above in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.main_job", "--child", verb, model, cache]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def main() -> int:

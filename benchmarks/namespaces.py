@@ -219,7 +219,7 @@ def on_device(names: Sequence[str], links: Sequence[str], runs: int, hosts: Path
     for name in names:
         model = read_model(name)
         for link in links:
-            plans = {method: planned(method, link, hosts, folder, model) for method in METHODS[1:]}
+            plans: dict[str, Plan] = {method: planned(method, link, hosts, folder, model) for method in METHODS[1:]}
             with reached(link, hosts, folder) as agent:
                 plans["auto"] = best(agent, model)
                 row = {"network": name, "link": link} | measured(agent, model, link, plans, runs)

@@ -29,7 +29,7 @@ from statistics import fmean
 from benchmarks import cli, figures
 from benchmarks.mulayer import mulayer_us
 from benchmarks.profiles import BadProfile, PhoneProfile, find, phone_problem
-from benchmarks.results import Measure, Table, judged, report
+from benchmarks.results import Measure, Table, TableRow, judged, report
 from planner_api.planning import Budget, PlanningError, Problem, UnknownMethod, check, optimise
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.construct.listing import listed
@@ -183,20 +183,19 @@ class Report:
     def plans(self) -> Table:
         """Every profile and CPU with every method's plan in milliseconds; ``*`` where HOPE:GS beat the ILP."""
         methods = list(dict.fromkeys(method for rows in self.rows.values() for method in rows))
-        lines: list[list[str | float | None]] = []
+        lines: list[TableRow] = []
         for (profile, cpu), rows in self.rows.items():
-            line: list[str | float | None] = [profile, cpu]
+            line: TableRow = [profile, cpu]
             reference = self.authors[profile, cpu].get(REFERENCE)
             line.append(reference and f"{reference / 1e3:.2f}")
             for method in methods:
                 row = rows.get(method)
-                line.append(row and f"{row.makespan_us / 1e3:.2f}{'*' * (method == 'ilp' and row.found_by != 'ilp')}")
-            auto = rows.get("auto")
-            line += [
-                auto and f"{auto.lower_bound_us / 1e3:.2f}",
-                auto and f"{auto.gap:.2%}",
-                auto and f"{auto.seconds:.3f}",
-            ]
+                beaten = row is not None and method == "ilp" and row.found_by != "ilp"
+                line.append(None if row is None else f"{row.makespan_us / 1e3:.2f}{'*' * beaten}")
+            if (auto := rows.get("auto")) is None:
+                line += [None] * 3
+            else:
+                line += [f"{auto.lower_bound_us / 1e3:.2f}", f"{auto.gap:.2%}", f"{auto.seconds:.3f}"]
             lines.append(line)
         columns = ["profile", "CPU", "authors' HOPE:LP", *methods, "bound", "gap of auto", "seconds of auto"]
         return Table("Plans in ms (`*`: the ILP ran out of time, HOPE:GS is better)", columns, lines)
@@ -204,16 +203,16 @@ class Report:
     def summary(self, budget: float = BUDGET_S) -> list[Measure]:
         """Print the paper's headline with ours beside it, then one line per figure that must hold."""
         print("\nHOPE:LP is faster by          mean      best   n  (the paper: mean, best)")
-        for name, mean, best in (("mosaic", "22.0 %", "36.2 %"), ("dmdar", "10.2 %", "22.0 %")):
-            lines = [("rebuilt", self.ratios("ilp", name))]
+        for name, mean, most in (("mosaic", "22.0 %", "36.2 %"), ("dmdar", "10.2 %", "22.0 %")):
+            compared = [("rebuilt", self.ratios("ilp", name))]
             pairs = [
                 plans[REFERENCE] / plans[name] for plans in self.authors.values() if {REFERENCE, name} <= set(plans)
             ]
-            lines.append(("authors' own plans", pairs))
-            for label, ratios in lines:
+            compared.append(("authors' own plans", pairs))
+            for label, ratios in compared:
                 if ratios:
                     gain, top = 1 - fmean(ratios), 1 - min(ratios)
-                    print(f"{name + ', ' + label:26} {gain:8.2%} {top:9.2%} {len(ratios):3}  ({mean}, {best})")
+                    print(f"{name + ', ' + label:26} {gain:8.2%} {top:9.2%} {len(ratios):3}  ({mean}, {most})")
         print()
         found = []
         verdict = partial(judged, budget=budget, least=BUDGET_S)
@@ -288,7 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.figures:
             options.methods += [method for method in figures.COLUMNS if method not in options.methods]
         found = run(profiles, options)
-        drawn = figures.draw(found.rows, profiles, lambda *what: measure(*what, options)) if options.figures else []
+        drawn = figures.draw(found.rows, profiles, partial(measure, options=options)) if options.figures else []
     except (BadProfile, PlanningError) as error:
         parser.error(str(error))
     report(options.json, found.summary(options.budget), [found.plans(), *drawn])

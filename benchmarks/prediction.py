@@ -28,7 +28,7 @@ import numpy as np
 
 from benchmarks import at_once, cli
 from benchmarks.profiles import BadProfile, PhoneProfile, find, op_type, phone_problem
-from benchmarks.results import Measure, Table, joined, report, verdict
+from benchmarks.results import Measure, Table, TableRow, joined, report, verdict
 from planner_api.planning import Budget, PlanningError, Problem, optimise, simulate
 from planner_api.prediction.asking import most_telling
 from planner_api.prediction.features import LANES, POOLS, Features
@@ -270,7 +270,7 @@ def judge(rows: Sequence[dict[str, Any]]) -> list[Measure]:
 def beside_all_others(networks: Sequence[Network], kind: int) -> dict[Features, float]:
     """What is predicted of every signature where nearly all others are known, those of its own network too."""
     rows = samples(networks, kind)
-    found = {}
+    found: dict[Features, float] = {}
     for fold in range(FOLDS):
         left_out = [row.op for row in rows[fold::FOLDS]]
         known = Predictor([row for index, row in enumerate(rows) if index % FOLDS != fold])
@@ -280,7 +280,7 @@ def beside_all_others(networks: Sequence[Network], kind: int) -> dict[Features, 
 
 def floor(networks: Sequence[Network]) -> Table:
     """What bounds predictions: how often figures of a signature agree, in a file and in two, and what others tell."""
-    lines: list[list[str | float | None]] = []
+    lines: list[TableRow] = []
     for phone in dict.fromkeys(network.profile.phone for network in networks):
         mine = [network for network in networks if network.profile.phone == phone]
         for kind, name in enumerate(KINDS):
@@ -311,7 +311,7 @@ def _only(figures: tuple[Figures, Figures], ops: Mapping[Features, float]) -> tu
 
 def by_count(rows: Sequence[dict[str, Any]]) -> Table:
     """What each number of measured signatures buys, over all networks."""
-    lines: list[list[str | float | None]] = []
+    lines: list[TableRow] = []
     for left_out in ("network", "phone"):
         for k in MEASURED:
             here = [row for row in rows if (row["left_out"], row["measured"]) == (left_out, k)]

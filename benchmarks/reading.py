@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
 
 import hope_zoo as zoo
-from agent_sdk.model import extract, read_model
+from agent_sdk.model import Model, extract, read_model
 from benchmarks import cli
-from hope_schema import ModelGraph, merge
+from hope_schema import ModelGraph, SuperOp, merge
+
+Fresh = TypeVar("Fresh")
 
 NETWORKS = ("inception_v1", "lstm", "nasnet_mobile", "nasnet_large")
 
@@ -27,6 +31,16 @@ def best_ms(work: Callable[[], object], repetitions: int) -> float:
     return 1e3 * min(times)
 
 
+def _on_next(fresh: Iterator[Fresh], work: Callable[[Fresh], object]) -> None:
+    """Work on one that nobody has worked on: properties are computed once per graph."""
+    work(next(fresh))
+
+
+def _cut_all(model: Model, supers: Sequence[SuperOp]) -> None:
+    for group in supers:
+        extract(model, [op.id for op in group.ops], group.inputs, group.outputs)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print one line per network."""
     parser = cli.parser("reading", __doc__)
@@ -37,27 +51,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{'network':16}" + "".join(f"{column:>12}" for column in columns) + "   (times in ms)")
     for name in options.networks:
         zoo.path(name)
-        read = best_ms(lambda name=name: read_model(name), 2)
+        read = best_ms(partial(read_model, name), 2)
         model = read_model(name)
         text = model.graph.model_dump_json()
 
         def fresh(text: str = text) -> ModelGraph:
             return ModelGraph.model_validate_json(text)
 
-        # Properties are computed once per graph, so each repetition gets a graph of its own.
         check = best_ms(fresh, options.repetitions)
         graphs = iter([fresh() for _ in range(2 * options.repetitions)])
-        hashing = best_ms(lambda graphs=graphs: next(graphs).model_hash, options.repetitions)
-        merging = best_ms(lambda graphs=graphs: merge(next(graphs)), options.repetitions)
+        hashing = best_ms(partial(_on_next, graphs, lambda graph: graph.model_hash), options.repetitions)
+        merging = best_ms(partial(_on_next, graphs, merge), options.repetitions)
         groups = iter([merge(fresh()) for _ in range(options.repetitions)])
-        signing = best_ms(lambda groups=groups: [group.signature for group in next(groups)], options.repetitions)
-        supers = merge(model.graph)
-        cutting = best_ms(
-            lambda model=model, supers=supers: [
-                extract(model, [op.id for op in group.ops], group.inputs, group.outputs) for group in supers
-            ],
-            2,
+        signing = best_ms(
+            partial(_on_next, groups, lambda group: [one.signature for one in group]), options.repetitions
         )
+        supers = merge(model.graph)
+        cutting = best_ms(partial(_cut_all, model, supers), 2)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         counts = (len(model.graph.ops), len(supers), len({group.signature for group in supers}))
         times = (read, check, hashing, merging, signing, cutting)

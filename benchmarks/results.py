@@ -26,9 +26,13 @@ class Measure:
     """None: not judged, for it was found with a smaller budget than the limit is for."""
 
 
+TableRow = list[str | float | None]
+"""A row of a table: numbers or text, ``None`` what was not found."""
+
+
 @dataclass(frozen=True)
 class Table:
-    """What stands beside the figures that must hold: cells are numbers or text, ``None`` what was not found."""
+    """What stands beside the figures that must hold."""
 
     title: str
     columns: Sequence[str]

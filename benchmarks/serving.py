@@ -44,7 +44,7 @@ from agent_sdk.runtimes.remote.line import Line, request
 from agent_sdk.runtimes.remote.processor import RemoteProcessor
 from agent_sdk.runtimes.remote.settings import HostSettings
 from benchmarks import cli
-from benchmarks.results import Measure, Table, report, verdict
+from benchmarks.results import Measure, Table, TableRow, report, verdict
 from benchmarks.session import sized_networks
 
 INFER: Final = 1.6
@@ -179,7 +179,7 @@ class Client:
         if as_bytes:
             fields["inference-header-content-length"] = len(head)
         path = f"/v2/models/{name}/infer"
-        self._parts = [request("POST", path, fields, len(head) + len(tail)) + head, tail]
+        self._parts: list[bytes | memoryview] = [request("POST", path, fields, len(head) + len(tail)) + head, tail]
         self._into = [memoryview(bytearray(outputs))] if as_bytes else []
         self._line = Line(("127.0.0.1", port), None, "the server", 10.0)
 
@@ -236,7 +236,8 @@ def served(folder: Path, rounds: int, seconds: float, mlserver: str | None) -> t
     network.write_bytes(source)
     shape = read_model(source).graph.tensor["x"].shape
     feed = np.zeros(shape, np.float32)
-    rows, ratios = [], []
+    rows: list[TableRow] = []
+    ratios: list[float] = []
     with ExitStack() as opened:
         port, _ = opened.enter_context(ours(folder / "served", "--models", str(network), "--processors", "ort@0"))
         agent = opened.enter_context(Agent(processors="ort@0", cache=folder / "own"))
@@ -269,7 +270,8 @@ def remote(folder: Path, rounds: int) -> tuple[list[Measure], Table]:
     model = read_model(pooled())
     feed = {"x": np.random.default_rng(0).random(PICTURE, np.float32)}
     size = feed["x"].nbytes
-    beyond, rows = [], []
+    beyond: list[float] = []
+    rows: list[TableRow] = []
     with (
         ours(folder / "edge", "--lend", "--processors", "ort@1") as (port, _),
         echo(size) as plain,
@@ -296,7 +298,8 @@ def killed(folder: Path, rounds: int) -> tuple[list[Measure], Table]:
     """A host that is killed in the middle of a run: when this machine has answered instead."""
     model = read_model("squeezenet")
     feed = draw(model, 0)
-    beyond, rows = [], []
+    beyond: list[float] = []
+    rows: list[TableRow] = []
     for turn in range(rounds):
         with (
             ours(folder / f"edge{turn}", "--lend", "--processors", "ort@1") as (port, process),
@@ -330,9 +333,9 @@ def main() -> None:
     measures: list[Measure] = []
     tables: Sequence[Table] = ()
     for part in (
-        lambda own: served(own, options.rounds, options.seconds, options.mlserver),
-        lambda own: remote(own, options.rounds),
-        lambda own: killed(own, min(options.rounds, 3)),
+        partial(served, rounds=options.rounds, seconds=options.seconds, mlserver=options.mlserver),
+        partial(remote, rounds=options.rounds),
+        partial(killed, rounds=min(options.rounds, 3)),
     ):
         with tempfile.TemporaryDirectory() as name:
             found, table = part(Path(name))

@@ -40,7 +40,7 @@ from agent_sdk.engine.flight import Flight
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.model.feeds import draw
 from benchmarks import behind, cli
-from benchmarks.results import ROOT, Measure, Table, report, verdict
+from benchmarks.results import ROOT, Measure, Table, TableRow, report, verdict
 
 ONLY: Final = ("starts", "run", "trust", "behind", "counts")
 COLD: Final = 1.5
@@ -124,9 +124,10 @@ def in_rows(calls: Mapping[str, Callable[[], float]]) -> dict[str, float]:
     return {name: statistics.median(own) for name, own in times.items()}
 
 
-def counts() -> tuple[list[Measure], list[list[str | float | None]]]:
+def counts() -> tuple[list[Measure], list[TableRow]]:
     """How many cases pass of all that were not skipped; and of each count the cases, the skipped and the seconds."""
-    measures, rows = [], []
+    measures: list[Measure] = []
+    rows: list[TableRow] = []
     for what, (file, names) in COUNTED.items():
         began = time.perf_counter()
         with tempfile.NamedTemporaryFile(suffix=".xml") as found:
@@ -186,7 +187,7 @@ def load(agent: Agent, path: Path, plan: Path | None = None) -> float:
     return took
 
 
-def starts(agent: Agent, name: str, rounds: int, folder: Path) -> tuple[list[Measure], list[str | float | None]]:
+def starts(agent: Agent, name: str, rounds: int, folder: Path) -> tuple[list[Measure], TableRow]:
     """The three starts of one network."""
     path, plan = folder / f"{name}.onnx", folder / f"{name}.plan"
     shutil.copy(zoo.path(name), path)
@@ -235,7 +236,7 @@ def runs(agent: Agent, source: bytes) -> Measure:
     return verdict(what, took["ours"] / took["own"], RUN)
 
 
-def looks(agent: Agent, name: str, source: bytes | str) -> tuple[Measure, list[str | float | None]] | None:
+def looks(agent: Agent, name: str, source: bytes | str) -> tuple[Measure, TableRow] | None:
     """What it adds to a run that its values are looked at, where others than ONNX Runtime answer; None where none do.
 
     It is all that trust adds: of these networks its tables refuse nothing (``tests/agent/runtimes/test_trust.py``). Of

@@ -33,7 +33,7 @@ from agent_sdk.model.cutting import CutModel, cut_model
 from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.base import Processor
 from agent_sdk.runtimes.offered import discover
-from benchmarks.results import Found, Table, verdict
+from benchmarks.results import Found, Table, TableRow, verdict
 from hope_schema import (
     HOST,
     Cause,
@@ -200,7 +200,8 @@ def machine(cores: Sequence[int] = (0, 1)) -> Found:
         "convolution in halves": (convolutions(128, 56, 1), CHANNELS, 1.10),
         "chain of four along height": (convolutions(64, 112, 4), ROWS, 1.05),
     }
-    measures, lines, off = [], [], []
+    measures, off = [], []
+    lines: list[TableRow] = []
     with TemporaryDirectory() as cache, Device(discover(f"{lanes[0]},{lanes[1]},{gang}", cache=Path(cache))) as device:
         for name, (model, axis, must) in cases.items():
             alone = partial(single_processor_plan, model.graph, soc="here", frequency="now")

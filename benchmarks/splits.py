@@ -23,7 +23,7 @@ from benchmarks import cli, split_machine
 from benchmarks.phones import REFERENCE, replay
 from benchmarks.prediction import phone_features
 from benchmarks.profiles import CPU, GPU, BadProfile, PhoneProfile, find, phone_problem
-from benchmarks.results import Found, Table, joined, judged, report
+from benchmarks.results import Found, Table, TableRow, joined, judged, report
 from hope_schema.cutting import CutError, Node, Region
 from planner_api.planning import Budget, PlanningError, Problem, check, optimise
 from planner_api.planning.problem.arrays import FloatArray
@@ -131,7 +131,7 @@ def chain(profile: PhoneProfile) -> PhoneProfile | None:
 
 def phones(profiles: Sequence[PhoneProfile], options: argparse.Namespace) -> Found:
     """Plans with cuts over the authors' HOPE:LP, and chains of convolutions over the best single processor."""
-    lines: list[list[str | float | None]] = []
+    lines: list[TableRow] = []
     over: dict[str, list[float]] = {"lp": [], "chain": []}
     print(
         f"{'profile':34} {'cpu':12} {'reference':>12} {'codl':>8} {'whole':>8} {'cuts':>8} {'cut ops':>8} {'bound':>8}"
@@ -167,7 +167,7 @@ def phones(profiles: Sequence[PhoneProfile], options: argparse.Namespace) -> Fou
 
 def _line(
     profile: PhoneProfile, cpu: str, problem: Problem, reference_us: float, options: argparse.Namespace
-) -> list[str | float | None]:
+) -> TableRow:
     """One problem planned with and without cuts, every plan checked."""
     problem = replace(problem, cutter=phone_cutter(profile, problem))
     budget = partial(Budget, options.budget, seed=options.seed)

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks import cli
 from benchmarks.profiles import CPU, GPU, BadProfile, PhoneProfile, find, phone_problem
-from benchmarks.results import Measure, Table, report, verdict
+from benchmarks.results import Measure, Table, TableRow, report, verdict
 from planner_api.planning import Budget, Machine, PlanningError, Problem, Schedule, check, optimise, simulate
 from planner_api.planning.bound import quick_bound
 from planner_api.planning.methods import solve
@@ -90,12 +90,13 @@ def backbone_bytes(problem: Problem, profile: PhoneProfile, schedule: Schedule) 
 
 def run(profiles: Sequence[PhoneProfile], budget: float) -> tuple[list[Measure], list[Table]]:
     """Every network at every bandwidth."""
-    lines: list[list[str | float | None]] = []
+    lines: list[TableRow] = []
     ratios: dict[str, list[float]] = {name: [] for name in ("single", "bytes", *OTHERS)}
     for profile in profiles:
         for name, backbone in BACKBONE_MBPS.items():
             problem = three_hosts(profile, backbone)
             n, owner = len(problem.ops), problem.machine.owner
+            assert owner is not None
             each = [simulate(problem, [p] * n, problem.lists.order) for p in range(problem.host)]
             hosts = owner[problem.machine.place].tolist()
             alone = [

@@ -7,7 +7,7 @@ import statistics
 from typing import Any
 
 from agent_sdk.journey.trial import PLAN
-from benchmarks.results import Measure, Table, verdict
+from benchmarks.results import Measure, Table, TableRow, verdict
 
 Row = dict[str, Any]
 Networks = dict[str, dict[str, Row]]
@@ -79,7 +79,7 @@ def table(networks: Networks, facts: dict[str, Row]) -> Table:
     plain = [config for config in configurations if not config.startswith("ours")]
     columns = ["milliseconds", *plain, "ours", "the plan", "planned", "lower bound", "overlap of the plan", "segments"]
     columns.append("answered by")
-    lines: list[list[str | float | None]] = []
+    lines: list[TableRow] = []
     for name, rows in networks.items():
         planned = rows["ours_planned"]
         us = [rows[config]["median_us"] if config in rows else None for config in [*plain, "ours", "ours_planned"]]

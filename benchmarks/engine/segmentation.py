@@ -45,7 +45,7 @@ def loss(name: str) -> dict[str, float]:
                     )
                     for length in (size, 0)
                 )
-                ratios = []
+                ratios: list[float] = []
                 over = time.monotonic() + SECONDS
                 while len(ratios) < ROUNDS or time.monotonic() < over:
                     ratios.append(_cpu_ns(cut, inputs) / _cpu_ns(whole, inputs))

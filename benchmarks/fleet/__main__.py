@@ -20,7 +20,7 @@ import uvloop
 
 from benchmarks import cli, console
 from benchmarks.fleet import reports, rule, week
-from benchmarks.results import Found, Table, joined, report, verdict
+from benchmarks.results import Found, Table, TableRow, joined, report, verdict
 from benchmarks.service.stage import Stage, databases, staged
 
 MODELS = 50
@@ -60,7 +60,7 @@ async def told(stage: Stage, options: argparse.Namespace) -> Found:
         verdict("reports a minute", found.per_minute, 95_000.0, at_least=True),
         verdict("GETs answered beside reports / without", found.get_ratio, 0.9, at_least=True),
     ]
-    rows: list[list[str | float | None]] = [
+    rows: list[TableRow] = [
         [name, cost.api_s * 1e6, cost.database_s * 1e6, cost.whole_s * 1e6]
         for name, cost in (
             ("a GET that is answered 304", found.get),
@@ -88,7 +88,7 @@ async def lived(stage: Stage, options: argparse.Namespace) -> Found:
         verdict("week: processors that the whole fleet keeps busy", day.whole_s * found.devices / week.DAY_S, 2.0),
         verdict(f"week: database of {whole}, GiB", sum(found.bytes.values()) / 2**30, 16.0),
     ]
-    cost: list[list[str | float | None]] = [
+    cost: list[TableRow] = [
         ["API, milliseconds per device-day", day.api_s * 1e3],
         ["PostgreSQL, milliseconds per device-day", day.database_s * 1e3],
         ["both, processor-hours of the fleet per day", day.whole_s * found.devices / 3600.0],
@@ -96,7 +96,7 @@ async def lived(stage: Stage, options: argparse.Namespace) -> Found:
         ["calls while the database was away that were told so (503)", float(found.away[503])],
     ]
     cost += [[f"seconds {name}", seconds] for name, seconds in found.took_s.items()]
-    sizes: list[list[str | float | None]] = [
+    sizes: list[TableRow] = [
         [name, found.rows[name], size / 2**20, size / found.rows[name] if found.rows[name] else None]
         for name, size in found.bytes.items()
     ]

@@ -40,7 +40,7 @@ from benchmarks.mixes.cases import MODELS, cases
 from benchmarks.mixes.decisions import decision_us
 from benchmarks.mixes.pooled import Pooled
 from benchmarks.profiles import find
-from benchmarks.results import Measure, Table, report, say, verdict
+from benchmarks.results import Measure, Table, TableRow, report, say, verdict
 
 POOL: Final = "ort, global pool"
 OURS: Final = ("fifo", "least_slack", "earliest_deadline")
@@ -76,7 +76,7 @@ def one_mix(mix: Mix, by_model: Mapping[str, float], seconds: float, probes: int
     """Every configuration's capacity and misses, side by side."""
     cores = len(os.sched_getaffinity(0))
     alone_ms = {stream.name: by_model[stream.model] for stream in mix.streams}
-    rows: list[list[str | float | None]] = []
+    rows: list[TableRow] = []
     capacities: dict[str, float] = {}
     lost: dict[str, float] = {}
     measures = []

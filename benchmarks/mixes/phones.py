@@ -11,7 +11,7 @@ from agent_sdk.scheduling.outcome import missed
 from agent_sdk.scheduling.policies import POLICIES, policy
 from agent_sdk.scheduling.simulation import simulate
 from benchmarks.profiles import PhoneProfile
-from benchmarks.results import Table
+from benchmarks.results import Table, TableRow
 from planner_api.planning.problem.transfers import elements, fit
 
 UNITS = 5
@@ -99,7 +99,7 @@ def replay(profiles: Sequence[PhoneProfile]) -> tuple[Table, dict[str, dict[floa
     phones: dict[str, list[PhoneProfile]] = {}
     for profile in profiles:
         phones.setdefault(profile.phone, []).append(profile)
-    rows: list[list[str | float | None]] = []
+    rows: list[TableRow] = []
     found: dict[str, dict[float, dict[str, float]]] = {}
     for phone, own in phones.items():
         pairs = clusters(own[0])

@@ -32,10 +32,10 @@ class Pooled:
     """
 
     def __init__(self, folder: Path, feeds: Mapping[str, plain.Feed]) -> None:
-        self._files = {}
+        self._files: dict[str, str] = {}
         for index, (model, feed) in enumerate(feeds.items()):
             self._files[model] = str(folder / f"feed{index}.npz")
-            np.savez(self._files[model], **feed)
+            np.savez(self._files[model], allow_pickle=False, **feed)
         self._child = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.mixes.pooled"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import msgspec
 
@@ -20,7 +21,7 @@ MAX_FRAME = 256 * 1024 * 1024
 ARENAS = "2"
 """Of malloc: glibc reserves 64 MiB of address space for each, which a limit of memory would count."""
 
-Tell = Callable[[bytes], Awaitable[bytes]]
+Tell = Callable[[bytes], Coroutine[Any, Any, bytes]]
 
 
 class JobProcess:

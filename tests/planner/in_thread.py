@@ -8,26 +8,28 @@ from typing import Any
 from planner_api.errors import RefusedError
 from planner_api.jobs.computing import named
 from planner_api.jobs.kind import JobError
-from planner_api.jobs.process import Tell
+from planner_api.jobs.process import JobProcess, Tell
 from planner_api.plans import make
 from planner_api.profiles import batch
 from planner_api.profiles.predictions import Predictions
 
 
-class InThread:
+class InThread(JobProcess):
     """What computes for a worker of the tests: the functions that a child runs, in a thread of this process."""
 
     def __init__(self, **_limits: Any) -> None:
-        """Take what a ``JobProcess`` takes."""
+        """Take what a ``JobProcess`` takes, and limit nothing."""
+        super().__init__(memory_bytes=0)
 
     async def start(self) -> None:
         """Nothing: it is ready."""
 
-    async def run(self, function: str, payload: bytes, tell: Tell, timeout_s: float) -> bytes:
+    async def run(self, function: str, payload: bytes, tell: Tell | None, timeout_s: float) -> bytes:
         """See ``JobProcess.run``."""
         loop = asyncio.get_running_loop()
 
         def ask(question: bytes) -> bytes:
+            assert tell is not None
             return asyncio.run_coroutine_threadsafe(tell(question), loop).result()
 
         try:
