@@ -16,7 +16,7 @@ from agent_sdk.journey.rivals import RIVALS, UNFIT, compiled_singles, distinct, 
 from agent_sdk.journey.rounding import SWITCH
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.serving import Serving
-from agent_sdk.journey.trial import PLAN, Trial, best_plan, first_choice, hold_trial, warm
+from agent_sdk.journey.trial import PLAN, Trial, best_plan, first_choice, hold_trial, plainest, warm
 from agent_sdk.journey.verify import agreement, all_finite
 from agent_sdk.machine.witness import Witness, calm
 from agent_sdk.measure.truth import is_outdated, observations
@@ -80,7 +80,8 @@ class Opening:
                 self.notes.append(f"{apart}: who begins goes on")
             best = first_choice({name: us.get(name, float("inf")) for name in self.contenders})
             if not self.all_rivals:
-                self._close_all_but({PLAN, best, *likeliest(us, self.processors, RIVALS)})
+                # Plain runtimes stay: a disturbed trial may have found them slower than they are.
+                self._close_all_but({PLAN, best, *plainest(us), *likeliest(us, self.processors, RIVALS - 1)})
             planned, served = PLAN in self.contenders, self.obtained.served
             sample = None
             if self.services.field is not None and served is not None and planned:

@@ -13,7 +13,7 @@ from agent_sdk.model import Model
 from agent_sdk.runtimes.base import Processor
 
 RIVALS: Final = 3
-"""Single processors kept ready beside a plan that was tried: enough to fall back on when load or heat comes."""
+"""Single processors that a plan is tried beside; one fewer is kept ready, with the runtimes as their users run them."""
 
 
 UNFIT: Final = (ExecutionError, MemoryError)

@@ -1,10 +1,12 @@
 """Never slower: of several executors that compute the same, run the one that is fastest here and now.
 
 One small policy. Whoever was fastest answers. When its own times drift (other work on its cores, heat), the next
-requests are answered by one contender after the other, in a few rounds: that costs no extra run. Who is faster in so
-many of them that it is hardly chance (a sign test) goes on; a switch back takes more rounds each time. Who was so near
-at the trial that no drift would tell is compared in the same way, and so is the first choice with whoever answers
-instead: soon after the start, then ever more rarely. A run that stood at the device's arbiter says what others did, and
+requests are answered by one contender after the other, in a few rounds: that costs no extra run. As at the trial a
+turn is two runs, and the second is evidence: the first one finds another contender's tensors in the caches, which can
+cost more than lies between two contenders. Who is faster in so many rounds that it is hardly chance (a sign test) goes
+on; a switch back takes more rounds each time. Who was so near at the trial that no drift would tell is compared in the
+same way, and so are the runtimes as their users run them unless they were far behind, and the first choice with whoever
+answers instead: soon after the start, then ever more rarely. A run that stood at the device's arbiter says what others did, and
 one that its caller's own time limit ended says nothing of who ran it: neither is evidence. A request that a contender
 fails is answered by the next best, and then the one that failed is dropped; a request that all of them fail is the
 caller's.
@@ -46,6 +48,11 @@ WON: Final = (5, 7)
 that is chance in 3 of 100 comparisons."""
 MORE: Final = 8
 """Most rounds by which switches back add to that, one each."""
+RUNS: Final = 2
+"""Requests answered in one turn, of which the last is evidence."""
+MISJUDGED: Final = 3.0
+"""Times what it takes otherwise that a runtime as its users run it may have taken at the trial: nothing binds its
+threads, and for some runs in a row two of them may share a core."""
 BEHIND: Final = 2.0
 """Whose best run is so many times slower than the best of all is not tried further."""
 RARELY: Final = 1024
@@ -60,7 +67,7 @@ class _Comparison:
 
     Attributes:
         waiting: who answers the next requests.
-        pending: turns of this round whose end is not known yet.
+        pending: runs of this round whose end is not known yet.
         names: who has turns in this round.
         rounds: by round what each took, microseconds, where that is evidence.
     """
@@ -71,10 +78,10 @@ class _Comparison:
     rounds: list[dict[str, float]] = field(default_factory=list)
 
     def begin_round(self, names: Collection[str]) -> None:
-        """One turn for each, in the order that is the other way round each time: who is last begins the next round."""
+        """One turn for each."""
         self.names = list(names)
-        self.waiting = deque(reversed(self.names) if len(self.rounds) % 2 else self.names)
-        self.pending = len(self.names)
+        self.waiting = deque(name for name in self.names for _ in range(RUNS))
+        self.pending = len(self.waiting)
         self.rounds.append({})
 
     def us(self, name: str) -> list[float]:
@@ -206,7 +213,7 @@ class Serving(Forks):
         return self.current if self.current in left else self._first_choice(left), None
 
     def _pass_over(self, comparison: _Comparison | None) -> None:
-        """A turn of a comparison comes to nothing."""
+        """A run of a comparison comes to nothing."""
         if comparison is not None:
             with self._lock:
                 self._count_down(comparison)
@@ -219,7 +226,7 @@ class Serving(Forks):
     def _learn(self, name: str, trace: Trace | None, comparison: _Comparison | None, *, ended: bool) -> None:
         """Take note of a run: its trace, None where it failed; ``ended`` by its caller's time limit.
 
-        A turn that failed goes to the next request.
+        A comparison's run that failed goes to the next request.
         """
         us = trace.total_us if trace is not None and trace.alone else None
         if us is not None and name == PLAN and self._sample is not None:
@@ -233,7 +240,7 @@ class Serving(Forks):
             if trace is None and not ended and name in self._contenders:
                 comparison.waiting.appendleft(name)
                 return
-            if us is not None:
+            if us is not None and name not in comparison.waiting:  # else its turn's first run
                 comparison.rounds[-1][name] = us
             self._count_down(comparison)
         elif us is not None and name == self.current and self._comparison is None and not self.pinned:
@@ -264,7 +271,8 @@ class Serving(Forks):
         # Nobody is expected to be much faster now than when all was quiet.
         us = usual if drifted else self.quiet_us.get(self.current, math.inf)
         others = self._contenders.keys() - {self.current}
-        near = [name for name in sorted(others) if self.quiet_us.get(name, 0.0) < SLOWER * us]
+        behind = {name: MISJUDGED if plain_runtime(name) else SLOWER for name in sorted(others)}
+        near = [name for name, most in behind.items() if self.quiet_us.get(name, 0.0) < most * us]
         if near or drifted:
             self._compare(near)
 
@@ -332,7 +340,7 @@ class Serving(Forks):
                     self._recent.clear()
                     self._left = WINDOW
                 dropped = self._contenders.pop(name)
-                if self._comparison is not None and name in self._comparison.waiting:
+                while self._comparison is not None and name in self._comparison.waiting:
                     self._comparison.waiting.remove(name)
                     self._count_down(self._comparison)
             with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back

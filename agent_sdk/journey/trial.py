@@ -79,6 +79,15 @@ def plain_runtime(name: str) -> Package | None:
     return next((runtime for runtime in PACKAGES if name.partition("/")[0] == runtime), None)
 
 
+def plainest(us: Mapping[str, float]) -> list[str]:
+    """The fastest of each runtime as its own users run it: no session may be slower than these."""
+    fastest: dict[Package, str] = {}
+    for name in sorted(us, key=lambda name: us[name]):
+        if (package := plain_runtime(name)) is not None:
+            fastest.setdefault(package, name)
+    return list(fastest.values())
+
+
 def best_plan(trials: Sequence[Trial]) -> int:
     """Which of several trials tried the best plan: by how long it took beside the best of those it took turns with.
 
