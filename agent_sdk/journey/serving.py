@@ -1,15 +1,15 @@
 """Never slower: of several executors that compute the same, run the one that is fastest here and now.
 
 One small policy. Whoever was fastest answers. When its own times drift (other work on its cores, heat), the next
-requests are answered by one contender after the other, in a few rounds: that costs no extra run. As at the trial a
-turn is two runs, and the second is evidence: the first one finds another contender's tensors in the caches, which can
-cost more than lies between two contenders. Who is faster in so many rounds that it is hardly chance (a sign test) goes
-on; a switch back takes more rounds each time. Who was so near at the trial that no drift would tell is compared in the
-same way, and so are the runtimes as their users run them unless they were far behind, and the first choice with whoever
-answers instead: soon after the start, then ever more rarely. A run that stood at the device's arbiter says what others did, and
-one that its caller's own time limit ended says nothing of who ran it: neither is evidence. A request that a contender
-fails is answered by the next best, and then the one that failed is dropped; a request that all of them fail is the
-caller's.
+requests are answered by one contender after the other, in a few rounds: that costs no extra run. As at the trial a turn
+is two runs, and the second is evidence: the first one finds another contender's tensors in the caches, which can cost
+more than lies between two contenders. Who is faster in so many rounds that it is hardly chance (a sign test) goes on; a
+switch back takes more rounds each time. Who was so near at the trial that no drift would tell is compared in the same
+way, and so are the runtimes as their users run them unless they were far behind, and the first choice with whoever
+answers instead: soon after the start, then ever more rarely. A run that stood at the device's arbiter says what others
+did, and one that its caller's own time limit ended says nothing of who ran it: neither is evidence. A request that a
+contender fails is answered by the next best, and then the one that failed is dropped; a request that all of them fail
+is the caller's.
 """
 
 from __future__ import annotations

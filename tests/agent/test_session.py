@@ -171,7 +171,7 @@ def test_a_plan_that_fails_while_it_is_timed_is_not_reported_as_executed(
 
 
 def test_few_rivals_stay_after_the_first_trial(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside the plan only the fastest, and runtimes as their users run them, are kept, unless all are to be compared."""
+    """Beside the plan only the fastest and plain runtimes are kept, unless all are to be compared."""
     with agent.load(BRANCHING, all_rivals=True, background=False) as session:
         newer = newer_plan(agent, session, "ort@0")
         assert "onnxruntime" in session.latest.serving.contenders
