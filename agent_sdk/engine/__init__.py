@@ -7,15 +7,3 @@ from agent_sdk.engine.build import build_program
 from agent_sdk.engine.device import Device
 from agent_sdk.engine.executor import Executor
 from agent_sdk.engine.program import Copy, Event, Move, Program, ProgramSegment, Work
-
-__all__ = [
-    "Copy",
-    "Device",
-    "Event",
-    "Executor",
-    "Move",
-    "Program",
-    "ProgramSegment",
-    "Work",
-    "build_program",
-]

@@ -240,7 +240,10 @@ class Executor(Closes):
         if flight.failures:  # pressed before: what begins now would not know
             raise flight.failures[0]
         try:
-            loop.alone(key, offsets, first=flight.first, interruptible=interrupts.cancels, end=end)
+            if isinstance(loop, NativeLoop):
+                loop.alone(key, offsets, first=flight.first, interruptible=interrupts.cancels)
+            else:
+                loop.alone(key, first=flight.first, end=end)
         except KeyboardInterrupt:  # it was stopped, by whomever
             if not flight.failures:
                 raise

@@ -55,15 +55,7 @@ class SequentialLoop:
         self._seats = seats
         self._stopped = False
 
-    def alone(
-        self,
-        key: int,
-        offsets: Sequence[np.ndarray] = (),
-        *,
-        first: bool = False,
-        interruptible: bool = False,
-        end: float = inf,
-    ) -> None:
+    def alone(self, key: int, *, first: bool = False, end: float = inf) -> None:
         """A whole run in the calling thread. Raises what went wrong; nothing where it was stopped.
 
         After ``end`` (``time.monotonic``) it goes no further: RunTimeoutError.
@@ -198,18 +190,11 @@ class NativeLoop:
         )
 
     def alone(
-        self,
-        key: int,
-        offsets: Sequence[np.ndarray] = (),
-        *,
-        first: bool = False,
-        interruptible: bool = False,
-        end: float = inf,
+        self, key: int, offsets: Sequence[np.ndarray] = (), *, first: bool = False, interruptible: bool = False
     ) -> None:
         """A whole run of one lane in the calling thread, as ``begin`` and ``drive`` would make it.
 
-        Raises what went wrong first, or KeyboardInterrupt where it was stopped. A run with an ``end`` has its lanes
-        walked by other threads instead, and its caller in ``wait``.
+        Raises what went wrong first, or KeyboardInterrupt where it was stopped.
         """
         if self._errors:
             self._errors.clear()

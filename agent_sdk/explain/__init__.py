@@ -4,15 +4,3 @@ from agent_sdk.explain.explanation import Bar, ExplainedOp, Explanation, measure
 from agent_sdk.explain.page import to_html
 from agent_sdk.explain.perfetto import to_perfetto
 from agent_sdk.explain.reasons import explain, explain_whole
-
-__all__ = [
-    "Bar",
-    "ExplainedOp",
-    "Explanation",
-    "explain",
-    "explain_whole",
-    "measured_bars",
-    "planned_bars",
-    "to_html",
-    "to_perfetto",
-]

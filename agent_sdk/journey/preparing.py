@@ -193,12 +193,7 @@ class Preparing(Closes, Forks):
         self._first_answer.wait(FIRST_ANSWER_S)  # the caller has the machine to itself until then
         check()
         try:
-            if shapes or not self.network.is_open:
-                self._prepare_behind(shapes, again=known)
-        except NotWantedError:
-            raise
-        except Exception as error:  # noqa: BLE001  as in the foreground
-            self._settle_whole(error)
+            self._prepare_behind(shapes, again=known)
         finally:
             self._over()
 
@@ -236,7 +231,7 @@ class Preparing(Closes, Forks):
             self._over()
 
     def _prepare_behind(self, shapes: Shapes | None, *, again: bool = True) -> None:
-        """Make a plan for shapes that the whole network answers meanwhile.
+        """Make a plan for shapes that the whole network answers meanwhile; none where they are open.
 
         ``again`` says that nothing is to be found out for the next start.
         """
@@ -244,6 +239,8 @@ class Preparing(Closes, Forks):
             ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in (shapes or {}).items()) or "any input"
         )
         try:
+            if not shapes and self.network.is_open:
+                return
             model = self._bound(shapes)
             check()
             stays = f"{shown}: {self._whole.get().runtime} goes on answering, because others would round differently"
@@ -268,9 +265,9 @@ class Preparing(Closes, Forks):
         except Exception as error:  # noqa: BLE001  as in the foreground
             if self._ready.closed:
                 return
-            unread = self._ready.last is None and not self.network.is_open
-            if unread and (isinstance(error, (ModelError, ProcessorError)) or not isinstance(error, HopeError)):
-                self._settle_whole(error)
+            alone = self._ready.last is None and (self.read is None or not self.read.is_open)
+            if alone and (isinstance(error, (ModelError, ProcessorError)) or not isinstance(error, HopeError)):
+                self._run_whole(error)
             else:
                 whole = self._whole.loaded
                 self.note(f"{shown}: {whole.runtime if whole else 'nobody'} goes on answering ({_words(error)})")
@@ -304,11 +301,6 @@ class Preparing(Closes, Forks):
             self.planned = False
             self.note(f"the whole network runs on {whole.runtime}, because nothing can be planned: {_words(why)}")
             log.debug("%s: why", self.name, exc_info=why)
-
-    def _settle_whole(self, why: Exception) -> None:
-        """Have the whole network answer on, unless nobody asks any more."""
-        if not self._ready.closed:
-            self._run_whole(why)
 
     def note(self, text: str) -> None:
         """Say what is not as it should be, once."""

@@ -14,19 +14,3 @@ from agent_sdk.model.model import (
 )
 from agent_sdk.model.ports import Port
 from agent_sdk.model.shapes import Shapes
-
-__all__ = [
-    "Content",
-    "Model",
-    "ModelError",
-    "Network",
-    "Port",
-    "Shapes",
-    "Source",
-    "bare_name",
-    "extract",
-    "located",
-    "pre_softmax_outputs",
-    "read_model",
-    "read_network",
-]

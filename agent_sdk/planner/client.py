@@ -140,7 +140,7 @@ class PlannerClient(Closes):
         """Where else this device has a token from, for who is told that it has none here."""
         self._attempts = max(1, attempts)
         self._closed = Cancel()
-        headers = {"Accept": "application/json, application/problem+json", "Accept-Encoding": "zstd, gzip"}
+        headers = {"Accept": "application/json, application/problem+json", "Accept-Encoding": "zstd"}
         if token := os.environ.get(TOKEN_VARIABLE) if token is None else token:
             headers["Authorization"] = _bearer(token)
         if device_id is not None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import zlib
 from typing import Final
 
 import zstandard
@@ -25,39 +22,21 @@ def compress(body: bytes) -> bytes:
 
 
 def decompress(body: bytes, encoding: str, limit: int) -> bytes:
-    """Return the body decompressed, all frames or members of it, giving up once it exceeds ``limit`` bytes.
+    """Return the body decompressed, all frames of it, giving up once it exceeds ``limit`` bytes.
 
     NOTE: zstd goes in by slices, because ``ZstdDecompressor.decompress(max_output_size=...)`` ignores its limit when
     the frame declares a size, and ``stream_reader`` takes a body that was cut for a whole one.
 
     Raises:
         TooLargeError: the decompressed body exceeds ``limit``.
-        ValueError: the body is damaged, or the encoding is none of ``gzip``, ``zstd``, ``identity``.
+        ValueError: the body is damaged, or the encoding is neither ``zstd`` nor ``identity``.
     """
-    match encoding.strip().lower() or "identity":
-        case "identity":
-            if len(body) > limit:
-                raise TooLargeError(f"the body has {len(body)} bytes, more than the limit of {limit}")
-            return body
-        case "gzip" | "x-gzip":
-            return _gunzip(body, limit)
-        case "zstd":
-            return _unzstd(body, limit)
-        case other:
-            raise ValueError(f"content encoding '{other}' is not supported")
-
-
-def _gunzip(body: bytes, limit: int) -> bytes:
-    with gzip.GzipFile(fileobj=io.BytesIO(body)) as stream:
-        try:
-            out = stream.read(limit + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"damaged gzip body: {error}") from error
-    _check_size(out, limit)
-    return out
-
-
-def _unzstd(body: bytes, limit: int) -> bytes:
+    encoding = encoding.strip().lower() or "identity"
+    if encoding == "identity":
+        _check_size(body, limit)
+        return body
+    if encoding != "zstd":
+        raise ValueError(f"content encoding '{encoding}' is not supported")
     out = bytearray()
     decompressor = zstandard.ZstdDecompressor()
     frame = decompressor.decompressobj()
@@ -78,4 +57,4 @@ def _unzstd(body: bytes, limit: int) -> bytes:
 
 def _check_size(out: bytes | bytearray, limit: int) -> None:
     if len(out) > limit:
-        raise TooLargeError(f"the decompressed body exceeds the limit of {limit} bytes")
+        raise TooLargeError(f"the body exceeds the limit of {limit} bytes")

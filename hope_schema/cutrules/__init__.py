@@ -7,5 +7,3 @@ rules are exact: parts computed so, put side by side, are the whole. What has no
 
 from hope_schema.cutrules.rules import RULES, PartOp, demands, granularity, part_of, reads
 from hope_schema.cutrules.view import MisalignedError
-
-__all__ = ["RULES", "MisalignedError", "PartOp", "demands", "granularity", "part_of", "reads"]

@@ -20,27 +20,6 @@ from planner_api.planning.periods import check_periods, unrolled
 from planner_api.planning.problem import Job, Machine, Objective, PlanningError, Problem
 from planner_api.planning.problem.build import build_problem
 
-__all__ = [
-    "Bound",
-    "Budget",
-    "IllegalSchedule",
-    "Job",
-    "Machine",
-    "Move",
-    "Outcome",
-    "PlanningError",
-    "Problem",
-    "Schedule",
-    "Solution",
-    "UnknownMethod",
-    "build_problem",
-    "check",
-    "optimise",
-    "plan",
-    "register_solver",
-    "simulate",
-]
-
 
 def plan(
     graphs: ModelGraph | Sequence[ModelGraph],

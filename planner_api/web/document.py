@@ -94,8 +94,7 @@ def _complete(operation: dict[str, Any]) -> None:
 
 
 def _schemas() -> dict[str, Any]:
-    words = (getattr(hope_schema, name) for name in hope_schema.__all__)
-    models = [word for word in words if isinstance(word, type) and issubclass(word, BaseModel)]
+    models = [word for word in vars(hope_schema).values() if isinstance(word, type) and issubclass(word, BaseModel)]
     _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     return dict(sorted(definitions["$defs"].items()))
 

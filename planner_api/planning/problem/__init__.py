@@ -4,17 +4,3 @@ from hope_schema import Objective
 from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError
 from planner_api.planning.problem.machine import Machine
 from planner_api.planning.problem.problem import Earlier, Job, Lists, Problem, called
-
-__all__ = [
-    "BoolArray",
-    "Earlier",
-    "FloatArray",
-    "IntArray",
-    "Job",
-    "Lists",
-    "Machine",
-    "Objective",
-    "PlanningError",
-    "Problem",
-    "called",
-]

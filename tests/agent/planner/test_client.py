@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-
 import httpx
 import pytest
 import zstandard
@@ -91,25 +89,21 @@ def test_request_bodies_are_compressed() -> None:
     assert "Content-Encoding" not in transport.requests[1].headers
 
 
-@pytest.mark.parametrize("encoding", ["zstd", "gzip"])
-def test_compressed_answers_are_read(encoding: str) -> None:
-    """An answer in zstd or gzip is the same plan."""
-    plain = plan_answer(small_plan()).content
-    body = gzip.compress(plain) if encoding == "gzip" else zstandard.ZstdCompressor().compress(plain)
+def test_compressed_answers_are_read() -> None:
+    """An answer in zstd, which alone is asked for, is the same plan."""
+    body = zstandard.ZstdCompressor().compress(plan_answer(small_plan()).content)
     answer = httpx.Response(
-        200, stream=httpx.ByteStream(body), headers={"Content-Encoding": encoding, "Content-Type": "application/json"}
+        200, stream=httpx.ByteStream(body), headers={"Content-Encoding": "zstd", "Content-Type": "application/json"}
     )
     served, _ = run(ScriptedTransport(answer), lambda c: c.plan(REQUEST))
     assert served.reply.plan == small_plan()
 
 
-@pytest.mark.parametrize("encoding", ["zstd", "gzip"])
-def test_a_bomb_is_refused(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small answer that inflates beyond the limit is refused, not held in memory."""
     monkeypatch.setattr(client_module, "MAX_RESPONSE_BYTES", 1 << 20)
-    plain = bytes(64 << 20)
-    body = gzip.compress(plain) if encoding == "gzip" else zstandard.ZstdCompressor().compress(plain)
-    answer = httpx.Response(200, stream=httpx.ByteStream(body), headers={"Content-Encoding": encoding})
+    body = zstandard.ZstdCompressor().compress(bytes(64 << 20))
+    answer = httpx.Response(200, stream=httpx.ByteStream(body), headers={"Content-Encoding": "zstd"})
     with pytest.raises(errors.PlannerProtocolError, match="limit of 1048576"):
         run(ScriptedTransport(answer), lambda c: c.plan(REQUEST))
 
