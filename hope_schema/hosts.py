@@ -42,13 +42,15 @@ class Link(Contract):
     """The way from one host's memory to another's.
 
     A move takes ``fixed_us + us_per_byte * bytes`` and keeps ``busy`` for as long, which other links may share: a radio
-    that either sends or receives is one resource, a cable with two ways is two.
+    that either sends or receives is one resource, a cable with two ways is two. ``float16_us_per_byte`` allows float32
+    to cross as float16, and says what turning it into that and back takes; null: it crosses as it is.
     """
 
     source: HostName
     target: HostName
     fixed_us: FigureMicroseconds
     us_per_byte: FigureMicroseconds
+    float16_us_per_byte: FigureMicroseconds | None = None
     busy: Label
 
     @model_validator(mode="after")

@@ -118,12 +118,14 @@ class Transfer(Contract):
 
     ``over`` names the resource that carries it. Where that is null it takes the time of the step ``reader``, or
     nobody's: an output that goes to the host after the last step, or what is sent on over a link behind it.
+    ``dtype`` is the type in which it crosses, where that is not its own.
     """
 
     tensor: Name
     job: JobIndex = 0
     source: Label
     target: Label
+    dtype: Literal["float16"] | None = None
     over: Label | None = None
     reader: StepId | None = None
     start_us: Microseconds

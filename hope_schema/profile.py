@@ -18,7 +18,7 @@ from hope_schema.base import (
     Label,
     Share,
 )
-from hope_schema.graph import TensorType
+from hope_schema.graph import DType, TensorType
 
 HOST = "host"
 """The place in which graph inputs start and outputs must end: plain arrays in host memory."""
@@ -158,7 +158,8 @@ class Channel(Contract):
 
     ``busy`` names what carries the moves: a copy engine or a link, first in, first out, which other channels may
     share; null: the consumer's own time (HOPE eq. 1). A move costs its measured row, else
-    ``fixed_us + us_per_byte * bytes``, else what a line through the measured rows says.
+    ``fixed_us + us_per_byte * bytes``, else what a line through the measured rows says. Where it says
+    ``float16_us_per_byte``, float32 may cross in half as many bytes for so much more per byte (`halves`).
     """
 
     source: Label
@@ -166,6 +167,7 @@ class Channel(Contract):
     busy: Label | None = None
     fixed_us: FigureMicroseconds | None = None
     us_per_byte: FigureMicroseconds | None = None
+    float16_us_per_byte: FigureMicroseconds | None = None
 
     @model_validator(mode="after")
     def _is_a_way(self) -> Channel:
@@ -174,6 +176,11 @@ class Channel(Contract):
         if (self.fixed_us is None) != (self.us_per_byte is None):
             raise ValueError("fixed_us and us_per_byte are given together, or neither")
         return self
+
+    def halves(self, dtype: DType) -> bool:
+        """Whether tensors of a type cross as float16: where that is allowed, and pays."""
+        allowed, us = self.float16_us_per_byte, self.us_per_byte
+        return dtype == "float32" and allowed is not None and us is not None and allowed < us / 2
 
 
 Slowdown = Annotated[float, Field(ge=1.0, le=100.0, allow_inf_nan=False)]

@@ -58,7 +58,13 @@ def build_program(
     places = Places(model, steps, processors, views)
     nodes, lanes = _synchronise(steps, plan, model, used, places, views)
     _cut(nodes, frozenset(borders))
-    work, home = _assemble(model, places, nodes, lanes, views)
+    halved = {
+        (one.tensor, memory_of(end))
+        for one in plan.transfers
+        if one.dtype is not None
+        for end in (one.source, one.target)
+    }
+    work, home = _assemble(model, places, nodes, lanes, views, halved)
     return Program(plan, model, used, lanes, work, home, dead, _floats(used, processors), views)
 
 
@@ -194,9 +200,17 @@ def _cut(nodes: Sequence[_Node], borders: Collection[int]) -> None:
 
 
 def _assemble(
-    model: Model, places: Places, nodes: Sequence[_Node], lanes: tuple[str, ...], views: Mapping[str, View]
+    model: Model,
+    places: Places,
+    nodes: Sequence[_Node],
+    lanes: tuple[str, ...],
+    views: Mapping[str, View],
+    halved: Collection[tuple[str, str]],
 ) -> tuple[tuple[Work, ...], dict[str, str]]:
-    """Number the pieces of work and give each its border; and by tensor that crosses one, who makes it."""
+    """Number the pieces of work and give each its border; and by tensor that crosses one, who makes it.
+
+    ``halved`` are the tensors that cross the way to or from a memory as float16, each with that memory.
+    """
     groups: list[list[_Node]] = []
     current: dict[int, int] = {}
     for node in nodes:
@@ -244,7 +258,7 @@ def _assemble(
             ProgramSegment(
                 **common,
                 index=segments,
-                segment=border.segment(index, model, places),
+                segment=border.segment(index, model, places, halved),
                 steps=tuple(step.id for step in steps),
                 start_us=steps[0].start_us,
                 finish_us=max(step.finish_us for step in steps),
@@ -312,7 +326,7 @@ class _Border:
         own = {name for node in self._groups[index] for op in node.ops for name in self._graph.op[op].outputs}
         return tuple(dict.fromkeys(name for node in self._groups[index] for name in node.reads if name not in own))
 
-    def segment(self, index: int, model: Model, places: Places) -> Segment:
+    def segment(self, index: int, model: Model, places: Places, halved: Collection[tuple[str, str]]) -> Segment:
         """What the processor compiles."""
         group, reads, writes = self._groups[index], self._reads[index], self._writes[index]
         processor = group[0].processor
@@ -328,4 +342,5 @@ class _Border:
             resident=frozenset(self._resident[index]),
             stays=frozenset(self._stays[index]),
             inside=frozenset(name for name in writes if name not in self._leaving),
+            halved=frozenset(name for name in (*reads, *writes) if (name, memory) in halved),
         )

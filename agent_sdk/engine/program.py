@@ -18,6 +18,7 @@ import numpy as np
 from agent_sdk.engine.views import View
 from agent_sdk.runtimes.base import Place, Processor, Segment
 from hope_schema import HOST, ModelGraph, Plan
+from hope_schema.profile import Precision
 
 if TYPE_CHECKING:
     from agent_sdk.model import Model
@@ -163,6 +164,17 @@ class Program:
     def trusting(self) -> bool:
         """Whether a runtime other than the reference computes a part of it, which is trusted with some values only."""
         return any(own.trusted is not None for own in self.processors.values())
+
+    @property
+    def precisions(self) -> set[Precision]:
+        """What float32 is rounded to on the way."""
+        crosses: set[Precision] = {"float16"} if self.halved_to else set()
+        return crosses | {own.spec.precision for own in self.processors.values()}
+
+    @property
+    def halved_to(self) -> tuple[str, ...]:
+        """The hosts to and from which float32 crosses as float16."""
+        return tuple(sorted({self.processors[own.processor].spec.host for own in self.segments if own.segment.halved}))
 
     @cached_property
     def by_lane(self) -> tuple[tuple[Work, ...], ...]:

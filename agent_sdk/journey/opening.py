@@ -43,6 +43,8 @@ class Opening:
         drawn: feeds that it takes.
         all_rivals: keep the whole model ready on every kind of processor.
         in_flight: runs that each contender has under way at once.
+        apart: the most that lies between two answers in float32, relative to the largest value.
+        error: how far the plan's answer is from ONNX Runtime's, relative to the largest value.
     """
 
     services: Services
@@ -54,6 +56,7 @@ class Opening:
     in_flight: int = 1
     contenders: dict[str, Executor] = field(default_factory=dict)
     apart: float = 0.0
+    error: float = 0.0
 
     def __post_init__(self) -> None:
         self.notes = list(self.obtained.notes)
@@ -90,6 +93,11 @@ class Opening:
             if planned and best != PLAN:
                 serving.changes.append(
                     f"running '{best}' instead of the plan: {us[best] / 1e3:.2f} ms against {us[PLAN] / 1e3:.2f} ms"
+                )
+            elif planned and (hosts := self.contenders[PLAN].program.halved_to):
+                self.notes.append(
+                    f"float32 crosses to and from {', '.join(hosts)} as float16, as that host's entry allows: the "
+                    f"answer is within {self.error:.1e} of the largest value of ONNX Runtime's"
                 )
             ending.pop_all()
         return Prepared(self.model, self.reference, self.obtained, serving, self.drawn, self.notes)
@@ -192,6 +200,7 @@ class Opening:
                 self._leave_out({**failures, **found.wrong})
                 if feed is self.inputs:  # how far answers lie apart is asked of ordinary values
                     self.apart = max(self.apart, found.apart)
+                    self.error = found.errors.get(PLAN, 0.0)
         return worst
 
     def _leave_out(self, failures: Mapping[str, Exception]) -> None:

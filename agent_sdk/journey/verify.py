@@ -60,7 +60,7 @@ def verdict(
     tolerance: float | None = None,
 ) -> Verdict:
     """Judge executors, of which the worst counts, by the network's file. Raises like ``Reference.outputs``."""
-    used = {own.spec.precision for executor in executors for own in executor.program.processors.values()}
+    used = {precision for executor in executors for precision in executor.program.precisions}
     coarsest = max((rounding(model.graph, precision) for precision in used), key=lambda one: one.tolerance)
     right = Right.of(model.graph, inputs, reference)
     error = max(executor_error(executor, model, inputs, right) for executor in executors)
@@ -73,10 +73,12 @@ class Agreement:
 
     Attributes:
         wrong: whose is further from the right one than rounding explains, and how far.
+        errors: of the others, relative to the largest value.
         apart: the most that a change of who answers may change an answer in float32, relative to its largest value.
     """
 
     wrong: Mapping[str, WrongOutput]
+    errors: Mapping[str, float]
     apart: float
 
 
@@ -88,19 +90,22 @@ def agreement(
 ) -> Agreement:
     """Compare answers with the right one: that of plain ONNX Runtime on the network's file."""
     wrong: dict[str, WrongOutput] = {}
-    errors = [0.0]
+    errors: dict[str, float] = {}
+    exact = [0.0]
     for name, answer in answers.items():
-        own = contenders[name].program.processors.values()
-        tolerance = max(rounding(graph, each.spec.precision).tolerance for each in own)
+        tolerance = max(rounding(graph, own).tolerance for own in contenders[name].program.precisions)
         error = relative_error(answer, right)
         if error > tolerance:
             wrong[name] = WrongOutput(
                 f"its answer is {error:.1e} of the largest value away from ONNX Runtime's, which rounding does not "
                 f"explain beyond {tolerance:.1e}"
             )
-        elif tolerance == FLOAT32:
-            errors.append(error)
-    return Agreement(wrong, sum(sorted(errors)[-2:]))  # the two that are furthest off may be so in opposite directions
+            continue
+        errors[name] = error
+        if tolerance == FLOAT32:
+            exact.append(error)
+    apart = sum(sorted(exact)[-2:])  # the two that are furthest off may be so in opposite directions
+    return Agreement(wrong, errors, apart)
 
 
 @dataclass(frozen=True)

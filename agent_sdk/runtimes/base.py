@@ -112,7 +112,8 @@ class Segment:
 
     For a memory that is far away: ``resident`` are the inputs that stand there already, because a segment that ends
     before this one begins made them there or brought them along; ``stays`` the inputs and outputs that this one leaves
-    there for others; ``inside`` the outputs that are read nowhere else.
+    there for others; ``inside`` the outputs that are read nowhere else; ``halved`` the inputs and outputs that stand
+    there in float16, because they cross the way there so.
     """
 
     model: Model
@@ -125,6 +126,7 @@ class Segment:
     resident: frozenset[str] = frozenset()
     stays: frozenset[str] = frozenset()
     inside: frozenset[str] = frozenset()
+    halved: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.ops or not self.outputs:

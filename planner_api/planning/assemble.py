@@ -59,7 +59,7 @@ def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, o
         processors=problem.processors,
         steps=steps,
         order=tuple(step for op in order for step in ids[op]),
-        transfers=_transfers(profile, problem, schedule, members, ids),
+        transfers=_transfers(graphs, profile, problem, schedule, members, ids),
         makespan_us=schedule.makespan_us,
         lateness_us=max(late) if late else None,
         lower_bound_us=lower,
@@ -142,6 +142,7 @@ def _steps(
 
 
 def _transfers(
+    graphs: Sequence[ModelGraph],
     profile: Profile,
     problem: Problem,
     schedule: Schedule,
@@ -154,6 +155,7 @@ def _transfers(
     labels = dict(enumerate(machine.places)) | {
         int(place): placed[name] for place, name in zip(machine.place, problem.processors, strict=True)
     }
+    ways = {(way.source, way.target): way for way in profile.channels}
     moves = []
     for move in schedule.transfers:
         queue = int(machine.busy[move.source, move.target])
@@ -164,12 +166,15 @@ def _transfers(
             name = members[maker].writes[problem.lists.writes[maker].index(move.tensor)]
         if labels[move.source] == labels[move.target]:
             continue  # a price between processors, not a move
+        way = ways.get((labels[move.source], labels[move.target]))
+        dtype = graphs[job].tensor[name].dtype if name in graphs[job].tensor else members[maker].dtypes[-1]
         moves.append(
             Transfer(
                 tensor=name,
                 job=job,
                 source=labels[move.source],
                 target=labels[move.target],
+                dtype="float16" if way is not None and way.halves(dtype) else None,
                 over=machine.queues[queue] if queue >= 0 else None,
                 reader=ids[move.reader][0] if move.reader >= 0 else None,
                 start_us=move.start_us,

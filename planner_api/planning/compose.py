@@ -55,6 +55,7 @@ def compose(device: Profile, hosts: Mapping[str, Profile], links: Sequence[Link]
                     busy=link.busy,
                     fixed_us=link.fixed_us,
                     us_per_byte=link.us_per_byte,
+                    float16_us_per_byte=link.float16_us_per_byte,
                 )
                 for link in links
             ),

@@ -29,10 +29,7 @@ def normalised(request: PlanRequest) -> PlanRequest:
                 host.model_copy(update={"processors": _names(host.processors)})
                 for host in sorted(request.hosts, key=lambda host: host.name)
             ),
-            "links": tuple(
-                link.model_copy(update={"fixed_us": stepped(link.fixed_us), "us_per_byte": stepped(link.us_per_byte)})
-                for link in sorted(request.links, key=_by_ends)
-            ),
+            "links": tuple(_in_steps(link) for link in sorted(request.links, key=_by_ends)),
         }
     )
 
@@ -69,6 +66,11 @@ def _names(processors: tuple[str, ...] | None) -> tuple[str, ...] | None:
 def _by_fields(job: Job) -> tuple[object, ...]:
     due = math.inf if job.deadline_us is None else job.deadline_us
     return job.model_hash, job.release_us, job.period_us or 0.0, due, job.weight
+
+
+def _in_steps(link: Link) -> Link:
+    figures = ("fixed_us", "us_per_byte", "float16_us_per_byte")
+    return link.model_copy(update={name: stepped(us) for name in figures if (us := getattr(link, name)) is not None})
 
 
 def _by_ends(link: Link) -> tuple[str, str]:

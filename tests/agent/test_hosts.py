@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -11,38 +12,64 @@ import numpy as np
 import pytest
 
 from agent_sdk import Agent
+from agent_sdk.engine import build_program
+from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.errors import InputError
 from agent_sdk.journey import drift
+from agent_sdk.journey.planfile import TravellingPlan, write_plan
+from agent_sdk.model import read_model
 from agent_sdk.runtimes.remote import host as remote_host
 from hope_schema import Plan
 from tests.agent.models import BRANCHING, expected
 from tests.agent.runtimes.remote.relay import Relay
+from tests.agent.runtimes.remote.test_halved import all_halved
 from tests.agent.server.running import running
 
 
 def test_a_plan_is_made_over_hosts_and_outlives_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None
 ) -> None:
-    """The planner is asked with the host's figures and links; killed, the host is answered for by this machine."""
+    """The planner is asked with the host's figures and links; killed, the host is answered for by this machine.
+
+    A plan that lets float32 cross as float16 answers with its error noted, and within it.
+    """
     monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path / "own"))
+    feed, right = expected(BRANCHING, 3)
+    most = 2e-3 * np.abs(right["y"]).max()
     with running([], tmp_path / "edge", "--lend", "--soc", "edgebox") as edge:
         hosts = tmp_path / "hosts.toml"
         hosts.write_text(
-            f'[edge1]\naddress = "http://127.0.0.1:{edge.http}"\n[edge2]\naddress = "http://127.0.0.1:9"\n'
+            f'[edge1]\naddress = "http://127.0.0.1:{edge.http}"\nprecision = "fp16"\n'
+            '[edge2]\naddress = "http://127.0.0.1:9"\n'
         )
         with Agent(processors="ort@0", hosts=hosts) as agent, agent.load(BRANCHING, background=False) as session:
             assert "edge1:ort@0" in agent.device.processors
             served = session.latest.obtained.served
             assert served is not None, session.notes
             assert [(host.name, host.soc) for host in served.reply.plan.hosts] == [("edge1", "edgebox")]
+            assert all(link.float16_us_per_byte is not None for link in served.reply.plan.links)
             assert "edge1:ort@0" in served.reply.plan.single_processor_us
             assert any("edge2" in note for note in session.notes)
-            feed, right = expected(BRANCHING, 3)
-            for _ in range(3):
-                np.testing.assert_allclose(session.run(feed)["y"], right["y"], rtol=1e-4)
-            edge.process.send_signal(signal.SIGKILL)
-            for _ in range(3):
-                np.testing.assert_allclose(session.run(feed)["y"], right["y"], rtol=1e-4)
+            agent.export_plan(session, tmp_path / "plan")
+            write_plan(tmp_path / "plan", on_the_edge_alone(tmp_path / "plan", agent))
+            with agent.load(BRANCHING, background=False, plan=tmp_path / "plan") as far:
+                (note,) = (note for note in far.notes if "float16" in note)
+                assert re.search(r"edge1 as float16.* within [0-9.]+e-0[3-6] of", note)
+                np.testing.assert_allclose(far.run(feed)["y"], right["y"], atol=most)
+                edge.process.send_signal(signal.SIGKILL)
+                for own in (session, far):
+                    for _ in range(3):
+                        np.testing.assert_allclose(own.run(feed)["y"], right["y"], atol=most)
+
+
+def on_the_edge_alone(file: Path, agent: Agent) -> TravellingPlan:
+    """What a plan file holds, with a plan that has all of it computed on the host, where float16 crosses to."""
+    given = TravellingPlan.model_validate_json(file.read_bytes().partition(b"\n")[2])
+    model, far = read_model(BRANCHING), agent.device.processors["edge1:ort@0"]
+    plan = single_processor_plan(model.graph, far.id, soc=given.soc, frequency=given.reply.plan.frequency)
+    plan = all_halved(plan, build_program(plan, model, agent.device.processors))
+    changed = {"kinds": {far.id: far.spec.kind}, "trial_us": {"plan": 1.0, "ort@0": 1e6}}
+    return given.model_copy(update={"reply": given.reply.model_copy(update={"plan": plan}), **changed})
 
 
 def until(holds: Callable[[], object], run: Callable[[], None]) -> None:

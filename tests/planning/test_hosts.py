@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hope_schema import Channel, Link, ModelGraph, Profile
+from hope_schema import Channel, Link, ModelGraph, Plan, Profile
 from planner_api.planning import Budget, build_problem, check, optimise, plan, simulate
 from planner_api.planning.compose import compose
 from planner_api.planning.problem.machine import routes
@@ -53,6 +53,29 @@ def test_moves_between_hosts_are_not_free() -> None:
     # In: the link, then the reader's own 2 us; out: 2 us that are nobody's, then the link.
     assert far.makespan_us == pytest.approx(10 + 2 + 4 + 2 + 10)
     assert far.lower_bound_us >= 10 + 2 + 3 + 2 + 10  # nothing gets there and back, or is computed here, sooner
+
+
+def test_float32_crosses_as_float16_where_that_is_allowed_and_pays() -> None:
+    """Half of the bytes, and the change, on the links alone; the plan says so. Bound, simulator and checker agree."""
+    device, far = alone(GRAPH, 9000.0), {"edge": alone(GRAPH, 1.0)}
+    size = GRAPH.tensor["x"].type.bytes
+
+    def over(float16_us_per_byte: float | None) -> Plan:
+        links = [
+            link.model_copy(update={"us_per_byte": 0.1, "float16_us_per_byte": float16_us_per_byte})
+            for link in linked(10.0)
+        ]
+        return plan(GRAPH, compose(device, far, links), rounds=2)
+
+    for change, each in ((None, 0.1 * size), (0.01, (0.1 / 2 + 0.01) * size), (0.06, 0.1 * size)):
+        found = over(change)
+        assert {step.processor for step in found.steps} == {"edge:cpu"}
+        crossing = [move for move in found.transfers if move.over]
+        assert {move.dtype for move in crossing} == {"float16" if change == 0.01 else None}
+        assert [move.finish_us - move.start_us for move in crossing] == pytest.approx([10 + each] * 2)
+        assert not any(move.dtype for move in found.transfers if not move.over)
+        assert found.makespan_us == pytest.approx(2 * (10 + each) + 2 + 4 + 2)
+        assert found.lower_bound_us <= found.makespan_us
 
 
 def test_what_one_hop_has_brought_stands_there_for_others() -> None:

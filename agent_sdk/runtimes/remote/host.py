@@ -20,6 +20,7 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost, UnsupportedOp, printable
+from agent_sdk.runtimes.remote.halved import change_us_per_byte
 from agent_sdk.runtimes.remote.line import GoneError, Line, Reply, request
 from agent_sdk.runtimes.remote.link import Way
 from agent_sdk.runtimes.remote.settings import HostSettings
@@ -54,6 +55,7 @@ class RemoteHost:
 
     Attributes:
         here: what the names of tensors of ours begin with that stand there.
+        as_float16: what it takes here per byte to let float32 cross as float16; None: it may not.
         lost: how often it has failed.
 
     Raises ProcessorLost where it cannot be reached or does not offer anything, InputError for settings that are none.
@@ -61,6 +63,7 @@ class RemoteHost:
 
     def __init__(self, name: str, settings: HostSettings) -> None:
         self.name, self.here = name, secrets.token_hex(16)
+        self.as_float16 = change_us_per_byte() if settings.precision == "fp16" else None
         host, port, _ = settings.place
         self._address, self._context = (host, port), settings.context()
         shown = f"[{host}]" if ":" in host else host
@@ -254,7 +257,7 @@ class RemoteHost:
         small = self._round_trip(0, 1)
         there = max(self._round_trip(PROBE_BYTES, 1) - small, 0.0) / PROBE_BYTES
         back = max(self._round_trip(0, PROBE_BYTES) - small, 0.0) / PROBE_BYTES
-        return Way(self.name, small, there, back)
+        return Way(self.name, small, there, back, self.as_float16)
 
     def _round_trip(self, sent: int, received: int, times: int = PROBES) -> float:
         """Microseconds that so many bytes there and back take, in the middle of some."""

@@ -23,10 +23,12 @@ class Way:
         host: the name of the host that it leads to.
         fixed_us: a round trip with next to nothing in it, microseconds.
         there, back: microseconds per byte.
+        as_float16: what float32 takes per byte to become float16 and float32 again; None: it crosses as it is.
     """
 
-    def __init__(self, host: str, fixed_us: float, there: float, back: float) -> None:
+    def __init__(self, host: str, fixed_us: float, there: float, back: float, as_float16: float | None = None) -> None:
         self.host, self.fixed_us, self.there, self.back = host, fixed_us, there, back
+        self.as_float16 = as_float16
         self._lock = threading.Lock()
 
     def us(self, sent: int, received: int) -> float:
@@ -49,8 +51,15 @@ class Way:
 
     def links(self) -> tuple[Link, Link]:
         """The same as the planner takes it: two ways on one resource, as of a radio."""
-        half, busy = stepped(self.fixed_us / 2), f"link-{self.host}"
-        return (
-            Link(source=HOST, target=self.host, fixed_us=half, us_per_byte=stepped(self.there), busy=busy),
-            Link(source=self.host, target=HOST, fixed_us=half, us_per_byte=stepped(self.back), busy=busy),
-        )
+
+        def link(source: str, target: str, us_per_byte: float) -> Link:
+            return Link(
+                source=source,
+                target=target,
+                fixed_us=stepped(self.fixed_us / 2),
+                us_per_byte=stepped(us_per_byte),
+                float16_us_per_byte=None if self.as_float16 is None else stepped(self.as_float16),
+                busy=f"link-{self.host}",
+            )
+
+        return link(HOST, self.host, self.there), link(self.host, HOST, self.back)

@@ -19,11 +19,11 @@ from agent_sdk.model import extract
 from agent_sdk.runtimes.base import BoundCall, Executable, Processor, Segment
 from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.runtimes.openvino.trusted import OPENVINO
+from agent_sdk.runtimes.remote.halved import cast_at_border, crossing, crossing_name, narrow, widen
 from agent_sdk.runtimes.remote.host import RemoteHost
 from agent_sdk.runtimes.torch.trusted import TORCH
 from agent_sdk.runtimes.trust import Trust
 from hope_schema import Processor as ProcessorSpec
-from hope_schema import TensorType
 from hope_schema.hosts import on_host
 
 DATATYPES: Final[Mapping[str, str]] = {
@@ -91,9 +91,16 @@ class RemoteProcessor(Processor):
                 raise UnsupportedOp(f"{self.id}: the protocol has no tensors of {tensor[name].dtype}")
         return RemoteExecutable(self, segment, self.host.send(self.file(segment), self.lent.id))
 
+    def halved(self, segment: Segment) -> frozenset[str]:
+        """What crosses as float16: what the plan says, as far as the host's owner allows it."""
+        tensor = segment.model.graph.tensor
+        allowed = self.host.as_float16 is not None
+        return frozenset(name for name in segment.halved if allowed and tensor[name].dtype == "float32")
+
     def file(self, segment: Segment) -> bytes:
         """A segment as it is sent. Raises OutOfMemory for one that is too large."""
         proto = extract(segment.model, segment.ops, segment.inputs, segment.outputs)
+        cast_at_border(proto, self.halved(segment))
         try:
             return proto.SerializeToString(deterministic=True)
         except ValueError as error:  # more than 2 GiB
@@ -119,6 +126,13 @@ class RemoteExecutable(Executable):
         self.received = tuple(name for name in segment.outputs if name not in segment.inside & self._stays)
         """What each run receives."""
         self._held: set[str] = set()
+        self.halved = processor.halved(segment)
+        """What crosses as float16, and stands there so."""
+        self.types = {
+            name: crossing(kind) if name in self.halved else kind
+            for name, kind in {**self.input_types, **self.output_types}.items()
+        }
+        """Of its border, as it crosses."""
 
     @override
     def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> RemoteCall:
@@ -134,13 +148,21 @@ class RemoteExecutable(Executable):
         """What a run says before its tensors, which stay there as ``at`` says, or have stayed."""
         inputs, outputs = [], []
         for name in self.segment.inputs:
-            here = {"held": at[name]} if name in self._resident else {"binary_data_size": self.input_types[name].bytes}
+            here = {"held": at[name]} if name in self._resident else {"binary_data_size": self.types[name].bytes}
             stays = {"hold": at[name]} if name in self._stays and name not in self._resident else {}
-            inputs.append(_described(name, self.input_types[name]) | {"parameters": here | stays})
+            inputs.append(self._described(name) | {"parameters": here | stays})
         for name in self.segment.outputs:
             stays = {"hold": at[name]} if name in self._stays else {}
-            outputs.append({"name": name, "parameters": stays | {"binary_data": name in self.received}})
+            parameters = stays | {"binary_data": name in self.received}
+            outputs.append({"name": self._called(name), "parameters": parameters})
         return json.dumps({"inputs": inputs, "outputs": outputs}).encode()
+
+    def _called(self, name: str) -> str:
+        return crossing_name(name) if name in self.halved else name
+
+    def _described(self, name: str) -> dict[str, Any]:
+        kind = self.types[name]
+        return {"name": self._called(name), "datatype": DATATYPES[kind.dtype], "shape": list(kind.shape)}
 
     def check(self, said: bytes) -> None:
         """Raise WrongOutput where the host answered for another network, or gives other outputs than were wanted."""
@@ -153,9 +175,9 @@ class RemoteExecutable(Executable):
             raise WrongOutput(f"{self.where}: the answer is not as the protocol has it: {error!r}") from None
         if model != self.compiled:
             raise WrongOutput(f"{self.where}: the answer is another network's")
-        types = {name: self.output_types[name] for name in self.received}
-        wanted = [(name, DATATYPES[kind.dtype], list(kind.shape)) for name, kind in types.items()]
-        if outputs != wanted or sizes != [kind.bytes for kind in types.values()]:
+        described = [self._described(name) for name in self.received]
+        wanted = [(one["name"], one["datatype"], one["shape"]) for one in described]
+        if outputs != wanted or sizes != [self.types[name].bytes for name in self.received]:
             raise WrongOutput(f"{self.where}: the answer has {outputs} instead of {wanted}")
 
     def send_again(self) -> None:
@@ -176,6 +198,7 @@ class RemoteCall(BoundCall):
     __slots__ = (
         "_answer",
         "_executable",
+        "_halves",
         "_inputs",
         "_into",
         "_keep",
@@ -184,6 +207,7 @@ class RemoteCall(BoundCall):
         "_request",
         "_runs",
         "_sent",
+        "_wide",
     )
 
     def __init__(
@@ -197,9 +221,11 @@ class RemoteCall(BoundCall):
         self._executable = executable
         self._keep: dict[str, np.ndarray] = {}
         self._inputs: dict[str, memoryview] = {}
+        self._halves = {name: np.empty(executable.types[name].shape, np.float16) for name in executable.halved}
         for each in executable.sent:
             self.rebind(each, inputs[each])
-        self._into = [_bytes(outputs[each]) for each in executable.received]
+        self._wide = {name: outputs[name] for name in executable.received if name in self._halves}
+        self._into = [_bytes(self._halves.get(each, outputs[each])) for each in executable.received]
         self._sent = sum(map(len, self._inputs.values()))
         self._received = sum(map(len, self._into))
         self._request = executable.processor.host.run_request(name, head, self._sent)
@@ -210,11 +236,13 @@ class RemoteCall(BoundCall):
     def rebind(self, name: str, buffer: np.ndarray) -> None:
         if name in self._executable.sent:
             self._keep[name] = buffer
-            self._inputs[name] = _bytes(buffer)
+            self._inputs[name] = _bytes(self._halves.get(name, buffer))
 
     @override
     def __call__(self) -> None:
         host = self._executable.processor.host
+        for name in self._halves.keys() & self._inputs.keys():
+            narrow(self._halves[name], self._keep[name], name)
         within_s = FIRST_S if self._runs < KNOWN_AFTER else TIMES * self._longest_s + LEAST_S
         parts: list[bytes | memoryview] = [
             self._request,
@@ -231,13 +259,11 @@ class RemoteCall(BoundCall):
         if said != self._answer:  # it says the same each time, but what was never read may say anything
             self._executable.check(said)
             self._answer = said
+        for name, wide in self._wide.items():
+            widen(wide, self._halves[name], name)
         host.learn(reply, self._sent, self._received, took_s * 1e6)
         self._runs += 1
         self._longest_s = max(took_s, self._longest_s * FADING)
-
-
-def _described(name: str, kind: TensorType) -> dict[str, Any]:
-    return {"name": name, "datatype": DATATYPES[kind.dtype], "shape": list(kind.shape)}
 
 
 def _bytes(array: np.ndarray) -> memoryview:

@@ -66,7 +66,7 @@ class TransferTable:
     For a direction (source place, target place), in this order:
 
     1. the measured cost of that tensor type;
-    2. the channel's own line, where it says one;
+    2. the channel's own line, where it says one; for what crosses it as float16 half of the bytes, and the change;
     3. the direction's line over bytes, fitted to what was measured in that direction;
     4. within one memory: free;
     5. otherwise there is no channel (``inf``), and tensors go over other places (`routes`), or not at all.
@@ -81,10 +81,14 @@ class TransferTable:
             direction: fit([size_bytes(*key) for key in known], list(known.values()))
             for direction, known in self._known.items()
         }
+        self._as_float16: dict[tuple[str, str], Line] = {}
         for way in channels:
             self._known[way.source, way.target]
             if way.fixed_us is not None and way.us_per_byte is not None:
                 self._lines[way.source, way.target] = Line(way.fixed_us, way.us_per_byte)
+                if way.halves("float32") and way.float16_us_per_byte is not None:
+                    line = Line(way.fixed_us, way.us_per_byte / 2 + way.float16_us_per_byte)
+                    self._as_float16[way.source, way.target] = line
 
     def joins(self, source: str, target: str) -> bool:
         """Whether there is a channel from place to place."""
@@ -104,9 +108,13 @@ class TransferTable:
 
     def _measured(self, types: Sequence[TensorType], source: str, target: str) -> tuple[list[float], str]:
         known, line = self._known[source, target], self._lines[source, target]
+        float32 = self._as_float16.get((source, target), line)
         keys = [(tensor.shape, tensor.dtype) for tensor in types]
         missing = sum(1 for key in keys if key not in known)
-        costs = [known[key] if key in known else line.cost_us(size_bytes(*key)) for key in keys]
+        costs = [
+            known[key] if key in known else (float32 if key[1] == "float32" else line).cost_us(size_bytes(*key))
+            for key in keys
+        ]
         if not missing or not known:
             return costs, ""
         return costs, (

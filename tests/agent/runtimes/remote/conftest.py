@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
@@ -48,8 +49,9 @@ def host(relay: Relay) -> Iterator[RemoteHost]:
 class Reached:
     """A host at a port of this machine, until the block ends."""
 
-    def __init__(self, port: int, token: str = TOKEN) -> None:
-        self._host = RemoteHost("edge1", HostSettings(address=f"http://127.0.0.1:{port}", token=token))
+    def __init__(self, port: int, token: str = TOKEN, precision: Literal["fp32", "fp16"] = "fp32") -> None:
+        settings = HostSettings(address=f"http://127.0.0.1:{port}", token=token, precision=precision)
+        self._host = RemoteHost("edge1", settings)
 
     def __enter__(self) -> RemoteHost:
         return self._host
