@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import ctypes
+import gc
 import threading
 import time
 import weakref
@@ -103,7 +104,12 @@ _WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 @atexit.register
 def _end_with_the_program() -> None:
-    """Cancel what is still done; where a runtime does not let go of it, end the process without its destructors."""
+    """Cancel what is still done; where a runtime does not let go of it, end the process without its destructors.
+
+    What the program holds goes with the process: to look for cycles among what a planner within it has loaded (200 000
+    objects) took 0.6 s.
+    """
+    gc.freeze()
     workers = list(_WORKERS)
     until = time.monotonic() + ENDING_S
     for worker in workers:

@@ -26,7 +26,10 @@ MEASURABLE = MissingRequest(
     model_hash=REQUEST.model_hash, soc="soc", frequency="any", device_id="device", processors=(CPU,)
 )
 CARELESS = """
+import atexit
+import gc
 import sys
+atexit.register(lambda: print(gc.get_freeze_count() > 100_000))
 import pytest
 from agent_sdk import Agent
 from tests.agent.haste import measure_hastily
@@ -49,7 +52,10 @@ print(session.latest.obtained.source)
 def test_a_program_that_never_closes_its_agent_ends(
     planner: str | None, source: str, end: str, code: int, tmp_path: Path
 ) -> None:
-    """The interpreter exits quietly although an agent is open, with a planner inside, with one far away, in failure."""
+    """The interpreter exits quietly although an agent is open, with a planner inside, with one far away, in failure.
+
+    It does not look for cycles among all that was loaded, which takes longer than to end what is under way.
+    """
     ended = subprocess.run(
         [sys.executable, "-c", CARELESS.format(planner=repr(planner), end=end)],
         env={**os.environ, "HOPE_CACHE_DIR": str(tmp_path), "HOPE_SOLVE_BUDGET_S": "0.3"},
@@ -58,7 +64,7 @@ def test_a_program_that_never_closes_its_agent_ends(
         text=True,
         timeout=180,
     )
-    assert (ended.returncode, ended.stdout.strip()) == (code, source)
+    assert (ended.returncode, ended.stdout.split()) == (code, [source, "True"])
     assert "Traceback" not in ended.stderr
 
 
