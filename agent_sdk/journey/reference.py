@@ -6,10 +6,14 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from typing import Any
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from agent_sdk.errors import UnplannableError
+from agent_sdk.journey.rounding import nearest
 from agent_sdk.model import Content
+from agent_sdk.model.source import tensors
 from agent_sdk.runtimes.ort.whole import WholeOrt
 
 
@@ -23,11 +27,26 @@ class Reference:
     Args:
         content: the network as it was given; nothing that we made of it.
         refuse_crashing: raises ModelError where ONNX Runtime is known to crash at the file.
+        precision: what it rounds the floats of a feed to; ``model`` rounds nothing.
     """
 
-    def __init__(self, content: Content, refuse_crashing: Callable[[], None] = never_crashes) -> None:
+    def __init__(
+        self, content: Content, refuse_crashing: Callable[[], None] = never_crashes, precision: str = "model"
+    ) -> None:
         self.content = content
         self._refuse_crashing = refuse_crashing
+        self._precision = precision
+
+    def narrowed(self, precision: str) -> Reference:
+        """The same network, its weights and what it is fed rounded as ``tf32`` or ``float16`` holds them.
+
+        Raises ModelError; UnplannableError where the file is none that can be changed.
+        """
+        proto = self.content.proto()
+        for tensor in tensors(proto.graph):
+            if tensor.data_type == onnx.TensorProto.FLOAT:
+                tensor.CopyFrom(numpy_helper.from_array(nearest(numpy_helper.to_array(tensor), precision), tensor.name))
+        return Reference(Content(proto), self._refuse_crashing, precision)
 
     def outputs(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """The network's outputs.
@@ -36,7 +55,7 @@ class Reference:
         """
         self._refuse_crashing()
         with self.content.opened() as given, closing(WholeOrt(given.file, 1, beside=given.beside)) as whole:
-            return whole.run(feed)
+            return whole.run(self._rounded(feed))
 
     def inside(self, feed: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
         """Tensors inside the file's graph; those are absent that it calls otherwise. Raises like ``outputs``.
@@ -55,5 +74,13 @@ class Reference:
         listed = {info.name for info in proto.graph.output}
         proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in shown if name not in listed)
         with closing(WholeOrt(bytes(proto.SerializeToString()), 1)) as whole:
-            found = whole.run(feed)
+            found = whole.run(self._rounded(feed))
         return {name: found[name] for name in shown}
+
+    def _rounded(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._precision == "model":
+            return feed
+        return {
+            name: nearest(value, self._precision) if isinstance(value, np.ndarray) else value
+            for name, value in feed.items()
+        }

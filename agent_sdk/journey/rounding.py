@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from hope_schema import ModelGraph, Op
 
 FLOAT32: Final = 1e-3
@@ -64,6 +66,18 @@ def rounding(graph: ModelGraph, precision: str = "model") -> Rounding:
         return Rounding(coarsest, FLOAT32, differs=False)
     steps = longest_path(graph, {op.id for op in graph.ops if coarsest in _computed_in(graph, op, precision)})
     return Rounding(coarsest, max(FLOAT32, min(WIDEST, step * math.sqrt(steps))), differs=True)
+
+
+def nearest(array: np.ndarray, precision: str) -> np.ndarray:
+    """Float32 numbers as ``tf32`` or ``float16`` holds them; what is of another type, or too large, stays as it is."""
+    if array.dtype != np.float32:
+        return array
+    if precision == "float16":
+        with np.errstate(over="ignore"):
+            rounded = array.astype(np.float16).astype(np.float32)
+    else:  # ten bits of mantissa, as float16, and the exponents of float32
+        rounded = ((np.ascontiguousarray(array).view(np.int32) + 0x1000) & ~0x1FFF).view(np.float32)
+    return np.where(np.isfinite(rounded), rounded, array)
 
 
 def longest_path(graph: ModelGraph, counted: Collection[str]) -> int:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from agent_sdk.engine import Executor, build_program
-from agent_sdk.errors import WrongOutput
+from agent_sdk.errors import ModelError, UnplannableError, WrongOutput
 from agent_sdk.journey.reference import Reference
-from agent_sdk.journey.rounding import FLOAT32, rounding
+from agent_sdk.journey.rounding import FLOAT32, WIDEST, rounding
 from agent_sdk.model import Model, pre_softmax_outputs
 from hope_schema import ModelGraph
 
@@ -21,6 +21,9 @@ NORMALISED: Final = 3.0
 
 It is twice where one value rises and others fall; of the logarithm the largest value is 0.69 or more.
 """
+
+INSIDE: Final = 4.0
+"""Times what rounding weights and inputs alone changes: what is computed between them is rounded as well."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,28 @@ def verdict(
     coarsest = max((rounding(model.graph, precision) for precision in used), key=lambda one: one.tolerance)
     right = Right.of(model.graph, inputs, reference)
     error = max(executor_error(executor, model, inputs, right) for executor in executors)
-    return Verdict(error, coarsest.tolerance if tolerance is None else tolerance, coarsest.cause)
+    if tolerance is None:
+        tolerance = coarsest.tolerance
+        if error > tolerance:
+            tolerance = max(
+                tolerance, magnified(used, reference, lambda n: right.error(Right.of(model.graph, inputs, n)))
+            )
+    return Verdict(error, tolerance, coarsest.cause)
+
+
+def magnified(precisions: Iterable[str], reference: Reference, error: Callable[[Reference], float]) -> float:
+    """How far right answers may differ where a network magnifies what the precisions round: asked of its file.
+
+    ``error`` says how far a reference is from the right one. Where rounding weights and inputs alone makes more than
+    ``WIDEST``, a precision is not fit for the network, and explains nothing.
+    """
+    moved = 0.0
+    for precision in {*precisions} - {"model"}:
+        try:
+            moved = max(moved, error(reference.narrowed(precision)))
+        except (ModelError, UnplannableError):  # no file that could be changed
+            return 0.0
+    return INSIDE * moved if moved <= WIDEST else 0.0
 
 
 @dataclass(frozen=True)
@@ -86,15 +110,21 @@ def agreement(
     graph: ModelGraph,
     contenders: Mapping[str, Executor],
     answers: Mapping[str, Mapping[str, np.ndarray]],
+    feed: Mapping[str, np.ndarray],
     right: Mapping[str, Any],
+    reference: Reference,
 ) -> Agreement:
-    """Compare answers with the right one: that of plain ONNX Runtime on the network's file."""
+    """Compare answers to a feed with the right one: that of plain ONNX Runtime on the network's file."""
     wrong: dict[str, WrongOutput] = {}
     errors: dict[str, float] = {}
     exact = [0.0]
     for name, answer in answers.items():
-        tolerance = max(rounding(graph, own).tolerance for own in contenders[name].program.precisions)
+        used = contenders[name].program.precisions
+        tolerance = max(rounding(graph, precision).tolerance for precision in used)
         error = relative_error(answer, right)
+        if error > tolerance:
+            moved = magnified(used, reference, lambda narrowed: relative_error(narrowed.outputs(feed), right))
+            tolerance = max(tolerance, moved)
         if error > tolerance:
             wrong[name] = WrongOutput(
                 f"its answer is {error:.1e} of the largest value away from ONNX Runtime's, which rounding does not "
@@ -110,7 +140,7 @@ def agreement(
 
 @dataclass(frozen=True)
 class Right:
-    """What the network's file computes from one feed.
+    """What the network's file, or another one for it, computes from one feed.
 
     Attributes:
         outputs: its outputs.
@@ -132,27 +162,31 @@ class Right:
         inside = {output: (name, found[name]) for output, name in before.items() if name in found}
         return cls(reference.outputs(feed), inside)
 
+    def error(self, other: Right) -> float:
+        """How far another one is from this, relative to the largest value of its worst output.
+
+        A final softmax hides differences of what enters it, or magnifies them. So what enters is compared, and what is
+        served may differ by no more than what these differences make of it.
+        """
+        worst = 0.0
+        for output, expected in self.outputs.items():
+            error = relative_error(other.outputs, {output: expected})
+            if output in self.inside:
+                name, entered = self.inside[output]
+                before = relative_error(dict([other.inside[output]]), {name: entered})
+                scale = float(np.abs(entered[np.isfinite(entered)]).max(initial=0.0)) or 1.0
+                error = max(before, error - NORMALISED * before * scale) if math.isfinite(before) else before
+            worst = max(worst, error)
+        return worst
+
 
 def executor_error(executor: Executor, model: Model, inputs: Mapping[str, np.ndarray], right: Right) -> float:
-    """Return how far an executor's answer is from the right one, relative to the largest value of its worst output.
-
-    A final softmax hides differences of what enters it, or magnifies them. So the plan is carried out once more to
-    compare that, and what is served may differ by no more than what these differences make of it.
-    """
+    """Return how far an executor's answer is from the right one; its plan is carried out again for what is inside."""
     served = executor.run(inputs)[0]
     inner: Mapping[str, np.ndarray] = {}
     if right.inside:
         inner = _run_wider(executor, model, inputs, [name for name, _ in right.inside.values()])
-    worst = 0.0
-    for output, expected in right.outputs.items():
-        error = relative_error(served, {output: expected})
-        if output in right.inside:
-            name, entered = right.inside[output]
-            before = relative_error(inner, {name: entered})
-            scale = float(np.abs(entered[np.isfinite(entered)]).max(initial=0.0)) or 1.0
-            error = max(before, error - NORMALISED * before * scale) if math.isfinite(before) else before
-        worst = max(worst, error)
-    return worst
+    return right.error(Right(served, {output: (name, inner[name]) for output, (name, _) in right.inside.items()}))
 
 
 def _run_wider(

@@ -127,7 +127,8 @@ def _ready(
             opened.callback(executor.close)
     feed = prepared.drawn.tried[0]
     answers, failures = warm(executors, feed)
-    wrong = agreement(prepared.model.graph, executors, answers, prepared.reference.outputs(feed)).wrong
+    right = prepared.reference.outputs(feed)
+    wrong = agreement(prepared.model.graph, executors, answers, feed, right, prepared.reference).wrong
     for name, why in {**failures, **wrong}.items():
         refused.append(str(why))
         executors.pop(name).close()

@@ -186,10 +186,9 @@ def _opened(plan: Plan, prepared: Prepared, services: Services, device: Device) 
     services.first_runs.at_plan(prepared.model, plan, prepared.drawn.tried)
     executor = Executor(build_program(plan, prepared.model, fit), device)
     answers, failures = warm({"plan": executor}, feed)
-    wrong = {
-        **failures,
-        **agreement(prepared.model.graph, {"plan": executor}, answers, prepared.reference.outputs(feed)).wrong,
-    }
+    right = prepared.reference.outputs(feed)
+    found = agreement(prepared.model.graph, {"plan": executor}, answers, feed, right, prepared.reference)
+    wrong = {**failures, **found.wrong}
     if wrong:
         with suppress(ExecutionError):
             executor.close()

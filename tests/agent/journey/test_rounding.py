@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
-from agent_sdk.journey.rounding import FLOAT32, WIDEST, rounding
+from agent_sdk.journey.reference import Reference
+from agent_sdk.journey.rounding import FLOAT32, WIDEST, nearest, rounding
+from agent_sdk.journey.verify import INSIDE, magnified, relative_error
+from agent_sdk.model import Content
 from hope_schema import ModelGraph, Op, Tensor
 
 
@@ -44,3 +49,45 @@ def test_a_network_computed_in_less_may_differ_by_more() -> None:
     network = chain("float32", 100)
     assert rounding(network, "float16") == rounding(chain("float16", 100))
     assert rounding(network, "tf32").tolerance == rounding(network, "float16").tolerance > rounding(network).tolerance
+
+
+@pytest.mark.parametrize("precision", ["float16", "tf32"])
+def test_nearest_keeps_eleven_bits(precision: str) -> None:
+    """No number moves by more than half a unit of the last place that is kept, and none becomes infinite."""
+    plain = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    rounded = nearest(plain, precision)
+    assert 2.0**-13 < np.abs(rounded / plain - 1).max() <= 2.0**-11
+    assert np.array_equal(nearest(rounded, precision), rounded)
+    assert np.isfinite(nearest(np.float32([3e38, -1e9]), precision)).all()
+    assert nearest(np.arange(3), precision).dtype == np.int64
+
+
+@pytest.mark.parametrize(("apart", "fit"), [(0.05, True), (1e-4, False)])
+def test_a_network_that_magnifies_rounding_may_differ_by_what_its_file_says(apart: float, fit: bool) -> None:
+    """Two products that nearly cancel err by many times what they round; beyond WIDEST nothing is explained."""
+    rng = np.random.default_rng(0)
+    left, x = (rng.standard_normal(shape).astype(np.float32) for shape in ((16, 8), (1, 16)))
+    right = (left * (1 + apart * rng.standard_normal(left.shape))).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "left"], ["a"]),
+        helper.make_node("MatMul", ["x", "right"], ["b"]),
+        helper.make_node("Sub", ["a", "b"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "cancels",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 16))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 8))],
+        [numpy_helper.from_array(left, "left"), numpy_helper.from_array(right, "right")],
+    )
+    reference = Reference(Content(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)))
+    expected, (x16, left16, right16) = x @ left - x @ right, (nearest(one, "float16") for one in (x, left, right))
+    moved = relative_error({"y": x16 @ left16 - x16 @ right16}, {"y": expected})
+    assert (moved <= WIDEST) == fit
+
+    def error(narrowed: Reference) -> float:
+        return relative_error(narrowed.outputs({"x": x}), {"y": expected})
+
+    found = magnified({"float16"}, reference, error)
+    assert found == pytest.approx(INSIDE * moved if fit else 0.0, rel=1e-2)
+    assert magnified({"model"}, reference, error) == 0.0
