@@ -29,7 +29,7 @@ CARELESS = """
 import atexit
 import gc
 import sys
-atexit.register(lambda: print(gc.get_freeze_count() > 100_000))
+atexit.register(lambda: print(gc.get_freeze_count() > 10_000))
 import pytest
 from agent_sdk import Agent
 from tests.agent.haste import measure_hastily
