@@ -18,8 +18,9 @@ START_TIMEOUT_S = 180.0
 """Longest start of a child: the first one after an installation compiles our modules."""
 MAX_FRAME = 256 * 1024 * 1024
 """No frame is longer: the schema's own bounds keep honest jobs far below it."""
-ARENAS = "2"
-"""Of malloc: glibc reserves 64 MiB of address space for each, which a limit of memory would count."""
+ENVIRONMENT = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1"}
+"""Of a child: glibc reserves 64 MiB of address space per arena, which a limit of memory would count; threads of matrix
+products wait for each other at full speed, which takes twice the processor time where children work side by side."""
 
 Tell = Callable[[bytes], Coroutine[Any, Any, bytes]]
 
@@ -53,7 +54,7 @@ class JobProcess:
         if self.pid is not None:
             return
         await self.kill()
-        pipe, environment = asyncio.subprocess.PIPE, {**os.environ, "MALLOC_ARENA_MAX": ARENAS}
+        pipe, environment = asyncio.subprocess.PIPE, {**os.environ, **ENVIRONMENT}
         self._process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe, env=environment)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):

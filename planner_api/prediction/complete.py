@@ -82,6 +82,7 @@ def complete(profile: Profile, predictors: Predictors, ops: Mapping[str, Feature
     rows = profile.latencies
     measured = set(zip(rows.signature, rows.kind, strict=True))
     refused = {(_types(s), kind) for s, kind, us in zip(rows.signature, rows.kind, rows.us, strict=True) if us is None}
+    types = {signature: _types(signature) for signature in ops}
     found: list[tuple[str, str, float, float]] = []
     placed = {signature for signature, _ in measured}
     for strange in (False, True):
@@ -90,7 +91,7 @@ def complete(profile: Profile, predictors: Predictors, ops: Mapping[str, Feature
                 signature
                 for signature, op in ops.items()
                 if (signature, kind) not in measured
-                and (_types(signature), kind) not in refused
+                and (types[signature], kind) not in refused
                 and ((signature not in placed) if strange else predictor.knows(op.type))
             ]
             for signature, one in zip(wanted, predictor([ops[s] for s in wanted]), strict=True):

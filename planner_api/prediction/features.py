@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hope_schema import Op, SuperOp
 
@@ -11,6 +15,10 @@ LANES = 4
 """Channels that a kernel computes at once: the basic unit φ of CoDL's formula, and the block of packed layouts."""
 POOLS = frozenset({"AveragePool", "MaxPool", "LpPool", "GlobalAveragePool", "GlobalMaxPool"})
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+TERMS = ("launch", "matrix", "winograd", "window", "read", "written", "weights", "unpacked", "inputs", "followers")
+"""What the time of an op is a sum of."""
+UNIT = 1e4
+"""Elements and products are counted in this many, so that all coefficients are of one size."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,47 @@ class Features:
         if self.type == "DepthwiseConv" or self.type in POOLS:
             return self.pixels * blocks(self.filters) * window
         return float(self.written) * max(1.0, self.weights / max(self.filters, 1))
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it computes more than it moves."""
+        computing = self.type in CONVOLUTIONS or self.type in POOLS or self.type == "DepthwiseConv"
+        return computing or self.weights > self.filters
+
+    @cached_property
+    def terms(self) -> NDArray[np.float64]:
+        """What it does, in the order of ``TERMS``."""
+        products = self.multiplications / UNIT
+        matrix = winograd = window = 0.0
+        if self.type in CONVOLUTIONS and self.kernel != (1, 1):
+            if self.kernel[0] == self.kernel[1] and self.stride == 1:
+                winograd = products
+            else:
+                window = products
+        elif self.type in POOLS or self.type == "DepthwiseConv":
+            window = products
+        elif self.multiplies:
+            matrix = products
+        read, written = self.read / UNIT, self.written / UNIT
+        unpacked = 0.0 if self.packed else read + written
+        inputs, followers = max(0.0, self.inputs - 1.0), self.followers * written
+        return np.array(
+            (1.0, matrix, winograd, window, read, written, self.weights / UNIT, unpacked, inputs, followers)
+        )
+
+    @cached_property
+    def point(self) -> tuple[float, ...]:
+        """Where it lies among others: what it does not say in logarithms it says as 0 or 1."""
+        sizes = (self.channels, self.filters, self.pixels, self.kernel[0] * self.kernel[1], self.stride)
+        return (
+            *(math.log(max(size, 1)) for size in sizes),
+            float(self.kernel[0] != self.kernel[1]),
+            float(self.kernel != (1, 1)),
+            float(self.packed),
+            math.log(max(self.inputs, 1)),
+            math.log(self.groups),
+            float(self.followers),
+        )
 
 
 def blocks(channels: int) -> int:

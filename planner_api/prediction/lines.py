@@ -15,12 +15,8 @@ from typing import Any
 import numpy as np
 
 from planner_api.planning.problem import FloatArray
-from planner_api.prediction.features import CONVOLUTIONS, POOLS, Features
+from planner_api.prediction.features import Features
 
-TERMS = ("launch", "matrix", "winograd", "window", "read", "written", "weights", "unpacked", "inputs", "followers")
-"""What the time of an op is a sum of."""
-UNIT = 1e4
-"""Elements and products are counted in this many, so that all coefficients are of one size."""
 TOLERANCE = 0.15
 """Relative error up to which a figure counts fully; beyond it its pull stays the same however wild it is (Huber)."""
 PASSES = 8
@@ -28,31 +24,6 @@ LEAST_US = 0.5
 """No op takes less: the clocks of devices tick no finer."""
 ELSE = ""
 """The line of all types that move data and multiply nothing, for those among them that were never measured."""
-
-
-def terms(op: Features) -> FloatArray:
-    """What an op does, in the order of ``TERMS``."""
-    products = op.multiplications / UNIT
-    matrix = winograd = window = 0.0
-    if op.type in CONVOLUTIONS and op.kernel != (1, 1):
-        if op.kernel[0] == op.kernel[1] and op.stride == 1:
-            winograd = products
-        else:
-            window = products
-    elif op.type in POOLS or op.type == "DepthwiseConv":
-        window = products
-    elif multiplies(op):
-        matrix = products
-    read, written = op.read / UNIT, op.written / UNIT
-    unpacked = 0.0 if op.packed else read + written
-    inputs = max(0.0, op.inputs - 1.0)
-    row = (1.0, matrix, winograd, window, read, written, op.weights / UNIT, unpacked, inputs, op.followers * written)
-    return np.array(row)
-
-
-def multiplies(op: Features) -> bool:
-    """Whether an op computes more than it moves."""
-    return op.type in CONVOLUTIONS or op.type in POOLS or op.type == "DepthwiseConv" or op.weights > op.filters
 
 
 @dataclass(frozen=True)
@@ -67,20 +38,25 @@ class Lines:
         groups: dict[str, list[int]] = defaultdict(list)
         for index, op in enumerate(ops):
             groups[op.type].append(index)
-            if not multiplies(op):
+            if not op.multiplies:
                 groups[ELSE].append(index)
-        rows = np.array([terms(op) for op in ops])
+        rows = np.array([op.terms for op in ops])
         times = np.maximum(np.array(us, dtype=float), LEAST_US)
         return cls({type_: _fit(rows[group], times[group]) for type_, group in groups.items()})
 
-    def us(self, op: Features) -> float:
+    def us(self, ops: Sequence[Features]) -> FloatArray:
         """Predicted microseconds; of a type of which nothing is known, a nanosecond per product."""
-        known = self.coefficients.get(op.type)
-        if known is None and not multiplies(op):
-            known = self.coefficients.get(ELSE)
-        if known is None:
-            return max(LEAST_US, op.multiplications / 1000)
-        return max(LEAST_US, float(np.dot(known, terms(op))))
+        us = np.empty(len(ops))
+        groups: dict[tuple[float, ...] | None, list[int]] = defaultdict(list)
+        for index, op in enumerate(ops):
+            line = op.type if op.type in self.coefficients or op.multiplies else ELSE
+            groups[self.coefficients.get(line)].append(index)
+        for known, group in groups.items():
+            if known is None:
+                us[group] = [ops[index].multiplications / 1000 for index in group]
+            else:
+                us[group] = np.array([ops[index].terms for index in group]) @ known
+        return np.maximum(us, LEAST_US)
 
 
 def load() -> Any:

@@ -9,7 +9,6 @@ from hope_schema.cutgraph import node_of, part_super_op
 from hope_schema.cutting import Region, axes_of, halve
 from planner_api.prediction.complete import Predictors
 from planner_api.prediction.features import Features, features
-from planner_api.prediction.lines import multiplies
 
 
 def predicted_parts(supers: Iterable[SuperOp], predictors: Predictors) -> PartColumns:
@@ -21,7 +20,7 @@ def predicted_parts(supers: Iterable[SuperOp], predictors: Predictors) -> PartCo
     ops: list[Features] = []
     for signature, op in {op.signature: op for op in supers}.items():
         whole = features(op)
-        if not multiplies(whole) or len(op.outputs) != 1:
+        if not whole.multiplies or len(op.outputs) != 1:
             continue
         shape, node = op.graph.tensor[op.id].shape, node_of(op)
         for axis in axes_of(shape):

@@ -8,9 +8,9 @@ the lines, and a constant over all types says how much faster this kind is.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ SMOOTH_BESIDE, TYPE_BESIDE, ALL_BESIDE = 0.4, 0.6, 1.0
 UNKNOWN_TYPE = 1.0
 """Deviation of an op of a type of which nothing was measured."""
 LENGTHS = np.array([1.0, 1.0, 1.2, 0.8, 0.5, 0.5, 0.5, 0.8, 0.5, 0.5, 0.5])
-"""How far apart features (see ``_point``) are that still say something of each other."""
+"""How far apart points (see ``Features.point``) are that still say something of each other."""
 WILD = 2.5
 """Deviations from what all others predict of it beyond which a figure loses weight, and soon all of it."""
 PASSES = 4
@@ -50,8 +50,7 @@ class Sample:
     count: int = 1
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
     """Microseconds and their relative standard deviation."""
 
     us: float
@@ -112,7 +111,7 @@ class Predictor:
         everything, type_, smooth = self._deviations
         strange = np.array([not self._beside and op.type not in self._types for op in ops])
         own = everything**2 + type_**2 + smooth**2 + UNKNOWN_TYPE**2 * strange
-        variance = own - ((known @ self._inverse) * known).sum(axis=1)
+        variance = own - np.einsum("ij,ij->i", known @ self._inverse, known)
         spread = np.sqrt(np.maximum(variance, 0) + NOISE**2)
         return [Prediction(us, one) for us, one in zip(np.exp(mean).tolist(), spread.tolist(), strict=True)]
 
@@ -130,31 +129,24 @@ class Predictor:
     def _mean(self, ops: Sequence[Features]) -> FloatArray:
         if self._beside:
             return np.log([one.us for one in self._beside(ops)])
-        return np.log([self.lines.us(op) for op in ops])
+        return np.log(self.lines.us(ops))
 
     def _covariance(self, ones: Sequence[Features], others: Sequence[Features]) -> FloatArray:
         everything, type_, smooth = self._deviations
         a, b = _points(ones), _points(others)
-        distance = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T
-        same = np.array([one.type for one in ones])[:, None] == np.array([other.type for other in others])
-        covariance: FloatArray = everything**2 + same * (type_**2 + smooth**2 * np.exp(-distance / 2))
+        number = {name: index for index, name in enumerate({op.type for op in (*ones, *others)})}
+        same = np.array([number[one.type] for one in ones])[:, None] == np.array([number[one.type] for one in others])
+        covariance: FloatArray = a @ b.T
+        covariance -= (a**2).sum(axis=1)[:, None] / 2
+        covariance -= (b**2).sum(axis=1) / 2
+        np.exp(covariance, out=covariance)  # of minus half the squared distance; in place, for there are many
+        covariance *= smooth**2
+        covariance += type_**2
+        covariance *= same
+        covariance += everything**2
         return covariance
 
 
 def _points(ops: Sequence[Features]) -> FloatArray:
-    points: FloatArray = np.array([_point(op) for op in ops]).reshape(len(ops), len(LENGTHS)) / LENGTHS
+    points: FloatArray = np.array([op.point for op in ops]).reshape(len(ops), len(LENGTHS)) / LENGTHS
     return points
-
-
-def _point(op: Features) -> list[float]:
-    """What the smooth part is smooth in."""
-    sizes = (op.channels, op.filters, op.pixels, op.kernel[0] * op.kernel[1], op.stride)
-    return [
-        *(math.log(max(size, 1)) for size in sizes),
-        float(op.kernel[0] != op.kernel[1]),
-        float(op.kernel != (1, 1)),
-        float(op.packed),
-        math.log(max(op.inputs, 1)),
-        math.log(op.groups),
-        float(op.followers),
-    ]

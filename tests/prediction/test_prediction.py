@@ -18,8 +18,8 @@ from hope_schema import ModelGraph, Op, PartColumns, SuperOp, Tensor, TensorType
 from hope_schema.cutgraph import part_super_op
 from hope_schema.cutting import Region
 from planner_api.prediction.asking import most_telling
-from planner_api.prediction.features import Features, blocks, features
-from planner_api.prediction.lines import TERMS, Lines, terms
+from planner_api.prediction.features import TERMS, Features, blocks, features
+from planner_api.prediction.lines import Lines
 from planner_api.prediction.parts import predicted_parts
 from planner_api.prediction.predictor import Predictor, Sample, TooLittleError
 from tests.planning.phones import FOLDER, phone
@@ -77,7 +77,7 @@ UNITS = dict(zip(TERMS, (30.0, 4.0, 2.0, 6.0, 9.0, 5.0, 3.0, 0.0, 0.0, 0.0), str
 
 def true_us(op: Features) -> float:
     """A processor for which the formula holds exactly."""
-    return float(terms(op) @ list(UNITS.values()))
+    return float(op.terms @ list(UNITS.values()))
 
 
 @given(seed=st.integers(0, 100))
@@ -86,10 +86,10 @@ def test_lines_find_the_formula_that_made_the_figures(seed: int):
     """Exact figures come back exactly, also for ops that were not among them; wild ones bend the lines little."""
     ops, unseen = drawn(seed), drawn(seed + 1000, 20)
     exact = Lines.fit(ops, [true_us(op) for op in ops])
-    assert [exact.us(op) for op in unseen] == pytest.approx([true_us(op) for op in unseen], rel=1e-3)
+    assert exact.us(unseen).tolist() == pytest.approx([true_us(op) for op in unseen], rel=1e-3)
     wild = [true_us(op) * (50.0 if index % 12 == 0 else 1.0) for index, op in enumerate(ops)]
     bent = Lines.fit(ops, wild)
-    assert np.median([abs(bent.us(op) / true_us(op) - 1) for op in unseen]) < 0.1
+    assert np.median(np.abs(bent.us(unseen) / [true_us(op) for op in unseen] - 1)) < 0.1
     assert len(json.dumps(exact.coefficients)) < 2048
 
 

@@ -275,12 +275,12 @@ class Decoder:
         self.start[op], self.finish[op], self.done[op], self.home[op] = times.start, times.finish, times.finish, here
         self.sequence.append(op)
         self.latest = max(self.latest, times.finish)
-        share, longer = self.share(op, here), dict[Counted, Counted]()
+        share, longer = self.share(op, here), dict[int, Counted]()
         for resource in self.uses[here]:
-            line = self.lines[resource]
-            if line not in longer:
-                longer[line] = counting(line, times.finish, share, self.length)
-            self.lines[resource] = longer[line]
+            line = self.lines[resource]  # which `undo` keeps alive, and so its id
+            if id(line) not in longer:
+                longer[id(line)] = counting(line, times.finish, share, self.length)
+            self.lines[resource] = longer[id(line)]
         source = self.at[here]
         for tensor in self.lists.writes[op]:
             if self.problem.is_output[tensor] and source != self.host:
@@ -321,9 +321,12 @@ class Decoder:
 
     def room(self, op: int, here: int) -> float:
         """From when on the resources of a processor have room for an op, behind all that stands."""
+        if self.whole:
+            return self.free(here)
         share = self.share(op, here)
         # A gang's resources mostly count the same.
-        return max([fits(line, share) for line in {self.lines[resource] for resource in self.uses[here]}])
+        lines = {id(line): line for line in [self.lines[resource] for resource in self.uses[here]]}
+        return max([fits(line, share) for line in lines.values()])
 
     def free(self, here: int) -> float:
         """When nothing takes any of a processor's resources any more."""

@@ -72,8 +72,8 @@ def build_problem(
             producer[index[job, name]] = op
     known = known_kinds(profile)
     table = TransferTable(profile.transfers, profile.channels)
-    types = [networks[job].tensor[name].type for job, name in names]
-    machine, labels = _machine(profile, candidates, table, types)
+    tensors = _Types([networks[job].tensor[name].type for job, name in names])
+    machine, labels = _machine(profile, candidates, table, tensors)
     latency, share, in_parts, spread = _latencies([op for _, op in supers], candidates, known, filled)
     cutter = None
     if cut:
@@ -86,7 +86,7 @@ def build_problem(
         producer=producer,
         reads=tuple(tuple(index[job, name] for name in op.inputs) for job, op in supers),
         is_output=np.array([name in networks[job].kept for job, name in names], dtype=np.bool_),
-        transfer_us=_transfers(networks, names, types, machine, labels, table, filled),
+        transfer_us=_transfers(networks, names, tensors, machine, labels, table, filled),
         tensors=tuple(called(name, job, len(networks)) for job, name in names),
         share=share,
         job=np.array([job for job, _ in supers], dtype=np.int64) if len(networks) > 1 else None,
@@ -98,6 +98,19 @@ def build_problem(
         filled=tuple(filled),
     )
     return prune(problem)
+
+
+class _Types:
+    """The types of T tensors, of which there are few: the distinct ones, and (T,) the number of each tensor's."""
+
+    def __init__(self, types: Sequence[TensorType]) -> None:
+        numbers: dict[TensorType, int] = {}
+        self.number = np.array([numbers.setdefault(type_, len(numbers)) for type_ in types], dtype=np.int64)
+        self.distinct = list(numbers)
+
+    def count(self, tensors: slice | IntArray) -> IntArray:
+        """How many of some tensors are of each type."""
+        return np.bincount(self.number[tensors], minlength=len(self.distinct))
 
 
 def _candidates(profile: Profile, wanted: Sequence[str] | None) -> list[Processor]:
@@ -115,7 +128,7 @@ def _candidates(profile: Profile, wanted: Sequence[str] | None) -> list[Processo
 
 
 def _machine(
-    profile: Profile, candidates: list[Processor], table: TransferTable, types: Sequence[TensorType]
+    profile: Profile, candidates: list[Processor], table: TransferTable, tensors: _Types
 ) -> tuple[Machine, list[str]]:
     """The machine, and the label of each of its places.
 
@@ -131,7 +144,7 @@ def _machine(
     labels = [label for label, _ in places]
     host_of = dict(zip(keys, [one.host for one in candidates], strict=True)) | dict(zip(plain, hosts, strict=True))
     owner = np.array([hosts.index(host_of[place]) for place in places], dtype=np.int64)
-    hop = _hops(table, types, labels, owner)
+    hop = _hops(table, tensors, labels, owner)
     held = [{(one.host, resource) for resource in one.resources} for one in candidates]
     resources = sorted(set().union(*held))
     memories = {name: number for number, name in enumerate(dict.fromkeys((one.host, one.memory) for one in candidates))}
@@ -158,13 +171,16 @@ def _machine(
     ), labels
 
 
-def _hops(table: TransferTable, types: Sequence[TensorType], labels: Sequence[str], owner: IntArray) -> IntArray | None:
+def _hops(table: TransferTable, tensors: _Types, labels: Sequence[str], owner: IntArray) -> IntArray | None:
     """`Machine.hop`: of what no channel joins, and between hosts, where one may be dearer than several."""
     known = {(a, b): table.joins(a, b) for a in labels for b in labels}
     if all(known.values()) and not owner.any():
         return None
-    total = {(a, b): table.total(types, a, b) if joined else math.inf for (a, b), joined in known.items()}
-    direct = np.array([[total[a, b] for b in labels] for a in labels])
+    count = tensors.count(slice(None))
+    total = {
+        way: float(table.costs(tensors.distinct, count, *way)[0] @ count) for way, joined in known.items() if joined
+    }
+    direct = np.array([[total.get((a, b), math.inf) for b in labels] for a in labels])
     np.fill_diagonal(direct, 0.0)
     hop = routes(direct, np.isfinite(direct) & (owner[:, None] == owner))
     return hop if (hop != np.arange(len(labels))[:, None]).any() else None
@@ -248,7 +264,7 @@ def _list(names: list[str]) -> str:
 def _transfers(
     networks: Sequence[ModelGraph],
     names: Sequence[tuple[int, str]],
-    types: Sequence[TensorType],
+    tensors: _Types,
     machine: Machine,
     labels: Sequence[str],
     table: TransferTable,
@@ -270,12 +286,12 @@ def _transfers(
             if source == target:
                 continue
             wanted = (read & (target in computes)) | (made & out & (target == machine.host))
-            moved = np.flatnonzero(wanted & np.where(made, source in computes, source == machine.host)).tolist()
-            if not moved or (start == end == HOST and machine.host in (source, target)):
+            moved = np.flatnonzero(wanted & np.where(made, source in computes, source == machine.host))
+            if not moved.size or (start == end == HOST and machine.host in (source, target)):
                 continue
             for a, b in machine.way(source, target):
-                column, note = table.costs([types[tensor] for tensor in moved], labels[a], labels[b])
-                cost[moved, a, b] = column
+                costs, note = table.costs(tensors.distinct, tensors.count(moved), labels[a], labels[b])
+                cost[moved, a, b] = costs[tensors.number[moved]]
                 if note:
                     sentences[f"transfers from '{labels[a]}' to '{labels[b]}': {note}"] = None
             if len(machine.way(source, target)) > 1:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hope_schema import Profile, SuperOp
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(NamedTuple):
     """One way to execute a super-op on a kind of processor; unsupported where it takes None."""
 
     us: float | None

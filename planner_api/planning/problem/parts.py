@@ -108,7 +108,7 @@ def cutter_of(
         for source, start in enumerate(labels):
             for target, end in enumerate(labels):
                 if source != target and not (start == end == HOST and machine.host in (source, target)):
-                    cost[source, target] = table.costs([kind], start, end)[0][0]
+                    cost[source, target] = table.costs([kind], np.ones(1, np.int64), start, end)[0][0]
         return machine.along(cost)
 
     memories = [labels[place].partition("/")[0] for place in machine.place]

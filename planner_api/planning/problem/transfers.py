@@ -7,8 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from hope_schema import Channel, TensorType, TransferColumns
 from hope_schema.graph import BYTES_PER_ELEMENT
+from planner_api.planning.problem.arrays import FloatArray, IntArray
 
 
 def elements(shape: Iterable[int]) -> int:
@@ -94,30 +97,37 @@ class TransferTable:
         """Whether there is a channel from place to place."""
         return (source, target) in self._lines or source.split("/", 1)[0] == target.split("/", 1)[0]
 
-    def costs(self, types: Sequence[TensorType], source: str, target: str) -> tuple[list[float], str]:
-        """Cost of the channel from place to place for each tensor type. Also a sentence on what was filled, or ''."""
+    def costs(self, types: Sequence[TensorType], count: IntArray, source: str, target: str) -> tuple[FloatArray, str]:
+        """Cost of the channel from place to place for each tensor type. Also a sentence on what was filled, or ''.
+
+        Args:
+            types: distinct ones.
+            count: how many tensors of each there are.
+            source: a place.
+            target: another.
+        """
         if (source, target) in self._lines:
-            return self._measured(types, source, target)
+            return self._measured(types, count, source, target)
         if self.joins(source, target):
-            return [0.0] * len(types), ""
-        return [math.inf] * len(types), "never measured and nothing to fit from, so nothing moves that way"
+            return np.zeros(len(types)), ""
+        return np.full(len(types), math.inf), "never measured and nothing to fit from, so nothing moves that way"
 
-    def total(self, types: Sequence[TensorType], source: str, target: str) -> float:
-        """What moving one tensor of each type over a channel costs together."""
-        return sum(self.costs(types, source, target)[0])
-
-    def _measured(self, types: Sequence[TensorType], source: str, target: str) -> tuple[list[float], str]:
+    def _measured(
+        self, types: Sequence[TensorType], count: IntArray, source: str, target: str
+    ) -> tuple[FloatArray, str]:
         known, line = self._known[source, target], self._lines[source, target]
         float32 = self._as_float16.get((source, target), line)
         keys = [(tensor.shape, tensor.dtype) for tensor in types]
-        missing = sum(1 for key in keys if key not in known)
-        costs = [
-            known[key] if key in known else (float32 if key[1] == "float32" else line).cost_us(size_bytes(*key))
-            for key in keys
-        ]
+        missing = sum(many for key, many in zip(keys, count.tolist(), strict=True) if key not in known)
+        costs = np.array(
+            [
+                known[key] if key in known else (float32 if key[1] == "float32" else line).cost_us(size_bytes(*key))
+                for key in keys
+            ]
+        )
         if not missing or not known:
             return costs, ""
         return costs, (
-            f"{missing} of {len(types)} tensors never measured, taken from the fitted line "
+            f"{missing} of {count.sum()} tensors never measured, taken from the fitted line "
             f"{line.intercept_us:.4g} us + {line.slope_us:.4g} us/byte over {len(known)} rows"
         )
