@@ -12,6 +12,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter, is_not
 from typing import Any, Final
 
 import torch
@@ -23,12 +24,16 @@ from agent_sdk.journey.rounding import FLOAT32, STEP
 from agent_sdk.journey.verify import relative_error
 from agent_sdk.session import Session
 from agent_sdk.shared import AGENTS, close_behind
+from hope_schema import HOST
 
 KEPT: Final = 8
 """Sets of sizes for which a graph has a session; at further ones torch answers."""
 HALF_STEPS: Final = 20
 """How many times the rounding of a type narrower than float32 ours may differ from torch's, beside ``FLOAT32``."""
-CPU: Final = torch.device("cpu")
+CPU: Final = "cpu"
+"""What torch calls the host's memory."""
+VERSION: Final = attrgetter("_version")
+"""How often torch has counted a write to a tensor."""
 
 log = logging.getLogger(__name__)
 
@@ -76,23 +81,23 @@ class Compiled:
         self.sessions: dict[object, _Planned] = {}
         self._graph, self._agent = graph, agent
         self._lock = threading.Lock()
-        self._weights = [
-            place
-            for place, node in enumerate(one for one in graph.graph.nodes if one.op == "placeholder")
-            if "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
-        ]
+        self._weights, self._given = list[int](), list[int]()
+        for place, node in enumerate(one for one in graph.graph.nodes if one.op == "placeholder"):
+            kept = "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
+            (self._weights if kept else self._given).append(place)
 
     def __call__(self, *arguments: Any) -> Any:
         """What the graph gives."""
         if self.why:
             return self._graph(*arguments)
-        key = tuple((one.shape, one.dtype, one.device) if isinstance(one, Tensor) else one for one in arguments)
+        given = [arguments[place] for place in self._given]
+        key = tuple([(one.shape, one.dtype, one.device) if isinstance(one, Tensor) else one for one in given])
         planned = self.sessions.get(key)
         if planned is None:
             return self._first(key, arguments)
         try:
             planned.refuse_changed(arguments)
-            return planned(arguments)
+            return planned(arguments) if planned.answers() else self._graph(*arguments)
         except HopeError as error:
             self._leave(error)
             return self._graph(*arguments)
@@ -127,13 +132,18 @@ class _Watch:
 
     def __init__(self, arguments: Arguments) -> None:
         self._before = [(one, _content(one)) for one in arguments if isinstance(one, Tensor)]
-        self._random = torch.get_rng_state()
+        self._devices = {one.device for one, _ in self._before if one.is_cuda}
+        self._random = self._drawn()
+
+    def _drawn(self) -> list[Tensor]:
+        """What changes with each random number."""
+        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self._devices)]
 
     def refuse(self, answer: Any) -> None:
         """Raise UnplannableError where it was, or where its answer is part of what it was given, or of itself."""
         if not all(torch.equal(before, _content(one)) for one, before in self._before):
             raise UnplannableError("it changes what it is given")
-        if not torch.equal(self._random, torch.get_rng_state()):
+        if not all(map(torch.equal, self._random, self._drawn())):
             raise UnplannableError("it draws random numbers, as in training")
         if not isinstance(answer, tuple | list) or not all(isinstance(one, Tensor) for one in answer):
             raise UnplannableError("it gives more than tensors")
@@ -144,31 +154,32 @@ class _Watch:
             held.append(one.untyped_storage().data_ptr())
 
 
-def _stamp(tensor: Tensor) -> tuple[int, int]:
-    """What changes with a tensor's content. Raises UnplannableError for those of which torch does not say it."""
-    if tensor.is_inference():
-        raise UnplannableError("of weights made in inference mode torch does not say whether they changed")
-    return tensor.data_ptr(), tensor._version
+def _stamps(tensors: Sequence[Tensor]) -> list[int]:
+    """What changes with the tensors' contents, unless they were made in inference mode."""
+    return [*map(Tensor.data_ptr, tensors), *map(VERSION, tensors)]
 
 
 def _content(tensor: Tensor) -> Tensor:
     """What differs once a tensor has been written to."""
-    return tensor.clone() if tensor.is_inference() else torch.tensor(_stamp(tensor))
+    return tensor.clone() if tensor.is_inference() else torch.tensor(_stamps([tensor]))
 
 
 class _Planned:
     """A graph at one set of sizes, with the weights that it has now. Raises HopeError where it cannot be planned."""
 
     def __init__(self, graph: torch.fx.GraphModule, arguments: Arguments, weights: Sequence[int], agent: Agent) -> None:
-        devices = {one.device for one in arguments if isinstance(one, Tensor)}
-        own = {CPU, *(torch.device(spec.id) for spec in agent.planned if spec.id.startswith("cuda:"))}
+        devices = {str(one.device) for one in arguments if isinstance(one, Tensor)}
+        own = {CPU, *(spec.memory for spec in agent.planned if spec.memory != HOST)}
         if len(devices) != 1 or not devices <= own:
-            raise UnplannableError(f"its tensors are on {', '.join(sorted(map(str, devices)))}, not on one of {own}")
-        self._graph = graph
-        self._weights = {place: (arguments[place], _stamp(arguments[place])) for place in weights}
-        self._given = [
-            place for place, one in enumerate(arguments) if isinstance(one, Tensor) and place not in self._weights
-        ]
+            found, known = (", ".join(sorted(names)) or "none" for names in (devices, own))
+            raise UnplannableError(f"its tensors are on {found}, not on one of those that plans are made for: {known}")
+        self._graph, self._on_host = graph, devices == {CPU}
+        self._places = list(weights)
+        self._weights: list[Tensor] = [arguments[place] for place in weights]
+        if any(one.is_inference() for one in self._weights):
+            raise UnplannableError("of weights made in inference mode torch does not say whether they changed")
+        self._stamps = _stamps(self._weights)
+        self._given = [place for place, one in enumerate(arguments) if isinstance(one, Tensor) and place not in weights]
         if not self._given:
             raise UnplannableError("it is given nothing but weights")
         module = _Bound(graph, arguments, self._given)
@@ -181,9 +192,22 @@ class _Planned:
 
     def refuse_changed(self, arguments: Arguments) -> None:
         """Raise UnplannableError where weights are no longer those that were planned with."""
-        for place, (tensor, stamp) in self._weights.items():
-            if arguments[place] is not tensor or _stamp(tensor) != stamp:
-                raise UnplannableError("its weights have changed since it was compiled; compile it again to plan it")
+        now = [arguments[place] for place in self._places]
+        if any(map(is_not, now, self._weights)) or _stamps(now) != self._stamps:
+            raise UnplannableError("its weights have changed since it was compiled; compile it again to plan it")
+
+    def answers(self) -> bool:
+        """Whether it answers already: where tensors are not the host's, once there is a plan.
+
+        Raises UnplannableError where none is to come there.
+        """
+        if self._on_host:
+            return True
+        if not self.session.ready:
+            return False
+        if self.session.plan is None:
+            raise UnplannableError("; ".join(self.session.notes) or "there is no plan of it")
+        return True
 
     def refuse_wrong(self, arguments: Arguments, right: Sequence[Tensor]) -> None:
         """Raise WrongOutput where ours is not torch's answer."""

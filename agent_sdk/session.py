@@ -31,7 +31,7 @@ from agent_sdk.model.ports import ModelMetadata, NodeArg, bound, node_args
 from agent_sdk.scheduling.job import Terms
 from agent_sdk.scheduling.jobs import Jobs
 from agent_sdk.scheduling.request import Late
-from agent_sdk.tensors import as_arrays, as_tensors
+from agent_sdk.tensors import as_tensors, with_tensors
 from hope_schema import Plan
 from hope_schema.hashing import digest
 
@@ -138,15 +138,15 @@ class Session(Closes, Forks):
         With a deadline or a priority the run waits its turn among the jobs of the agent, as ``Agent.submit`` says;
         without, it begins at once, and stands at the arbiter by the time of its call. A run with ``run_options`` is
         ONNX Runtime's own: they may stop it, or change it. ``timeout_s`` bounds runs of a plan; a runtime that runs
-        the whole network cannot be stopped. Tensors of torch's are read where they stand and answered with tensors on
-        the same device. Raises InputError (FeedError), or what ``Executor.run`` raises.
+        the whole network cannot be stopped. Tensors of torch's are answered with tensors on the same device,
+        and stay there where the plan computes there. Raises InputError (FeedError), or what ``Executor.run`` raises.
         """
         names, given = None, output_names
         if input_feed is not None:
             names, given = self._names(output_names), input_feed
         elif not isinstance(output_names, (dict, Mapping)):
             raise InputError("run takes a mapping of inputs, or a list of output names and a mapping of inputs")
-        feed, device = as_arrays(cast("Feed", given))
+        feed, device = with_tensors(cast("Feed", given))
         if run_options is not None:
             found = self.plans.whole.lend().run(feed, names, run_options)
         elif deadline_ms is None and priority is None:

@@ -1,9 +1,10 @@
-"""Tensors of torch's at the door of a session: read where they stand, by DLPack, and answered with tensors."""
+"""Tensors of torch's in a run: read where they stand, and answered with tensors where the outputs stand there too."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,36 +12,78 @@ import numpy as np
 from agent_sdk.errors import InputError
 
 
-def as_arrays(feed: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
-    """A feed's tensors as arrays over the same memory, and the device that answers go back to; None without tensors.
+class TorchTensor:
+    """A tensor of torch's, on any device, with the shape and element type that it has as an array.
 
-    What lies on another device than the CPU is copied from there. Raises InputError for what no array can hold.
+    Torch is not imported here: where nobody has imported it, nothing is a tensor.
+
+    Args:
+        name: of the input or output that it is.
+        tensor: without gradients.
+        stream: of its device, on which it is made, and tensors like it are to be ready; None where there are none.
+
+    Raises InputError for what no array can hold.
     """
-    torch: Any = sys.modules.get("torch")  # where nobody has imported it, nothing is a tensor
+
+    def __init__(self, name: str, tensor: Any, stream: Any = None) -> None:
+        self.name, self.tensor, self.stream = name, tensor, stream
+        self.shape = tuple(tensor.shape)
+        try:
+            self.dtype = np.dtype(str(tensor.dtype).removeprefix("torch."))
+        except TypeError as error:
+            raise self._refused("NumPy has no such type") from error
+        if self.dtype.kind not in "biufc" or str(tensor.layout) != "torch.strided" or tensor.is_meta:
+            raise self._refused("its elements do not stand in memory as an array's")
+
+    @cached_property
+    def array(self) -> np.ndarray:
+        """It as an array: by DLPack over its own memory where that is the host's, else copied once."""
+        try:
+            array: np.ndarray = np.from_dlpack(self.tensor.cpu().resolve_conj().resolve_neg())
+        except (BufferError, RuntimeError, TypeError, NotImplementedError) as error:
+            raise self._refused(str(error)) from error
+        return array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.array, dtype, copy=copy)
+
+    def like(self, name: str, tensor: Any) -> TorchTensor:
+        """Another one on the same stream."""
+        return TorchTensor(name, tensor, self.stream)
+
+    def within(self, most: float) -> bool:
+        """Whether no number exceeds ``most``, or is none; looked at where it stands."""
+        return not self.tensor.numel() or float(self.tensor.abs().amax()) <= most
+
+    def _refused(self, why: str) -> InputError:
+        what = f"a tensor of {self.tensor.dtype}, {self.tensor.layout}, on {self.tensor.device}"
+        return InputError(f"'{self.name}' is {what}, which no array can hold: {why}")
+
+
+def with_tensors(feed: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
+    """A feed with its tensors wrapped, and the device of the first; None without tensors. Raises InputError."""
+    torch: Any = sys.modules.get("torch")
     if torch is None:
         return feed, None
-    tensors = {name: value for name, value in feed.items() if isinstance(value, torch.Tensor)}
-    if not tensors:
-        return feed, None
-    arrays = {name: _array(name, tensor) for name, tensor in tensors.items()}
-    return {**feed, **arrays}, next(iter(tensors.values())).device
+    given = {name: value.detach() for name, value in feed.items() if isinstance(value, torch.Tensor)}
+    wrapped = {
+        name: TorchTensor(name, tensor, torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None)
+        for name, tensor in given.items()
+    }
+    return ({**feed, **wrapped}, next(iter(given.values())).device) if given else (feed, None)
+
+
+def as_arrays(feed: Mapping[str, Any]) -> dict[str, Any]:
+    """A feed with arrays for tensors. Raises InputError."""
+    return {name: value.array if isinstance(value, TorchTensor) else value for name, value in feed.items()}
 
 
 def as_tensors(outputs: Mapping[str, Any], device: Any) -> dict[str, Any]:
     """Answers as tensors on a device, on the CPU over the same memory; text and sequences stay as they are."""
     torch: Any = sys.modules["torch"]
-    return {
-        name: torch.from_dlpack(value).to(device)
-        if isinstance(value, np.ndarray) and value.dtype.kind in "biufc"
-        else value
-        for name, value in outputs.items()
-    }
-
-
-def _array(name: str, tensor: Any) -> np.ndarray:
-    try:
-        array: np.ndarray = np.from_dlpack(tensor.detach().cpu().resolve_conj().resolve_neg())
-    except (BufferError, RuntimeError, TypeError, NotImplementedError) as error:
-        what = f"a tensor of {tensor.dtype}, {tensor.layout}, on {tensor.device}"
-        raise InputError(f"input '{name}' is {what}: no array can hold it ({error})") from error
-    return array
+    found = {}
+    for name, value in outputs.items():
+        numbers = isinstance(value, np.ndarray) and value.dtype.kind in "biufc"
+        tensor = value.tensor if isinstance(value, TorchTensor) else torch.from_dlpack(value) if numbers else None
+        found[name] = value if tensor is None else tensor.to(device)
+    return found

@@ -114,8 +114,8 @@ class Executor(Closes):
         """Compute the outputs.
 
         Args:
-            inputs: an array for every graph input, of its exact shape and element type. Large ones are read in place:
-                do not change them before the run is over.
+            inputs: an array, or a tensor of torch's, for every graph input, of its exact shape and element type. Large
+                ones are read in place: do not change them before the run is over.
             into: arrays of the caller's by output, to be written instead of new ones.
             timeout_s: watchdog; the whole run, waiting for others included, may take this many seconds. With it all
                 lanes run on the device's threads, at the price of one hand-over.

@@ -25,6 +25,7 @@ from agent_sdk.engine.program import Copy, Program, ProgramSegment, Work, memory
 from agent_sdk.errors import WrongOutput
 from agent_sdk.runtimes.base import Bound, BoundCall, Buffer, Executable, Place
 from agent_sdk.runtimes.copying import bound_copy, host_array
+from agent_sdk.tensors import TorchTensor
 from hope_schema import HOST
 
 COPY_BELOW_BYTES = 128 * 1024
@@ -80,6 +81,7 @@ class Flight:
         self.failures: list[BaseException] = []
         self._ending = threading.RLock()  # a signal's handler may come while its thread has it
         self._executables = compiled.executables
+        self._taken: dict[str, TorchTensor] = {}  # by memory, an input that the run under way took from there
         self.memory = plan_memory(program, [compiled.types(work) for work in program.work])
         self._buffers = allocate(program, self.memory)
         self._calls = [self._call(segment) for segment in program.segments]
@@ -150,8 +152,15 @@ class Flight:
 
     def load(self, feeds: Feeds) -> None:
         """Bring the inputs to where they are read."""
+        self._taken = {}
         for load in self._loads:
-            array = feeds[load.tensor]
+            given = feeds[load.tensor]
+            if isinstance(given, TorchTensor):
+                if load.place.take(given, load.own):
+                    self._taken[load.place.memory] = given
+                    continue
+                given = given.array
+            array = given
             if array is load.bound:
                 continue
             if load.shares and (load.large or array is load.seen) and array.flags.carray:
@@ -173,13 +182,16 @@ class Flight:
     def store(self, feeds: Feeds, into: Mapping[str, np.ndarray]) -> Outputs:
         """Return copies of the outputs that no later run overwrites, in arrays of ``into`` if any. Raises WrongOutput.
 
+        What was made in a memory from which inputs were taken stays there, as a tensor.
+
         The arrays have been checked. Where something was not ordinary they stay as they are: they may hold inputs, of
         which somebody else is to make what is right.
         """
         outputs: Outputs = {}
         made: Outputs = {}
         for name, shape, place, buffer in self._stores:
-            array = place.to_host(buffer)
+            like = self._taken.get(place.memory)
+            array = place.to_host(buffer) if like is None else place.hand_out(name, buffer, like)
             if array.shape != shape:
                 declared = self.program.graph.tensor[name]
                 raise WrongOutput(f"output '{name}' came back as {list(array.shape)}, the graph declares {declared}")
@@ -188,10 +200,12 @@ class Flight:
         self.ordinary = not self._looks.odd
         if not self.ordinary:
             into = NEW
-        for name, array in made.items():
-            outputs[name] = array.copy() if name not in into else _written(array, into[name])
         for name in self._unchanged:
-            outputs[name] = feeds[name].copy() if name not in into else _written(feeds[name], into[name])
+            made[name] = np.asarray(feeds[name])
+        for name, array in made.items():
+            if name in into:
+                into[name][...] = array
+            outputs[name] = into[name] if name in into else array.copy() if isinstance(array, np.ndarray) else array
         return outputs
 
     def fail(self, error: BaseException, of: list[BaseException] | None = None) -> None:
@@ -211,14 +225,10 @@ class Flight:
         del self.loop, self._looks
         self._calls = []
         self._buffers = {}
+        self._taken = {}
         self._loads = []
         self._stores = []
         self._unchanged = []
-
-
-def _written(array: np.ndarray, into: np.ndarray) -> np.ndarray:
-    into[...] = array
-    return into
 
 
 def allocate(program: Program, memory: MemoryPlan) -> dict[tuple[str, str], Buffer]:

@@ -13,6 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from agent_sdk import native
+from agent_sdk.engine.ports import Feeds, Outputs
 from agent_sdk.engine.program import Program, ProgramSegment
 from agent_sdk.errors import ProcessorError
 from agent_sdk.model.bounds import ordinary
@@ -100,7 +101,7 @@ class Looks:
         if name in self._read:
             self._read[name][1].at(array)
 
-    def at_others(self, feeds: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> None:
+    def at_others(self, feeds: Feeds, outputs: Outputs) -> None:
         """Look at what no lane sees, because it stands elsewhere than on the host."""
         if self._come or self._gone:
             arrays = [*(feeds[name] for name in self._come), *(outputs[name] for name in self._gone)]

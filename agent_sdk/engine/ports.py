@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 
 from agent_sdk.errors import FeedError
+from agent_sdk.tensors import TorchTensor
 from hope_schema import ModelGraph
 
-Feeds = dict[str, np.ndarray]
-Outputs = dict[str, np.ndarray]
+Given = np.ndarray | TorchTensor
+Feeds = dict[str, Given]
+Outputs = dict[str, Any]
+"""Arrays; tensors where they were made in a place in which inputs stood as such."""
 Shape = tuple[int | str | None, ...]
 """Sizes; a symbol's name, or None, where any may come."""
 NEW: Mapping[str, np.ndarray] = MappingProxyType({})
@@ -25,15 +28,15 @@ def ports(graph: ModelGraph, names: Iterable[str]) -> dict[str, tuple[tuple[int,
 
 
 def check_feed(wanted: Mapping[str, tuple[Shape, np.dtype[Any]]], inputs: Mapping[str, Any]) -> Feeds:
-    """Return the inputs as arrays. Raises FeedError for wrong names, shapes or element types."""
+    """Return the inputs as arrays, tensors as they are. Raises FeedError for wrong names, shapes or element types."""
     feeds = {}
     for name, (shape, dtype) in wanted.items():
         if name not in inputs:
             others = ", ".join(inputs) or "none"
             raise FeedError(f"input '{name}' ({dtype}{_shown(shape)}) is missing; given: {others}")
         given = inputs[name]
-        array = np.asarray(given)
-        if type(given) is list and np.can_cast(array.dtype, dtype, "same_kind"):
+        array: Given = given if isinstance(given, TorchTensor) else np.asarray(given)
+        if isinstance(array, np.ndarray) and type(given) is list and np.can_cast(array.dtype, dtype, "same_kind"):
             array = array.astype(dtype)  # numbers have no width; ONNX Runtime takes them too
         fits = array.shape == shape or _fits(array.shape, shape)
         if not fits or (array.dtype is not dtype and array.dtype != dtype):

@@ -20,6 +20,7 @@ from onnx import numpy_helper
 from agent_sdk import native
 from agent_sdk.model.nodes import op_id, type_of
 from agent_sdk.model.springs import Springs
+from agent_sdk.tensors import TorchTensor
 from hope_schema import TensorType
 
 OPEN: Final = "open"
@@ -89,12 +90,14 @@ class Guard:
 
     def finite(self, feed: Mapping[str, object]) -> bool:
         """Whether its floats are ordinary."""
-        return all(ordinary(value) for name in self.floats if isinstance(value := feed.get(name), np.ndarray))
+        return all(ordinary(value) for name in self.floats if isinstance(value := feed.get(name), LOOKED_AT))
 
     def bounds(self, feed: Mapping[str, object]) -> bool:
         """Whether its whole numbers lie within their bounds."""
         for name, (low, high) in self.whole.items():
             value = feed.get(name)
+            if isinstance(value, TorchTensor):
+                value = value.array
             if isinstance(value, np.ndarray) and value.size and not (low <= value.min() and value.max() <= high):
                 return False
         return True
@@ -104,9 +107,17 @@ SEEN: Final = frozenset(map(np.dtype, ("float16", "float32", "float64")))
 """Floats that the native library knows."""
 
 
-def ordinary(array: np.ndarray) -> bool:
-    """Whether all floats in an array are finite, and none exceeds ``ORDINARY``; other types are."""
-    if array.dtype.kind != "f" or not array.size:
+LOOKED_AT: Final = (np.ndarray, TorchTensor)
+"""What holds numbers in a feed; others are refused later."""
+
+
+def ordinary(array: np.ndarray | TorchTensor) -> bool:
+    """Whether all floats in an array, or a tensor, are finite, and none exceeds ``ORDINARY``; other types are."""
+    if array.dtype.kind != "f":
+        return True
+    if isinstance(array, TorchTensor):
+        return array.within(ORDINARY)
+    if not array.size:
         return True
     library = _library()
     if library is not None and array.dtype in SEEN and array.flags.c_contiguous:

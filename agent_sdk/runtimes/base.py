@@ -32,6 +32,7 @@ import numpy as np
 from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost, UnsupportedOp
 from agent_sdk.machine.timing import Timing
 from agent_sdk.runtimes.trust import Trust
+from agent_sdk.tensors import TorchTensor
 from hope_schema import ModelGraph, Op, SuperOp, TensorType
 from hope_schema import Processor as ProcessorSpec
 
@@ -202,6 +203,14 @@ class Place(ABC):
     @abstractmethod
     def to_host(self, buffer: Buffer) -> np.ndarray:
         """The plain tensor in ``buffer`` as a host array; may be a view that the next run overwrites."""
+
+    def take(self, given: TorchTensor, into: Buffer) -> bool:
+        """Copy a tensor of the application's into a buffer here, where both stand in one memory; False where not."""
+        return False
+
+    def hand_out(self, name: str, buffer: Buffer, like: TorchTensor) -> TorchTensor:
+        """A copy of the plain tensor ``name`` where it stands, beside one that was taken from there."""
+        raise NotImplementedError
 
     def bring(self, buffer: Buffer, source: Place, into: Buffer) -> Buffer:
         """Copy a plain tensor from another place into a buffer here; it is there when this returns."""

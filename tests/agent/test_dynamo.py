@@ -9,7 +9,6 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from agent_sdk import Agent
@@ -220,32 +219,3 @@ def test_options_that_there_are_not_are_refused() -> None:
     for named, said in (({"options": {"agents": 1}}, "agents"), ({"mode": "max-autotune"}, "max-autotune")):
         with pytest.raises(dynamo.InputError, match=said):
             dynamo.hope(graph, [], **named)
-
-
-def test_a_session_takes_and_gives_tensors(agent: Agent) -> None:
-    """By name and as a list, over the same memory, strided, with and without gradients; half a network's too."""
-    net = Net().eval()
-    x = torch.randn(1, 3, 8, 8)
-    with agent.load(net, inputs=(x,)) as session:
-        name = session.get_inputs()[0].name
-        for _ in range(2):
-            for given in (x, x.clone(memory_format=torch.channels_last), x.clone().requires_grad_()):
-                with torch.no_grad():
-                    close(tuple(session.run(None, {name: given})), net(given))
-            by_name = session.run({name: x})
-            assert all(isinstance(one, torch.Tensor) for one in by_name.values())
-            assert all(isinstance(one, np.ndarray) for one in session.run({name: x.numpy()}).values())
-            until(lambda: session.stats.prepared == 1)
-        with pytest.raises(dynamo.InputError, match=r"a tensor of torch\.bfloat16"):
-            session.run({name: x.bfloat16()})
-
-
-def test_tensors_are_read_where_they_stand() -> None:
-    """No byte is copied at the door, neither in nor out."""
-    from agent_sdk.tensors import as_arrays, as_tensors
-
-    x = torch.randn(3, 4)
-    arrays, device = as_arrays({"x": x, "n": np.ones(2)})
-    assert arrays["x"].ctypes.data == x.data_ptr()
-    assert as_tensors(arrays, device)["x"].data_ptr() == x.data_ptr()
-    assert as_arrays({"n": 1}) == ({"n": 1}, None)

@@ -16,6 +16,7 @@ from agent_sdk.forking import Forks, keep, watch_forks
 from agent_sdk.model.ports import About, ModelMetadata, Port
 from agent_sdk.runtimes.base import Package, machines_fault
 from agent_sdk.runtimes.ort.options import SPINS, opened, options
+from agent_sdk.tensors import as_arrays
 
 REFUSED: Final = ("InvalidArgument", "INVALID_ARGUMENT", "Required inputs", "Missing Input", "Got invalid dimensions")
 """What the runtime says of a feed that does not fit the network."""
@@ -110,7 +111,7 @@ class WholeOrt(Forks):
         options: ort.RunOptions | None,
     ) -> dict[str, Any]:
         try:
-            return dict(zip(names, session.run(names, dict(feed), options), strict=True))
+            return dict(zip(names, session.run(names, as_arrays(feed), options), strict=True))
         except (ValueError, TypeError) as error:
             raise InputError(_line(error)) from error
         except Exception as error:

@@ -9,6 +9,7 @@ import torch
 
 from agent_sdk.errors import UnsupportedOp
 from agent_sdk.model.dtypes import FOREIGN
+from agent_sdk.tensors import TorchTensor
 from hope_schema import TensorType
 
 
@@ -62,6 +63,16 @@ def empty(kind: TensorType, device: torch.device) -> DeviceTensor:
     return DeviceTensor(torch.empty(kind.shape, dtype=torch_dtype(kind), device=device))
 
 
+def cloned(source: DeviceTensor, stream: torch.cuda.Stream | None) -> torch.Tensor:
+    """A copy of a finished tensor, in memory of a stream's; the tensor may be overwritten when this returns."""
+    if stream is None:
+        return source.tensor.clone()
+    with torch.cuda.stream(stream):
+        made = source.tensor.clone()
+    stream.synchronize()
+    return made
+
+
 class CopyQueue:
     """The streams of a device on which tensors come, and go, while its multiprocessors do something else.
 
@@ -95,6 +106,16 @@ class CopyQueue:
         with torch.cuda.stream(self.inwards):
             into.tensor.copy_(into.staging, non_blocking=True)
             into.copied.record(self.inwards)
+            self.arrived.record(self.inwards)
+
+    def take(self, given: TorchTensor, into: DeviceTensor) -> None:
+        """Copy a tensor of this device, behind all that its stream still has to do; it stays as it is until then."""
+        if self.inwards is None or self.arrived is None:
+            into.tensor.copy_(given.tensor)
+            return
+        self.inwards.wait_stream(given.stream)
+        with torch.cuda.stream(self.inwards):
+            into.tensor.copy_(given.tensor, non_blocking=True)
             self.arrived.record(self.inwards)
 
     def copy_out(self, source: DeviceTensor) -> np.ndarray:

@@ -10,7 +10,8 @@ from agent_sdk.errors import ProcessorLost
 from agent_sdk.runtimes.base import Bound, Place
 from agent_sdk.runtimes.torch.cuda import CudaCalls, cuda_of
 from agent_sdk.runtimes.torch.kernel import translated
-from agent_sdk.runtimes.torch.memory import DeviceTensor, copy_queue, empty, torch_dtype
+from agent_sdk.runtimes.torch.memory import DeviceTensor, cloned, copy_queue, empty, torch_dtype
+from agent_sdk.tensors import TorchTensor
 from hope_schema import TensorType
 
 
@@ -49,6 +50,23 @@ class DevicePlace(Place):
             return copy_queue(self._device).copy_out(buffer)
         except RuntimeError as error:
             raise translated(error, f"{self.name}, copying to the host", ProcessorLost) from error
+
+    @override
+    def take(self, given: TorchTensor, into: DeviceTensor) -> bool:
+        if given.tensor.device != self._device:
+            return False
+        try:
+            copy_queue(self._device).take(given, into)
+        except RuntimeError as error:
+            raise translated(error, f"{self.name}, copying '{given.name}'", ProcessorLost) from error
+        return True
+
+    @override
+    def hand_out(self, name: str, buffer: DeviceTensor, like: TorchTensor) -> TorchTensor:
+        try:
+            return like.like(name, cloned(buffer, like.stream))
+        except RuntimeError as error:
+            raise translated(error, f"{self.name}, copying '{name}'", ProcessorLost) from error
 
     @override
     def host_array(self, kind: TensorType) -> np.ndarray | None:
