@@ -46,7 +46,7 @@ def hope(
     *,
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
-) -> Callable[..., Any]:
+) -> Compiled:
     """The backend, as torch's compiler calls it.
 
     Args:

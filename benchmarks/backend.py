@@ -12,6 +12,7 @@ Rows of networks that are already in the file, and are not asked for, stay: a le
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import statistics
@@ -47,11 +48,10 @@ Call = Callable[[], Any]
 
 def network(name: str, device: torch.device) -> tuple[torch.nn.Module, torch.Tensor]:
     """A network of torchvision's with random weights, in float32, and an image for it."""
-    import torchvision
-
+    models: Any = importlib.import_module("torchvision.models")
     torch.manual_seed(0)
     extra = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
-    module: torch.nn.Module = torchvision.models.get_model(name, weights=None, **extra).eval().to(device)
+    module: torch.nn.Module = models.get_model(name, weights=None, **extra).eval().to(device)
     size = SIZES.get(name, 224)
     return module, torch.randn(1, 3, size, size, device=device)
 
@@ -64,7 +64,8 @@ def ours(module: torch.nn.Module, image: torch.Tensor, agent: Agent) -> tuple[Ca
         made.append(hope(graph, inputs, **options))
         return made[-1]
 
-    fast = torch.compile(module, backend=noting, options={"agent": agent})
+    options: dict[str, Any] = {"agent": agent}
+    fast = torch.compile(module, backend=noting, options=options)
     fast(image)
     until = time.monotonic() + PLANNED_S
     for one in made:
@@ -176,12 +177,12 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=100, help="timed calls of each")
     given = options.parse_args()
     try:
-        import torchvision
+        torchvision: Any = importlib.import_module("torchvision")
     except (ImportError, RuntimeError) as error:
         sys.exit(f"skipped: torchvision does not start here ({error})")
     if given.device == "cuda" and not torch.cuda.is_available():
         sys.exit("skipped: torch finds no GPU here; --device cpu measures the cores")
-    device = torch.device(given.device, 0 if given.device == "cuda" else None)
+    device = torch.device("cuda:0" if given.device == "cuda" else "cpu")
     on_gpu = device.type == "cuda"
     named: dict[str, Any] = {"processors": str(device), "precision": "fp16", "measuring_s": THOROUGH_S}
     rows: list[dict[str, Any]] = []
