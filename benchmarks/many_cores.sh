@@ -1,62 +1,26 @@
 #!/usr/bin/env bash
-# The engine's benchmark on a machine with many cores that reaches no network.
+# The engine's benchmark on a machine with many cores that reaches no network, within nine minutes: ours against ONNX
+# Runtime, plans against what was planned, and ours beside a plain session that spins.
 #
-#   benchmarks/many_cores.sh prepare DIRECTORY          here: wheels for its Python, and the native library
-#   benchmarks/many_cores.sh run DIRECTORY RESULTS      there: install them beside what it has, and run
+#   where there is a network:    benchmarks/gpu.sh wheels WHEELS
+#   there:                       benchmarks/many_cores.sh WHEELS RESULTS
 #
-# The machine has Python 3.12 with numpy, onnx, onnxruntime, networkx, httpx and rich. DIRECTORY is what is carried
-# along, some 20 MB. MODELS, ROUNDS, PATIENCE and WAIT may be set.
+# MODELS, MINUTES (of the first part) and SPINNING (networks of the second part) may be set.
 set -euo pipefail
-root=$(cd "$(dirname "$0")/.." && pwd)
-python=${PYTHON:-python3}
-models=${MODELS:-nasnet_mobile,pnasnet_mobile,inception_v1,densenet121,inception_v3,inception_v4,nasnet_large,pnasnet_large}
-target=${TARGET_PYTHON:-3.12}
-
-prepare() {
-    mkdir -p "$1/wheels" "$1/native"
-    "$python" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$1/wheels" \
-        --python-version "$target" --only-binary=:all: --constraint "$root/constraints.txt" \
-        --requirement "$root/benchmarks/many_cores.txt"
-    PYTHONPATH=$root "$python" - "$1/native" <<'PYTHON'
-import sys
-from pathlib import Path
-
-from agent_sdk.native import built
-
-print(built(Path(sys.argv[1])))
-PYTHON
-    git -C "$root" describe --always --dirty=+ --abbrev=12 >"$1/commit"
-    du -sh "$1"
-}
-
-run() {
-    local carried results
-    carried=$(cd "$1" && pwd)
-    mkdir -p "$2"
-    results=$(cd "$2" && pwd)
-    site=$(mktemp -d)
-    trap 'rm -rf "$site"' EXIT
-    "$python" -m pip install --quiet --disable-pip-version-check --no-deps --no-index --target "$site/packages" \
-        "$carried"/wheels/*.whl
-    mkdir -p "$site/cache/native"
-    cp "$carried"/native/* "$site/cache/native/" 2>/dev/null || true
-    export PYTHONPATH=$root:$site/packages HOPE_CACHE_DIR=$site/cache HOPE_COMMIT
-    HOPE_COMMIT=$(cat "$carried/commit")
-    "$python" -m agent_sdk.cli devices || true
-    local model
-    for model in ${models//,/ }; do
-        CUDA_VISIBLE_DEVICES="" "$python" -m benchmarks.engine --models "$model" --processors ort \
-            --rounds "${ROUNDS:-15}" --patience "${PATIENCE:-8}" --wait "${WAIT:-12}" --trace "$results" \
-            --found "$results/found.json" --json "$results/engine.json" ||
-            echo "$model failed with $?" >&2
-    done
-}
-
-case ${1:-} in
-prepare) prepare "$2" ;;
-run) run "$2" "$3" ;;
-*)
-    sed -n '2,8s/^# \{0,1\}//p' "$0"
-    exit 2
-    ;;
-esac
+cd "$(dirname "$0")/.."
+[ $# = 2 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2; }
+wheels=$1 results=$2
+models=${MODELS:-nasnet_mobile,pnasnet_mobile,inception_v1,densenet121,inception_v3,inception_v4}
+minutes=${MINUTES:-6}
+site=$(mktemp -d)
+trap 'rm -rf "$site"' EXIT
+python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$site/packages" "$wheels"/*.whl
+export PYTHONPATH="$PWD:$site/packages" PYTHONUNBUFFERED=1 HOPE_CACHE_DIR="$site/cache" CUDA_VISIBLE_DEVICES=""
+HOPE_COMMIT=$(cat "$wheels/commit")
+export HOPE_COMMIT
+mkdir -p "$results"
+python3 agent_sdk/native/building.py
+python3 -W ignore -m benchmarks.engine --models "$models" --processors ort --minutes "$minutes" --rounds 9 \
+    --patience 8 --wait 5 --found "$results/found.json" --json "$results/engine.json" 2>&1 | tee "$results/engine.log"
+timeout 120 python3 -W ignore -m benchmarks.beside --models "${SPINNING:-nasnet_mobile,inception_v3}" --rounds 15 \
+    --json "$results/beside.json" 2>&1 | tee "$results/beside.log"

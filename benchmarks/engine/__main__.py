@@ -137,8 +137,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 whole.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
                 whole.replace(options.found)
     if content["rows"]:
-        measures, table = judge(content)
-        report(options.json, measures, [table])
+        measures, tables = judge(content)
+        report(options.json, measures, tables)
     return 1 if failed else 0
 
 

@@ -20,14 +20,15 @@ FEW_CORES = 2
 """Up to so many there is little to do at the same time, and networks are judged together."""
 
 
-def judge(content: Row) -> tuple[list[Measure], Table]:
-    """The rows that must hold and what everything takes, of all that one machine found."""
+def judge(content: Row) -> tuple[list[Measure], list[Table]]:
+    """The rows that must hold, what everything takes and what was planned, of all that one machine found."""
     networks: Networks = {}
     for row in content["rows"]:
         networks.setdefault(row["model"], {})[row["config"]] = row
     facts = {fact["model"]: fact for fact in content["models"]}
     few = content["machine"]["cores"] <= FEW_CORES
-    return on_few_cores(networks) if few else on_many_cores(networks, facts), table(networks, facts)
+    measures = on_few_cores(networks) if few else on_many_cores(networks, facts)
+    return measures, [taken(networks, facts), promised(networks, facts)]
 
 
 def geometric_mean(networks: Networks) -> float:
@@ -73,7 +74,21 @@ def on_many_cores(networks: Networks, facts: dict[str, Row]) -> list[Measure]:
     return found
 
 
-def table(networks: Networks, facts: dict[str, Row]) -> Table:
+def promised(networks: Networks, facts: dict[str, Row]) -> Table:
+    """What each plan took beside what the planner said of it; in the end the mean, and the one that was off most."""
+    ratios = {name: rows["ours_planned"]["median_us"] / facts[name]["planned_us"] for name, rows in networks.items()}
+    lines: list[list[str | float | None]] = [
+        [name, facts[name]["planned_us"] / 1e3, networks[name]["ours_planned"]["median_us"] / 1e3, ratio]
+        for name, ratio in ratios.items()
+    ]
+    off = {name: math.log(ratio) for name, ratio in ratios.items()}
+    worst = max(off, key=lambda name: abs(off[name]))
+    lines.append([f"geometric mean of {len(off)}", None, None, math.exp(statistics.fmean(off.values()))])
+    lines.append([f"worst ({worst})", None, None, ratios[worst]])
+    return Table("What plans took, and what was planned", ["network", "planned ms", "measured ms", "ratio"], lines)
+
+
+def taken(networks: Networks, facts: dict[str, Row]) -> Table:
     """What everything takes."""
     configurations = list(next(iter(networks.values())))
     plain = [config for config in configurations if not config.startswith("ours")]

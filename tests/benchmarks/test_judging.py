@@ -38,10 +38,12 @@ def one_network(name: str, cores: int, ours_us: float, openvino_us: float, answe
 def verdicts(cores: int) -> dict[str, tuple[float, bool | None]]:
     """What is said of two networks, on so many cores."""
     found = [one_network("a", cores, 64.0, 200.0, "plan"), one_network("b", cores, 100.0, 80.0, "onnxruntime")]
-    measures, table = judge(
+    measures, (table, promised) = judge(
         {**found[0], **{part: [one for content in found for one in content[part]] for part in ("rows", "models")}}
     )
     assert [row[0] for row in table.rows] == ["a", "b"]
+    assert promised.rows[0] == ["a", 0.11, 0.12, pytest.approx(120 / 110)]
+    assert [row[3] for row in promised.rows[2:]] == [pytest.approx(120 / 110)] * 2
     return {measure.measure: (measure.value, measure.ok) for measure in measures}
 
 
