@@ -21,7 +21,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 
 from agent_sdk.errors import InputError
 from agent_sdk.journey.catalogue import Plans
-from agent_sdk.model.ports import NUMPY_TYPES
+from agent_sdk.model.ports import HELD
 
 HOST: Final = "cpu"
 """What ONNX Runtime calls the host's memory."""
@@ -209,7 +209,7 @@ def host_array(value: ort.OrtValue) -> np.ndarray | None:
     """A tensor as an array over its own memory; None where that is not the host's, or NumPy lacks its type."""
     if not value.is_tensor() or value.device_name() != HOST:
         return None
-    kind = NUMPY_TYPES.get(value.data_type())
+    kind = HELD.get(value.data_type())
     return None if kind is None else _at(value.data_ptr(), kind, value.shape())
 
 
@@ -234,7 +234,7 @@ def own_value(array: np.ndarray) -> ort.OrtValue:
 
 def is_numeric(made: object) -> bool:
     """Whether an output is a tensor of a type that NumPy has."""
-    return isinstance(made, np.ndarray) and made.dtype in NUMPY_TYPES.values()
+    return isinstance(made, np.ndarray) and made.dtype in HELD.values()
 
 
 def _numpy_type(element_type: Any) -> np.dtype[Any] | None:
@@ -242,7 +242,7 @@ def _numpy_type(element_type: Any) -> np.dtype[Any] | None:
     with suppress(KeyError, TypeError):
         number = isinstance(element_type, int)
         kind = onnx.helper.tensor_dtype_to_np_dtype(element_type) if number else np.dtype(element_type)
-        return kind if kind in NUMPY_TYPES.values() else None
+        return kind if kind in HELD.values() else None
     return None
 
 

@@ -250,6 +250,11 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
 
 
+def said(error: BaseException) -> str:
+    """Return what an exception of another package says as one line; its class where it says nothing."""
+    return printable(str(error))[:400] or type(error).__name__
+
+
 def refuse_unless_seconds(name: str, seconds: float) -> None:
     """Raise InputError, which names the parameter, unless it is a time; NaN is none."""
     if not seconds >= 0:

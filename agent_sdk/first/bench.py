@@ -16,20 +16,22 @@ from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from pydantic import Field
 
 from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.errors import said
 from agent_sdk.files import replace_whole
 from agent_sdk.forking import TemporaryFolder
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.measure.profiler import profile
 from agent_sdk.model import Model
 from agent_sdk.model.feeds import draw
+from agent_sdk.model.nodes import show
 from agent_sdk.model.weights import GRAPH_FILE, LightModels
 from agent_sdk.runtimes.base import Package, Processor
 from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
+from agent_sdk.runtimes.ort.options import opened, options
 from hope_schema import Missing, ModelGraph, Observations, Plan
 from hope_schema.base import Contract, Label, Name
 
@@ -179,7 +181,7 @@ class Bench:
                 step(f"a run on {request.target}")
                 run(feed.read())
         except Exception as error:  # noqa: BLE001  the packages raise their own unrelated classes
-            return Reply(failure=" ".join(str(error).split())[:400] or type(error).__name__)
+            return Reply(failure=said(error))
         return Reply()
 
     def answer(self, request: RunFile | RunPlan | Measure, step: Callable[[str], None]) -> Reply:
@@ -265,14 +267,11 @@ def _inside(model: Model, light: Model) -> dict[str, np.ndarray]:
         return {}
     proto = onnx.ModelProto()
     proto.CopyFrom(light.proto)
-    listed = {info.name for info in proto.graph.output}
-    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in listed)
+    show(proto, names)
     file = light.path.with_name(INSIDE_FILE)
     file.write_bytes(proto.SerializeToString())
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
     try:
-        session = ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        session = opened(str(file), options(0, {}))
         return dict(zip(names, session.run(names, draw(model)), strict=True))
     except Exception as error:  # noqa: BLE001  the runtime's own unrelated classes
         log.info("what stands inside is drawn for each op alone: %s", error)
@@ -280,9 +279,7 @@ def _inside(model: Model, light: Model) -> dict[str, np.ndarray]:
 
 
 def _onnxruntime(file: str, target: str) -> Callable[[Mapping[str, np.ndarray]], object]:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    session = ort.InferenceSession(file, options, providers=[target])
+    session = opened(file, options(0, {}), target)
     return lambda feed: session.run(None, dict(feed))
 
 

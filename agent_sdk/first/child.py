@@ -32,6 +32,7 @@ def main(setting: str) -> int:
     from pydantic import TypeAdapter
 
     from agent_sdk.cancel import Cancel
+    from agent_sdk.errors import said
     from agent_sdk.first import bench
 
     given = bench.Setting.model_validate_json(setting)
@@ -70,7 +71,7 @@ def main(setting: str) -> int:
             with borders.current():
                 reply = own.answer(read(line), borders.begin)
         except Exception as error:  # noqa: BLE001  runtimes raise their own unrelated classes
-            reply = bench.Reply(failure=" ".join(str(error).split())[:400] or type(error).__name__)
+            reply = bench.Reply(failure=said(error))
         tell(bench.Message(reply=reply.model_copy(update={"cpu_s": time.process_time()})))
     return 0
 

@@ -13,6 +13,7 @@ from onnx import numpy_helper
 from agent_sdk.errors import UnplannableError
 from agent_sdk.journey.rounding import nearest
 from agent_sdk.model import Content
+from agent_sdk.model.nodes import show
 from agent_sdk.model.source import tensors
 from agent_sdk.runtimes.ort.whole import WholeOrt
 
@@ -71,8 +72,7 @@ class Reference:
         if not shown:
             return {}
         self._refuse_crashing()
-        listed = {info.name for info in proto.graph.output}
-        proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in shown if name not in listed)
+        show(proto, shown)
         with closing(WholeOrt(bytes(proto.SerializeToString()), 1)) as whole:
             found = whole.run(self._rounded(feed))
         return {name: found[name] for name in shown}

@@ -1,4 +1,4 @@
-"""ONNX element types and the NumPy names by which the contract knows them."""
+"""Element types: ONNX's numbers, the NumPy names by which the contract knows them, and ONNX Runtime's names."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ DTYPE: Final[Mapping[int, DType]] = {number: name for name, number in ELEMENT_TY
 
 FOREIGN: Final = frozenset({"bfloat16", "int4", "uint4"})
 """NumPy types only where another package registers them: ONNX Runtime refuses these, and 4 bits take a byte in them."""
+
+ELEMENT_NAMES: Final[Mapping[str, int]] = {name.lower(): number for name, number in onnx.TensorProto.DataType.items()}
+"""ONNX Runtime's names of element types."""
+
+NUMPY_TYPES: Final[Mapping[str, DType]] = {
+    f"tensor({name})": DTYPE[number]
+    for name, number in ELEMENT_NAMES.items()
+    if number in DTYPE and DTYPE[number] not in FOREIGN
+}
+"""Types of tensors whose elements NumPy has, by ONNX Runtime's names."""
 
 
 def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:

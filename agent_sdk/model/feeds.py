@@ -21,9 +21,8 @@ from onnx import TensorProto, external_data_helper, numpy_helper
 
 from agent_sdk.errors import InputError
 from agent_sdk.model import Model, Network, Port
-from agent_sdk.model.dtypes import DTYPE, FOREIGN
+from agent_sdk.model.dtypes import FOREIGN, NUMPY_TYPES
 from agent_sdk.model.hard import TIES, hard_values
-from agent_sdk.model.infer import ELEMENT_NAMES
 from agent_sdk.model.roles import Dims, Roles, Use
 from hope_schema import TensorType
 
@@ -171,9 +170,9 @@ def feeds_of_ports(ports: Iterable[Port], network: Network | None) -> Feeds | No
     """
     inputs: dict[str, TensorType] = {}
     for port in ports:
-        dtype = DTYPE.get(ELEMENT_NAMES.get(port.type.removeprefix("tensor(").removesuffix(")"), 0))
+        dtype = NUMPY_TYPES.get(port.type)
         sizes = tuple(size for size in port.shape if isinstance(size, int) and size >= 0)
-        if dtype is None or dtype in FOREIGN or len(sizes) != len(port.shape):
+        if dtype is None or len(sizes) != len(port.shape):
             return None
         inputs[port.name] = TensorType(shape=sizes, dtype=dtype)
     graph = network.proto.graph if network is not None else onnx.GraphProto()

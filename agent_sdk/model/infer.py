@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import Final
 
 import onnx
-from onnx import TensorProto, TypeProto, checker, defs, helper, shape_inference
+from onnx import TypeProto, checker, defs, helper, shape_inference
 
 from agent_sdk.errors import UnplannableError
+from agent_sdk.model.dtypes import ELEMENT_NAMES
 from agent_sdk.model.lone import Constants, Imports, Types, session_of
 from agent_sdk.model.nodes import DEFAULT_DOMAINS, describe, domain_of, reads, subgraphs
 from agent_sdk.model.windows import by_the_kernel
@@ -22,10 +23,6 @@ MAX_HINT_ELEMENTS: Final = 4096
 """Constants up to this many elements take part in shape inference (targets of Reshape, bounds of Slice, ...)."""
 SHAPE_KEEPING_OPS: Final = frozenset({"MeanVarianceNormalization", "GroupNormalization"})
 """The operators without a complete inference rule in ``onnx``: their output is like their first input."""
-ELEMENT_NAMES: Final[Mapping[str, int]] = {"float": TensorProto.FLOAT, "double": TensorProto.DOUBLE} | {
-    name.lower(): number for name, number in TensorProto.DataType.items() if name not in ("FLOAT", "DOUBLE")
-}
-"""ONNX Runtime's names of element types."""
 
 
 def schema_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> defs.OpSchema | None:

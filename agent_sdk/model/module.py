@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeGuard
 
-from agent_sdk.errors import InputError, ModelError
+from agent_sdk.errors import InputError, ModelError, said
 from agent_sdk.model.content import Source
 
 EXPORTER: Final = "onnxscript"
@@ -56,7 +56,7 @@ def exported(module: Any, inputs: tuple[Any, ...]) -> bytes:
             torch.onnx.export(module, inputs, file, input_names=called, dynamo=False)
     except Exception as error:  # torch and the module raise whatever they like
         hint = "" if newer else f"; with the package '{EXPORTER}' installed, torch's newer exporter is used"
-        raise ModelError(f"torch cannot export {type(module).__name__}: {_line(error)}{hint}") from error
+        raise ModelError(f"torch cannot export {type(module).__name__}: {said(error)}{hint}") from error
     return file.getvalue()
 
 
@@ -70,7 +70,3 @@ def _inferring(module: Any) -> Iterator[None]:
     finally:
         for part, training in before:
             part.training = training
-
-
-def _line(error: Exception) -> str:
-    return " ".join((str(error) or type(error).__name__).split())[:400]

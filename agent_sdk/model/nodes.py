@@ -40,6 +40,12 @@ def shell(proto: onnx.ModelProto) -> onnx.ModelProto:
     return made
 
 
+def show(proto: onnx.ModelProto, names: Iterable[str]) -> None:
+    """Make tensors that a model computes outputs of it too."""
+    listed = {info.name for info in proto.graph.output}
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in listed)
+
+
 def describe(node: onnx.NodeProto) -> str:
     """Name an op the way an error message should: its id and its type."""
     known_as = next((name for name in node.output if name), node.name or "?")

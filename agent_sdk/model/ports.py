@@ -9,18 +9,11 @@ from typing import Any, Final
 import numpy as np
 import onnx
 
-from agent_sdk.model.infer import ELEMENT_NAMES
+from agent_sdk.model.dtypes import ELEMENT_NAMES, NUMPY_TYPES
 from agent_sdk.model.shapes import symbol_of
 
-NUMPY_TYPES: Final[Mapping[str, np.dtype[Any]]] = {
-    "tensor(float)": np.dtype("float32"),
-    "tensor(double)": np.dtype("float64"),
-    **{
-        f"tensor({name})": np.dtype(name)
-        for name in ("float16", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
-    },
-}
-"""Types of tensors whose elements NumPy has, by ONNX Runtime's names."""
+HELD: Final[Mapping[str, np.dtype[Any]]] = {name: np.dtype(kind) for name, kind in NUMPY_TYPES.items()}
+"""Those of ONNX Runtime's types of tensors that arrays have."""
 _NAME_OF = {number: name for name, number in ELEMENT_NAMES.items()}
 
 
@@ -41,7 +34,7 @@ class Port:
     @property
     def dtype(self) -> np.dtype[Any] | None:
         """Its elements' type; None where NumPy lacks it, or it is no tensor."""
-        return NUMPY_TYPES.get(self.type)
+        return HELD.get(self.type)
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -7,25 +7,11 @@ processor supports all of.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 Support = Sequence[frozenset[int]]
 """Per op the processors that support it."""
 Before = Sequence[Sequence[int]]
 """Per op the ops that it reads from; ops stand in a topological order."""
-SMALLEST: Final = 7
-"""Sets of ops on an accelerator that are smaller are left to the CPU: moving their tensors would cost more."""
-
-
-def without_small_sets(support: Support, before: Before, cpus: frozenset[int], smallest: int = SMALLEST) -> Support:
-    """The support without connected sets of fewer than ``smallest`` ops on a processor that is none of ``cpus``."""
-    kept = [set(own) for own in support]
-    for processor in frozenset().union(*support) - cpus:
-        for members in _connected([op for op, own in enumerate(support) if processor in own], before):
-            if len(members) < smallest:
-                for op in members:
-                    kept[op].discard(processor)
-    return [frozenset(own) for own in kept]
 
 
 def units(support: Support, before: Before) -> list[tuple[int, ...]]:
@@ -59,23 +45,3 @@ def subgraphs(support: Support, members: Sequence[Sequence[int]]) -> list[tuple[
             shared &= own[last]
             found += [(first, last, processor) for processor in sorted(shared)]
     return found
-
-
-def _connected(ops: Sequence[int], before: Before) -> list[list[int]]:
-    """The connected sets among some ops."""
-    root = {op: op for op in ops}
-
-    def find(op: int) -> int:
-        while root[op] != op:
-            root[op] = root[root[op]]
-            op = root[op]
-        return op
-
-    for op in ops:
-        for other in before[op]:
-            if other in root:
-                root[find(op)] = find(other)
-    sets: dict[int, list[int]] = {}
-    for op in ops:
-        sets.setdefault(find(op), []).append(op)
-    return list(sets.values())

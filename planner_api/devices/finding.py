@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Select, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.tables import DeviceRow, GroupRow
-from planner_api.devices.groups.choice import position
+from planner_api.devices.groups.choice import within
 from planner_api.devices.groups.service import chosen, selector_of
 
 SCANNED = 20_000
@@ -42,7 +42,7 @@ class Wanted:
 
     def takes(self, device_id: str) -> bool:
         """What the database cannot tell."""
-        return self.group is None or self.share >= 1.0 or position(device_id, self.group.name) < self.share
+        return self.group is None or within(self.group.share, device_id, self.group.name)
 
 
 @dataclass(frozen=True)

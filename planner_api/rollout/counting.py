@@ -28,7 +28,7 @@ from planner_api.db.tables import (
     ReleaseRow,
 )
 from planner_api.db.upsert import add_all, ignoring
-from planner_api.devices.groups.choice import position, takes
+from planner_api.devices.groups.choice import takes, within
 from planner_api.devices.reports import Said
 from planner_api.plans.repository import serves
 from planner_api.rollout.judging import KINDS
@@ -186,7 +186,7 @@ def _gave(release: Any, part: Any, device: Any) -> bool:
     began = release.created_at
     if device.enrolled_at > began or (device.soc_since is not None and device.soc_since > began):
         return False
-    if device.soc != part.soc or position(device.id, release.id) >= release.stages[release.stage]:
+    if device.soc != part.soc or not within(release.stages[release.stage], device.id, release.id):
         return False
     return takes(selector_of(release), release.group or "", device.id, device.soc, device.labels or {})
 

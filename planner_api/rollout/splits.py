@@ -12,7 +12,7 @@ from sqlalchemy import or_, select
 from hope_schema import GroupSelector
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow, ReleasePartRow, ReleaseRow
-from planner_api.devices.groups.choice import position, takes
+from planner_api.devices.groups.choice import takes, within
 from planner_api.plans.cache import PlanCache
 from planner_api.rollout import repository
 
@@ -90,7 +90,7 @@ class Splits:
 
     async def _version(self, split: Split, device_id: str | None) -> int:
         """Return the version that a device gets; one that does not say who it is gets the version before."""
-        if device_id is None or position(device_id, split.release_id) >= split.share:
+        if device_id is None or not within(split.share, device_id, split.release_id):
             return split.before
         labels: Mapping[str, str] = {}
         soc = split.soc or ""

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import GroupSelector
 from planner_api.db.tables import DeviceRow
-from planner_api.devices.groups.choice import position
+from planner_api.devices.groups.choice import position, within
 from planner_api.devices.groups.service import chosen
 
 COUNTED = 20_000
@@ -50,7 +50,7 @@ async def count_takers(
         taken = [
             (position(device_id, release_id), claim)
             for device_id, claim in await session.execute(select(DeviceRow.id, DeviceRow.claim_id).where(*wanted))
-            if selector.share >= 1.0 or position(device_id, group or "") < selector.share
+            if within(selector.share, device_id, group or "")
         ]
         total = len(taken)
         staged = {

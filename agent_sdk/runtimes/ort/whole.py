@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import onnxruntime as ort
 
-from agent_sdk.errors import CompilationFailed, InputError, NotWantedError, ProcessorLost
+from agent_sdk.errors import CompilationFailed, InputError, NotWantedError, ProcessorLost, said
 from agent_sdk.forking import Forks, keep, watch_forks
 from agent_sdk.model.ports import About, ModelMetadata, Port
 from agent_sdk.runtimes.base import Package, machines_fault
@@ -62,7 +62,7 @@ class WholeOrt(Forks):
         except NotWantedError:
             raise
         except Exception as error:  # the runtime raises its own unrelated classes
-            text = _line(error)
+            text = said(error)
             refused = CompilationFailed(f"{self.runtime}: ONNX Runtime refuses the network: {text}")
             raise machines_fault(error, self.runtime, text) or refused from error
         self.inputs = tuple(map(_port, self._session.get_inputs()))
@@ -113,9 +113,9 @@ class WholeOrt(Forks):
         try:
             return dict(zip(names, session.run(names, as_arrays(feed), options), strict=True))
         except (ValueError, TypeError) as error:
-            raise InputError(_line(error)) from error
+            raise InputError(said(error)) from error
         except Exception as error:
-            text = _line(error)
+            text = said(error)
             if type(error).__name__ in REFUSED or any(mark in text for mark in REFUSED):
                 raise InputError(text) from error
             lost = ProcessorLost(f"{self.runtime}: ONNX Runtime failed while running: {text}")
@@ -128,7 +128,3 @@ class WholeOrt(Forks):
 
 def _port(info: ort.NodeArg) -> Port:
     return Port(info.name, info.type, tuple(info.shape))
-
-
-def _line(error: Exception) -> str:
-    return " ".join((str(error) or type(error).__name__).split())[:400]

@@ -17,10 +17,15 @@ def position(device_id: str, salt: str) -> float:
     return int.from_bytes(hashed.digest(), "big") / 2**64
 
 
+def within(share: float, device_id: str, salt: str) -> bool:
+    """Whether a device is in the first part of them, so large a share."""
+    return share >= 1.0 or position(device_id, salt) < share
+
+
 def takes(selector: GroupSelector, salt: str, device_id: str, soc: str, labels: Mapping[str, str]) -> bool:
     """Whether a group takes a device; ``salt`` is the group's name."""
     if selector.socs and soc not in selector.socs:
         return False
     if any(labels.get(key) != value for key, value in selector.labels.items()):
         return False
-    return selector.share >= 1.0 or position(device_id, salt) < selector.share
+    return within(selector.share, device_id, salt)

@@ -16,7 +16,7 @@ from agent_sdk.scheduling.request import Request, check_terms
 from agent_sdk.scheduling.scheduler import Dispatch, Scheduler
 from agent_sdk.scheduling.sequence import Shortest, in_python
 from agent_sdk.scheduling.simulation import simulate
-from agent_sdk.scheduling.units import subgraphs, units, without_small_sets
+from agent_sdk.scheduling.units import subgraphs, units
 from tests import CAMPAIGN
 from tests.agent.scheduling.oracle import Asked, World
 
@@ -137,15 +137,6 @@ def test_a_unit_need_not_be_connected_and_one_set_makes_one_unit() -> None:
     before = [[], [0], [0], [1], [2], [3, 4]]
     assert units([both] * 6, before) == [(0, 1, 2, 3, 4, 5)]
     assert units([cpu, both, both, both, both, cpu], before) == [(0,), (1, 2, 3, 4), (5,)]
-
-
-def test_small_sets_are_left_to_the_cpu() -> None:
-    """Six adjacent ops on an accelerator are left to the CPU, seven are not."""
-    both, cpu = frozenset({0, 1}), frozenset({0})
-    support = [both] * 6 + [cpu] + [both] * 7
-    before = [[index - 1] if index else [] for index in range(len(support))]
-    kept = without_small_sets(support, before, frozenset({0}))
-    assert [1 in own for own in kept] == [False] * 7 + [True] * 7
 
 
 def test_least_slack_goes_first() -> None:
