@@ -86,7 +86,7 @@ def planned(problem: Problem, budget: Budget) -> Solution:
 
     floor, enough_us = quick_bound(problem), best.schedule.value_us - NOISE * best.schedule.makespan_us
     if floor.us < enough_us:
-        found = search_cuts(problem, best.schedule, budget, met_at(floor), enough_us)
+        found = search_cuts(problem, best.schedule, budget, met_at(floor), enough_us, tiled(problem, budget))
         best = found or searched(uncut, best, budget, bound)
     return replace(best, bound=floor)
 
@@ -117,6 +117,14 @@ def start(problem: Problem, budget: Budget) -> Solution:
     if best is None or math.isinf(best.schedule.value_us):
         raise PlanningError(f"no legal plan was found ({'; '.join(causes)})")
     return best
+
+
+def tiled(problem: Problem, budget: Budget) -> Solution | None:
+    """Stacks of convolutions in tiles over the hosts: between hosts a search that cuts op by op would not find them."""
+    try:
+        return solve_named(problem, "vsm", budget)
+    except PlanningError:
+        return None
 
 
 def with_pieces(problem: Problem, best: Solution, bound: Bound, budget: Budget) -> tuple[Solution, Bound]:

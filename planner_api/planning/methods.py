@@ -93,6 +93,7 @@ METHODS: dict[str, Method] = {
     "hpa": Method(f"{_HERE}.construct.hpa:solve"),
     "neurosurgeon": Method(f"{_HERE}.construct.tiers:neurosurgeon"),
     "dads": Method(f"{_HERE}.construct.tiers:dads"),
+    "vsm": Method(f"{_HERE}.construct.vsm:solve", cuts=True),
     "ilp": Method(f"{_HERE}.ilp:solve", at_once=False, serves=frozenset({"queues", "neighbours"})),
     "auto": Method(f"{_HERE}.auto:solve", at_once=False, cuts=True, proves=True),
 }

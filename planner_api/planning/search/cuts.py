@@ -28,7 +28,12 @@ LANES = 2
 
 
 def search_cuts(
-    problem: Problem, whole: Schedule, budget: Budget, target_us: float, enough_us: float = math.inf
+    problem: Problem,
+    whole: Schedule,
+    budget: Budget,
+    target_us: float,
+    enough_us: float = math.inf,
+    tiled: Solution | None = None,
 ) -> Solution | None:
     """The best plan with cuts that the budget buys; None, before the budget ends, where cuts gain too little.
 
@@ -40,10 +45,13 @@ def search_cuts(
         budget: its rounds count for each part of each search.
         target_us: no plan is shorter.
         enough_us: what cuts must come to, or better, to be worth going on with.
+        tiled: a plan with cuts; what these make is searched as well.
     """
     searches = [Search(problem, whole, LANES * budget.seed + lane) for lane in range(LANES)]
-    with ThreadPoolExecutor(LANES) as pool:
+    with ThreadPoolExecutor(LANES + 1) as pool:
         lanes = [pool.submit(_lane, search, budget, target_us, enough_us) for search in searches]
+        if tiled is not None:
+            lanes.append(pool.submit(_polished, tiled, budget, target_us))
         found = [plan for lane in lanes if (plan := lane.result()) and plan.schedule.value_us <= enough_us]
     return min(found, key=lambda plan: plan.schedule.value_us, default=None)
 
@@ -60,6 +68,11 @@ def _lane(search: Search, budget: Budget, target_us: float, enough_us: float) ->
         found = found_by(search)
     except CutError:
         return None
+    return _polished(found, budget, target_us)
+
+
+def _polished(found: Solution, budget: Budget, target_us: float) -> Solution:
+    """A plan with cuts, what they make annealed as whole ops are."""
     assert found.cut is not None
     polish = Search(found.cut, found.schedule, budget.seed)
     polish.run(budget, target_us)

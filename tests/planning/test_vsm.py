@@ -1,0 +1,170 @@
+"""D3's tiles over hosts: stretches of a stack end where the method's own count is least, and plans are legal."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hope_schema import Cut
+from hope_schema.cutting import CutError, Region, regions
+from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise, simulate
+from planner_api.planning.construct.vsm import ROWS, _Tiler
+from planner_api.planning.methods import solve
+from tests import CAMPAIGN
+from tests.planning.cuttable import cuttable
+
+Spans = tuple[tuple[int, int, bool], ...]
+
+
+def hosts(count: int) -> Machine:
+    """A device and so many hosts with one processor each, over one radio."""
+    places = 1 + count
+    busy = np.where(np.eye(places, dtype=bool), -1, 0)
+    return Machine(
+        processors=tuple(f"p{k}" for k in range(places)),
+        uses=np.eye(places, dtype=np.bool_),
+        places=("host", *(f"edge{k}" for k in range(count))),
+        place=np.arange(places),
+        busy=busy,
+        queues=("radio",),
+        launch_us=np.zeros(places),
+        end_us=np.zeros(places),
+        slowdown=np.ones(places),
+        memory=np.arange(places),
+        owner=np.arange(places),
+    )
+
+
+def chain(us: list[float], count: int, rows: int = 12) -> Problem:
+    """A chain on a slow device and ``count`` hosts that take ``us`` each."""
+    latency = [[50.0 * one, *(one for _ in range(count))] for one in us]
+    return cuttable(latency, [[k - 1] if k else [] for k in range(len(us))], rows, machine=hosts(count))
+
+
+def ways(n: int) -> Iterator[Spans]:
+    """All ways to divide n ops into stretches in tiles and ops on one host."""
+    if not n:
+        yield ()
+        return
+    for size, tiled in itertools.product(range(1, n + 1), (False, True)):
+        if tiled or size == 1:
+            for rest in ways(n - size):
+                yield (*rest, (n - size, n, tiled))
+
+
+def counted_us(tiler: _Tiler, spans: Spans) -> float:
+    """What a way takes by the method's count, written out: computing, and the rows that each place lacks, summed."""
+    problem, count = tiler.problem, len(tiler.team)
+    rows = tiler.cutter.shapes["x"][ROWS]
+    equal = [Region(ROWS, round(rows * k / count), round(rows * (k + 1) / count)) for k in range(count)]
+    total, was_tiled = 0.0, False
+
+    def moved(tensor: int, size: int, source: int, target: int) -> float:
+        return tiler.move_us(tensor, size, source, target) if size > 0 and source != target else 0.0
+
+    for first, stop, tiled in spans:
+        tensor = problem.reads[first][0]
+        if tiled:
+            last = [Cut(op=f"t{k}", axis=ROWS, at=tuple(one.start for one in equal[1:]), chained=k > first)
+                    for k in range(first, stop)]  # fmt: skip
+            computed = regions(tiler.cutter.nodes[first:stop], last, tiler.cutter.shapes)
+            total += max(
+                sum(
+                    float(tiler.cutter.part_us(k, computed[f"t{k}"][tile])[tiler.team[tile]])
+                    for k in range(first, stop)
+                )
+                for tile in range(count)
+            )
+            for tile, part in enumerate(computed[f"t{first}"]):
+                need = tiler.cutter.nodes[first].needs(part)[problem.tensors[tensor]]
+                assert need is not None
+                if was_tiled:
+                    for other, own in enumerate(equal):
+                        size = min(own.stop, need.stop) - max(own.start, need.start)
+                        total += moved(tensor, size, tiler.places[other], tiler.places[tile])
+                else:
+                    source = tiler.places[0] if first else problem.machine.host
+                    total += moved(tensor, need.stop - need.start, source, tiler.places[tile])
+        else:
+            total += sum(float(problem.latency_us[k, tiler.team[0]]) for k in range(first, stop))
+            if was_tiled:
+                total += gathered(tiler, equal, tensor, tiler.places[0])
+        was_tiled = tiled
+    return total + (gathered(tiler, equal, len(problem.tensors) - 1, problem.machine.host) if was_tiled else 0.0)
+
+
+def gathered(tiler: _Tiler, equal: list[Region], tensor: int, target: int) -> float:
+    """What bringing all tiles of a tensor to a place takes."""
+    return sum(
+        tiler.move_us(tensor, own.stop - own.start, place, target)
+        for own, place in zip(equal, tiler.places, strict=True)
+        if place != target
+    )
+
+
+@given(us=st.lists(st.floats(1, 60), min_size=1, max_size=5), count=st.integers(2, 3))
+@settings(max_examples=100 if CAMPAIGN else 15, deadline=None)
+def test_no_other_division_of_a_stack_is_counted_less(us: list[float], count: int) -> None:
+    """The dynamic program against trying every division into stretches, whose halos the algebra of cuts works out."""
+    tiler = _Tiler(chain(us, count), range(1, count + 1))
+    found, at = [], 0
+    for stretch in tiler.best(range(len(us))):
+        found += [(k, k + 1, False) for k in range(at, stretch.first)]
+        at = stretch.first + len(stretch.tiles)
+        found.append((stretch.first, at, True))
+    found += [(k, k + 1, False) for k in range(at, len(us))]
+    assert counted_us(tiler, tuple(found)) == pytest.approx(min(counted_us(tiler, way) for way in ways(len(us))))
+
+
+@given(us=st.lists(st.floats(100, 400), min_size=2, max_size=6), count=st.integers(2, 4))
+@settings(max_examples=60 if CAMPAIGN else 10, deadline=None)
+def test_plans_in_tiles_are_legal_and_only_taken_where_they_gain(us: list[float], count: int) -> None:
+    """The checker has them, and with tiles to begin from ours is never above them or the best host alone."""
+    problem = chain(us, count)
+    assert problem.cuttable
+    best = min(simulate(problem, [p] * len(us), problem.lists.order).makespan_us for p in range(count + 1))
+    try:
+        tiled = solve(problem, "vsm", Budget(rounds=0))
+    except PlanningError:
+        return
+    assert tiled.cut is not None
+    check(tiled.cut, tiled.schedule)
+    ours = optimise(problem, "auto", Budget(rounds=2)).solution.schedule.makespan_us
+    assert ours <= min(best, 1.01 * tiled.schedule.makespan_us) + 1e-6
+
+
+def test_heavy_stacks_are_shared_by_all_hosts() -> None:
+    """Four hosts compute a heavy stack in less than 0.45 of one's time, the halo computed twice included."""
+    problem = chain([4000.0] * 8, 4, rows=56)
+    alone = simulate(problem, [1] * 8, problem.lists.order).makespan_us
+    assert optimise(problem, "auto", Budget(rounds=3)).solution.schedule.makespan_us <= 0.45 * alone
+
+
+def test_a_single_host_has_no_tiles() -> None:
+    """Without a second host, or knowledge of parts, the method says so."""
+    problem = chain([10.0] * 3, 1)
+    for asked in (problem, problem.whole):
+        with pytest.raises(PlanningError, match=r"alike|several hosts"):
+            solve(asked, "vsm", Budget(rounds=0))
+
+
+def test_what_reads_everything_ends_a_stack() -> None:
+    """An op whose parts read all of their input is not computed in tiles."""
+    problem = chain([4000.0] * 4, 2)
+    tiler = _Tiler(problem, [1, 2])
+    assert list(tiler.chains()) == [[0, 1, 2, 3]]
+    node = problem.cutter.nodes[2] if problem.cutter else None
+    assert node is not None
+    object.__setattr__(node, "needs", lambda part: {"t1": None})
+    assert list(tiler.chains()) == [[0, 1], [3]]
+
+    def refused(part: Region) -> dict[str, Region | None]:
+        raise CutError("no")
+
+    object.__setattr__(node, "needs", refused)
+    assert list(tiler.chains()) == [[0, 1], [3]]
