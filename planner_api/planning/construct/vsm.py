@@ -165,7 +165,8 @@ class _Tiler:
         """All that end with an op, and what the slowest tile of each computes."""
         tiles = self.whole(chain[last])
         assert tiles is not None
-        us, computed = np.zeros(len(self.team)), []
+        us = np.zeros(len(self.team))
+        computed: list[Tiles] = []
         for first in range(last, max(-1, last - LONGEST), -1):
             computed.insert(0, tiles)
             try:
