@@ -60,8 +60,7 @@ def solve(problem: Problem, budget: Budget) -> Solution:
         raise PlanningError("tiles take several hosts, and knowledge of parts")
     tiers = tiers_of(problem)
     total = np.where(np.isfinite(tiers.us), tiers.us, 0.0).sum(axis=0)
-    able = np.isfinite(tiers.us).all(axis=0)
-    order = [k for k in np.argsort(total, kind="stable").tolist() if able[k]]
+    order = [k for k in np.argsort(total, kind="stable").tolist() if np.isfinite(tiers.us[:, k]).all()]
     hosts = [k for k in order if total[k] <= ALIKE * total[order[0]]]
     found = []
     for count in range(2, len(hosts) + 1):
