@@ -10,7 +10,7 @@ from functools import partial
 import onnx
 
 from agent_sdk.errors import UnknownNameError
-from hope_zoo import inception, lstm, nasnet, plain, shipped
+from hope_zoo import hrnet, inception, lstm, nasnet, plain, shipped
 from hope_zoo.weights import Topology
 
 BUILT_IN_CODE = "built in code"
@@ -23,6 +23,7 @@ _TOPOLOGIES: Mapping[str, tuple[str, Callable[[], Topology]]] = {
     "nasnet_large": (BUILT_IN_CODE, nasnet.nasnet_large),
     "pnasnet_mobile": (BUILT_IN_CODE, nasnet.pnasnet_mobile),
     "pnasnet_large": (BUILT_IN_CODE, nasnet.pnasnet_large),
+    "hrnet_w18": (BUILT_IN_CODE, hrnet.hrnet_w18),
     "lstm": (BUILT_IN_CODE, lstm.lstm),
     "vgg16": (BUILT_IN_CODE, plain.vgg16),
     "resnet18": (BUILT_IN_CODE, plain.resnet18),

@@ -52,9 +52,10 @@ class Network:
         self._parameters[name] = shape
         return name
 
-    def constant(self, name: str, values: Sequence[int] | float) -> str:
-        """Declare an integer vector (bounds, pads) or one float32 number with fixed values."""
-        array = np.asarray(values, np.float32 if isinstance(values, float) else np.int64)
+    def constant(self, name: str, values: Sequence[int] | Sequence[float] | float) -> str:
+        """Declare an integer vector (bounds, pads), or float32 numbers (scales, or a single one), with fixed values."""
+        array = np.asarray(values)
+        array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
         self._constants[name] = numpy_helper.from_array(array, name)
         return name
 

@@ -38,6 +38,7 @@ MILLIONS = {
     "vgg16": 138.4,
     "resnet18": 11.7,
     "darknet53": 41.6,
+    "hrnet_w18": 21.3,
     "squeezenet": 1.24,
     "lstm": 8.39,
 }
@@ -94,7 +95,7 @@ def test_the_networks_of_the_paper_and_of_onnx_are_there() -> None:
     }
     of_onnx = {"inception_v1", "inception_v2", "resnet50", "densenet121", "shufflenet", "vgg19", "alexnet", "zfnet512"}
     of_tiers = {"vgg16", "resnet18", "darknet53"}
-    assert set(zoo.names()) == of_the_paper | of_onnx | of_tiers | {"nasnet_mobile"}
+    assert set(zoo.names()) == of_the_paper | of_onnx | of_tiers | {"nasnet_mobile", "hrnet_w18"}
     with pytest.raises(UnknownNameError, match="nasnet_large"):
         zoo.build("nasnet_larg")
 
