@@ -26,11 +26,13 @@ Memory = dict[str, Tensor]
 """Tensors by name; what has been freed is absent."""
 Names = Sequence[str]
 WORKSPACES: Final = {
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:1",
-    "CUBLASLT_WORKSPACE_SIZE": "4096",
+    "CUBLAS_WORKSPACE_CONFIG": ":1024:1",
+    "CUBLASLT_WORKSPACE_SIZE": "1024",
     "TORCH_CUBLASLT_UNIFIED_WORKSPACE": "1",
 }
-"""4 MiB for each stream instead of torch's 32 for each of two libraries, most of what a graph of several would hold.
+"""1 MiB for each stream instead of torch's 32 for each of two libraries, most of what a graph of several would hold.
+
+It is the most that torch's allocator takes from segments of 2 MiB: more costs each stream one of 20.
 
 Torch looks at them when it first multiplies matrices; what a process has set, or multiplied before, stays as it is."""
 

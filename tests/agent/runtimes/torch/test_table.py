@@ -18,6 +18,7 @@ from agent_sdk.runtimes.torch.kernel import build
 from agent_sdk.runtimes.torch.node import Node, attributes_of
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.table import MAKERS, call_for
+from agent_sdk.runtimes.torch.table.windows import _by_first_choice
 from hope_schema import TensorType, merge
 from tests.agent.onnx_cases import Case, cases
 
@@ -215,3 +216,20 @@ def test_a_shape_that_depends_on_data_is_unsupported() -> None:
     types = {name: TensorType(shape=(2,), dtype="int64") for name in ("x", "k", "y")}
     with pytest.raises(UnsupportedOp, match="'k' is no constant"):
         call_for(Node("TopK", 11, {}, ("x", "k"), ("y", "z"), {}, types))
+
+
+def test_the_first_choice_is_asked_for_that_call_alone() -> None:
+    """Torch's switches are the process's: they are others inside the call, and as before behind it, whatever it did."""
+    switches = torch.backends.cudnn
+    before = switches.benchmark, switches.deterministic
+    seen = []
+
+    def call(*tensors: torch.Tensor) -> torch.Tensor:
+        seen.append((switches.benchmark, switches.deterministic))
+        return tensors[0]
+
+    assert _by_first_choice(call)(torch.ones(1)) == 1
+    with pytest.raises(IndexError):
+        _by_first_choice(call)()
+    assert seen == [(False, True)] * 2
+    assert (switches.benchmark, switches.deterministic) == before
