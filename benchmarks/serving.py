@@ -45,7 +45,7 @@ from agent_sdk.runtimes.remote.processor import RemoteProcessor
 from agent_sdk.runtimes.remote.settings import HostSettings
 from benchmarks import cli
 from benchmarks.results import Measure, Table, TableRow, report, verdict
-from benchmarks.session import sized_networks
+from benchmarks.session import in_turns, sized_networks
 
 INFER: Final = 1.6
 RATE: Final = 3.0
@@ -156,6 +156,25 @@ def theirs(python: str, folder: Path, network: Path) -> Iterator[int]:
             process.wait(30)
 
 
+@contextmanager
+def on_core(core: int) -> Iterator[None]:
+    """Keep this thread, and processes that it starts, on one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def once(call: Callable[[], object], core: int) -> float:
+    """Seconds of a call on one core."""
+    with on_core(core):
+        began = time.perf_counter()
+        call()
+        return time.perf_counter() - began
+
+
 def taken(call: Callable[[], object], runs: int = RUNS) -> float:
     """Median seconds of a call, after a third that does not count."""
     times = []
@@ -230,23 +249,36 @@ def rate(port: int, feed: np.ndarray, seconds: float, *, as_bytes: bool) -> floa
 
 
 def served(folder: Path, rounds: int, seconds: float, mlserver: str | None) -> tuple[list[Measure], Table]:
-    """A small network: through the server, beside its own run and an echo; and requests per second beside MLServer."""
+    """A small network: through the server, beside its own run and an echo; and requests per second beside MLServer.
+
+    The three are asked for in turns, so that each finds the caches as the others left them. Server, echo and the
+    session's own run are on one core, and who asks is on another: else the kernel puts some pairs on one core.
+    """
     source = sized_networks()[1]
     network = folder / "net.onnx"
     network.write_bytes(source)
     shape = read_model(source).graph.tensor["x"].shape
     feed = np.zeros(shape, np.float32)
+    computes, asks = sorted(os.sched_getaffinity(0))[:2]
+    processor = f"ort@{computes}"
     rows: list[TableRow] = []
     ratios: list[float] = []
     with ExitStack() as opened:
-        port, _ = opened.enter_context(ours(folder / "served", "--models", str(network), "--processors", "ort@0"))
-        agent = opened.enter_context(Agent(processors="ort@0", cache=folder / "own"))
+        with on_core(computes):
+            port, _ = opened.enter_context(ours(folder / "served", "--models", str(network), "--processors", processor))
+            plain = opened.enter_context(echo(feed.nbytes))
+        free, _ = opened.enter_context(ours(folder / "free", "--models", str(network), "--processors", processor))
+        agent = opened.enter_context(Agent(processors=processor, cache=folder / "own"))
         session = opened.enter_context(agent.load(network, background=False))
-        plain = opened.enter_context(echo(feed.nbytes))
         client = Client(port, "net", feed, feed.nbytes)
-        time.sleep(10)  # the server plans behind its answers
+        calls = {
+            "own": partial(once, lambda: session.run({"x": feed}), computes),
+            "echo": partial(once, plain, asks),
+            "infer": partial(once, client.infer, asks),
+        }
+        time.sleep(10)  # servers plan behind their answers
         for _ in range(rounds):
-            own, bytes_alone, asked = taken(lambda: session.run({"x": feed})), taken(plain), taken(client.infer)
+            own, bytes_alone, asked = in_turns(calls, RUNS).values()
             ratios.append(asked / (own + bytes_alone))
             rows.append([f"{feed.nbytes} bytes", *(round(one * 1e6) for one in (own, bytes_alone, asked))])
         client.close()
@@ -254,11 +286,11 @@ def served(folder: Path, rounds: int, seconds: float, mlserver: str | None) -> t
             verdict("infer over HTTP ÷ the session's run + a plain echo", statistics.median(ratios), INFER),
         ]
         if mlserver is not None:
-            ours_per_s = rate(port, feed, seconds, as_bytes=True)
+            ours_per_s = rate(free, feed, seconds, as_bytes=True)
             peer = folder / "mlserver"
             peer.mkdir()
             other = opened.enter_context(theirs(mlserver, peer, network))
-            time.sleep(2)
+            time.sleep(2)  # it listens before it has loaded
             theirs_per_s = rate(other, feed, seconds, as_bytes=False)
             rows.append(["requests/s: ours, MLServer's", round(ours_per_s), round(theirs_per_s), None])
             measures.append(verdict("requests/s ÷ MLServer's", ours_per_s / theirs_per_s, RATE, at_least=True))

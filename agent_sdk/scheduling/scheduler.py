@@ -194,7 +194,7 @@ class Scheduler:
         waiting, self.committed = self.committed, []
         for one in waiting:
             ns = one.request.network.expected(one.first, one.last, one.processor)
-            one.end_ns = self.view(one.request).free_ns[one.processor] + ns
+            one.end_ns = self._free(one.request)[one.processor] + ns
             self._place(one)
         offered: set[Request] = set()
         dropped = -1
@@ -225,8 +225,8 @@ class Scheduler:
         those whose network has as many runs under way as it may; a later run never passes an earlier one.
         """
         long_ago = self.now_ns - PATIENCE_NS
-        groups = defaultdict[tuple[int, bool], list[Request]](list)
-        under_way = defaultdict[Network, int](int)
+        groups: defaultdict[tuple[int, bool], list[Request]] = defaultdict(list)
+        under_way: defaultdict[Network, int] = defaultdict(int)
         for one in (*self.running, *self.committed):
             under_way[one.request.network] += 1
         for request in self.queue:
@@ -300,8 +300,7 @@ class Scheduler:
 
     def shortest(self, request: Request, free_ns: array[int] | None = None) -> Choice:
         """The way on that ends a request soonest."""
-        free = free_ns or (self.view(request).free_ns if self._in_pieces else self.free_ns)
-        return self._shortest(request.network, request.unit, free, self.now_ns)
+        return self._shortest(request.network, request.unit, free_ns or self._free(request), self.now_ns)
 
     def alone(self, network: Network, unit: int = 0) -> Choice:
         """The way on that would end soonest if nobody else were there; its end is what is left."""
@@ -311,7 +310,7 @@ class Scheduler:
         """Give a request its processor: it starts there, or waits for it."""
         network, where = request.network, choice.processor
         self.queue.remove(request)
-        end = self.view(request).free_ns[where] + network.expected(request.unit, choice.last, where)
+        end = self._free(request)[where] + network.expected(request.unit, choice.last, where)
         border = network.border_ns.get(where, 0)
         self._place(Dispatch(request, request.unit, choice.last, where, end, self._key(request), border))
 
@@ -347,6 +346,10 @@ class Scheduler:
     def probes(self, request: Request) -> bool:
         """Whether a request that would be dropped is to find out whether its network still takes so long."""
         return request.on_late == "drop" and request.network.dropped >= PROBED
+
+    def _free(self, request: Request) -> array[int]:
+        """When each processor is expected to be free for a request."""
+        return self.view(request).free_ns if self._in_pieces else self.free_ns
 
     def _key(self, request: Request) -> int:
         """Where a request stands at the arbiter with what is left of it."""
