@@ -149,6 +149,7 @@ class Decoder:
         self.near: list[list[int]] = [np.flatnonzero(row).tolist() for row in machine.near]
         self.release: list[float] = problem.release_us.tolist()
         self.whole = problem.share is None
+        self.outputs = frozenset(self.lists.outputs)
         self.length = line_length(problem)
         self.lines: list[Counted] = [()] * machine.uses.shape[1]
         self.queues = [0.0] * len(machine.queues)
@@ -265,25 +266,24 @@ class Decoder:
                 names = self.problem.ops
                 raise ValueError(f"op '{names[op]}' stands before '{names[earlier]}', which it reads from")
         times = self.times(op, here)
-        arrived = [(move.tensor, move.target) for move in (*times.sent, *times.fetched)]
+        moves = times.sent + times.fetched
+        arrived = [(move.tensor, move.target) for move in moves]
         taken = [(tensor, here) for tensor in times.taken]
-        undo = Placed(self.queues.copy(), self.lines.copy(), self.latest, arrived, taken, len(self.moves))
-        self.log.append(undo)
-        self._issue(times.sent)
-        self._issue(times.fetched)
-        self.taken.update(undo.taken)
+        self.log.append(Placed(self.queues.copy(), self.lines.copy(), self.latest, arrived, taken, len(self.moves)))
+        self._issue(moves)
+        self.taken.update(taken)
         self.start[op], self.finish[op], self.done[op], self.home[op] = times.start, times.finish, times.finish, here
         self.sequence.append(op)
         self.latest = max(self.latest, times.finish)
         share, longer = self.share(op, here), dict[int, Counted]()
         for resource in self.uses[here]:
-            line = self.lines[resource]  # which `undo` keeps alive, and so its id
+            line = self.lines[resource]  # which the log keeps alive, and so its id
             if id(line) not in longer:
                 longer[id(line)] = counting(line, times.finish, share, self.length)
             self.lines[resource] = longer[id(line)]
         source = self.at[here]
         for tensor in self.lists.writes[op]:
-            if self.problem.is_output[tensor] and source != self.host:
+            if source != self.host and tensor in self.outputs:
                 way, _ = self._way(tensor, source, self.host, times.finish)
                 there = times.finish + float(self.problem.transfer_us[tensor, source, self.host])
                 if self.split(way)[0]:
