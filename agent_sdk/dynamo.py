@@ -24,10 +24,11 @@ from agent_sdk.journey.rounding import FLOAT32, STEP
 from agent_sdk.journey.verify import relative_error
 from agent_sdk.session import Session
 from agent_sdk.shared import AGENTS, close_behind
+from agent_sdk.tensors import TorchTensor
 from hope_schema import HOST
 
 KEPT: Final = 8
-"""Sets of sizes for which a graph has a session; at further ones torch answers."""
+"""Sets of sizes for which a graph has a session, the first ones; at further ones torch answers."""
 HALF_STEPS: Final = 20
 """How many times the rounding of a type narrower than float32 ours may differ from torch's, beside ``FLOAT32``."""
 CPU: Final = "cpu"
@@ -80,7 +81,7 @@ class Compiled:
         self.why = ""
         self.sessions: dict[object, _Planned] = {}
         self._graph, self._agent = graph, agent
-        self._lock = threading.Lock()
+        self._lock, self._said = threading.Lock(), set[str]()
         self._weights, self._given = list[int](), list[int]()
         for place, node in enumerate(one for one in graph.graph.nodes if one.op == "placeholder"):
             kept = "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
@@ -108,32 +109,42 @@ class Compiled:
         try:
             watch.refuse(answer)
             with self._lock:
-                if key not in self.sessions and not self.why:
-                    if len(self.sessions) == KEPT:
-                        raise UnplannableError(f"it is called with more than {KEPT} sets of sizes")
-                    planned = _Planned(self._graph, arguments, self._weights, self._agent())
-                    planned.refuse_wrong(arguments, answer)
-                    self.sessions[key] = planned
+                if len(self.sessions) >= KEPT:
+                    self._say(f"it is planned for {KEPT} sets of sizes, the first that came, and this is another one")
+                elif key not in self.sessions and not self.why:
+                    self.sessions[key] = _Planned(self._graph, arguments, answer, self._weights, self._agent())
         except HopeError as error:
             self._leave(error)
         return answer
 
     def _leave(self, error: HopeError) -> None:
         with self._lock:
-            told, self.why = bool(self.why), str(error)
-            self.sessions = {}
-        if not told:
+            if not self.why:
+                self.why, self.sessions = str(error), {}
+                self._say(self.why)
+
+    def _say(self, why: str) -> None:
+        """Say once why torch computes; while the lock is held."""
+        if why not in self._said:
+            self._said.add(why)
             count = sum(node.op.startswith("call") for node in self._graph.graph.nodes)
-            log.warning("torch itself computes a graph of %d calls: %s", count, error)
+            log.warning("torch itself computes a graph of %d calls: %s", count, why)
 
 
 class _Watch:
     """What a graph may do beside giving an answer: whether it was done since this was made."""
 
     def __init__(self, arguments: Arguments) -> None:
-        self._before = [(one, _content(one)) for one in arguments if isinstance(one, Tensor)]
-        self._devices = {one.device for one, _ in self._before if one.is_cuda}
+        tensors = [one for one in arguments if isinstance(one, Tensor)]
+        self._watched = [one for one in tensors if one.layout is torch.strided and not one.is_meta]
+        self._whole = len(self._watched) == len(tensors)
+        self._stamps, self._bytes = self._counted(), [_bytes(one).clone() for one in self._watched]
+        self._devices = {one.device for one in self._watched if one.is_cuda}
         self._random = self._drawn()
+
+    def _counted(self) -> list[int]:
+        """What changes with each write that torch counts."""
+        return _stamps([one for one in self._watched if not one.is_inference()])
 
     def _drawn(self) -> list[Tensor]:
         """What changes with each random number."""
@@ -141,14 +152,17 @@ class _Watch:
 
     def refuse(self, answer: Any) -> None:
         """Raise UnplannableError where it was, or where its answer is part of what it was given, or of itself."""
-        if not all(torch.equal(before, _content(one)) for one, before in self._before):
+        if not self._whole:
+            raise UnplannableError("it is given tensors that have no memory, or are sparse")
+        if self._counted() != self._stamps or not all(map(torch.equal, self._bytes, map(_bytes, self._watched))):
             raise UnplannableError("it changes what it is given")
         if not all(map(torch.equal, self._random, self._drawn())):
             raise UnplannableError("it draws random numbers, as in training")
         if not isinstance(answer, tuple | list) or not all(isinstance(one, Tensor) for one in answer):
             raise UnplannableError("it gives more than tensors")
-        held = [one.untyped_storage().data_ptr() for one, _ in self._before if one.numel()]
+        held = [one.untyped_storage().data_ptr() for one in self._watched if one.numel()]
         for one in answer:
+            TorchTensor("an output", one)
             if one.numel() and one.untyped_storage().data_ptr() in held:
                 raise UnplannableError("what it gives shares memory with what it is given, or with another output")
             held.append(one.untyped_storage().data_ptr())
@@ -159,36 +173,46 @@ def _stamps(tensors: Sequence[Tensor]) -> list[int]:
     return [*map(Tensor.data_ptr, tensors), *map(VERSION, tensors)]
 
 
-def _content(tensor: Tensor) -> Tensor:
-    """What differs once a tensor has been written to."""
-    return tensor.clone() if tensor.is_inference() else torch.tensor(_stamps([tensor]))
+def _bytes(tensor: Tensor) -> Tensor:
+    """A tensor's elements, no numbers among them too, as what can be compared."""
+    return tensor.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
 
 
 class _Planned:
     """A graph at one set of sizes, with the weights that it has now. Raises HopeError where it cannot be planned."""
 
-    def __init__(self, graph: torch.fx.GraphModule, arguments: Arguments, weights: Sequence[int], agent: Agent) -> None:
+    def __init__(
+        self,
+        graph: torch.fx.GraphModule,
+        arguments: Arguments,
+        answer: Sequence[Tensor],
+        weights: Sequence[int],
+        agent: Agent,
+    ) -> None:
+        self._given = [place for place, one in enumerate(arguments) if isinstance(one, Tensor) and place not in weights]
+        if not self._given:
+            raise UnplannableError("it is given nothing but weights")
         devices = {str(one.device) for one in arguments if isinstance(one, Tensor)}
         own = {CPU, *(spec.memory for spec in agent.planned if spec.memory != HOST)}
         if len(devices) != 1 or not devices <= own:
-            found, known = (", ".join(sorted(names)) or "none" for names in (devices, own))
-            raise UnplannableError(f"its tensors are on {found}, not on one of those that plans are made for: {known}")
+            found, known = (" and ".join(sorted(names)) for names in (devices, own))
+            raise UnplannableError(f"its tensors are on {found}; plans are made for those on one of {known}")
         self._graph, self._on_host = graph, devices == {CPU}
         self._places = list(weights)
         self._weights: list[Tensor] = [arguments[place] for place in weights]
         if any(one.is_inference() for one in self._weights):
             raise UnplannableError("of weights made in inference mode torch does not say whether they changed")
         self._stamps = _stamps(self._weights)
-        self._given = [place for place, one in enumerate(arguments) if isinstance(one, Tensor) and place not in weights]
-        if not self._given:
-            raise UnplannableError("it is given nothing but weights")
-        module = _Bound(graph, arguments, self._given)
+        for place in self._given:
+            TorchTensor("an input", arguments[place])
+        module = Graph(graph, arguments, self._given)
         self.session: Session = agent.load(module, inputs=tuple(arguments[place].detach() for place in self._given))
         self._end = weakref.finalize(self, close_behind, self.session)
         self._end.atexit = False  # the agent's own end comes then
         self._names = [port.name for port in self.session.get_inputs()]
         if len(self._names) != len(self._given):
             raise UnplannableError("torch exports it with other inputs")
+        self._refuse_wrong(arguments, answer)
 
     def refuse_changed(self, arguments: Arguments) -> None:
         """Raise UnplannableError where weights are no longer those that were planned with."""
@@ -209,7 +233,7 @@ class _Planned:
             raise UnplannableError("; ".join(self.session.notes) or "there is no plan of it")
         return True
 
-    def refuse_wrong(self, arguments: Arguments, right: Sequence[Tensor]) -> None:
+    def _refuse_wrong(self, arguments: Arguments, right: Sequence[Tensor]) -> None:
         """Raise WrongOutput where ours is not torch's answer."""
         with torch.no_grad():
             found = self(arguments)
@@ -240,7 +264,7 @@ class _Planned:
         return found
 
 
-class _Bound(torch.nn.Module):
+class Graph(torch.nn.Module):
     """A graph as a function of some of its arguments; the others are what they are now."""
 
     def __init__(self, graph: torch.fx.GraphModule, arguments: Arguments, given: Sequence[int]) -> None:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from agent_sdk.errors import InputError
+
+NUMBERS: Final = frozenset({
+    "bool", "complex64", "complex128", "float16", "float32", "float64",
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+})  # fmt: skip
+"""Element types that are called the same in torch and in NumPy."""
 
 
 class TorchTensor:
@@ -28,12 +34,10 @@ class TorchTensor:
     def __init__(self, name: str, tensor: Any, stream: Any = None) -> None:
         self.name, self.tensor, self.stream = name, tensor, stream
         self.shape = tuple(tensor.shape)
-        try:
-            self.dtype = np.dtype(str(tensor.dtype).removeprefix("torch."))
-        except TypeError as error:
-            raise self._refused("NumPy has no such type") from error
-        if self.dtype.kind not in "biufc" or str(tensor.layout) != "torch.strided" or tensor.is_meta:
-            raise self._refused("its elements do not stand in memory as an array's")
+        name = str(tensor.dtype).removeprefix("torch.")
+        if name not in NUMBERS or str(tensor.layout) != "torch.strided" or tensor.is_meta:
+            raise self._refused("NumPy has no arrays like it")
+        self.dtype = np.dtype(name)
 
     @cached_property
     def array(self) -> np.ndarray:
@@ -57,7 +61,7 @@ class TorchTensor:
 
     def _refused(self, why: str) -> InputError:
         what = f"a tensor of {self.tensor.dtype}, {self.tensor.layout}, on {self.tensor.device}"
-        return InputError(f"'{self.name}' is {what}, which no array can hold: {why}")
+        return InputError(f"'{self.name}' is {what}: {why}")
 
 
 def with_tensors(feed: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,24 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None) -> Itera
     """An agent on ONNX Runtime's processors with an embedded planner and an empty cache."""
     monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path))
     with Agent(processors="ort") as made:
+        yield made
+
+
+@pytest.fixture
+def agent_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None) -> Iterator[Agent]:
+    """An agent on torch's CPU as on a GPU: in a memory of its own, whose tensors are torch's."""
+    torch = pytest.importorskip("torch")
+    from agent_sdk.runtimes.torch import place, processor
+
+    class Apart(processor.TorchProcessor):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.place = place.DevicePlace("cpu", torch.device("cpu"))
+            self.spec = self.spec.model_copy(update={"place": self.place.name})
+
+    monkeypatch.setattr(processor, "TorchProcessor", Apart)
+    monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path))
+    with Agent(processors="cpu") as made:
         yield made
 
 

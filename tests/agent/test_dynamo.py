@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import tomllib
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
@@ -62,7 +63,7 @@ def compiled(agent: Agent) -> Callable[..., Any]:
             made.append(backend(*given, **options))
             return made[-1]
 
-        found = torch.compile(function, backend=noted, options={"agent": agent}, **named)
+        found = torch.compile(function, backend=noted, **{"options": {"agent": agent}, **named})
         return found, made
 
     return compile_
@@ -163,20 +164,157 @@ def sorts(x: Any) -> Any:
     return (x + 1).chunk(2)
 
 
-@pytest.mark.parametrize("function", [writes, passes, draws, sorts])
+def hides(x: Any) -> Any:
+    """Changes its input where torch does not count it."""
+    x.data.mul_(2)
+    return x + 1
+
+
+def cuts(x: Any) -> Any:
+    """Changes its input, but none that is positive."""
+    return torch.nn.functional.relu(x, inplace=True) + 1
+
+
+def narrows(x: Any) -> Any:
+    """Gives what NumPy has no type for."""
+    return (x + 1).bfloat16()
+
+
+def bare(x: Any) -> Any:
+    """Reads nothing that it is given."""
+    return torch.arange(3) + 1
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (writes, "changes what it is given"),
+        (hides, "changes what it is given"),
+        (cuts, "changes what it is given"),
+        (passes, "shares memory"),
+        (sorts, "shares memory"),
+        (draws, "random numbers"),
+        (narrows, r"an output' is a tensor of torch\.bfloat16"),
+        (bare, "nothing but weights"),
+    ],
+)
 def test_what_no_plan_can_do_torch_does(
-    function: Callable[..., Any], compiled: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    function: Callable[..., Any], why: str, compiled: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """In-place writes, inputs given back, random numbers, views: torch's own effects and answers, and one message."""
     caplog.set_level(logging.WARNING)
     fast, made = compiled(function)
-    for _ in range(3):
-        ours, theirs = torch.ones(4, 6), torch.ones(4, 6)
+    for sign in (1, -1, 1):
+        ours, theirs = sign * torch.ones(4, 6), sign * torch.ones(4, 6)
         torch.manual_seed(1)
         found = fast(ours)
         torch.manual_seed(1)
         close(found, function(theirs))
         close(ours, theirs)
+    assert not made[0].sessions
+    assert caplog.text.count(SAID) == 1
+    assert re.search(why, caplog.text)
+
+
+def test_numbers_that_are_none_are_no_writes(compiled: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+    """An input that holds NaN is equal to itself, with gradients and where torch counts no writes."""
+    for mode in (torch.no_grad, torch.inference_mode):
+        torch._dynamo.reset()
+        with mode():
+            x = torch.tensor([[1.0, torch.nan], [0.0, -torch.inf]])
+            fast, made = compiled(lambda x: x * 2 + 1)
+            for _ in range(2):
+                torch.testing.assert_close(fast(x), x * 2 + 1, equal_nan=True)
+        assert made[0].sessions
+    assert SAID not in caplog.text
+
+
+def test_weights_of_which_torch_counts_no_writes_are_not_planned_with(
+    compiled: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Made in inference mode they may change unseen: the answer is that of the new ones."""
+    with torch.inference_mode():
+        layer = torch.nn.Linear(3, 2)
+        fast, made = compiled(layer)
+        for _ in range(3):
+            layer.bias.add_(1)
+            x = torch.randn(4, 3)
+            close(fast(x), layer(x))
+    assert not made[0].sessions
+    assert "inference mode" in caplog.text
+
+
+def test_further_sizes_are_torchs(
+    compiled: Callable[..., Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a number of sets of sizes torch answers, with one message; the first ones stay planned."""
+    monkeypatch.setattr(dynamo, "KEPT", 2)
+    fast, made = compiled(lambda x: torch.relu(x) * 2, dynamic=True)
+    for _ in range(2):
+        for size in (2, 3, 4, 5):
+            x = torch.randn(size, 3)
+            close(fast(x), torch.relu(x) * 2)
+    assert [len(one.sessions) for one in made] == [2]
+    assert not made[0].why
+    assert caplog.text.count(SAID) == 1
+
+
+def test_an_export_that_is_wrong_is_not_believed(
+    compiled: Callable[..., Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is exported is held against torch's answer, in its values and in its types."""
+    right = dynamo.Graph.forward
+
+    def changed(change: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda own, *given: [change(one) for one in right(own, *given)]
+
+    for change, why in ((lambda y: y + 0.01, "off by"), (lambda y: y.double(), "other types")):
+        monkeypatch.setattr(dynamo.Graph, "forward", changed(change))
+        fast, made = compiled(lambda x: torch.tanh(x) * 2)
+        for _ in range(2):
+            x = torch.randn(4, 3)
+            close(fast(x), torch.tanh(x) * 2)
+        assert not made[0].sessions
+        assert why in made[0].why
+    assert caplog.text.count(SAID) == 2
+
+
+def test_when_the_agent_is_closed_torch_answers(
+    compiled: Callable[..., Any], caplog: pytest.LogCaptureFixture, agent: Agent
+) -> None:
+    """A function that was compiled outlives it."""
+    fast, made = compiled(lambda x: torch.relu(x) + 1)
+    x = torch.randn(2, 3)
+    close(fast(x), torch.relu(x) + 1)
+    assert made[0].sessions
+    agent.close()
+    for _ in range(2):
+        close(fast(x), torch.relu(x) + 1)
+    assert [made[0].why in record.message for record in caplog.records if SAID in record.message] == [True]
+
+
+def test_on_a_device_torch_answers_until_a_plan_is_there(
+    compiled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, agent_apart: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What stands in for a plan computes on the host, to which a device's tensors would have to be copied."""
+    monkeypatch.setattr(dynamo, "CPU", "no device of torch's")
+    ready = False
+    monkeypatch.setattr(dynamo.Session, "ready", property(lambda session: ready))
+    net = Net().eval()
+    fast, made = compiled(net, options={"agent": agent_apart})
+    x = torch.randn(1, 3, 8, 8)
+    with torch.no_grad():
+        for _ in range(3):
+            close(fast(x), net(x))
+        (planned,) = made[0].sessions.values()
+        assert planned.session.stats.answered == {"whole:onnxruntime": 1}  # which judged the export
+        assert planned.session.wait(60)
+        ready = True
+        for _ in range(2):
+            close(fast(x), net(x))
+        assert planned.session.stats.answered["plan"] == 2
+        monkeypatch.setattr(dynamo.Session, "plan", None)
+        close(fast(x), net(x))
     assert not made[0].sessions
     assert caplog.text.count(SAID) == 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,14 +34,9 @@ IMAGE, WORDS = torch.randn(1, 3, 8, 8), torch.tensor([[1, 6, 2]])
 
 
 @pytest.fixture
-def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None) -> Iterator[Session]:
-    """A planned network on torch's CPU, in a place whose tensors are torch's and none of the host's."""
-    from agent_sdk.runtimes.torch import processor
-    from agent_sdk.runtimes.torch.place import DevicePlace
-
-    monkeypatch.setattr(processor, "HostPlace", lambda name: DevicePlace("apart", torch.device("cpu")))
-    monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path))
-    with Agent(processors="cpu") as agent, agent.load(Net().eval(), inputs=(IMAGE, WORDS), background=False) as session:
+def apart(agent_apart: Agent) -> Iterator[Session]:
+    """A network planned there."""
+    with agent_apart.load(Net().eval(), inputs=(IMAGE, WORDS), background=False) as session:
         assert session.latest.executor.program.processors_used == ("cpu",)
         yield session
 
@@ -69,7 +63,7 @@ def test_a_session_takes_and_gives_tensors(agent: Agent) -> None:
 
 def test_tensors_stay_in_the_memory_of_a_plan(apart: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a plan computes in the memory in which its inputs stand, nothing passes the host, in either direction."""
-    place = apart.latest.executor.program.places["apart"]
+    place = apart.latest.executor.program.places["cpu"]
     for way in ("to_host", "from_host"):
         monkeypatch.setattr(place, way, lambda *_: pytest.fail("a tensor passes the host"))
     monkeypatch.setattr(TorchTensor, "array", property(lambda one: one.tensor.numpy() if one.name == "words" else None))
