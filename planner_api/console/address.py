@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 
+from starlette.responses import RedirectResponse, Response
+
 from planner_api.web.asgi import Scope
 
 HOME = "/console"
@@ -19,3 +21,8 @@ def look_from(scope: Scope) -> None:
 def home() -> str:
     """What links and cookies begin with."""
     return _seen.get()
+
+
+def lead(to: str) -> Response:
+    """Lead a browser to an address of the planner's, as its own routes have it: the prefix is put before it outside."""
+    return RedirectResponse(to, status_code=303)

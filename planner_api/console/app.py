@@ -12,12 +12,12 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from planner_api.console import session as sessions
-from planner_api.console.address import HOME, home, look_from
+from planner_api.console.address import HOME, lead, look_from
 from planner_api.console.pages import (
     audit,
     devices,
@@ -122,7 +122,7 @@ class Console:
             alone = secret is None or open_to_all or (path == LOGIN and changes) or path in OIDC
             await refuse_for(self._per_address.hit(address) if alone else self._per_address.wait(address))
         if path == "/":
-            return RedirectResponse(home(), status_code=303)
+            return lead(HOME)
         if open_to_all:
             return None
         if changes:
@@ -195,11 +195,11 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 def _to_login(request: Request, *, expired: bool) -> Response:
     if request.method not in ("GET", "HEAD"):
-        return RedirectResponse(f"{LOGIN}?ended=1", status_code=303)
+        return lead(f"{LOGIN}?ended=1")
     query = request.url.query
     wanted = address(request.scope["path"]) + (f"?{query}" if query else "")
     ended = "&ended=1" if expired else ""
-    return RedirectResponse(f"{LOGIN}?to={quote(wanted, safe='')}{ended}", status_code=303)
+    return lead(f"{LOGIN}?to={quote(wanted, safe='')}{ended}")
 
 
 def _pages(planner: Any) -> FastAPI:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from planner_api.web.prefix import ProxyHeaders
-from tests.planner.samples import Api
+from tests.planner.samples import Api, enrolled
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,19 @@ def test_who_must_sign_in_is_sent_there_under_the_prefix(api: Api) -> None:
     """And comes back to the page that was asked for."""
     answer = api.client.get("/tools/hope/console/plans", follow_redirects=False)
     assert answer.headers["location"] == "/tools/hope/console/login?to=%2Fconsole%2Fplans"
+
+
+@pytest.mark.planner(root_path="/tools/hope")
+def test_a_browser_is_led_under_the_prefix_once(api: Api) -> None:
+    """From the root, and from a form to the page of what it changed."""
+    enrolled(api, "phone-1")
+    api.client.follow_redirects = False
+    assert api.client.get("/tools/hope/").headers["location"] == "/tools/hope/console"
+    path = "/tools/hope/console/devices/phone-1"
+    token = re.search(r'name="form_token" value="([0-9a-f]+)"', api.client.get(path).text)
+    assert token is not None
+    origin = str(api.client.base_url)
+    assert api.client.post(path, data={"form_token": token[1]}, headers={"origin": origin}).headers["location"] == path
 
 
 @pytest.mark.parametrize("given", ["/tools/hope", "/tools/hope/"])

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from starlette.responses import RedirectResponse
 
 from hope_schema.registry import PLAIN
-from planner_api.console.address import home
+from planner_api.console.address import HOME, lead
 from planner_api.console.forms import Words, read_form
 from planner_api.console.rendering import render, segment
 from planner_api.devices import service
@@ -77,4 +76,4 @@ async def revoke(request: Request, device_id: DeviceId) -> Response:
     actor = actor_of(request.scope)
     if not await service.revoke_device(planner.database, device_id, actor, planner.forget_device):
         raise service.device_unknown(device_id)
-    return RedirectResponse(f"{home()}/devices/{segment(device_id)}", status_code=303)
+    return lead(f"{HOME}/devices/{segment(device_id)}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from starlette.responses import RedirectResponse
 
 from hope_schema import GroupSelector
 from hope_schema.registry import PLAIN
 from hope_schema.registry import PlainName as Name
+from planner_api.console.address import HOME, lead
 from planner_api.console.forms import read_form, scaled, valid
 from planner_api.console.rendering import render
 from planner_api.devices.audit.service import actor_of
@@ -55,7 +55,7 @@ async def store(request: Request) -> Response:
     )
     selector = GroupSelector(socs=sent.socs, labels=sent.labels, share=sent.share)
     await service.store(request.app.state.planner.database, sent.name, selector, actor_of(request.scope))
-    return RedirectResponse("/console/groups", status_code=303)
+    return lead(f"{HOME}/groups")
 
 
 @router.post("/groups/{name}/drop")
@@ -63,7 +63,7 @@ async def drop(request: Request, name: PlainName) -> Response:
     """Drop a group."""
     await read_form(request)
     await service.drop(request.app.state.planner.database, name, actor_of(request.scope))
-    return RedirectResponse("/console/groups", status_code=303)
+    return lead(f"{HOME}/groups")
 
 
 def _parts(text: str) -> list[str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
-from starlette.responses import RedirectResponse
 
 from hope_schema import FanoutRequest, RolloutPolicy
+from planner_api.console.address import HOME, lead
 from planner_api.console.charts import bars
 from planner_api.console.forms import read_form, valid
 from planner_api.console.rendering import render
@@ -91,7 +91,7 @@ async def plan_everywhere(request: Request, model_hash: ModelHash) -> Response:
     await read_form(request)
     planner = request.app.state.planner
     await plan_ahead(planner.database, model_hash, FanoutRequest(), actor_of(request.scope))
-    return RedirectResponse("/console/queue", status_code=303)
+    return lead(f"{HOME}/queue")
 
 
 @router.post("/models/{model_hash}/rollout")
@@ -100,4 +100,4 @@ async def set_rollout(request: Request, model_hash: ModelHash) -> Response:
     fields = await read_form(request)
     policy = valid(RolloutPolicy, rollout=fields.get("rollout"))
     await request.app.state.planner.releases.set_rollout(model_hash, policy.rollout, actor_of(request.scope))
-    return RedirectResponse(f"/console/models/{model_hash}", status_code=303)
+    return lead(f"{HOME}/models/{model_hash}")

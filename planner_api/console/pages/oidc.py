@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from planner_api.console import session as sessions
-from planner_api.console.address import HOME
+from planner_api.console.address import HOME, home
 from planner_api.console.oidc import Attempt, Provider, SignInError
 from planner_api.console.pages.sign_in import ours, page
 from planner_api.console.rendering import render
@@ -22,7 +22,6 @@ from planner_api.web.route import HeadRoute
 # NOTE: no StrictRoute: providers add parameters of their own to their answers.
 router = APIRouter(route_class=HeadRoute)
 
-PATH = f"{HOME}/oidc"
 COOKIE = "hope_console_oidc"
 ATTEMPT_S = 600
 MAX_COOKIE = 3 * 1024
@@ -43,7 +42,7 @@ async def leave(request: Request, to: Annotated[str, Query(max_length=2048)] = H
         COOKIE,
         f"{secret}.{base64.urlsafe_b64encode(to.encode()).decode().rstrip('=')}",
         max_age=ATTEMPT_S,
-        path=PATH,
+        path=_path(),
         secure=request.url.scheme == "https",
         httponly=True,
         samesite="lax",  # the way back begins on the provider's pages
@@ -69,10 +68,10 @@ async def come_back(request: Request) -> Response:
         )
         # NOTE: a page that leads on, not a redirect: where that leads, a browser that comes from another site would not
         # send the session's cookie (SameSite=Strict).
-        answer = render(request, "signed_in.html", to=to)
+        answer = render(request, "signed_in.html", to=f"{home()}{to.removeprefix(HOME)}")
         request.scope["state"]["principal"] = principal
         set_cookie(request, answer, session.secret, lifetime_s)
-    answer.delete_cookie(COOKIE, path=PATH)
+    answer.delete_cookie(COOKIE, path=_path())
     return answer
 
 
@@ -83,8 +82,13 @@ def _provider(request: Request) -> Provider:
     return found
 
 
+def _path() -> str:
+    """Where the way there and back is, for the browser."""
+    return f"{home()}/oidc"
+
+
 def _callback(request: Request) -> str:
-    return f"{request.url.scheme}://{request.url.netloc}{PATH}/callback"
+    return f"{request.url.scheme}://{request.url.netloc}{_path()}/callback"
 
 
 def _attempt(cookie: str) -> tuple[str, str]:

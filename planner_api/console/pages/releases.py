@@ -6,10 +6,10 @@ import math
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
-from starlette.responses import RedirectResponse
 
 from hope_schema import Release, ReleaseRequest
 from hope_schema.wording import plural
+from planner_api.console.address import HOME, lead
 from planner_api.console.forms import read_form, scaled, valid
 from planner_api.console.rendering import percent, render
 from planner_api.devices.audit.service import actor_of
@@ -72,7 +72,7 @@ async def begin(request: Request) -> Response:
         hold_s=scaled(fields.get("hold_h", "1"), 3600.0),
     )
     made: Release = await request.app.state.planner.releases.begin(message, actor_of(request.scope))
-    return RedirectResponse(f"/console/releases/{made.release_id}", status_code=303)
+    return lead(f"{HOME}/releases/{made.release_id}")
 
 
 @router.get("/releases/{release_id}")
@@ -101,7 +101,7 @@ async def act(request: Request, release_id: ReleaseId, action: Annotated[Action,
     """Pause, resume, approve or take back a release."""
     await read_form(request)
     await request.app.state.planner.releases.act(release_id, action, actor_of(request.scope))
-    return RedirectResponse(f"/console/releases/{release_id}", status_code=303)
+    return lead(f"{HOME}/releases/{release_id}")
 
 
 def sentence(release: Release) -> str:

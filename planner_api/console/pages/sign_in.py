@@ -6,10 +6,9 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Query, Request, Response
-from starlette.responses import RedirectResponse
 
 from planner_api.console import session as sessions
-from planner_api.console.address import HOME, home
+from planner_api.console.address import HOME, home, lead
 from planner_api.console.forms import read_fields, read_form
 from planner_api.console.rendering import render
 from planner_api.console.session import cookie_of, set_cookie
@@ -26,7 +25,7 @@ async def show(
 ) -> Response:
     """Ask for a token."""
     if request.state.session is not None:
-        return RedirectResponse(ours(to), status_code=303)
+        return lead(ours(to))
     return page(request, to=ours(to), ended=ended)
 
 
@@ -46,7 +45,7 @@ async def sign_in(request: Request) -> Response:
         )
     except UnauthorisedError as error:
         return page(request, to=to, problem=error.detail, code=401)
-    answer = RedirectResponse(to, status_code=303)
+    answer = lead(to)
     request.scope["state"]["principal"] = session.principal
     set_cookie(request, answer, session.secret, lifetime_s)
     return answer
@@ -59,7 +58,7 @@ async def sign_out(request: Request) -> Response:
     secret = cookie_of(request.scope)
     if secret is not None:
         await sessions.sign_out(request.app.state.planner.database, secret, actor_of(request.scope))
-    answer = RedirectResponse(f"{HOME}/login", status_code=303)
+    answer = lead(f"{HOME}/login")
     answer.delete_cookie(sessions.COOKIE, path=home())
     return answer
 

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Request, Response
-from starlette.responses import RedirectResponse
 
 from hope_schema import NewClaim
 from hope_schema.base import Digest
 from planner_api.console import session as sessions
+from planner_api.console.address import HOME, lead
 from planner_api.console.forms import read_form, scaled, valid
 from planner_api.console.rendering import render
 from planner_api.devices import repository, service
@@ -71,7 +71,7 @@ async def revoke(request: Request, number: Number) -> Response:
     planner = request.app.state.planner
     if not await service.revoke_token(planner.database, number, actor_of(request.scope)):
         raise NotFoundError("token-unknown", "There is no such token, or it is revoked already.")
-    return RedirectResponse("/console/tokens", status_code=303)
+    return lead(f"{HOME}/tokens")
 
 
 @router.post("/tokens/claims/{number}")
@@ -80,7 +80,7 @@ async def revoke_claim(request: Request, number: Number) -> Response:
     await read_form(request)
     if not await service.revoke_claim(request.app.state.planner.database, number, actor_of(request.scope)):
         raise NotFoundError("claim-unknown", "There is no such claim, or it is revoked already.")
-    return RedirectResponse("/console/tokens", status_code=303)
+    return lead(f"{HOME}/tokens")
 
 
 @router.post("/tokens/sessions/{session_hash}")
@@ -92,7 +92,7 @@ async def end_session(request: Request, session_hash: Digest) -> Response:
         if ended is None:
             raise NotFoundError("session-unknown", "There is no such session, or it has ended already.")
         await record(session, actor_of(request.scope), "console.end", ended)
-    return RedirectResponse("/console/tokens", status_code=303)
+    return lead(f"{HOME}/tokens")
 
 
 async def _page(request: Request, *, made: str | None = None, kind: str | None = None) -> Response:

@@ -62,9 +62,9 @@ def still(sqlite_template: Path, issuer: str, tmp_path_factory: pytest.TempPathF
         yield running
 
 
-def leave(api: Api, user: str, to: str = f"{HOME}/plans") -> str:
+def leave(api: Api, user: str, to: str = f"{HOME}/plans", prefix: str = "") -> str:
     """Go to the provider, sign in there as somebody, and return the address that it sends the browser to."""
-    sent = api.client.get(f"{HOME}/oidc", params={"to": to})
+    sent = api.client.get(f"{prefix}{HOME}/oidc", params={"to": to})
     assert sent.status_code == 303, sent.text
     asked = {name: values[0] for name, values in parse_qs(urlsplit(sent.headers["location"]).query).items()}
     back = httpx.post(sent.headers["location"].partition("?")[0], data={**asked, "user": user})
@@ -92,6 +92,17 @@ def test_who_has_a_role_comes_in_and_is_known_by_name(api: Api) -> None:
     assert audited(api, AuditRow.actor, AuditRow.action) == [
         ("oidc:ada@example.com", action) for action in ("console.sign-in", "token.create", "console.sign-out")
     ]
+
+
+def test_the_way_to_a_provider_and_back_is_under_a_prefix(database_url: str, issuer: str) -> None:
+    """What the provider sends a browser back to, the attempt's cookie, and where somebody wanted to go."""
+    with serving(database_url, **settings(issuer, root_path="/tools/hope")) as api:
+        api.client.follow_redirects = False
+        back = leave(api, "ada", prefix="/tools/hope")
+        assert urlsplit(back).path == f"/tools/hope{HOME}/oidc/callback"
+        answer = api.client.get(back)
+        assert (answer.status_code, f"url=/tools/hope{HOME}/plans" in answer.text) == (200, True)
+        assert COOKIE not in api.client.cookies
 
 
 def test_a_viewer_looks_and_a_guest_stays_outside(api: Api) -> None:
