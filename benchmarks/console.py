@@ -23,11 +23,12 @@ from sqlalchemy import Connection, insert, text
 from benchmarks import cli
 from benchmarks.results import Found, Measure, Table, TableRow, report, verdict
 from benchmarks.service.stage import databases
+from hope_schema.proof import hash_token
 from planner_api.app import create_app
 from planner_api.db.engine import sync_engine
 from planner_api.db.tables import Base, DeviceRow, DriftRow, ModelRow, PlanRow, ProfileRow, SocRow, TokenRow
 from planner_api.settings import Settings
-from planner_api.web.tokens import hash_token, new_token
+from planner_api.web.tokens import new_token
 from tests.browser import chromium, installed
 from tests.planner.console.pictures import fleet
 from tests.planner.console.violations import violations

@@ -19,13 +19,14 @@ from benchmarks.service.measures import DONE, Row, fresh, prepare, row
 from benchmarks.service.pump import Answer, Pump, request
 from benchmarks.service.stage import Server, Stage, call, enrol
 from hope_schema import DeviceReport, Enrolment, MeasuredRun, MissingRequest, ReleaseRequest, RolloutPolicy
+from hope_schema.proof import hash_token
 from planner_api.db.tables import InboxRow, JobRow, ReleaseRow
 from planner_api.devices import repository as devices
 from planner_api.jobs.queue import put
 from planner_api.jobs.repository import Wanted
 from planner_api.plans.jobs import BETTER
 from planner_api.settings import Settings
-from planner_api.web.tokens import hash_token, new_token
+from planner_api.web.tokens import new_token
 
 HONEST, SYBILS = 200, 100
 STEP_S = 15.0

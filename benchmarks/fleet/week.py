@@ -24,9 +24,10 @@ from benchmarks.service.fixtures import FREQUENCY, compressed, key, ladder, uplo
 from benchmarks.service.pump import Pump, Tally, request
 from benchmarks.service.stage import Server, Stage, call
 from hope_schema import DeviceReport, Enrolment, MeasuredRun, ModelGraph, ReleaseRequest, RolloutPolicy
+from hope_schema.proof import hash_token
 from planner_api.devices import repository as device_rows
 from planner_api.devices.groups.choice import position
-from planner_api.web.tokens import hash_token, new_token
+from planner_api.web.tokens import new_token
 
 SOCKETS = 256
 DAY_S = 86_400.0

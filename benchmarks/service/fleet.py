@@ -17,8 +17,9 @@ from benchmarks.service.measures import Row, fresh, row
 from benchmarks.service.pump import Answer, Pump, request
 from benchmarks.service.stage import Stage, call
 from hope_schema import ModelGraph
+from hope_schema.proof import hash_token
 from planner_api.db.tables import DeviceRow, TokenRow
-from planner_api.web.tokens import hash_token, new_token
+from planner_api.web.tokens import new_token
 
 UPLOADERS = 100
 """One device in so many also uploads what it measured."""

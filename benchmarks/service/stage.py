@@ -20,10 +20,11 @@ from sqlalchemy import text
 
 from benchmarks.service.pump import Answer, Pump, request
 from hope_schema import Enrolment
+from hope_schema.proof import hash_token
 from planner_api.db.engine import Database
 from planner_api.db.migrate import upgrade
 from planner_api.devices import repository as devices
-from planner_api.web.tokens import hash_token, new_token
+from planner_api.web.tokens import new_token
 
 START_S = 60.0
 ADDRESS = "127.0.0.1"

@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hope_schema.proof import hash_token
 from planner_api.console.address import home
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import ConsoleSessionRow, TokenRow
@@ -30,7 +31,6 @@ from planner_api.devices.audit.service import Actor, record
 from planner_api.errors import ForbiddenError, UnauthorisedError
 from planner_api.web.asgi import Scope
 from planner_api.web.principal import ANONYMOUS, Principal, bearer
-from planner_api.web.tokens import hash_token
 
 COOKIE = "hope_console"
 SECRET_LENGTH = 43

@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 from cachetools import TTLCache
 
+from hope_schema.proof import hash_token
 from planner_api.db.engine import Database
 from planner_api.devices import repository
 from planner_api.errors import DatabaseAwayError, ForbiddenError, TooOftenError, UnauthorisedError
@@ -29,7 +30,6 @@ from planner_api.web.asgi import Asgi, Scope
 from planner_api.web.principal import Principal, bearer, principal_of, spent
 from planner_api.web.problems import status_of
 from planner_api.web.rate import AddressLimit, RateLimit
-from planner_api.web.tokens import hash_token
 
 log = structlog.get_logger(__name__)
 

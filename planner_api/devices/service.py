@@ -23,6 +23,7 @@ from hope_schema import (
     Token,
     TokenPage,
 )
+from hope_schema.proof import hash_token
 from hope_schema.proof import prove as proof_of
 from hope_schema.tokens import TokenScope
 from planner_api.db.engine import Database, WriteSession
@@ -34,7 +35,7 @@ from planner_api.devices.finding import Wanted, find
 from planner_api.devices.groups import service as groups
 from planner_api.errors import ConflictError, NotFoundError, UnauthorisedError
 from planner_api.jobs.news import publish
-from planner_api.web.tokens import hash_token, new_token
+from planner_api.web.tokens import new_token
 
 BAD_CLAIM = "this claim token is unknown, spent, expired or revoked; ask your admin for another"
 

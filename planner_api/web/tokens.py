@@ -9,10 +9,6 @@ import re
 import secrets
 from typing import Literal
 
-from hope_schema.proof import hash_token
-
-__all__ = ["SECRET", "Kind", "hash_token", "new_token"]
-
 Kind = Literal["admin", "viewer", "device", "claim"]
 
 _PREFIX: dict[Kind, str] = {"admin": "hope_a_", "viewer": "hope_v_", "device": "hope_d_", "claim": "hope_c_"}

@@ -30,6 +30,7 @@ from hope_schema import (
     Tensor,
     TransferColumns,
 )
+from hope_schema.proof import hash_token
 from planner_api import app as fleets
 from planner_api import embedded
 from planner_api.compression import unzstd
@@ -44,7 +45,7 @@ from planner_api.profiles.jobs import FOLD, OUTDATED
 from planner_api.runtime import build_kinds
 from planner_api.settings import Settings
 from planner_api.web.application import App
-from planner_api.web.tokens import Kind, hash_token, new_token
+from planner_api.web.tokens import Kind, new_token
 from tests.planner.in_thread import InThread, forget_all
 
 SOC, FREQUENCY = "soc-1", "max"

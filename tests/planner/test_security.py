@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from sqlalchemy import select, update
 
 from hope_schema import DeviceReport, EnrolmentReceipt, NewClaim, NewToken
+from hope_schema.proof import hash_token
 from planner_api.db.tables import ClaimRow, TokenRow
 from planner_api.devices import repository as devices
 from planner_api.jobs.news import publish
 from planner_api.web.principal import Principal
-from planner_api.web.tokens import hash_token, new_token
+from planner_api.web.tokens import new_token
 from tests.planner.samples import (
     FREQUENCY,
     SOC,

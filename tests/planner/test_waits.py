@@ -13,13 +13,13 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from hope_schema import PlanReply
+from hope_schema.proof import hash_token
 from planner_api.cli.serve import Server, build_config
 from planner_api.devices import repository as devices
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.news import publish
 from planner_api.plans import repository
 from planner_api.plans.stored import StoredPlan
-from planner_api.web.tokens import hash_token
 from tests.planner.jobs_help import improve
 from tests.planner.samples import Api, admin_token, chain, eventually, plan_request, serving
 from tests.planner.wire import listening, raw, received

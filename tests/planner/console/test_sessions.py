@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import update
 
+from hope_schema.proof import hash_token
 from planner_api.console.address import HOME
 from planner_api.console.pages.sign_in import ours
 from planner_api.console.session import COOKIE, anonymous, new_secret
 from planner_api.db.tables import ConsoleSessionRow
 from planner_api.devices import repository as devices
-from planner_api.web.tokens import hash_token
 from tests.planner.console.visits import HERE, form_token, rows, send, sign_in
 from tests.planner.samples import Api, make_token, serving
 
