@@ -22,6 +22,7 @@ from onnx import external_data_helper
 
 from agent_sdk.closing import Closes
 from agent_sdk.errors import ModelError, UnplannableError, printable
+from agent_sdk.model.beside import may_refer
 from agent_sdk.model.held import HeldFile
 from agent_sdk.model.source import MAX_MODEL_BYTES, ends_early, external, load_external, parse, tensors
 
@@ -34,8 +35,6 @@ ENDS_BYTES: Final = 64 * 1024
 """Of a file's beginning and of its end, where its graph stands; what lies between is weights."""
 SMALL_BYTES: Final = 1024
 """Weights smaller than this may be shapes; exporters leave them in the network's own file."""
-EXTERNAL: Final = b"location"
-"""What a file says that keeps weights in other files; one that does not say it anywhere keeps none."""
 RUNTIMES_OWN: Final = b"ORTM"
 """What ONNX Runtime's own format has at bytes 4 to 8."""
 
@@ -108,9 +107,12 @@ class Content(Closes):
 
         It tells networks apart at once, however large they are, and nearly always; for certain their graphs do.
         """
-        size = len(self._data) if self._file is None else self._file.size
-        ends = self._read(0, ENDS_BYTES) + self._read(max(size - ENDS_BYTES, 0), ENDS_BYTES)
-        return hashlib.sha256(b"%d " % size + ends).hexdigest()
+        ends = self._read(0, ENDS_BYTES) + self._read(max(self._size - ENDS_BYTES, 0), ENDS_BYTES)
+        return hashlib.sha256(b"%d " % self._size + ends).hexdigest()
+
+    @property
+    def _size(self) -> int:
+        return len(self._data) if self._file is None else self._file.size
 
     def _read(self, offset: int = 0, length: int | None = None) -> bytes:
         if self._file is not None:
@@ -188,7 +190,7 @@ class Content(Closes):
 
     def _hold_beside(self) -> None:
         """Open the files of weights; where one cannot be, a runtime may still load the network by its path."""
-        if self._runtimes_own or not self._mentions(EXTERNAL):
+        if self._runtimes_own or not may_refer(self._read, self._size):
             return
         try:
             for tensor in tensors(parse(self._read(), self.where).graph):
@@ -198,9 +200,6 @@ class Content(Closes):
             self._missing = error
         except (OSError, ValueError) as error:
             self._missing = ModelError(f"{self.where}: its external weights cannot be read: {error}")
-
-    def _mentions(self, text: bytes) -> bool:
-        return text in self._data if self._file is None else self._file.holds(text)
 
     def _hold(self, location: str) -> None:
         """Open a file beside the network's: below the folder of its path, or of the file that its path leads to.

@@ -96,15 +96,6 @@ class HeldFile(Closes):
         # The kernel gives less than 2 GiB at once, and less than was asked for where it was interrupted.
         return data if len(data) >= size else data + b"".join(self.pieces(offset + len(data), size - len(data)))
 
-    def holds(self, text: bytes) -> bool:
-        """Whether a text stands anywhere in it."""
-        before = b""
-        for piece in self.pieces():
-            if text in piece or text in before + piece[: len(text)]:
-                return True
-            before = piece[1 - len(text) :]
-        return False
-
     def check(self, *, by_path: bool = False) -> None:
         """Raise ModelError where its content is not what it was, or (``by_path``) its path leads elsewhere by now."""
         with self._unchanged():
