@@ -7,6 +7,11 @@ phone's times on its cores over what they are faster by (``SPEED``), each op wit
 Links are D3's Table III, each a queue that sends or receives; a move takes a fixed time and its bytes. All plans are
 timed by the one simulator, with the network's input on the device and its output back there. What crosses *the
 backbone* goes to or from the cloud.
+
+Single tiers and the methods of others send float32, as their papers have it. Ours is planned three times: so, where
+float32 may cross as float16, and where further the edge is four such desktops on Gigabit Ethernet (D3's Figure 12),
+over which ops may be computed in tiles: parts take what `benchmarks.splits` says. At last VGG-16's convolutions over
+four equal hosts beside one, whatever they are linked by.
 """
 
 from __future__ import annotations
@@ -19,121 +24,193 @@ from statistics import fmean
 
 import numpy as np
 
+from agent_sdk.model import read_model
+from agent_sdk.model.work import work
 from benchmarks import cli
 from benchmarks.profiles import CPU, GPU, BadProfile, PhoneProfile, find, phone_problem
 from benchmarks.results import Measure, Table, TableRow, report, verdict
-from planner_api.planning import Budget, Machine, PlanningError, Problem, Schedule, check, optimise, simulate
-from planner_api.planning.bound import quick_bound
+from benchmarks.splits import FIXED, phone_cutter
+from hope_schema import LatencyColumns, Link, ModelGraph, Overheads, Processor, Profile, TransferColumns, merge
+from hope_schema.cutting import Region
+from hope_zoo.network import Network
+from planner_api.planning import (
+    Budget,
+    Machine,
+    PlanningError,
+    Problem,
+    Schedule,
+    build_problem,
+    check,
+    optimise,
+    simulate,
+)
+from planner_api.planning.compose import compose
 from planner_api.planning.methods import solve
+from planner_api.planning.problem import FloatArray
+from planner_api.planning.problem.choices import Shape
 from planner_api.planning.problem.machine import routes
 from planner_api.planning.search.search import Search
 
 TIERS = ("device", "edge", "cloud")
 EDGE = ("edge@0-5", "edge@0-2", "edge@3-5")
+EDGES = 4
+"""Desktops of D3's Figure 12."""
 SPEED = (7.0, 4.5, 4.5, 60.0)
 """How much faster the edge's cores, each half of them and the cloud are than a phone's cores."""
-LAUNCH_US = (0.0, 0.0, 5.0, 5.0, 5.0, 30.0)
-CLOUD = 3
-"""Where its memory stands among the places."""
+EDGE_LAUNCH_US, CLOUD_LAUNCH_US = 5.0, 30.0
+AT_HOST, AT_GPU, AT_CLOUD, AT_EDGE = range(4)
+"""Where memories stand among the places; those of further edges stand behind the first one's."""
 TASTE = 0.25
 """Spread of what an op prefers, as the logarithm's standard deviation."""
 LAN_MBPS = 84.95
+ETHERNET_MBPS = 1000.0
+"""Between edges, of which the first one is at the device's end."""
 BACKBONE_MBPS = {"Wi-Fi": (31.53, 18.75), "4G": (13.79, 6.12), "5G": (22.75, 11.64), "optical": (50.23, 18.75)}
 """Table III: edge to cloud, and device to cloud (beside an optical network the phone's own Wi-Fi)."""
 FIXED_US = 300.0
 """Of every move over a link, however small."""
+AS_FLOAT16 = 0.001
+"""Microseconds per byte of float32 that becoming float16 and float32 again takes."""
 FLOAT_BYTES = 4
 OTHERS = ("neurosurgeon", "dads", "hpa")
+OURS = ("ours", "ours, float16", f"ours, float16, {EDGES} edges")
+PER_US = 25_000.0
+"""Multiply-adds in a microsecond: a core."""
 STEP = 0.25
 """What of its bandwidth is left of the backbone where links change."""
 
 
-def three_hosts(profile: PhoneProfile, backbone: tuple[float, float], share: float = 1.0) -> Problem:
-    """A phone's network over three hosts; of the backbone's bandwidth a ``share`` is there."""
+def hosts_of(
+    profile: PhoneProfile, backbone: tuple[float, float], *, halved: bool = False, edges: int = 1, share: float = 1.0
+) -> Problem:
+    """A phone's network over the phone, some edges and a cloud; of the backbone's bandwidth a ``share`` is there.
+
+    ``halved``: float32 may cross links as float16. With several ``edges`` ops may be cut.
+    """
     base = phone_problem(profile, profile.usual)
     random = np.random.default_rng(0)
     phone = base.latency_us[:, CPU]
-    columns = [*base.latency_us.T, *(phone / speed * np.exp(random.normal(0.0, TASTE, len(phone))) for speed in SPEED)]
+    *near, cloud = (phone / speed * np.exp(random.normal(0.0, TASTE, len(phone))) for speed in SPEED)
     edge_cloud, device_cloud = (mbps * share for mbps in backbone)
-    host, gpu, edge, cloud = range(4)
-    links = {(host, edge): LAN_MBPS, (edge, cloud): edge_cloud, (host, cloud): device_cloud}
-    direct = np.full((len(base.tensors), 4, 4), np.inf)
-    direct[:, range(4), range(4)] = 0.0
-    direct[:, host, gpu], direct[:, gpu, host] = base.transfer_us[:, CPU, GPU], base.transfer_us[:, GPU, CPU]
-    sizes = np.array([FLOAT_BYTES * np.prod(profile.shapes[name], dtype=float) for name in base.tensors])
-    busy = np.full((4, 4), -1)
-    for queue, ((one, other), mbps) in enumerate(links.items()):
-        direct[:, one, other] = direct[:, other, one] = FIXED_US + sizes * 8 / mbps
+    links = {(AT_HOST, AT_EDGE): LAN_MBPS, (AT_EDGE, AT_CLOUD): edge_cloud, (AT_HOST, AT_CLOUD): device_cloud}
+    links |= {(AT_EDGE, AT_EDGE + k): ETHERNET_MBPS for k in range(1, edges)}
+    places = AT_EDGE + edges
+    busy = np.full((places, places), -1)
+    for queue, (one, other) in enumerate(links):
         busy[one, other] = busy[other, one] = queue
-    machine = Machine(
-        processors=("cpu", "gpu", *EDGE, "cloud"),
-        uses=np.array([[use in used for use in range(5)] for used in ((0,), (1,), (2, 3), (2,), (3,), (4,))]),
-        places=("host", "gpu", "edge:host", "cloud:host"),
-        place=np.array([host, gpu, edge, edge, edge, cloud]),
-        busy=busy,
-        queues=("device-edge", "edge-cloud", "device-cloud"),
-        launch_us=np.array(LAUNCH_US),
-        end_us=np.zeros(6),
-        slowdown=np.ones(6),
-        memory=np.array([0, 0, 1, 1, 1, 2]),
-        hop=routes(direct.mean(axis=0), np.zeros((4, 4), dtype=bool)),
-        owner=np.array([0, 0, 1, 2]),
+
+    def crossing(shape: Sequence[int], phones: FloatArray) -> FloatArray:
+        """(L, L) what channels take for a tensor; ``phones``: on the phone."""
+        cost = np.full((places, places), np.inf)
+        np.fill_diagonal(cost, 0.0)
+        cost[AT_HOST, AT_GPU], cost[AT_GPU, AT_HOST] = phones[CPU, GPU], phones[GPU, CPU]
+        size = FLOAT_BYTES * float(np.prod(shape))
+        for (one, other), mbps in links.items():
+            us = size * 8 / mbps
+            cost[one, other] = cost[other, one] = FIXED_US + (min(us, us / 2 + size * AS_FLOAT16) if halved else us)
+        return cost
+
+    direct = np.stack(
+        [crossing(profile.shapes[name], us) for name, us in zip(base.tensors, base.transfer_us, strict=True)]
     )
-    return replace(base, machine=machine, latency_us=np.column_stack(columns), transfer_us=machine.along(direct))
+    processors = ["cpu", "gpu", "cloud", *(own.replace("edge", f"edge{k + 1}") for k in range(edges) for own in EDGE)]
+    cores = [own for k in range(edges) for own in ((2 * k + 3, 2 * k + 4), (2 * k + 3,), (2 * k + 4,))]
+    host = [0, 0, 1, *(2 + k for k in range(edges) for _ in EDGE)]
+    machine = Machine(
+        processors=tuple(processors),
+        uses=np.array([[use in own for use in range(3 + 2 * edges)] for own in ((0,), (1,), (2,), *cores)]),
+        places=("host", "gpu", "cloud:host", *(f"edge{k + 1}:host" for k in range(edges))),
+        place=np.array([AT_HOST, AT_GPU, AT_CLOUD, *(AT_EDGE + k for k in range(edges) for _ in EDGE)]),
+        busy=busy,
+        queues=tuple(f"{one}-{other}" for one, other in links),
+        launch_us=np.array([0.0, 0.0, CLOUD_LAUNCH_US, *[EDGE_LAUNCH_US] * (len(EDGE) * edges)]),
+        end_us=np.zeros(len(processors)),
+        slowdown=np.ones(len(processors)),
+        memory=np.array(host),
+        hop=routes(direct.mean(axis=0), np.zeros((places, places), dtype=bool)),
+        owner=np.array([0, 0, 1, *(2 + k for k in range(edges))]),
+    )
+    latency = np.column_stack([*base.latency_us.T, cloud, *near * edges])
+    problem = replace(base, machine=machine, latency_us=latency, transfer_us=machine.along(direct))
+    if edges == 1:
+        return problem
+    own = phone_cutter(profile, base)
+
+    def part_us(op: int, region: Region) -> FloatArray:
+        extent = own.shapes[own.nodes[op].writes[0]][region.axis]
+        part: FloatArray = latency[op] * (FIXED + (1 - FIXED) * (region.stop - region.start) / extent)
+        return part
+
+    def move_us(tensor: str, shape: Shape) -> FloatArray:
+        return machine.along(crossing(shape, own.move_us(tensor, shape)))
+
+    cutter = replace(own, part_us=part_us, glue_us=lambda *_: np.zeros(len(processors)), move_us=move_us)
+    return replace(problem, cutter=cutter)
 
 
 def backbone_bytes(problem: Problem, profile: PhoneProfile, schedule: Schedule) -> float:
-    """What a plan moves to and from the cloud."""
-    moved = (move.tensor for move in schedule.transfers if CLOUD in (move.source, move.target))
+    """What a plan of whole ops moves to and from the cloud."""
+    moved = (move.tensor for move in schedule.transfers if AT_CLOUD in (move.source, move.target))
     return sum(FLOAT_BYTES * float(np.prod(profile.shapes[problem.tensors[tensor]])) for tensor in moved)
+
+
+def planned(problem: Problem, budget: float) -> tuple[Schedule, float]:
+    """Our plan, proven legal, and what no plan takes less than."""
+    outcome = optimise(problem, "auto", Budget(budget))
+    found = outcome.solution
+    check(found.cut or problem, found.schedule)
+    return found.schedule, outcome.bound.us
 
 
 def run(profiles: Sequence[PhoneProfile], budget: float) -> tuple[list[Measure], list[Table]]:
     """Every network at every bandwidth."""
     lines: list[TableRow] = []
-    ratios: dict[str, list[float]] = {name: [] for name in ("single", "bytes", *OTHERS)}
+    ratios: dict[str, list[float]] = {name: [] for name in (*OURS, "bytes", *OTHERS)}
     for profile in profiles:
         for name, backbone in BACKBONE_MBPS.items():
-            problem = three_hosts(profile, backbone)
-            n, owner = len(problem.ops), problem.machine.owner
-            assert owner is not None
+            problem = hosts_of(profile, backbone)
+            n, owner = len(problem.ops), problem.machine.owners
             each = [simulate(problem, [p] * n, problem.lists.order) for p in range(problem.host)]
             hosts = owner[problem.machine.place].tolist()
             alone = [
                 min((each[p] for p in range(problem.host) if hosts[p] == host), key=lambda plan: plan.makespan_us)
-                for host in range(3)
+                for host in (owner[AT_HOST], owner[AT_EDGE], owner[AT_CLOUD])
             ]
             others = {method: solve(problem, method, Budget(0.0)).schedule for method in OTHERS}
-            ours = optimise(problem, "auto", Budget(budget)).solution.schedule
-            for schedule in (*alone, *others.values(), ours):
+            for schedule in (*alone, *others.values()):
                 check(problem, schedule)
+            ours, bound = planned(problem, budget)
+            halved, _ = planned(hosts_of(profile, backbone, halved=True), budget)
+            tiled, _ = planned(hosts_of(profile, backbone, halved=True, edges=EDGES), EDGES * budget)
             best = min(plan.makespan_us for plan in alone)
-            ratios["single"].append(ours.makespan_us / best)
+            for label, plan in zip(OURS, (ours, halved, tiled), strict=True):
+                ratios[label].append(plan.makespan_us / best)
             ratios["bytes"].append(backbone_bytes(problem, profile, ours) / backbone_bytes(problem, profile, alone[2]))
             for method, plan in others.items():
                 ratios[method].append(ours.makespan_us / plan.makespan_us)
-            shown = [plan.makespan_us / 1e3 for plan in (*alone, *others.values(), ours)]
-            lines.append([profile.stem, name, *shown, ours.makespan_us / best, quick_bound(problem).us / best])
+            shown = [plan.makespan_us / 1e3 for plan in (*alone, *others.values(), ours, halved, tiled)]
+            lines.append([profile.stem, name, *shown, bound / best, *(ratios[label][-1] for label in OURS)])
             print(f"{profile.stem:28} {name:8}", *(f"{ms:9.1f}" for ms in shown), flush=True)
     found = [
-        verdict("ours / best single tier, mean", fmean(ratios["single"]), 0.60),
-        verdict("ours / best single tier, worst", max(ratios["single"]), 1.02),
+        *(verdict(f"{label} / best single tier, mean", fmean(ratios[label]), 0.60) for label in OURS),
+        verdict("ours / best single tier, worst", max(max(ratios[label]) for label in OURS), 1.02),
         *(verdict(f"ours / {method}, mean", fmean(ratios[method]), 0.95) for method in OTHERS),
         verdict("bytes over the backbone / cloud only, mean", fmean(ratios["bytes"]), 0.6),
     ]
-    columns = ["network", "backbone", *TIERS, *OTHERS, "auto", "auto / best tier", "bound / best tier"]
+    shares = (f"{label} / best tier" for label in ("bound", *OURS))
+    columns = ["network", "backbone", *TIERS, *OTHERS, *OURS, *shares]
     return found, [Table("Simulated: milliseconds over device, edge and cloud", columns, lines)]
 
 
 def stepped(profile: PhoneProfile, budget: float) -> list[Measure]:
     """The backbone loses three quarters of its bandwidth: re-planned around its moves, and anew."""
-    before, after = (three_hosts(profile, BACKBONE_MBPS["Wi-Fi"], share) for share in (1.0, STEP))
+    before, after = (hosts_of(profile, BACKBONE_MBPS["Wi-Fi"], share=share) for share in (1.0, STEP))
     old = optimise(before, "auto", Budget(budget)).solution.schedule
     began = time.perf_counter()
     anew = optimise(after, "auto", Budget(budget)).solution.schedule
     anew_s = time.perf_counter() - began
     began = time.perf_counter()
-    crossing = {move.tensor for move in old.transfers if CLOUD in (move.source, move.target)}
+    crossing = {move.tensor for move in old.transfers if AT_CLOUD in (move.source, move.target)}
     near = {op for tensor in crossing for op in (*after.lists.readers[tensor], after.lists.producer[tensor]) if op >= 0}
     start = simulate(after, old.assignment, old.sequence)
     search = Search(after, start, 0, near=near)
@@ -145,6 +222,75 @@ def stepped(profile: PhoneProfile, budget: float) -> list[Measure]:
         verdict(f"{profile.stem}: re-planned locally / anew, time", local_s / anew_s, 0.1),
         verdict(f"{profile.stem}: re-planned locally / anew, makespan", search.value_us / anew.value_us, 1.03),
     ]
+
+
+def stacked(budget: float) -> list[Measure]:
+    """VGG-16's convolutions over equal hosts, at the links' two speeds, beside one of them."""
+    found = []
+    for mbps, halved in ((ETHERNET_MBPS, False), (LAN_MBPS, False), (LAN_MBPS, True)):
+        one = stack_of_hosts(mbps)
+        alone = simulate(one, [1] * len(one.ops), one.lists.order)
+        plan, bound = planned(stack_of_hosts(mbps, halved=halved), EDGES * budget)
+        where = f"links of {mbps:.0f} Mbps{', float16' if halved else ''}"
+        print(f"VGG-16's convolutions, {where}: one host {alone.makespan_us / 1e3:.1f} ms, "
+              f"{EDGES} hosts {plan.makespan_us / 1e3:.1f} ms, bound {bound / 1e3:.1f} ms", flush=True)  # fmt: skip
+        ratio = plan.makespan_us / alone.makespan_us
+        found.append(verdict(f"VGG-16's convolutions, {EDGES} hosts / 1, {where}", ratio, 0.45))
+    return found
+
+
+def stack_of_hosts(mbps: float, *, halved: bool = False) -> Problem:
+    """VGG-16's convolutions and pools over ``EDGES`` hosts with a core each, on one link, and a device far slower."""
+    graph = vgg16_stack()
+    core = Processor(
+        id="core", runtime="ort", version="1", threads=1, core_class="core", resources=("cpu0",), place="host"
+    )
+
+    def known(soc: str, per_us: float) -> Profile:
+        us = {op.signature: sum(work(graph, own) for own in op.ops) / per_us for op in merge(graph)}
+        rows = LatencyColumns(
+            signature=tuple(us),
+            kind=(core.kind,) * len(us),
+            us=tuple(us.values()),
+            spread_us=(0.0,) * len(us),
+            count=(1,) * len(us),
+        )
+        return Profile(
+            soc=soc,
+            frequency="now",
+            processors=(core,),
+            channels=(),
+            latencies=rows,
+            transfers=TransferColumns(),
+            overheads=Overheads(),
+            version=1,
+        )
+
+    names = [f"edge{k + 1}" for k in range(EDGES)]
+    links = [
+        Link(
+            source=source,
+            target=target,
+            fixed_us=FIXED_US,
+            us_per_byte=8 / mbps,
+            float16_us_per_byte=AS_FLOAT16 if halved else None,
+            busy="link",
+        )
+        for name in names
+        for source, target in (("host", name), (name, "host"))
+    ]
+    profile = compose(known("device", PER_US / 100), {name: known("edge", PER_US) for name in names}, links)
+    return build_problem(graph, profile, cut=True)
+
+
+def vgg16_stack() -> ModelGraph:
+    """What stands before VGG-16's first matrix."""
+    net, x = Network("vgg16-convolutions", {"input": (1, 3, 224, 224)}), "input"
+    for block, (channels, layers) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))):
+        for layer in range(layers):
+            x = net.conv_relu(x, channels, 3, f"conv{block}_{layer}")
+        x = net.max_pool(x, 2, f"pool{block}", stride=2)
+    return read_model(net.topology(x).draw(0)).graph
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -160,6 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for profile in profiles:
             if profile.model == "inception-v4":
                 measures += stepped(profile, options.budget)
+        measures += stacked(options.budget)
     except (BadProfile, PlanningError) as error:
         parser.error(str(error))
     report(options.json, measures, tables)
