@@ -1,17 +1,19 @@
 """Device, edge and cloud: one network over three hosts whose links are shaped, by every method that plans over hosts.
 
-    sudo python -m benchmarks.namespaces [--models alexnet,resnet18] [--links wifi,4g,5g] [--runs 5] [--json FILE]
+    sudo python -m benchmarks.namespaces [--models alexnet,resnet18] [--links wifi,4g,5g] [--minutes 20] [--json FILE]
 
 The hosts are network namespaces of this machine, made for this and removed afterwards, which takes root; elsewhere it
 says so and measures nothing. Their links have the bandwidths of D3's Table III (Mbps), shaped by ``tc`` (tbf) both
 ways. Their speeds are shares of a core (cgroup quotas): ``SHARES``. Device and edge have a core each, the cloud shares
 the edge's. All is so while runs are timed and links measured. Figures are measured at full speed, and count for what
 they take at a host's share: a quota stops a host for as long as many ops take together, which the profiler takes for
-a disturbance.
+a disturbance. Ours may let float32 cross links as float16; single tiers and the methods of others send float32, as
+their papers have it. No row begins once ``--minutes`` are over.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -180,7 +182,7 @@ def compared(executors: Mapping[str, Executor], feed: Feed, runs: int) -> dict[s
 
 def placement(program: Program) -> Hashable:
     """What computes where: programs that agree in that are one."""
-    return tuple((one.processor, frozenset(one.segment.ops)) for one in program.segments)
+    return tuple((one.processor, frozenset(one.segment.ops), one.segment.halved) for one in program.segments)
 
 
 def over_backbone(executor: Executor) -> int:
@@ -188,22 +190,23 @@ def over_backbone(executor: Executor) -> int:
     far = [
         one for one in executor.executables if isinstance(one, RemoteExecutable) and one.processor.host.name == "cloud"
     ]
-    sent = sum(one.input_types[name].bytes for one in far for name in one.sent)
-    return sent + sum(one.output_types[name].bytes for one in far for name in one.received)
+    return sum(one.types[name].bytes for one in far for name in (*one.sent, *one.received))
 
 
-def named_hosts(folder: Path) -> Path:
-    """The file that names the hosts; figures of them count from now on as ``at_share`` says."""
+def named_hosts(folder: Path) -> tuple[Path, Path]:
+    """Files that name the hosts, for float32 and with float16; their figures count from now on as ``at_share`` says."""
     send = PlanSupplier.send
     PlanSupplier.send = lambda own, found, tries=None: send(own, at_share(found), tries)  # type: ignore[assignment]
-    hosts = folder / "hosts.toml"
-    hosts.write_text(
-        "".join(
-            f'[{tier}]\naddress = "http://{net}.2:{PORT}"\ntoken = "{TOKEN}"\nplain = true\n'
-            for tier, net in TIERS.items()
+    found = folder / "hosts.toml", folder / "halved.toml"
+    for file, precision in zip(found, ("fp32", "fp16"), strict=True):
+        file.write_text(
+            "".join(
+                f'[{tier}]\naddress = "http://{net}.2:{PORT}"\ntoken = "{TOKEN}"\n'
+                f'plain = true\nprecision = "{precision}"\n'
+                for tier, net in TIERS.items()
+            )
         )
-    )
-    return hosts
+    return found
 
 
 class Frozen(Way):
@@ -213,18 +216,24 @@ class Frozen(Way):
         """Nothing."""
 
 
-def on_device(names: Sequence[str], links: Sequence[str], runs: int, hosts: Path, folder: Path) -> list[dict[str, Any]]:
-    """What is measured in the device's namespace: a row for each network and link."""
-    rows = []
-    for name in names:
-        model = read_model(name)
-        for link in links:
-            plans: dict[str, Plan] = {method: planned(method, link, hosts, folder, model) for method in METHODS[1:]}
-            with reached(link, hosts, folder) as agent:
-                plans["auto"] = best(agent, model)
-                row = {"network": name, "link": link} | measured(agent, model, link, plans, runs)
-            rows.append(row)
-            print(json.dumps(row), flush=True)
+def on_device(
+    names: Sequence[str], links: Sequence[str], runs: int, end: float, hosts: tuple[Path, Path], folder: Path
+) -> list[dict[str, Any]]:
+    """What is measured in the device's namespace: a row for each network and link, until ``end``."""
+    rows: list[dict[str, Any]] = []
+    for link, name in itertools.product(links, names):
+        if rows and time.monotonic() > end:
+            print(f"namespaces: no time is left for {name} over {link}", flush=True)
+            continue
+        model, began = read_model(name), time.monotonic()
+        plans: dict[str, Plan] = {method: planned(method, link, hosts[0], folder, model) for method in METHODS[1:]}
+        with reached(link, hosts[1], folder) as agent:
+            plans["auto"] = best(agent, model)
+            planning = time.monotonic() - began
+            row = {"network": name, "link": link} | measured(agent, model, link, plans, runs)
+        row |= {"seconds of planning": round(planning), "seconds": round(time.monotonic() - began)}
+        rows.append(row)
+        print(json.dumps(row), flush=True)
     return rows
 
 
@@ -299,7 +308,7 @@ def measured(agent: Agent, model: Model, link: str, plans: Mapping[str, Plan], r
         with slowed(link):
             took = compared(executors, feed, runs)
         crossed = {name: over_backbone(executor) for name, executor in executors.items()}
-    expected = {tier: plans["auto"].single_processor_us[processor] for tier, processor in ALONE.items()}
+    expected = {tier: plans["hpa"].single_processor_us[processor] for tier, processor in ALONE.items()}
     expected |= {name: plan.makespan_us for name, plan in plans.items()}
     expected["ours"] = expected[same["ours"]]
     bound = plans["auto"].lower_bound_us
@@ -325,7 +334,7 @@ def reached(link: str, hosts: Path, folder: Path, method: Method = "auto") -> It
             for processor in agent.device.processors.values():
                 if isinstance(processor, RemoteProcessor):
                     way = processor.host.measured_way()
-                    processor.host.way = Frozen(way.host, way.fixed_us, way.there, way.back)
+                    processor.host.way = Frozen(way.host, way.fixed_us, way.there, way.back, way.as_float16)
         yield agent
 
 
@@ -384,13 +393,15 @@ def main() -> None:
     )
     parser.add_argument("--links", type=cli.names, default=list(LINKS))
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=18.0, help="after which no row begins; default: 18")
     parser.add_argument("--seconds", type=float, default=100.0, help="of pictures")
     parser.add_argument("--on-device", type=Path, help="what the program starts itself with, in the device's namespace")
     options = parser.parse_args()
     if options.on_device is not None:
         hosts = named_hosts(options.on_device)
-        rows = on_device(options.models, options.links, options.runs, hosts, options.on_device)
-        stream = camera(hosts, options.on_device, options.seconds)
+        end = time.monotonic() + 60 * options.minutes
+        rows = on_device(options.models, options.links, options.runs, end, hosts, options.on_device)
+        stream = camera(hosts[0], options.on_device, options.seconds)
         print(json.dumps(stream), flush=True)
         (options.on_device / "rows.json").write_text(json.dumps({"rows": rows, "stream": stream}))
         return
@@ -405,7 +416,7 @@ def main() -> None:
         with lending("edge", 1, folder), lending("cloud", 1, folder):
             command = [sys.executable, "-m", "benchmarks.namespaces", "--on-device", name, "--runs", str(options.runs)]
             command += ["--models", ",".join(options.models), "--links", ",".join(options.links)]
-            command += ["--seconds", str(options.seconds)]
+            command += ["--seconds", str(options.seconds), "--minutes", str(options.minutes)]
             subprocess.run(inside("device", *command), check=True)
         found = json.loads((folder / "rows.json").read_text())
         rows = found["rows"]

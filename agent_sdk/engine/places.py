@@ -114,6 +114,7 @@ class Places:
         graph = self._model.graph
         found: dict[str, list[Move]] = {}
         there: dict[str, set[str]] = {}
+        through: dict[str, str] = {}
         for transfer in plan.transfers:
             name = transfer.tensor
             what = f"the plan moves '{name}' from {transfer.source} to {transfer.target}"
@@ -122,12 +123,15 @@ class Places:
             source, target = memory_of(transfer.source), memory_of(transfer.target)
             if {source, target} - memories - {HOST}:
                 raise IllegalPlanError(f"{what}, where none of its processors computes")
-            if source == target or name not in self._makers or target not in memories:
+            if source == target or name not in self._makers:
                 continue
             wanted, home = self.read_in(name, target), self.made[name]
             if target == HOST and not wanted:
+                through.setdefault(name, source)
                 continue
             before = there.setdefault(name, {memory_of(home)})
+            if source == HOST and HOST not in before:
+                source = through.get(name, source)  # from one host to another it only passes through this one
             if source not in before:
                 raise IllegalPlanError(f"{what}, but it is not there")
             if transfer.over is None:

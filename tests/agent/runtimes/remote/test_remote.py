@@ -16,7 +16,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.single import whole_run
-from agent_sdk.errors import InputError, ProcessorError, ProcessorLost, SegmentFailedError, UnsupportedOp
+from agent_sdk.errors import (
+    IllegalPlanError,
+    InputError,
+    ProcessorError,
+    ProcessorLost,
+    SegmentFailedError,
+    UnsupportedOp,
+)
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
@@ -27,7 +34,7 @@ from agent_sdk.runtimes.remote.processor import RemoteExecutable, RemoteProcesso
 from agent_sdk.runtimes.remote.settings import HostSettings, read_hosts
 from agent_sdk.server.access import Access, Address, Tls
 from agent_sdk.server.serving import Server, Settings
-from hope_schema import Cut, Host, PlanRequest, SuperOp, merge
+from hope_schema import Cut, Host, PlanRequest, SuperOp, Transfer, merge
 from hope_schema.cutgraph import cut_graph
 from tests import CAMPAIGN
 from tests.agent.engine.generate import plan_of, random_cuts, random_legal_plan, random_model
@@ -137,6 +144,33 @@ def test_tiles_of_a_stack_are_computed_on_several_hosts(host: RemoteHost, relay:
                     feed = draw(model, seed)
                     right = whole.run(feed)[0]["t4"]
                     np.testing.assert_allclose(executor.run(feed)[0]["t4"], right, rtol=1e-4, atol=1e-5)
+    other.close()
+
+
+def test_what_goes_from_one_host_to_another_passes_through_this_one(host: RemoteHost, relay: Relay) -> None:
+    """A plan that relays a tensor over both links is carried out, though nothing here reads it."""
+    model = read_model(chain_model(4, 4))
+    other = RemoteHost("edge2", HostSettings(address=f"http://127.0.0.1:{relay.port}", token=TOKEN))
+    far = [RemoteProcessor(one, one.offer.processors[0], frozenset(read_soc().cores)) for one in (host, other)]
+    supers = merge(model.graph)
+    plan = plan_of(model, supers, range(2), {0: "edge1:ort@0", 1: "edge2:ort@0"}, ("edge1:ort@0", "edge2:ort@0"))
+    passing = supers[0].outputs[0]
+    moves = tuple(
+        Transfer(tensor=passing, source=source, target=target, over=over, start_us=0, finish_us=0)
+        for source, target, over in (("edge1:host", "host", "link-edge1"), ("host", "edge2:host", "link-edge2"))
+    )
+    plan = plan.model_copy(update={"transfers": moves})
+    with Device([*discover("ort@0"), *far]) as device:
+        with (
+            Executor(build_program(plan, model, device.processors), device) as executor,
+            whole_run(model, device.processors["ort@0"], device) as whole,
+        ):
+            feed = draw(model, 1)
+            (name,) = model.graph.outputs
+            np.testing.assert_array_equal(executor.run(feed)[0][name], whole.run(feed)[0][name])
+        illegal = plan.model_copy(update={"transfers": moves[1:]})
+        with pytest.raises(IllegalPlanError, match="but it is not there"):
+            build_program(illegal, model, device.processors)
     other.close()
 
 
