@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnxruntime as ort
 
 from agent_sdk.model import Model
@@ -26,6 +27,17 @@ def folded(path: str | Path) -> bytes:
         options.optimized_model_filepath = str(made)
         ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         return made.read_bytes()
+
+
+def batched(network: bytes, count: int) -> bytes:
+    """A network for so many pictures at once; its ops must take their sizes from what they read."""
+    if count == 1:
+        return network
+    proto = onnx.load_from_string(network)
+    del proto.graph.value_info[:]
+    for port in (*proto.graph.input, *proto.graph.output):
+        port.type.tensor_type.shape.dim[0].dim_value = count
+    return proto.SerializeToString()
 
 
 def frozen(mode: str) -> dict[str, Any]:

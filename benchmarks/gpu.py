@@ -1,7 +1,7 @@
 """A GPU that runs several operators at once: our plans in one CUDA graph beside one stream, torch and its compiler.
 
     python -m benchmarks.gpu [--models A,B] [--precision fp16,tf32] [--compile reduce-overhead,max-autotune]
-                             [--pair MODELS] [--sessions N] [--json benchmarks/results/gpu.json]
+                             [--batches 1,4,16] [--pair MODELS] [--sessions N] [--json benchmarks/results/gpu.json]
 
 Configurations, all of one network, weights and precision, interleaved, medians of the device's own clock. The network
 is folded first for all (batch norms in the weights before them), and channels stand last in fp16 and tf32:
@@ -11,6 +11,8 @@ is folded first for all (batch norms in the weights before them), and channels s
     one stream   our kernels (the fastest recipe of each) in one CUDA graph on one stream
     greedy, auto our kernels in one CUDA graph on the streams of the planner's plan
     compile ...  torch.compile of the same calls, with its weights frozen
+    ort ...      ONNX Runtime's CUDA provider in CUDA graphs, and TensorRT, where this machine has them
+    N in flight  our plan, torch's graph and our kernels on one stream, N times at once on as many streams, by the run
 
 ``ratio_to_graph`` is against torch's own calls in a graph, ``ratio_to_one_stream`` against our kernels one after the
 other: the second is what running side by side gives alone. ``ratio_to_best`` is against the fastest of what is not
@@ -51,20 +53,24 @@ from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.base import Segment, whole_network
 from agent_sdk.runtimes.torch.driver import CudaGraphs
 from agent_sdk.runtimes.torch.executable import TorchCall, TorchExecutable
-from agent_sdk.runtimes.torch.kernel import Line, build
-from agent_sdk.runtimes.torch.precision import Precision
+from agent_sdk.runtimes.torch.kernel import build
 from agent_sdk.runtimes.torch.processor import TorchProcessor
 from agent_sdk.session import Session
-from benchmarks import cli, pair
-from benchmarks.baselines import folded, frozen, longest_path_us
-from benchmarks.gpu_table import network_table, verdicts
+from benchmarks import cli, pair, providers
+from benchmarks.baselines import batched, folded, frozen, longest_path_us
+from benchmarks.gpu_rounding import rounding_error
+from benchmarks.gpu_table import flight_table, network_table, verdicts
 from benchmarks.results import report, say
 from benchmarks.streams import traced_streams
 from hope_schema import Plan, merge
 from hope_schema.plan import Method
 
-MODELS = "inception_v1,inception_v3,inception_v4,nasnet_large,pnasnet_large,squeezenet,densenet121,resnet50,vgg19"
-COMPILED = frozenset({"inception_v1", "inception_v3", "nasnet_large"})
+MODELS = (
+    "inception_v1,inception_v3,inception_v4,nasnet_large,pnasnet_large,hrnet_w18,squeezenet,densenet121,resnet50,vgg19"
+)
+COMPILED = frozenset({"inception_v1", "inception_v3", "nasnet_large", "hrnet_w18"})
+AT_ONCE: Final = 4
+"""Runs in flight at once where throughput is asked for."""
 ROUNDS = 40
 WAIT_S = 10.0
 """How long an improved plan is waited for: twice what the planner spends by default."""
@@ -88,6 +94,7 @@ class Configuration:
     def __init__(self, launch: Launch, outputs: Callable[[], dict[str, np.ndarray]], **facts: Any) -> None:
         self.launch, self.outputs, self.facts = launch, outputs, facts
         self.samples: list[float] = []
+        self.runs = 1
 
 
 def recorded(executable: TorchExecutable, feeds: Mapping[str, np.ndarray]) -> Configuration:
@@ -104,7 +111,7 @@ def recorded(executable: TorchExecutable, feeds: Mapping[str, np.ndarray]) -> Co
     assert isinstance(call, TorchCall)
     torch.cuda.empty_cache()
     return Configuration(
-        call.launch,
+        lambda: call.recording.replay(),  # on the current stream
         lambda: {name: own.place.to_host(buffer).copy() for name, buffer in outputs.items()},
         streams=executable.way.schedule.streams,
         events=sum(len(issue.waits) for issue in executable.way.schedule.issues),
@@ -165,6 +172,25 @@ def compiled(executable: TorchExecutable, feeds: Mapping[str, np.ndarray], mode:
     return found
 
 
+def at_once(make: Callable[[], TorchExecutable], feeds: Mapping[str, np.ndarray]) -> Configuration:
+    """So many recordings of one network, each with buffers and a stream of its own, launched together."""
+    made = [recorded(make(), feeds) for _ in range(AT_ONCE)]
+    streams = [torch.cuda.Stream() for _ in made]
+
+    def launch() -> None:
+        here = torch.cuda.current_stream()
+        for one, stream in zip(made, streams, strict=True):
+            stream.wait_stream(here)
+            with torch.cuda.stream(stream):
+                one.launch()
+        for stream in streams:
+            here.wait_stream(stream)
+
+    found = Configuration(launch, made[0].outputs)
+    found.runs = AT_ONCE
+    return found
+
+
 def interleave(configurations: Mapping[str, Configuration], stream: torch.cuda.Stream) -> None:
     """Run all in turn, and note what each took on the device."""
     with torch.cuda.stream(stream):
@@ -179,7 +205,7 @@ def interleave(configurations: Mapping[str, Configuration], stream: torch.cuda.S
                 one.launch()
                 end.record(stream)
                 end.synchronize()
-                one.samples.append(begin.elapsed_time(end) * 1e3)
+                one.samples.append(begin.elapsed_time(end) * 1e3 / one.runs)
 
 
 def network_rows(
@@ -199,7 +225,8 @@ def network_rows(
             )
             for method in ("auto", *(one for one in methods if one != "auto"))  # the first one measures for all
         }
-        network = folded(zoo.path(name))
+        plain_name, _, batch = name.partition(" x")
+        network = batched(folded(zoo.path(plain_name)), int(batch or 1))
         sessions: dict[str, Session] = {
             method: opened.enter_context(agent.load(network, background=False)) for method, agent in agents.items()
         }
@@ -228,16 +255,28 @@ def network_rows(
                     configurations[f"compile {mode}"] = compiled(by_hand, feeds, mode)
                 except Exception as problem:  # noqa: BLE001  a competitor that fails is left out
                     print(f"{name} {precision}: torch.compile({mode}) failed: {str(problem).splitlines()[0][:200]}")
-            interleave(configurations, own.driver.stream(0))
+            stream = own.driver.stream(0)
+            if name in COMPILED:
+                wanted = watched(model).outputs
+                for label, call in providers.baselines(network, feeds, wanted, precision, stream):
+                    configurations[label] = Configuration(*call)
+                flown = {
+                    "graph": partial(plain, own, model),
+                    "one stream": partial(own.compile, watched(model)),
+                    "auto": partial(own.compile, watched(model, plans["auto"])),
+                }
+                configurations |= {f"{AT_ONCE} in flight {label}": at_once(m, feeds) for label, m in flown.items()}
+            interleave(configurations, stream)
             errors = {label: relative_error(one.outputs(), right) for label, one in configurations.items()}
             if traces_to is not None:
                 facts = traced_streams(configurations["auto"].launch, traces_to / f"{name}-{precision}.trace.json")
                 configurations["auto"].facts |= facts
         medians = {label: statistics.median(one.samples) for label, one in configurations.items()}
         fastest = min((us for label, us in medians.items() if label.startswith("compile")), default=None)
-        best = min(
-            (label for label in medians if label not in (*plans, "one stream")), key=lambda label: medians[label]
-        )
+        rivals = [
+            label for label, one in configurations.items() if one.runs == 1 and label not in (*plans, "one stream")
+        ]
+        best = min(rivals, key=lambda label: medians[label])
         alone = {op: timing.us for op, timing in own.time_ops(model, math.inf).items()}
         rounded = rounding_error(model, precision, feeds, right, own.device)
         rows = []
@@ -271,52 +310,6 @@ def network_rows(
             rows.append(row)
             say(row)
         return rows
-
-
-def rounding_error(
-    model: Model,
-    precision: str,
-    feeds: Mapping[str, np.ndarray],
-    right: Mapping[str, np.ndarray],
-    device: torch.device,
-) -> float:
-    """The error that a format alone makes: float32 arithmetic on numbers rounded as the precision holds them.
-
-    In tf32 what convolutions and products of matrices read is rounded, in fp16 every tensor.
-    """
-    exact = Precision("fp32")
-    memory = {name: torch.from_numpy(array).to(device) for name, array in feeds.items()}
-    everywhere = precision == "fp16"
-    with exact.switched():
-        for super_op in merge(model.graph):
-            kernel = build(super_op, model, exact, device)
-            weighs = any(_is_weight(argument) for line in kernel.lines for argument in line.arguments)
-            given = [memory[name] for name in kernel.inputs]
-            if everywhere or weighs:
-                kernel = replace(
-                    kernel, lines=tuple(_rounded_line(line, precision, everywhere) for line in kernel.lines)
-                )
-                given = [_rounded(tensor, precision) for tensor in given]
-            memory.update(zip(kernel.outputs, kernel(*given), strict=True))
-    return relative_error({name: memory[name].cpu().numpy() for name in right}, right)
-
-
-def _rounded_line(line: Line, precision: str, everywhere: bool) -> Line:
-    arguments = (_rounded(one, precision) if everywhere or _is_weight(one) else one for one in line.arguments)
-    return replace(line, arguments=tuple(arguments))
-
-
-def _is_weight(argument: object) -> bool:
-    return isinstance(argument, torch.Tensor) and argument.dim() > 1
-
-
-def _rounded(value: Any, precision: str) -> Any:
-    """The nearest number of a format; tf32 has ten bits of mantissa, as fp16, and the exponents of float32."""
-    if not isinstance(value, torch.Tensor) or value.dtype != torch.float32 or precision == "fp32":
-        return value
-    if precision == "fp16":
-        return value.half().float()
-    return ((value.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
 def sessions_rows(name: str, precision: str, count: int) -> list[dict[str, Any]]:
@@ -353,13 +346,15 @@ def main() -> None:
     parser.add_argument("--precision", type=cli.names, default=["fp16", "tf32"])
     parser.add_argument("--methods", type=cli.names, default=list(METHODS), help="whose plans of ours; auto among them")
     parser.add_argument("--compile", type=cli.names, default=["reduce-overhead", "max-autotune"], help="modes, or ''")
+    parser.add_argument("--batches", type=cli.names, default=[], help="of the first network, beside batch 1")
     parser.add_argument("--pair", type=cli.names, default=[], help="networks for a part of the GPU beside the cores")
     parser.add_argument("--sessions", type=int, default=0, help="how many are opened and closed")
     parser.add_argument("--trace", type=Path, metavar="DIRECTORY", help="write Perfetto traces there")
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     tasks: list[tuple[str, Callable[[], list[dict[str, Any]]]]] = []
-    for name, precision in product(options.models, options.precision):
+    batches = [f"{name} x{batch}" for name in options.models[:1] for batch in options.batches if batch != "1"]
+    for name, precision in product([*options.models, *batches], options.precision):
         work = partial(network_rows, name, precision, options.methods, options.compile, options.trace)
         tasks.append((f"{name} {precision}", work))
     for name in options.pair:
@@ -377,9 +372,10 @@ def main() -> None:
         if options.json:  # after every network: a lent machine may be taken back
             device = {"gpu": torch.cuda.get_device_name(0), "torch": torch.__version__}
             with contextlib.redirect_stdout(None):
-                report(options.json, verdicts(rows), [network_table(rows)], **device, networks=rows)
+                report(options.json, verdicts(rows), [network_table(rows), flight_table(rows)], **device, networks=rows)
     verdicts(rows)
     network_table(rows).show()
+    flight_table(rows).show()
 
 
 def _group(row: Mapping[str, Any]) -> tuple[str, str, str]:

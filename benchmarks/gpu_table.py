@@ -11,6 +11,7 @@ from benchmarks.results import Measure, Table, verdict
 CHAINS = frozenset({"squeezenet", "densenet121", "resnet50", "vgg19"})
 ONE_STREAM_MUST = {"inception_v3": 0.65, "inception_v4": 0.65, "nasnet_large": 0.58, "pnasnet_large": 0.60}
 BEST_MUST = {"inception_v1": 0.52, "inception_v3": 0.52, "inception_v4": 0.52, "nasnet_large": 0.42}
+BEST_MUST |= {"hrnet_w18": 0.42}
 BEST_MUST |= dict.fromkeys(CHAINS, 1.0)
 RIGHT = {"fp32": 1e-4, "tf32": 2e-3, "fp16": 1e-2}
 
@@ -35,12 +36,15 @@ def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[Measure]:
             found.append(verdict(f"{label}: planned against measured", abs(row["prediction_error"]), 0.10))
             found.append(verdict(f"{label}: error", row["max_rel_error"], RIGHT[row["precision"]]))
             found.append(verdict(f"{label}: error / the format's own", row["max_rel_error"] / row["rounding_error"], 2))
-            one = next(o for o in rows if o["model"] == name and o["precision"] == row["precision"]
-                       and o["config"] == "one stream")  # fmt: skip
+            one = next(o for o in rows if _same(o, row) and o["config"] == "one stream")
             found.append(
                 verdict(f"{label}: memory reserved / one stream's", row["graph_bytes"] / one["graph_bytes"], 2)
             )
             found.append(verdict(f"{label}: memory in use / one stream's", row["live_bytes"] / one["live_bytes"], 2))
+        if row["config"].endswith("in flight graph"):
+            ours = next(o for o in rows if _same(o, row) and o["config"] == "auto")
+            what = f"{label}: throughput of our plan / of torch's graph, {row['config'].removesuffix(' graph')}"
+            found.append(verdict(what, row["median_us"] / ours["median_us"], 1.0, at_least=True))
         if row["config"] == "sessions":
             what = f"{label}: of {row['sessions']} sessions"
             found.append(
@@ -48,6 +52,24 @@ def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[Measure]:
             )
             found.append(verdict(f"{what}, threads / early on", row["threads_late"] / row["threads_early"], 1))
     return found + pair.verdicts(rows)
+
+
+def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two rows are of one network in one precision."""
+    return bool((a["model"], a["precision"]) == (b["model"], b["precision"]))
+
+
+def flight_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Microseconds a run where several are in flight, beside our plan, run after run."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows:
+        found.setdefault((row["model"], row["precision"]), {})[row["config"]] = row.get("median_us", 0.0)
+    flown = sorted({label for own in found.values() for label in own if "in flight" in label})
+    return Table(
+        "Microseconds a run, several in flight, each on a stream of its own; and our plan, run after run",
+        ("network", "precision", *flown, "auto"),
+        [(*key, *(own.get(one) for one in (*flown, "auto"))) for key, own in found.items() if own.keys() & {*flown}],
+    )
 
 
 def network_table(rows: Sequence[Mapping[str, Any]]) -> Table:

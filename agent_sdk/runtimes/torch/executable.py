@@ -114,7 +114,7 @@ def _way(kernels: Sequence[Kernel], tasks: Sequence[Task], segment: Segment) -> 
 class TorchCall(BoundCall):
     """A recording with its buffers."""
 
-    __slots__ = ("_calls", "_executable", "_inputs", "_outputs", "_recording", "_sources", "native")
+    __slots__ = ("_calls", "_executable", "_inputs", "_outputs", "_sources", "native", "recording")
 
     def __init__(
         self,
@@ -128,10 +128,10 @@ class TorchCall(BoundCall):
         self._sources: dict[str, DeviceTensor] = {}
         try:
             with executable.processor.precision.switched():
-                self._recording = self._fastest(ways)
+                self.recording = self._fastest(ways)
         except Exception as error:
             raise translated(error, executable.where, _uncaptured) from error
-        self._calls = self._recording.calls(executable.where, asleep=executable.beside)
+        self._calls = self.recording.calls(executable.where, asleep=executable.beside)
         self.native = self._calls.native if self._calls is not None else ()
 
     def _fastest(self, ways: list[Way]) -> Recording:
@@ -177,7 +177,7 @@ class TorchCall(BoundCall):
         with self._executable.processor.driver.first():
             for name, buffer in self._sources.items():
                 self._inputs[name].tensor.copy_(buffer.tensor, non_blocking=True)
-            self._recording.replay()
+            self.recording.replay()
 
     @override
     def __call__(self) -> None:

@@ -275,7 +275,7 @@ def test_what_relabels_a_turned_tensor_is_known_to_copy_it(seed: int) -> None:
         {name: own.place.allocate(kind) for name, kind in executable.output_types.items()},
     )
     assert executable.way.schedule.streams > 1
-    assert call._recording.races() == []
+    assert call.recording.races() == []
 
 
 def test_precision_leaves_torch_as_it_was() -> None:
@@ -342,7 +342,7 @@ def test_a_recording_that_fails_says_so() -> None:
         {name: own.place.allocate(kind) for name, kind in executable.input_types.items()},
         {name: own.place.allocate(kind) for name, kind in executable.output_types.items()},
     )
-    call._recording.replay = lambda: (_ for _ in ()).throw(RuntimeError("illegal memory access"))
+    call.recording.replay = lambda: (_ for _ in ()).throw(RuntimeError("illegal memory access"))
     with pytest.raises(ProcessorLost, match="illegal memory access"):
         call()
     own.driver = Broken()

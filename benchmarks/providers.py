@@ -1,0 +1,69 @@
+"""ONNX Runtime on the GPU as an expert sets it: its CUDA provider in CUDA graphs, and TensorRT, where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import torch
+
+from agent_sdk.model import Content
+
+PROVIDERS: Final = {"ort cuda": "CUDAExecutionProvider", "ort tensorrt": "TensorrtExecutionProvider"}
+
+Call = tuple[Callable[[], object], Callable[[], dict[str, np.ndarray]]]
+"""What starts a run on the stream, and what gives its answer."""
+
+
+def baselines(
+    network: bytes, feeds: Mapping[str, np.ndarray], watched: tuple[str, ...], precision: str, stream: torch.cuda.Stream
+) -> Iterator[tuple[str, Call]]:
+    """The providers that this machine has, each with the network loaded; who is not there, or fails, is told of."""
+    for label, provider in PROVIDERS.items():
+        if provider not in ort.get_available_providers():
+            print(f"{label}: left out, for ONNX Runtime {ort.__version__} has no {provider} here")
+            continue
+        try:
+            yield label, _loaded(network, feeds, watched, precision, provider, stream)
+        except Exception as problem:  # noqa: BLE001  a competitor that fails is left out
+            print(f"{label}: left out, for it failed: {str(problem).splitlines()[0][:200]}")
+
+
+def _loaded(
+    network: bytes,
+    feeds: Mapping[str, np.ndarray],
+    watched: tuple[str, ...],
+    precision: str,
+    provider: str,
+    stream: torch.cuda.Stream,
+) -> Call:
+    """Inputs and outputs stay on the GPU, at the same addresses: a graph is captured at the first run."""
+    proto = Content(network).proto()
+    listed = {output.name for output in proto.graph.output}
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in watched if name not in listed)
+    options: dict[str, Any] = {"user_compute_stream": str(stream.cuda_stream)}
+    if provider == "CUDAExecutionProvider":
+        options |= {"enable_cuda_graph": "1", "use_tf32": str(int(precision == "tf32")), "prefer_nhwc": "1"}
+        if precision == "fp16":
+            from onnxruntime.transformers.float16 import convert_float_to_float16
+
+            proto = convert_float_to_float16(proto, keep_io_types=True)
+    else:
+        options |= {"trt_cuda_graph_enable": "1", "trt_fp16_enable": str(int(precision == "fp16"))}
+    session = ort.InferenceSession(proto.SerializeToString(), providers=[(provider, options)])
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0))
+    for name in watched:
+        binding.bind_output(name, "cuda")
+    for _ in range(3):
+        session.run_with_iobinding(binding)
+
+    def outputs() -> dict[str, np.ndarray]:
+        session.run_with_iobinding(binding)
+        return dict(zip(watched, binding.copy_outputs_to_cpu(), strict=True))
+
+    return lambda: session.run_with_iobinding(binding), outputs
