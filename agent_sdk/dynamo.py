@@ -135,9 +135,10 @@ class _Watch:
     """What a graph may do beside giving an answer: whether it was done since this was made."""
 
     def __init__(self, arguments: Arguments) -> None:
-        tensors = [one for one in arguments if isinstance(one, Tensor)]
-        self._watched = [one for one in tensors if one.layout is torch.strided and not one.is_meta]
-        self._whole = len(self._watched) == len(tensors)
+        tensors = (one for one in arguments if isinstance(one, Tensor))
+        self._watched = [
+            one for one in tensors if one.layout is torch.strided and not one.is_meta
+        ]  # others are refused
         self._stamps, self._bytes = self._counted(), [_bytes(one).clone() for one in self._watched]
         self._devices = {one.device for one in self._watched if one.is_cuda}
         self._random = self._drawn()
@@ -152,8 +153,6 @@ class _Watch:
 
     def refuse(self, answer: Any) -> None:
         """Raise UnplannableError where it was, or where its answer is part of what it was given, or of itself."""
-        if not self._whole:
-            raise UnplannableError("it is given tensors that have no memory, or are sparse")
         if self._counted() != self._stamps or not all(map(torch.equal, self._bytes, map(_bytes, self._watched))):
             raise UnplannableError("it changes what it is given")
         if not all(map(torch.equal, self._random, self._drawn())):
@@ -197,14 +196,16 @@ class _Planned:
         if len(devices) != 1 or not devices <= own:
             found, known = (" and ".join(sorted(names)) for names in (devices, own))
             raise UnplannableError(f"its tensors are on {found}; plans are made for those on one of {known}")
+        for one in arguments:
+            if isinstance(one, Tensor):
+                TorchTensor("an input", one)
         self._graph, self._on_host = graph, devices == {CPU}
         self._places = list(weights)
         self._weights: list[Tensor] = [arguments[place] for place in weights]
         if any(one.is_inference() for one in self._weights):
             raise UnplannableError("of weights made in inference mode torch does not say whether they changed")
         self._stamps = _stamps(self._weights)
-        for place in self._given:
-            TorchTensor("an input", arguments[place])
+        self._memory = [one.detach() for one in self._weights]  # others come to stand elsewhere while it is held
         module = Graph(graph, arguments, self._given)
         self.session: Session = agent.load(module, inputs=tuple(arguments[place].detach() for place in self._given))
         self._end = weakref.finalize(self, close_behind, self.session)

@@ -113,7 +113,7 @@ def test_gradients_are_torchs(compiled: Callable[..., Any]) -> None:
 def test_a_module_changed_later_gives_its_new_answer(
     compiled: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Loaded weights, a tensor put in another's place, and one parameter written in place; said once."""
+    """Loaded weights, a tensor or a parameter put in another's place, and one written in place; said once."""
     x = torch.randn(1, 3, 8, 8)
 
     def load(net: Net) -> None:
@@ -126,7 +126,19 @@ def test_a_module_changed_later_gives_its_new_answer(
         with torch.no_grad():
             net.last.bias.add_(1)
 
-    for change in (load, put, write):
+    def replace(net: Net) -> None:
+        writes = net.last.weight._version
+        net.last.weight = torch.nn.Parameter(net.last.weight.data)
+        with torch.no_grad():
+            for _ in range(writes):
+                net.last.weight.add_(1)
+        assert writes == net.last.weight._version
+
+    def put_twice(net: Net) -> None:
+        for _ in range(2):  # the second may come to stand where the first weights stood
+            net.last.weight.data = net.last.weight.data.clone() * 2
+
+    for change in (load, put, put_twice, write, replace):
         torch._dynamo.reset()
         net = Net().eval()
         fast, made = compiled(net)
@@ -349,6 +361,20 @@ def test_another_device_is_torchs(compiled: Callable[..., Any], caplog: pytest.L
     assert fast(torch.empty(2, 3, device="meta")).shape == (2, 3)
     assert not made[0].sessions
     assert caplog.text.count(SAID) == 1
+
+
+def test_tensors_of_a_device_without_plans_are_torchs(
+    compiled: Callable[..., Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would be copied to another one at each call."""
+    monkeypatch.setattr(dynamo, "CPU", "cuda:7")
+    fast, made = compiled(lambda x: torch.relu(x) + 1)
+    for _ in range(2):
+        x = torch.randn(2, 3)
+        close(fast(x), torch.relu(x) + 1)
+    assert not made[0].sessions
+    assert [made[0].why in record.message for record in caplog.records if SAID in record.message] == [True]
+    assert "its tensors are on cpu; plans are made for those on one of cuda:7" in made[0].why
 
 
 def test_options_that_there_are_not_are_refused() -> None:
