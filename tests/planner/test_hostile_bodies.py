@@ -44,7 +44,7 @@ from planner_api.web.problems import HttpError, answer
 from planner_api.web.reader import Reader
 from planner_api.web.shape import parse, shape_of
 from tests import CAMPAIGN
-from tests.planner.entries import kept_waiting, read_for_ever, read_wrongly
+from tests.planner.entries import kept_waiting, read_for_ever, read_whole, read_wrongly
 from tests.planner.samples import (
     JSON,
     PROCESSORS,
@@ -379,6 +379,39 @@ def test_what_was_costly_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> N
                 with pytest.raises(HttpError, match=r"more than 0\.3 s"):
                     await reader.read(owner, read_for_ever, received(b"{}"))
             assert asked == 3
+        finally:
+            await reader.kill()
+
+    asyncio.run(main())
+
+
+def test_answers_are_remembered_in_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found of bodies is kept up to a size, the newest of it, and nothing that takes an eighth by itself."""
+    monkeypatch.setattr("planner_api.web.reader.COSTLY_S", 0.0)
+    monkeypatch.setattr("planner_api.web.reader.REMEMBERED_BYTES", 8000)
+
+    async def main() -> None:
+        reader = Reader(limit=SIZE, timeout_s=10.0, memory_bytes=256 * 2**20, refused=Counter())
+        asked = 0
+
+        async def counted(task: bytes, tell: Tell | None) -> bytes:
+            nonlocal asked
+            asked += 1
+            return await Reader.ask(reader, task, tell)
+
+        async def read(text: bytes) -> int:
+            """How often the child was asked so far, once this has been read."""
+            assert (await reader.read("a", read_whole, received(text))).text == text
+            return asked
+
+        monkeypatch.setattr(reader, "ask", counted)
+        try:
+            small = [b"%03d" % number * 300 for number in range(20)]  # 18 000 bytes
+            assert [await read(text) for text in small] == list(range(1, 21))
+            assert await read(small[-1]) == 20
+            assert await read(small[0]) == 21
+            assert [await read(bytes(1200)) for _ in range(2)] == [22, 23]
+            assert reader._answers.currsize <= 8000
         finally:
             await reader.kill()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from datetime import timedelta
 from typing import Any
@@ -15,9 +16,11 @@ from sqlalchemy import select, update
 from hope_schema import Missing, MissingLatency
 from hope_schema.base import MAX_ROWS
 from planner_api.db.tables import AssignmentRow, InboxRow
+from planner_api.errors import TooOftenError
 from planner_api.profiles import repository, service
 from planner_api.profiles.folding import Folder, estimate
 from planner_api.profiles.statistics import Statistics, device_hash, ranks
+from planner_api.web.principal import Principal
 from tests.planner.samples import (
     FREQUENCY,
     PROCESSORS,
@@ -236,6 +239,42 @@ def test_a_question_names_so_many_kinds(sqlite_url: str) -> None:
         )
         asked = missing_request(GRAPH).model_copy(update={"processors": many})
         assert api.post("/profiles/missing", asked).status_code == 422
+
+
+def test_a_caller_asks_one_question_at_a_time(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks again meanwhile waits, up to a number of times, before anything is looked up; others do not."""
+    question = missing_request(GRAPH)
+
+    async def main(profiles: service.Profiles) -> tuple[list[int], list[bool]]:
+        begun: list[int] = []
+        go_on = asyncio.Event()
+
+        async def held(soc: str, frequency: str) -> None:
+            begun.append(0)
+            await go_on.wait()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(profiles, "folded", held)
+            asked = [
+                asyncio.create_task(profiles.missing(question, Principal("admin", who))) for who in ["a"] * 6 + ["b"]
+            ]
+            seen: list[int] = []
+            async with asyncio.timeout(60.0):
+                while len(begun) < 2:
+                    await asyncio.sleep(0)
+            for _ in range(100):  # turns of the loop in which a third one would begin
+                await asyncio.sleep(0)
+            seen.append(len(begun))
+            go_on.set()
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+        seen.append(len(begun))
+        return seen, [isinstance(answer, TooOftenError) for answer in answers]
+
+    with serving(sqlite_url, works=()) as api:
+        assert api.post("/models", GRAPH).status_code == 201
+        seen, refused = api.await_(lambda: main(api.app.planner.profiles))
+    assert seen == [2, 6]
+    assert refused == [False] * 5 + [True, False]
 
 
 def test_what_is_computed_counts_against_its_sender(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
