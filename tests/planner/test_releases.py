@@ -27,6 +27,7 @@ from hope_schema import (
     RolloutPolicy,
 )
 from planner_api.console.overview import count
+from planner_api.console.pages.releases import sentence
 from planner_api.devices.groups.choice import position
 from planner_api.rollout import judging, repository, splits
 from planner_api.rollout.counting import compare
@@ -342,6 +343,14 @@ def test_a_group_is_who_gets_it(api: Api) -> None:
     event.listen(api.app.planner.database.reader.sync_engine, "before_cursor_execute", note)
     assert given(api, "device-3") == {3}
     assert not any("FROM devices" in statement for statement in asked), "labels are remembered for a while"
+    assert (
+        sentence(release)
+        == "At stage 1 of 1: 100 % of the devices of group beta have it; 0 of 1 device wanted reported."
+    )
+    act(api, release, "approve")
+    assert sentence(look(api, release)).startswith("Everybody has it, not group beta alone")
+    alone = api.client.get(f"/console/releases/{release.release_id}").text
+    assert "Everybody has it, not group beta alone" in alone
 
 
 def test_an_untouched_key_is_served_from_memory(api: Api) -> None:

@@ -229,6 +229,37 @@ COPIED = """commands => commands.map(command => {
 """What goes to the clipboard where one marks the commands."""
 
 
+def test_a_chart_that_goes_on_says_so(signed_in: Page, pages: dict[str, str]) -> None:
+    """At 375 px a sentence says to scroll the lanes on; it goes at their end, and is not there on a desk."""
+    signed_in.goto(pages["plan"])
+    hint = signed_in.get_by_text("The chart goes on: scroll it to the right.")
+    expect(hint).to_be_hidden()
+    signed_in.set_viewport_size(NARROW)
+    expect(hint).to_be_visible()
+    signed_in.locator(".gantt .scroll").evaluate("lanes => lanes.scrollLeft = lanes.scrollWidth")
+    expect(hint).to_be_hidden()
+    signed_in.set_viewport_size(WIDE)
+
+
+def test_a_new_token_is_copied_by_a_button(browser: Browser, console: Running) -> None:
+    """It puts the whole token where one pastes from; where the browser forbids that, it marks it and says so."""
+    page = console.sign_in(browser)
+    for permissions, says in ((["clipboard-read", "clipboard-write"], "Copied"), ([], "Chosen: copy it now")):
+        page.context.clear_permissions()
+        page.context.grant_permissions(permissions)
+        page.goto("/console/tokens")
+        page.get_by_role("button", name="Make it").click()
+        if not permissions:
+            page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('forbidden')); }")
+        page.get_by_role("button", name="Copy").click()
+        expect(page.locator("button[data-copy]")).to_have_text(says)
+        token = page.locator("#made").text_content() or ""
+        assert token.startswith("hope_")
+        took = "navigator.clipboard.readText()" if permissions else "getSelection().toString()"
+        assert page.evaluate(took) == token
+    page.context.close()
+
+
 def test_taking_back_is_offered_as_largely_as_going_on(signed_in: Page, pages: dict[str, str]) -> None:
     """On a paused release both ways out are buttons of one height and letter, side by side."""
     signed_in.goto(pages["release"])
