@@ -3,6 +3,7 @@
 Examples:
   python -m benchmarks.attack --json benchmarks/results/attack.json
   python -m benchmarks.attack --database sqlite --only questions --only releases
+  python -m benchmarks.attack --only unread --after 600
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ALONE: dict[str, Callable[[], list[Row]]] = {
 """What needs no server."""
 PARTS: Parts = {
     "single": lambda stage, _: bodies.single(stage),
-    "beside": lambda stage, options: beside.beside(stage, options.seconds, options.attacks),
+    "beside": lambda stage, options: beside.beside(stage, options.seconds, options.attacks, options.after),
     "uploads": lambda stage, _: beside.uploads(stage),
     "claims": lambda stage, options: rules.claims(stage, options.seconds),
     "trust": lambda stage, _: rules.trust(stage),
@@ -48,6 +49,9 @@ def parser() -> cli.Parser:
     found.add_argument("--only", action="append", choices=names, help="this alone (may be repeated)")
     found.add_argument("--database", choices=("sqlite", "postgresql"), help="this one alone")
     found.add_argument("--seconds", type=float, default=3.0, help="of each attack on others (default: %(default)s)")
+    found.add_argument(
+        "--after", type=float, help="seconds after each attack at which the memory that it keeps is read"
+    )
     found.add_argument("--keys", type=int, default=500, help="that the greedy device asks for (default: %(default)s)")
     return found
 
