@@ -19,6 +19,8 @@ from agent_sdk.errors import DeviceClosedError, InputError, RunTimeoutError
 CLOSED: Final = "the device is closed; open a new one"
 BITS: Final = 64
 """Resources that the arbiter tells apart; what a device has beyond that shares bits, and excludes more than it must."""
+NO_CORE: Final = -1
+SEVERAL_CORES: Final = -2
 GLANCE_S: Final = 0.2
 """How long somebody sleeps at most before it looks for signals and for the end of its time."""
 
@@ -30,12 +32,14 @@ class Arbiter:
         library: with what lanes run outside the interpreter; None where everything runs in sequence.
         handle: the native arbiter; None likewise.
         hanging: what to say to those who are turned away because a runtime hangs; empty where none does.
+        cores: per bit the CPU that it stands for; below 0 where it stands for none, or for several.
     """
 
     def __init__(self, library: ctypes.CDLL | None) -> None:
         self.library = library
         self.handle: int | None = None
         self.hanging = ""
+        self.cores = (ctypes.c_int32 * BITS)(*[NO_CORE] * BITS)
         self._bits: dict[str, int] = {}
         self._sequence = threading.Lock()
         self._closed = False
@@ -52,6 +56,11 @@ class Arbiter:
             found |= 1 << self._bits.setdefault(resource, len(self._bits)) % BITS
         return found
 
+    def is_core(self, resource: str, core: int) -> None:
+        """Say which CPU a resource is."""
+        bit = self.mask([resource]).bit_length() - 1
+        self.cores[bit] = core if self.cores[bit] in (NO_CORE, core) else SEVERAL_CORES
+
     def refusal(self) -> DeviceClosedError:
         """Why somebody was turned away."""
         return DeviceClosedError(CLOSED if self._closed else self.hanging)
@@ -61,8 +70,11 @@ class Arbiter:
         """The resources that somebody holds."""
         if self.library is None:
             return tuple(self._bits) if self._sequence.locked() else ()
-        held = self.library.hope_busy(self.handle)
-        return tuple(resource for resource, bit in self._bits.items() if held >> bit % BITS & 1)
+        return self.names(self.library.hope_busy(self.handle))
+
+    def names(self, mask: int) -> tuple[str, ...]:
+        """The resources that these bits stand for."""
+        return tuple(resource for resource, bit in self._bits.items() if mask >> bit % BITS & 1)
 
     @property
     def waiting(self) -> int:
@@ -130,6 +142,29 @@ class Arbiter:
     def _refuse_when_closed(self) -> None:
         if self._closed:
             raise DeviceClosedError(CLOSED)
+
+
+class Hold:
+    """What a thread holds between two runs: a run leaves it what its last segment held, and its next begins with that.
+
+    Whoever waits gets nothing before the thread has dealt with the end of the run and begun the next, or given it back:
+    else both would compute on one core, and the end of the run would wait for the kernel's scheduler.
+    """
+
+    def __init__(self, arbiter: Arbiter) -> None:
+        self._arbiter = arbiter
+        self.mask = ctypes.c_uint64(0)
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """What is held."""
+        return self._arbiter.names(self.mask.value)
+
+    def give_back(self) -> None:
+        """Hold nothing. Idempotent."""
+        if self.mask.value and self._arbiter.library is not None:
+            self._arbiter.library.hope_leave(self._arbiter.handle, self.mask.value)
+            self.mask.value = 0
 
 
 def check_key(key: int) -> int:

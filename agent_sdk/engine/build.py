@@ -64,16 +64,19 @@ def build_program(
         if one.dtype is not None
         for end in (one.source, one.target)
     }
-    work, home = _assemble(model, places, nodes, lanes, views, halved)
-    return Program(plan, model, used, lanes, work, home, dead, _floats(used, processors), views)
+    equals = equals_of(next(iter(used.values())), processors) if len(used) == 1 else []
+    work, home = _assemble(model, places, nodes, lanes, views, equals, halved)
+    floats = frozenset[int]().union(*(processor.caller_cores for processor in equals))
+    return Program(plan, model, used, lanes, work, home, dead, floats, views)
 
 
-def _floats(used: Mapping[str, Processor], processors: Mapping[str, Processor]) -> frozenset[int]:
-    """All cores of the kind that is used, where a single one computes everything on the thread that calls it."""
-    kinds = {processor.spec.kind for processor in used.values()}
-    alone = len(used) == 1 and all(processor.on_caller_thread for processor in used.values())
-    equals = [processor.caller_cores for processor in processors.values() if processor.spec.kind in kinds]
-    return frozenset().union(*equals) if alone else frozenset()
+def equals_of(used: Processor, processors: Mapping[str, Processor]) -> list[Processor]:
+    """The processors of the same kind, itself among them, where it is a core that computes on the thread that calls it:
+    what was compiled for it runs on each of them. Nothing for others.
+    """
+    if not (used.on_caller_thread and used.caller_cores):
+        return []
+    return [one for one in processors.values() if one.spec.kind == used.spec.kind]
 
 
 @dataclass(eq=False)
@@ -205,12 +208,15 @@ def _assemble(
     nodes: Sequence[_Node],
     lanes: tuple[str, ...],
     views: Mapping[str, View],
+    equals: Sequence[Processor],
     halved: Collection[tuple[str, str]],
 ) -> tuple[tuple[Work, ...], dict[str, str]]:
     """Number the pieces of work and give each its border; and by tensor that crosses one, who makes it.
 
-    ``halved`` are the tensors that cross the way to or from a memory as float16, each with that memory.
+    Work that any of several ``equals`` may do wants what one of them has. ``halved`` are the tensors that cross the way
+    to or from a memory as float16, each with that memory.
     """
+    either = tuple(dict.fromkeys(resource for one in equals for resource in one.spec.resources))
     groups: list[list[_Node]] = []
     current: dict[int, int] = {}
     for node in nodes:
@@ -243,7 +249,8 @@ def _assemble(
             "position": position[index],
             "processor": first.processor.id,
             # What another host has, it grants itself: inputs of one run are sent while it computes another.
-            "resources": first.resources if first.processor.spec.host == HOST else (),
+            "resources": (either or first.resources) if first.processor.spec.host == HOST else (),
+            "either": bool(either),
             "cores": first.processor.caller_cores,
             "waits": tuple(Event(other.lane, position[other.group] + 1) for other in first.waits),
             "lent": lent if lent is not None and lent.lane != first.lane else None,

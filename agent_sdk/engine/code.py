@@ -106,7 +106,8 @@ class Steps:
         for step in steps:
             step.arguments[:3] = mask or None, step is steps[-1] or None, position or None
         if mask:
-            steps.append(native.Step(native.ENTER, index, a=_signed(mask), b=position))
+            either = (work.either or None,)
+            steps.append(native.Step(native.ENTER, index, a=_signed(mask), b=position, arguments=either))
         return steps
 
     def tell(self, work: Work, explain: Callable[[int], BaseException]) -> int:

@@ -52,6 +52,9 @@ class Device(Closes, Forks):
         watch_forks(self)
         library = native.library()
         self.arbiter = Arbiter(library)
+        for one in self.processors.values():
+            for core in one.caller_cores if one.on_caller_thread else ():
+                self.arbiter.is_core(lane_of(one), core)
         self.cores = frozenset[int]().union(*(processor.caller_cores for processor in self.processors.values()))
         # The cores of the processor that has most of them: a lane's thread serves all that share its first resource.
         most = sorted(self.processors.values(), key=lambda one: len(one.caller_cores))

@@ -18,6 +18,7 @@ import numpy as np
 
 from agent_sdk.cancel import NEVER
 from agent_sdk.closing import Closes
+from agent_sdk.engine.arbiter import Hold
 from agent_sdk.engine.compiled import Compiled
 from agent_sdk.engine.device import JOIN_S, Device
 from agent_sdk.engine.flight import Flight
@@ -153,12 +154,12 @@ class Executor(Closes):
                 flight.load(feeds)
                 loaded = perf_counter_ns()
                 if turn.cancel is NEVER:
-                    self._launch(mine, interrupts, key, offsets, end)
+                    self._launch(mine, interrupts, key, offsets, end, turn.hold)
                 else:
                     # A cancel that comes late must not end the run that has the flight by then.
                     unwanted = NotWantedError("the run was cancelled")
                     with turn.cancel.calling(partial(flight.fail, unwanted, of=flight.failures)):
-                        self._launch(mine, interrupts, key, offsets, end)
+                        self._launch(mine, interrupts, key, offsets, end, turn.hold)
                 computed = perf_counter_ns()
                 outputs = flight.store(feeds, into)
                 finished = perf_counter_ns()
@@ -223,7 +224,13 @@ class Executor(Closes):
         return bool(flights)
 
     def _launch(
-        self, mine: list[Flight], interrupts: DeferredInterrupts, key: int, offsets: Sequence[np.ndarray], end: float
+        self,
+        mine: list[Flight],
+        interrupts: DeferredInterrupts,
+        key: int,
+        offsets: Sequence[np.ndarray],
+        end: float,
+        hold: Hold | None,
     ) -> None:
         """All lanes: by the calling thread where there is one, or they go in sequence; else each by its own.
 
@@ -231,6 +238,8 @@ class Executor(Closes):
         """
         flight, loop = mine[0], mine[0].loop
         if isinstance(loop, NativeLoop) and (end < inf or len(self.program.lanes) > 1):
+            if hold is not None:
+                hold.give_back()
             home = self._home if end == inf else -1
             LanesRun(
                 flight, self.device, home, interrupts, partial(self._hangs, mine), partial(self._is_back, flight)
@@ -241,7 +250,7 @@ class Executor(Closes):
             raise flight.failures[0]
         try:
             if isinstance(loop, NativeLoop):
-                loop.alone(key, offsets, first=flight.first, interruptible=interrupts.cancels)
+                loop.alone(key, offsets, first=flight.first, interruptible=interrupts.cancels, hold=hold)
             else:
                 loop.alone(key, first=flight.first, end=end)
         except KeyboardInterrupt:  # it was stopped, by whomever

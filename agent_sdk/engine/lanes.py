@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from agent_sdk import native
-from agent_sdk.engine.arbiter import Arbiter
+from agent_sdk.engine.arbiter import Arbiter, Hold
 from agent_sdk.engine.code import Code, Instruction, Steps, gone_from
 from agent_sdk.engine.program import Work
 from agent_sdk.engine.threads import LaneThread
@@ -138,6 +138,7 @@ class NativeLoop:
         weakref.finalize(self, library.hope_close, self._run).atexit = False
         self._cores = _mask(cores)
         library.hope_may_use(self._run, self._cores)
+        library.hope_cores(self._run, ctypes.addressof(arbiter.cores))
         steps = Steps(code, arbiter)
         self._told = steps.told
         self._errors = steps.errors
@@ -190,19 +191,27 @@ class NativeLoop:
         )
 
     def alone(
-        self, key: int, offsets: Sequence[np.ndarray] = (), *, first: bool = False, interruptible: bool = False
+        self,
+        key: int,
+        offsets: Sequence[np.ndarray] = (),
+        *,
+        first: bool = False,
+        interruptible: bool = False,
+        hold: Hold | None = None,
     ) -> None:
         """A whole run of one lane in the calling thread, as ``begin`` and ``drive`` would make it.
 
-        Raises what went wrong first, or KeyboardInterrupt where it was stopped.
+        It begins with what the thread holds, and leaves it what it held at its end. Raises what went wrong first, or
+        KeyboardInterrupt where it was stopped.
         """
         if self._errors:
             self._errors.clear()
         if offsets is not self._offsets:
             self._order(offsets)
-        failures = self._alone(self._run, first, key, interruptible, False)
+        held = None if hold is None else ctypes.addressof(hold.mask)
+        failures = self._alone(self._run, first, key, interruptible, False, held)
         while failures == _UNFINISHED:  # a signal's handler runs before the lane waits on
-            failures = self._alone(self._run, first, key, interruptible, True)
+            failures = self._alone(self._run, first, key, interruptible, True, held)
         if failures < 0:
             work, explain = self._told[self._unseated[0]]
             raise failed(work, explain(-failures))

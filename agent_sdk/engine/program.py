@@ -64,6 +64,7 @@ class Work:
         position: place in its queue.
         processor: id of the processor it is for.
         resources: what it holds meanwhile.
+        either: whether one of these will do, whichever is free.
         cores: the CPUs that its thread is bound to; empty: any.
         waits: what must have happened in other queues.
         lent: the end of what another queue last did on the resource that leads this one, since this one's work before;
@@ -76,6 +77,7 @@ class Work:
     position: int
     processor: str
     resources: tuple[str, ...] = ()
+    either: bool = False
     cores: frozenset[int] = frozenset()
     waits: tuple[Event, ...] = ()
     lent: Event | None = None
@@ -139,9 +141,8 @@ class Program:
         home: tensor to the processor that produces it, for tensors that cross a segment's border; ``host`` for
             graph inputs.
         dead: ops left out because no graph output depends on them.
-        floats: CPUs among which the one thread may move where a single core computes everything: all its equals, so
-            that the kernel can keep it out of the way of other work, that of other sessions too, which may have
-            occupied any of these CPUs but the processor's own. Empty where threads stay where they are bound.
+        floats: CPUs among which the one thread may move where a single core computes everything: all its equals, one of
+            which the run holds, whichever is free. Empty where threads stay where they are bound.
         views: the tensors that share memory with parts of themselves, or with what they are a part of.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import accumulate
 
 from agent_sdk.engine import Device, Executor, build_program
@@ -18,15 +18,18 @@ def whole_run(
     device: Device,
     in_flight: int = 1,
     *,
+    equals: Iterable[Processor] = (),
     borders: Collection[int] = (),
     latency_us: float = 0.0,
 ) -> Executor:
     """The whole network on one processor, as the engine runs it; ``device`` lends the lanes. Raises ProcessorError.
 
-    ``borders`` are super-ops before which it lets others in; ``latency_us`` is as for ``single_processor_plan``.
+    ``equals`` are processors that each of its runs may be on instead; ``borders`` are super-ops before which it lets
+    others in; ``latency_us`` is as for ``single_processor_plan``.
     """
     plan = single_processor_plan(model.graph, processor.id, soc="here", frequency="now", latency_us=latency_us)
-    return Executor(build_program(plan, model, {processor.id: processor}, borders), device, in_flight)
+    processors = {one.id: one for one in (processor, *equals)}
+    return Executor(build_program(plan, model, processors, borders), device, in_flight)
 
 
 def single_processor_plan(

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from agent_sdk.cancel import NEVER, Cancel
-from agent_sdk.engine.arbiter import check_key
+from agent_sdk.engine.arbiter import Hold, check_key
 from agent_sdk.engine.program import Program
 
 
@@ -21,11 +21,13 @@ class Turn:
         key: the smallest goes first; None: the time of the call, nanoseconds of the monotonic clock.
         offsets: what each piece of work adds to that, per lane an array of int64: ``Program.starts_ns``, for example.
         cancel: ends the run at the next segment's border.
+        hold: what the calling thread holds already, and takes over from the run where it walks all of that.
     """
 
     key: int | None = None
     offsets: Callable[[Program], Sequence[np.ndarray]] | None = None
     cancel: Cancel = NEVER
+    hold: Hold | None = None
 
     def __post_init__(self) -> None:
         if self.key is not None:

@@ -1,7 +1,7 @@
 /* Who holds a core, and when: one arbiter per device, for all runs on it.
  *
- * A claim wants a set of resources (bits of a mask) at once, with a key: the smallest goes first, equal keys in the
- * order of arrival. Nobody holds anything while it waits, so nothing locks up. The first that does not fit reserves
+ * A claim wants a set of resources (bits of a mask) at once, or any one of a set, with a key: the smallest goes first,
+ * equal keys in the order of arrival. Nobody holds anything while it waits, so nothing locks up. The first that does not fit reserves
  * what it wants; later ones pass it only where they want none of that. Alone, a claim costs one compare-and-swap; a
  * lane that goes on with the same resources, where nobody wants them, costs one look.
  *
@@ -28,7 +28,8 @@ enum state { IDLE, PARKED, QUEUED, ASLEEP, READY, GRANTED, REFUSED, NUDGED };
 
 struct claim {
     _Alignas(LINE) atomic_uint state;
-    uint64_t mask;
+    uint64_t mask;              /* what it wants; once it is granted, what it has */
+    int either;                 /* whether any one resource of the mask will do */
     int64_t key;
     uint64_t arrival;
     int linked;                 /* whether it is in the list; guarded by the arbiter's lock, like `next` */
@@ -79,6 +80,21 @@ static int take(struct arbiter *arbiter, uint64_t mask) {
     return 1;
 }
 
+/* Takes one resource of a mask: which, as a bit; 0 where none is free. */
+static uint64_t take_one(struct arbiter *arbiter, uint64_t mask) {
+    unsigned long long busy = atomic_load(&arbiter->busy);
+    uint64_t one;
+    do
+        if (!(one = mask & ~busy & -(mask & ~busy))) return 0;
+    while (!atomic_compare_exchange_weak(&arbiter->busy, &busy, busy | one));
+    return one;
+}
+
+/* Whether a claim can never be granted while this is refused. */
+static int denied(const struct claim *claim, uint64_t refused) {
+    return claim->either ? !(claim->mask & ~refused) : (claim->mask & refused) != 0;
+}
+
 /* What is refused counts as wanted: nobody takes it by the fast way. */
 static void say_wanted(struct arbiter *arbiter) {
     uint64_t wanted = atomic_load(&arbiter->refused);
@@ -113,8 +129,11 @@ static void dispatch(struct arbiter *arbiter, struct grants *grants) {
     struct claim *next;
     for (struct claim *one = arbiter->first; one; one = next) {
         next = one->next;
-        if (one->mask & reserved) continue;
-        if (take(arbiter, one->mask)) {
+        uint64_t left = one->mask & ~reserved;
+        if (!left || (!one->either && left != one->mask)) continue;
+        uint64_t taken = one->either ? take_one(arbiter, left) : take(arbiter, left) ? left : 0;
+        if (taken) {
+            one->mask = taken;
             unlink_claim(arbiter, one);
             tell(one, GRANTED, grants);
         } else if (!reserved) {
@@ -131,7 +150,7 @@ static int submit(struct arbiter *arbiter, struct claim *claim, unsigned from, u
     lock(arbiter);
     int submitted = atomic_compare_exchange_strong(&claim->state, &from, to);
     if (submitted) {
-        if (claim->mask & atomic_load(&arbiter->refused)) tell(claim, REFUSED, &grants);
+        if (denied(claim, atomic_load(&arbiter->refused))) tell(claim, REFUSED, &grants);
         else insert(arbiter, claim);
         atomic_fetch_and(&arbiter->busy, ~leaves);
         dispatch(arbiter, &grants);
@@ -177,7 +196,7 @@ static void refuse(struct arbiter *arbiter, uint64_t mask, int closed) {
         more = 0;
         for (struct claim *one = arbiter->first; one; one = next) {
             next = one->next;
-            if (!(one->mask & mask)) continue;
+            if (!denied(one, atomic_load(&arbiter->refused))) continue;
             if (grants.count == MOST_GRANTS) { more = 1; break; }
             unlink_claim(arbiter, one);
             tell(one, REFUSED, &grants);

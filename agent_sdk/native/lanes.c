@@ -43,7 +43,8 @@ enum operation { STAMP, BIND, WAIT, LENT, ENTER, CALL, CALL_POINTER, CALL_ONCE, 
 struct step {
     int32_t operation;
     int32_t index;          /* by which a failure is told: the bound call that this is part of */
-    int64_t a, b;           /* BIND: mask, its bytes. WAIT, LENT: lane, count. ENTER: mask, key's index. CALL_AGAIN: not
+    int64_t a, b;           /* BIND: mask, its bytes. WAIT, LENT: lane, count. ENTER: mask, key's index; first
+                             * argument: whether one resource of the mask will do. CALL_AGAIN: not
                              * yet. CALL, CALL_AGAIN: how many calls before it stands what it ends, 0: nothing. DONE:
                              * count, the resources that the lane's next segment does not need */
     void *function;         /* CALL, CALL_AGAIN: returns int, 0 is well. CALL_POINTER: returns a pointer, NULL is well */
@@ -90,7 +91,9 @@ struct run {
     int64_t key;            /* smallest first */
     int32_t lanes, first;
     int32_t brief;          /* whether the run before took less than BRIEF_NS */
+    int32_t keeps;          /* whether a lane that has ended still holds what its last segment held */
     const cpu_set_t *cpus;  /* all that threads may use which step aside from where they are bound; NULL: they do not */
+    const int32_t *core;    /* per resource the CPU that it is, -1: none. NULL: nobody may compute on either of several */
     int32_t aside, spell;   /* runs for which they still do, and how many the last time */
     atomic_llong worked, lost;  /* nanoseconds of bound threads since it was judged, and how often they lost their core */
     _Alignas(LINE) atomic_int stop;
@@ -182,19 +185,42 @@ static int64_t rest_at_arbiter(struct run *run, struct lane *lane, int glances) 
     }
 }
 
-/* Takes the resources of a segment, all at once; 0 also where the run was stopped meanwhile. */
-static int64_t enter(struct run *run, struct lane *lane, uint64_t mask, int64_t segment, int glances) {
+static int stands_on(const cpu_set_t *cpus) {
+    int core = sched_getcpu();
+    return core >= 0 && CPU_ISSET(core, cpus);
+}
+
+/* Moves the calling thread to the core that it was granted, where the kernel may move it on from: two that compute would
+ * share another core else, as long as the kernel finds none that idles. A brief run stays where the kernel has it. */
+static void sit_down(const struct run *run, struct lane *lane) {
+    int core = run->core && lane->held ? run->core[__builtin_ctzll(lane->held)] : -1;
+    cpu_set_t there;
+    if (core < 0 || run->brief || !lane->seat) return;
+    CPU_ZERO(&there);
+    CPU_SET(core, &there);
+    if (stands_on(&there) || sched_setaffinity(0, sizeof there, &there)) return;
+    sched_setaffinity(0, sizeof *lane->seat, run->aside ? run->cpus : lane->seat);
+}
+
+/* Takes the resources of a segment, all at once, or one of them where that will do: of those that its lane holds, if it
+ * holds any. 0 also where the run was stopped meanwhile. */
+static int64_t enter(struct run *run, struct lane *lane, uint64_t mask, int64_t segment, int either, int glances) {
     struct arbiter *arbiter = run->arbiter;
     if (lane->granted) { lane->granted = 0; return 0; }
-    uint64_t more = mask & ~lane->held, less = lane->held & ~mask;
-    if (!(atomic_load(&arbiter->wanted) & (mask | less)) && (!more || take(arbiter, more))) {
-        lane->held = mask;
-        leave(arbiter, less);
-        return 0;
+    uint64_t have = lane->held & mask, need = !either ? mask : have ? have & -have : 0;
+    uint64_t more = need & ~lane->held, less = lane->held & ~need;
+    if (!(atomic_load(&arbiter->wanted) & ((need ? need : mask) | less))) {
+        uint64_t taken = !need ? take_one(arbiter, mask) : !more || take(arbiter, more) ? need : 0;
+        if (taken) {
+            lane->held = taken;
+            leave(arbiter, less);
+            return 0;
+        }
     }
     struct claim *claim = &lane->claim;
     int64_t began = now();
     claim->mask = mask;
+    claim->either = either;
     claim->key = key_of(run, lane, segment);
     atomic_store(&claim->state, QUEUED);
     if (atomic_load(&run->stop) || !submit(arbiter, claim, QUEUED, QUEUED, lane->held)) return 0;
@@ -254,6 +280,7 @@ static int64_t await(struct run *run, int me, const struct step *step, int glanc
     atomic_store(&lane->wanted, count);
     lane->enters = mask && step->arguments[1];
     claim->mask = mask;
+    claim->either = 0;      /* a run that may be on any of several cores has one lane, which waits for nobody */
     claim->key = key_of(run, lane, (int64_t)step->arguments[2]);
     atomic_fetch_add(&run->sleepers, 1);
     for (;;) {
@@ -378,14 +405,15 @@ static int walk_steps(struct run *run, int me, int glances) {
             *stamps++ = now();
             break;
         case DONE:
-            finish_segment(run, me, (uint32_t)step->a, (uint64_t)step->b);
+            finish_segment(run, me, (uint32_t)step->a, run->keeps && step + 1 == end ? 0 : (uint64_t)step->b);
             break;
         case WAIT:
         case LENT:
             status = await(run, me, step, glances);
             break;
         case ENTER:
-            status = enter(run, lane, (uint64_t)step->a, step->b, glances);
+            status = enter(run, lane, (uint64_t)step->a, step->b, x[0] != NULL, glances);
+            if (!status && x[0]) sit_down(run, lane);
             break;
         case BIND:
             if (!run->aside && sched_setaffinity(0, (size_t)step->b, (const cpu_set_t *)step->a)) status = errno;
@@ -417,6 +445,7 @@ static int walk_steps(struct run *run, int me, int glances) {
         if (step->operation >= CALL && step->operation != DONE) continue;
         if (atomic_load_explicit(&run->stop, memory_order_relaxed)) break;
     }
+    if (run->keeps) return 0;
     leave(run->arbiter, lane->held);
     lane->held = 0;
     return 0;
@@ -525,7 +554,7 @@ EXPORT int hope_begin(struct run *run, int first, int64_t key) {
     judge(run);
     run->first = first;
     run->key = key;
-    run->handed = 0;
+    run->handed = run->keeps = 0;
     atomic_store(&run->ended, 0);
     atomic_store(&run->failures, 0);
     for (int i = 0; i < run->lanes; i++) {
@@ -541,27 +570,42 @@ EXPORT int hope_begin(struct run *run, int first, int64_t key) {
     return run->aside > 0;
 }
 
-static int stands_on(const cpu_set_t *cpus) {
-    int core = sched_getcpu();
-    return core >= 0 && CPU_ISSET(core, cpus);
+/* The kernel's `struct sched_attr`, as far as it goes back. */
+struct scheduling { uint32_t size, policy; uint64_t flags; int32_t nice; uint32_t priority; uint64_t runtime, deadline, period; };
+enum { SYS_SET_SCHEDULING = SYS_sched_setattr, KEEP_POLICY = 8 };
+
+/* Asks the kernel for slices of so many nanoseconds; 0: the usual ones. Its share of the time stays what it is: who has
+ * short slices, as the interpreter's threads do, comes first when it wakes. Kernels before 6.12 ignore it. */
+static void ask_for_slices(uint64_t ns) {
+    struct scheduling wanted = {.size = sizeof wanted, .flags = KEEP_POLICY, .runtime = ns};
+    wanted.nice = getpriority(PRIO_PROCESS, 0);
+    syscall(SYS_SET_SCHEDULING, 0, &wanted, 0);
 }
 
 /* A whole run of one lane in the calling thread, which is bound to the lane's seat meanwhile. Binding costs a brief run a
  * tenth of its time: the thread is left alone where it stands on one of those CPUs, until a run takes long because it was
  * moved away. How many steps failed; STOPPED where none did and the run was stopped; UNFINISHED: look for signals and
- * call it again, `resumed`; below 0 the reason why the thread may not run there. */
+ * call it again, `resumed`; below 0 the reason why the thread may not run there. `held`, unless NULL: what its caller
+ * holds, and hands to the run; afterwards what the run leaves to its caller. */
 enum { STOPPED = 1 << 30, UNFINISHED };
-EXPORT int hope_alone(struct run *run, int first, int64_t key, int interruptible, int resumed) {
+EXPORT int hope_alone(struct run *run, int first, int64_t key, int interruptible, int resumed, uint64_t *held) {
     cpu_set_t before;
-    if (!resumed) hope_begin(run, first, key);
+    if (!resumed) {
+        hope_begin(run, first, key);
+        run->keeps = held != NULL;
+    }
     const cpu_set_t *cpus = run->lane[0].seat && run->aside ? run->cpus : run->lane[0].seat;
     int away = run->lane[0].moves, stays = !away && run->brief && cpus && stands_on(cpus);
     int moves = (cpus || away) && !stays && !sched_getaffinity(0, sizeof before, &before);
     int there = !cpus || stays || (moves && CPU_EQUAL(&before, cpus));
     if (!there && sched_setaffinity(0, sizeof *cpus, cpus)) return -errno;
     moves &= away || !there;
+    if (held) run->lane[0].held = *held, *held = 0;
     int64_t began = now();
+    if (held) ask_for_slices(20000000);
     int again = hope_drive(run, 0, interruptible);
+    if (held) ask_for_slices(0);
+    if (held) *held = run->lane[0].held, run->lane[0].held = 0;
     run->brief = now() - began < BRIEF_NS;
     if (moves) sched_setaffinity(0, sizeof before, &before);
     if (again) return UNFINISHED;
@@ -581,6 +625,9 @@ EXPORT void hope_lane(struct run *run, int lane, const struct step *steps, int64
 
 /* The CPUs among which threads may move that step aside, which the caller keeps. */
 EXPORT void hope_may_use(struct run *run, const cpu_set_t *cpus) { run->cpus = cpus; }
+
+/* Per resource the CPU that it is, which the caller keeps: runs on either of several cores move there. */
+EXPORT void hope_cores(struct run *run, const int32_t *core) { run->core = core; }
 
 /* For how many runs they still step aside. */
 EXPORT int hope_aside(struct run *run) { return run->aside; }
@@ -648,6 +695,9 @@ EXPORT void hope_forgo(struct arbiter *arbiter, struct claim *claim) {
 
 /* Turns away whoever asks, from now on. */
 EXPORT void hope_shut(struct arbiter *arbiter) { refuse(arbiter, UINT64_MAX, 1); }
+
+/* Gives back what a run has left to its caller. */
+EXPORT void hope_leave(struct arbiter *arbiter, uint64_t mask) { leave(arbiter, mask); }
 
 EXPORT uint64_t hope_busy(struct arbiter *arbiter) { return atomic_load(&arbiter->busy); }
 

@@ -1,7 +1,8 @@
 """A network on several core groups at once, so that a policy may choose how many cores a run gets.
 
-Every group computes the same network: a whole on one processor, compiled once for each. The answers were judged by the
-network's file before anybody gets them. A long network is cut into pieces, so that others may step in at its borders.
+Every group computes the same network: a whole on one processor, compiled once for each; single cores of a kind share
+one, and a run is on whichever is free. The answers were judged by the network's file before anybody gets them. A long
+network is cut into pieces, so that others may step in at its borders.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from math import inf
 from typing import Final, NamedTuple
 
 from agent_sdk.engine import Device, Executor
+from agent_sdk.engine.build import equals_of
+from agent_sdk.engine.executor import MOST_IN_FLIGHT
 from agent_sdk.engine.single import whole_run
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ProcessorError, UnplannableError
@@ -87,12 +90,12 @@ def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor])
     room = max(len(kinds), copies_at_once(prepared.model) - 1)
     feed = prepared.drawn.tried[0]
     with ExitStack() as opened:
-        whole, refused = _ready(prepared, device, opened, dict.fromkeys(kinds, ((), 0.0)))
+        whole, refused = _ready(prepared, device, opened, names, dict.fromkeys(kinds, ((), 0.0)))
         if not whole:
             raise ProcessorError(f"'{prepared.model.name}' runs right on no core group: {refused}")
         us = hold_trial(whole, feed, [(ROUNDS, inf)]).us
         cuts = {name: (borders(prepared.model.graph, took), took) for name, took in us.items()}
-        pieces, _ = _ready(prepared, device, opened, {name: cut for name, cut in cuts.items() if cut[0]})
+        pieces, _ = _ready(prepared, device, opened, names, {name: cut for name, cut in cuts.items() if cut[0]})
         found = {name: Group(whole[name], took) for name, took in us.items()}
         for name, executor in pieces.items():
             traces = hold_trial({"whole": whole[name], "pieces": executor}, feed, [(ROUNDS, inf)]).traces
@@ -102,9 +105,11 @@ def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor])
         like = {device.processors[name].spec.kind: name for name in found}
         firsts = {name: like.get(device.processors[name].spec.kind) for name in names if name not in kinds}
         asked = {name: first for name, first in firsts.items() if first is not None}
+        shared = {name: found[first] for name, first in asked.items() if found[first].executor.program.floats}
+        asked = {name: first for name, first in asked.items() if name not in shared}
         wanted = {name: cuts[first] if found[first].border_us else ((), 0.0) for name, first in asked.items()}
-        copies, _ = _ready(prepared, device, opened, dict(list(wanted.items())[: room - len(kinds)]))
-        found |= {name: found[asked[name]]._replace(executor=executor) for name, executor in copies.items()}
+        copies, _ = _ready(prepared, device, opened, names, dict(list(wanted.items())[: room - len(kinds)]))
+        found |= shared | {name: found[asked[name]]._replace(executor=executor) for name, executor in copies.items()}
         opened.pop_all()
     for executor in {*whole.values(), *pieces.values()} - {own.executor for own in found.values()}:
         executor.close()
@@ -112,14 +117,31 @@ def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor])
 
 
 def _ready(
-    prepared: Prepared, device: Device, opened: ExitStack, cuts: Mapping[str, tuple[Collection[int], float]]
+    prepared: Prepared,
+    device: Device,
+    opened: ExitStack,
+    names: Collection[str],
+    cuts: Mapping[str, tuple[Collection[int], float]],
 ) -> tuple[dict[str, Executor], list[str]]:
-    """Whole runs by processor, cut before these super-ops, with what the whole takes; and why others are not there."""
+    """Whole runs by processor, cut before these super-ops, with what the whole takes; and why others are not there.
+
+    A single core's runs may be on any of its equals among ``names``, on all of them at once.
+    """
+    among = {name: device.processors[name] for name in names}
     executors: dict[str, Executor] = {}
     refused: list[str] = []
     for name, (cut, us) in cuts.items():
         try:
-            executor = whole_run(prepared.model, device.processors[name], device, borders=cut, latency_us=us)
+            equals = equals_of(among[name], among)
+            executor = whole_run(
+                prepared.model,
+                among[name],
+                device,
+                min(len(equals) or 1, MOST_IN_FLIGHT),
+                equals=equals,
+                borders=cut,
+                latency_us=us,
+            )
         except UNFIT as error:
             refused.append(str(error) or f"there is no memory for the whole network on '{name}'")
         else:

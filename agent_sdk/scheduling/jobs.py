@@ -11,12 +11,13 @@ import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
 from agent_sdk.engine import Device, Executor
+from agent_sdk.engine.arbiter import Hold
 from agent_sdk.engine.turn import Turn
 from agent_sdk.errors import (
     DeviceClosedError,
@@ -131,7 +132,11 @@ class Jobs(Forks):
         """Ask for a run and wait for it; the calling thread computes it where its turn comes at once."""
         job, mine = self._submit(plans, inputs, terms, here=True)
         if mine is not None:
-            self._ran(mine, only=True)
+            hold = Hold(self._device.arbiter)
+            try:
+                self._ran(mine, hold, only=True)
+            finally:
+                hold.give_back()
         try:
             return job.result()
         except BaseException:
@@ -316,11 +321,18 @@ class Jobs(Forks):
     def _work(self, started: _Started) -> None:
         """Run what was started, and what starts behind it on the same thread."""
         following: _Started | None = started
-        while following is not None:
-            following = self._ran(following)
+        hold = Hold(self._device.arbiter)
+        try:
+            while following is not None:
+                following = self._ran(following, hold)
+        finally:
+            hold.give_back()
 
-    def _ran(self, one: _Started, *, only: bool = False) -> _Started | None:
-        """Run what was started; what this thread shall run next, unless it shall run ``only`` this."""
+    def _ran(self, one: _Started, hold: Hold, *, only: bool = False) -> _Started | None:
+        """Run what was started; what this thread shall run next, unless it shall run ``only`` this.
+
+        It holds the cores that it has until it knows that: a decision costs less than who would compute meanwhile.
+        """
         job, member, where = one.job, one.member, one.dispatch.processor
         job.started_ns = perf_counter_ns()
         found: dict[str, Any] | BaseException
@@ -330,12 +342,12 @@ class Jobs(Forks):
             job.wanted.check()
             executor = self._spread_to(one)
             try:
-                found, alone = self._outputs(one, executor)
+                found, alone = self._outputs(one, executor, hold)
             except FAILURES:
                 if executor is None:
                     raise
                 job.where = ""
-                found, alone = self._outputs(one, None)[0], False  # where that fails too, it is the feed's fault
+                found, alone = self._outputs(one, None, hold)[0], False  # where that fails too, it is the feed's fault
                 failed = executor
             job.ended_ns = perf_counter_ns()
             took = job.ended_ns - job.started_ns if alone else None
@@ -344,9 +356,9 @@ class Jobs(Forks):
         except BaseException as error:  # noqa: BLE001  the job's caller is who is told
             found = error
         with self._lock:
-            if failed is not None and member.executors.get(where) is failed:  # else it was spread again meanwhile
-                del member.executors[where]
-                member.network.forget(where)
+            for index in [index for index, other in member.executors.items() if other is failed]:
+                del member.executors[index]  # nothing where it was spread again meanwhile
+                member.network.forget(index)
                 self._look_at(member)
             known = member.network.runs_on(where)  # else its executor has gone meanwhile, or a plan has come
             self._scheduler.finished(one.dispatch, took if known else None, failed=True)
@@ -362,6 +374,8 @@ class Jobs(Forks):
             started, gone = self._decide()
             following = started.pop(0) if started and not only else None
             self._hand_out(started)
+        if following is None:
+            hold.give_back()
         self._tell_dropped(gone)
         if not again:
             job.settle(found)
@@ -376,12 +390,15 @@ class Jobs(Forks):
         executor = one.member.executors.get(one.dispatch.processor)
         return executor if executor is not None and one.member.plans.at(one.job.inputs) is not None else None
 
-    def _outputs(self, one: _Started, executor: Executor | None) -> tuple[dict[str, Any], bool]:
+    def _outputs(self, one: _Started, executor: Executor | None, hold: Hold) -> tuple[dict[str, Any], bool]:
         """What a run computes, and whether it was alone on its resources."""
         job, plans = one.job, one.member.plans
         turn = Turn(one.dispatch.key, attrgetter("starts_ns") if self.policy.by_start else None, job.wanted)
         if executor is not None:
             job.where = self.processors[one.dispatch.processor]
-            outputs, trace = executor.run(job.inputs, timeout_s=job.timeout_s, turn=turn)
+            outputs, trace = executor.run(job.inputs, timeout_s=job.timeout_s, turn=replace(turn, hold=hold))
+            held, masks = hold.mask.value, self._scheduler.masks
+            job.where = next((self.processors[at] for at in one.member.executors if masks[at] == held), job.where)
             return dict(outputs), trace.alone
+        hold.give_back()  # whoever answers the session may be several, one after the other
         return plans.run(job.inputs, timeout_s=job.timeout_s, turn=turn), True

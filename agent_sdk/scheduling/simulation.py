@@ -1,6 +1,7 @@
 """A mix under a policy in simulated time: the scheduler that an agent drives, on processors that only wait.
 
-A run in pieces claims its resources for each of them by its key, as at a device's arbiter.
+A run in pieces claims its resources for each of them by its key, as at a device's arbiter; on a single core it is on
+whichever of its equals is free.
 """
 
 from __future__ import annotations
@@ -55,11 +56,15 @@ def simulate(
 
 @dataclass(eq=False, slots=True)
 class _Claim:
-    """A subgraph at the arbiter, of which so many nanoseconds are left."""
+    """A subgraph at the arbiter, of which so many nanoseconds are left.
+
+    One of the masks will do, and is what it has while it computes.
+    """
 
     dispatch: Dispatch
-    mask: int
+    masks: list[int]
     left_ns: int
+    mask: int = 0
 
 
 class _Simulation:
@@ -101,25 +106,32 @@ class _Simulation:
             self.told(now, started, dropped)
             for dispatch in started:
                 self.began.setdefault(dispatch.request, (now / 1e6, dispatch.processor))
-                mask = self.scheduler.masks[dispatch.processor]
-                self.claims.append(_Claim(dispatch, mask, self.takes(dispatch)))
+                self.claims.append(_Claim(dispatch, self._masks(dispatch), self.takes(dispatch)))
             for request in dropped:
                 self._over(request, now, dropped=True)
             self._grant(now)
         return self.ended
 
+    def _masks(self, dispatch: Dispatch) -> list[int]:
+        where = dispatch.processor
+        alike = dispatch.request.network.alike.get(where, [where])
+        single = self.scheduler.masks[where].bit_count() == 1
+        return [self.scheduler.masks[one] for one in (sorted(alike) if single else [where])]
+
     def _grant(self, now: int) -> None:
         """Whoever can has what it claims until its next border; the first that cannot reserves what it wants."""
         taken, waiting = self.held, list[_Claim]()
         for claim in sorted(self.claims, key=lambda one: one.dispatch.key):
-            if taken & claim.mask:
+            claim.mask = next((mask for mask in claim.masks if not taken & mask), 0)
+            if not claim.mask:
                 waiting.append(claim)
             else:
                 self.held |= claim.mask
                 piece = min(claim.dispatch.border_ns or claim.left_ns, claim.left_ns)
                 claim.left_ns -= piece
                 self._at(now + piece, claim)
-            taken |= claim.mask
+            for mask in [claim.mask] if claim.mask else claim.masks:
+                taken |= mask
         self.claims = waiting
 
     def _happens(self, now: int, what: Stream | _Claim) -> None:

@@ -29,12 +29,14 @@ class World:
     """Networks as ``{model: (units, {(first, last, processor): ns})}``, processors as sets of resources.
 
     ``borders`` says how long the pieces are that a model's run is in, by processor: it gives way to smaller keys.
+    ``pools`` are processors on each of which a piece may be that was meant for one of them.
     """
 
     nets: dict
     sets: list[frozenset[int]]
     name: str
     borders: dict = field(default_factory=dict)
+    pools: dict = field(default_factory=dict)
     decisions: list = field(default_factory=list)
 
     def run(self, asked: list[Asked]) -> list:
@@ -74,16 +76,20 @@ class World:
                 left[what] = self._takes(what)
                 line.append(what)
             line.sort(key=lambda what: self.first_key[what])
-            wanted: set = set().union(*(self.sets[what[3]] for what in computing))
+            wanted: set = set().union(*computing.values())
             for what in list(line):
-                if not wanted & self.sets[what[3]]:
+                pool = [self.sets[where] for where in self.pools.get((what[0].model, what[3]), [what[3]])]
+                there = [resources for resources in pool if not wanted & resources]
+                if there:
                     step = min(self._border(what) or left[what], left[what])
                     left[what] -= step
-                    computing[what] = True
+                    computing[what] = there[0]
+                    wanted |= there[0]
                     line.remove(what)
                     heapq.heappush(events, (now + step, order, what))
                     order += 1
-                wanted |= self.sets[what[3]]
+                else:
+                    wanted = wanted.union(*pool)
         return self.decisions
 
     def _takes(self, what):

@@ -9,7 +9,10 @@ import pytest
 
 from agent_sdk import Agent
 from agent_sdk.engine import Device
+from agent_sdk.engine.arbiter import Hold
 from agent_sdk.engine.single import whole_run
+from agent_sdk.engine.turn import Turn
+from agent_sdk.errors import FeedError, RunTimeoutError
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
 from agent_sdk.scheduling import groups
@@ -108,3 +111,42 @@ def test_an_urgent_job_is_answered_while_a_long_one_is_under_way(agent: Agent, m
         assert keys[1] < keys[0]
         for name, value in long.reference.outputs(feed).items():
             assert all(np.allclose(answer[name], value, atol=1e-4) for answer in answers)
+
+
+def test_a_run_on_one_core_is_on_whichever_is_free(agent: Agent) -> None:
+    """Where one core is held, a run that would be on it takes another of its kind, and says so."""
+    single = {name: own for name, own in agent.device.processors.items() if own.on_caller_thread}
+    name = next(iter(single))
+    kin = [other for other, own in single.items() if own.spec.kind == single[name].spec.kind]
+    with agent.load(CHAIN, background=False) as session:
+        agent.spread(session)
+        member = agent.jobs._members[session.plans]
+        number = agent.jobs.processors.index
+        assert len({member.executors[number(one)] for one in kin}) == 1
+        for index in set(member.executors) - {number(one) for one in kin}:
+            member.executors.pop(index).close()
+            member.network.forget(index)
+        for taken in kin:
+            with agent.device.held(*(single[other] for other in kin if other != taken)):
+                job = agent.submit(session, dict(session.draw()))
+                job.result(60)
+            assert job.where == taken
+
+
+def test_a_thread_holds_a_core_from_one_run_to_the_next(core: Device) -> None:
+    """What a run's last segment held is its thread's, nobody else gets it, and the next run begins with it."""
+    model = read_model("squeezenet")
+    feed = draw(model, 0)
+    name = next(iter(core.processors))
+    with whole_run(model, core.processors[name], core) as run:
+        hold = Hold(core.arbiter)
+        for _ in range(2):
+            run.run(feed, turn=Turn(hold=hold))
+            assert hold.resources == core.arbiter.busy == core.processors[name].spec.resources
+            with pytest.raises(RunTimeoutError), core.held(core.processors[name], timeout_s=0.01):
+                pass
+        hold.give_back()
+        assert hold.resources == core.arbiter.busy == ()
+        with pytest.raises(FeedError):
+            run.run({}, turn=Turn(hold=hold))
+        assert core.arbiter.busy == ()

@@ -72,6 +72,12 @@ def test_decisions_are_those_of_an_independent_simulation(name: str, groups: boo
         networks = {model: random_network(model, draw, len(masks), most) for model in "abc"}
         for own in networks.values() if pieces else ():
             own.border_ns = {where: draw.randint(1, 4 * MS) for where in range(len(masks)) if draw.random() < 0.8}
+        for own in networks.values() if groups else ():
+            if draw.random() < 0.5:  # on any of the single cores, whichever is free
+                own.alike = {where: [0, 1, 2, 3] for where in range(4)}
+                own.border_ns.update(dict.fromkeys(range(4), own.border_ns.get(0, 0)))
+                for where in range(4):
+                    own.set((0, 0, where), own.expected(0, 0, 0))
         # NOTE: measured latencies change what is expected; here what is expected is what it takes, so nothing changes.
         mix = random_mix(draw, list(networks))
         found: list[tuple[int, int, int, int, int | None]] = []
@@ -102,7 +108,8 @@ def test_decisions_are_those_of_an_independent_simulation(name: str, groups: boo
         sets = [frozenset(bit for bit in range(8) if mask >> bit & 1) for mask in masks]
         nets = {model: (own.units, own.latency_ns) for model, own in networks.items()}
         borders = {(model, where): ns for model, own in networks.items() for where, ns in own.border_ns.items()}
-        wanted = World(nets, sets, name, borders).run(asked)
+        pools = {(model, where): pool for model, own in networks.items() for where, pool in own.alike.items()}
+        wanted = World(nets, sets, name, borders, pools=pools).run(asked)
 
         def flat(decisions: list) -> list:
             return sorted(decisions, key=lambda one: (*one[:4], one[4] is None, one[4] or 0))
