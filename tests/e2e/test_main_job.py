@@ -41,6 +41,7 @@ def test_every_method_gives_a_right_answer(method: str, model_file: Path, capsys
     assert report["max_rel_error"] <= 1e-4
     assert report["segments"] >= 1
     assert report["planned_us"] >= report["lower_bound_us"] > 0
+    assert report["gap"] == pytest.approx(report["planned_us"] / report["lower_bound_us"] - 1, abs=1e-3)
     assert set(report["plan_processors_used"]) <= set(report["processors"])
     # Where the plan is not worth it one runtime answers: on a processor, or plain ONNX Runtime.
     assert report["executed"].partition("/")[0] in {"plan", "onnxruntime", *report["processors"]}

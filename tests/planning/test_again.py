@@ -45,6 +45,7 @@ def test_a_plan_is_read_back_as_it_was() -> None:
     assert not changed(made, problem)
     again = solve(begun_with(made, problem), Budget(rounds=1)).schedule
     assert again.makespan_us <= made.makespan_us * (1 + 1e-9)
+    assert made.gap == pytest.approx(made.makespan_us / made.lower_bound_us - 1)
 
 
 def test_a_step_of_the_link_is_replanned_around_its_moves() -> None:
