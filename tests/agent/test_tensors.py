@@ -10,6 +10,7 @@ import pytest
 
 from agent_sdk import Agent
 from agent_sdk.errors import HopeError, InputError
+from agent_sdk.model.bounds import Guard
 from agent_sdk.session import Session
 from agent_sdk.tensors import TorchTensor, as_tensors, with_tensors
 from tests.agent.test_session_shapes import until
@@ -100,11 +101,19 @@ def test_odd_numbers_in_tensors_are_seen(apart: Session) -> None:
     assert apart.stats.answered["plan"]
 
 
+def test_floats_of_tensors_are_looked_at_as_those_of_arrays() -> None:
+    """A feed is judged as a whole by its tensors' numbers, too; one without elements has none that are odd."""
+    guard = Guard(floats=("x",))
+    for numbers, ordinary in (([1.0, -2.0], True), ([1.0, torch.nan], False), ([-torch.inf], False), ([], True)):
+        assert guard.finite({"x": TorchTensor("x", torch.tensor(numbers))}) == ordinary
+
+
 def test_tensors_that_do_not_fit_are_refused_as_arrays_are(apart: Session) -> None:
     """In shape, in element type and for an index that lies behind its table, by the same message; no plan runs."""
     for words in (torch.tensor([[1, 7, 2]]), np.array([[1, 7, 2]])):
         with pytest.raises(HopeError, match="indices element out of data bounds"):
             apart.run(None, {"image": IMAGE, "words": words})
+        assert not any("fail" in note for note in apart.notes)  # a GPU would be lost to the process
     for image in (IMAGE[:, :2], IMAGE.double()):
         said = []
         for given in (image, image.numpy()):
