@@ -196,7 +196,7 @@ class Opening:
             for feed, right in self.right:
                 (answers, failures), waited = witness.kept_waiting(partial(warm, self.contenders, feed))
                 worst = max(worst, waited * witness.slowness())
-                found = agreement(self.model.graph, self.contenders, answers, feed, right, self.reference)
+                found = agreement(self.model, self.contenders, answers, feed, right, self.reference)
                 self._leave_out({**failures, **found.wrong})
                 if feed is self.inputs:  # how far answers lie apart is asked of ordinary values
                     self.apart = max(self.apart, found.apart)

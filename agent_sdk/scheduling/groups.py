@@ -150,7 +150,7 @@ def _ready(
     feed = prepared.drawn.tried[0]
     answers, failures = warm(executors, feed)
     right = prepared.reference.outputs(feed)
-    wrong = agreement(prepared.model.graph, executors, answers, feed, right, prepared.reference).wrong
+    wrong = agreement(prepared.model, executors, answers, feed, right, prepared.reference).wrong
     for name, why in {**failures, **wrong}.items():
         refused.append(str(why))
         executors.pop(name).close()

@@ -187,7 +187,7 @@ def _opened(plan: Plan, prepared: Prepared, services: Services, device: Device) 
     executor = Executor(build_program(plan, prepared.model, fit), device)
     answers, failures = warm({"plan": executor}, feed)
     right = prepared.reference.outputs(feed)
-    found = agreement(prepared.model.graph, {"plan": executor}, answers, feed, right, prepared.reference)
+    found = agreement(prepared.model, {"plan": executor}, answers, feed, right, prepared.reference)
     wrong = {**failures, **found.wrong}
     if wrong:
         with suppress(ExecutionError):
