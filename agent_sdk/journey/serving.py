@@ -32,15 +32,13 @@ from agent_sdk.engine.trace import Trace
 from agent_sdk.engine.turn import NOW, Turn
 from agent_sdk.errors import ExecutionError, RunTimeoutError
 from agent_sdk.forking import Forks, watch_forks
-from agent_sdk.journey.trial import FAILURES, PLAN, first_choice, plain_runtime
+from agent_sdk.journey.trial import FAILURES, PLAN, WORTH, first_choice, plain_runtime
 from agent_sdk.planner.field import Sample
 
 log = logging.getLogger(__name__)
 
 SLOWER: Final = 1.15
 """Times its reference that a run must take to count as slow."""
-FASTER: Final = 0.95
-"""Times what the current contender takes that another one must take to replace it: less may be chance."""
 WINDOW: Final = 8
 """Latest runs looked at; when all but one of them are slow, others are tried."""
 WON: Final = (5, 7)
@@ -296,7 +294,7 @@ class Serving(Forks):
         undecided, winners = [], []
         for name in self._contenders.keys() & set(comparison.names) - {self.current}:
             barely = name == self._first or plain_runtime(name) is not None
-            won, lost = comparison.score(name, self.current, 1.0 if barely else FASTER)
+            won, lost = comparison.score(name, self.current, 1.0 if barely else WORTH)
             if lost < len(WON) and won >= WON[lost] + self._backs:
                 winners.append(name)
             elif lost < len(WON) and min(us.get(name, [best])) <= BEHIND * best:
