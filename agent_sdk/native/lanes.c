@@ -202,6 +202,15 @@ static void sit_down(const struct run *run, struct lane *lane) {
     sched_setaffinity(0, sizeof *lane->seat, run->aside ? run->cpus : lane->seat);
 }
 
+/* Takes one resource of a mask, as a bit: the core on which the calling thread stands where it can, which the kernel has
+ * chosen; 0 where none is free. */
+static uint64_t take_near(const struct run *run, uint64_t mask) {
+    int core = sched_getcpu();
+    for (uint64_t left = mask; left && run->core; left &= left - 1)
+        if (run->core[__builtin_ctzll(left)] == core && take(run->arbiter, left & -left)) return left & -left;
+    return take_one(run->arbiter, mask);
+}
+
 /* Takes the resources of a segment, all at once, or one of them where that will do: of those that its lane holds, if it
  * holds any. 0 also where the run was stopped meanwhile. */
 static int64_t enter(struct run *run, struct lane *lane, uint64_t mask, int64_t segment, int either, int glances) {
@@ -210,7 +219,7 @@ static int64_t enter(struct run *run, struct lane *lane, uint64_t mask, int64_t 
     uint64_t have = lane->held & mask, need = !either ? mask : have ? have & -have : 0;
     uint64_t more = need & ~lane->held, less = lane->held & ~need;
     if (!(atomic_load(&arbiter->wanted) & ((need ? need : mask) | less))) {
-        uint64_t taken = !need ? take_one(arbiter, mask) : !more || take(arbiter, more) ? need : 0;
+        uint64_t taken = !need ? take_near(run, mask) : !more || take(arbiter, more) ? need : 0;
         if (taken) {
             lane->held = taken;
             leave(arbiter, less);

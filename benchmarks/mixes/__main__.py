@@ -72,8 +72,13 @@ def alone(models: set[str]) -> dict[str, float]:
     return found
 
 
-def one_mix(mix: Mix, by_model: Mapping[str, float], seconds: float, probes: int) -> tuple[list[Measure], Table]:
-    """Every configuration's capacity and misses, side by side."""
+def one_mix(
+    mix: Mix, by_model: Mapping[str, float], folder: Path, end_s: float, probes: int
+) -> tuple[list[Measure], Table]:
+    """Every configuration's capacity and misses, side by side, by about ``end_s`` on the monotonic clock.
+
+    ``folder`` keeps plans for later mixes.
+    """
     cores = len(os.sched_getaffinity(0))
     alone_ms = {stream.name: by_model[stream.model] for stream in mix.streams}
     rows: list[TableRow] = []
@@ -81,14 +86,14 @@ def one_mix(mix: Mix, by_model: Mapping[str, float], seconds: float, probes: int
     lost: dict[str, float] = {}
     measures = []
     with ExitStack() as closing:
-        folder = closing.enter_context(tempfile.TemporaryDirectory())
-        agent = closing.enter_context(Agent(processors="ort", cache=Path(folder)))
+        agent = closing.enter_context(Agent(processors="ort", cache=folder))
         ready = voices(agent, mix, closing)
         feeds = {stream.model: ready[stream.name].feed for stream in mix.streams}
         makers = plain.configurations(cores, len(mix.streams))
 
-        pooled = closing.enter_context(Pooled(Path(folder), feeds))
+        pooled = closing.enter_context(Pooled(folder, feeds))
         every = (*makers, POOL, *OURS)
+        seconds = max((end_s - time.monotonic()) / len(every) / (0.7 * probes + 2), LEAST_S)
 
         def found(name: str, load: float | None) -> float:
             if name == POOL:
@@ -187,13 +192,13 @@ def real(
     if not mixes:
         raise InputError(f"no mix is called {', '.join(only or [])}")
     began, measures, tables = time.monotonic(), [], []
-    configurations = 6 + len(OURS)
-    for index, mix in enumerate(mixes):
-        left_s = began + minutes * 60 - time.monotonic()
-        seconds = max(left_s / (len(mixes) - index) / configurations / (0.7 * probes + 2), LEAST_S)
-        found, table = one_mix(mix, by_model, seconds, probes)
-        measures += found
-        tables.append(table)
+    with tempfile.TemporaryDirectory() as folder:
+        for index, mix in enumerate(mixes):
+            now = time.monotonic()
+            end_s = now + (began + minutes * 60 - now) / (len(mixes) - index)
+            found, table = one_mix(mix, by_model, Path(folder), end_s, probes)
+            measures += found
+            tables.append(table)
     shares = [one.value for one in measures if one.measure.endswith("capacity ÷ best plain")]
     losses = [one.value for one in measures if "misses at 1.25" in one.measure]
     measures.append(verdict("capacity ÷ best plain, geometric mean", geometric(shares), 1.10, at_least=True))
