@@ -12,6 +12,8 @@ import sys
 
 CAMPAIGN = os.environ.get("HOPE_CAMPAIGN") == "1"
 """Whether everything runs with its full counts (`make campaign`)."""
+SOAK_S = float(os.environ.get("HOPE_SOAK_S", 3600 if CAMPAIGN else 2))
+"""Seconds of a soak: an hour in a campaign, unless `HOPE_SOAK_S` says otherwise."""
 
 if "_hypothesis_pytestplugin" in sys.modules:  # children that run something of ours draw nothing, and start sooner
     from hypothesis import settings
