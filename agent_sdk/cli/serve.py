@@ -26,6 +26,7 @@ from agent_sdk.server.serving import Server, Settings
 EXAMPLES: Final = """\b
 examples:
   hope-agent serve --models detector.onnx,words.onnx
+  hope-agent serve --models detector.onnx,words.onnx --policy earliest_deadline --on-late degrade --in-flight 2
   hope-agent serve --models eyes=detector.onnx --listen 0.0.0.0:8000 --tokens tokens.txt \\
                    --tls-cert cert.pem --tls-key key.pem
 """
