@@ -1,0 +1,91 @@
+"""How long a client is waited for, and how many there may be; on a listener of this process, whose bounds are small."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from agent_sdk.errors import RefusedError
+from agent_sdk.server import connection, listener
+from agent_sdk.server.access import Address
+from agent_sdk.server.connection import Exchange
+from agent_sdk.server.listener import Listener
+from tests.agent.server.test_bad_input import read_answer
+from tests.agent.test_session_shapes import until
+
+HEAD = b"POST /echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\n"
+
+
+def echo(exchange: Exchange) -> None:
+    """Answer with the body."""
+    try:
+        exchange.answer(200, bytes(exchange.body(lambda _: None)))
+    except RefusedError as error:
+        exchange.answer(error.status, str(error).encode())
+
+
+@contextmanager
+def listening() -> Iterator[Listener]:
+    """Serve ``echo`` on a port of this machine."""
+    made = Listener(Address("127.0.0.1", 0), None, echo)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop(lambda: None)
+
+
+def connected(server: Listener) -> socket.socket:
+    """A client that waits for a minute at most."""
+    return socket.create_connection(("127.0.0.1", server.address.port), 60)
+
+
+def test_a_slow_head_is_told_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the time for a head is over its client hears so and the connection ends; the next one is served."""
+    with listening() as server:
+        with monkeypatch.context() as patched, connected(server) as slow:
+            patched.setattr(connection, "HEAD_S", -1.0)  # over before it began
+            slow.sendall(HEAD[:20])
+            status, body = read_answer(slow)
+            assert (status, "did not arrive within" in body) == (408, True), body
+            assert slow.recv(1) == b""
+        with connected(server) as client:
+            client.sendall(HEAD + b"abcd")
+            assert read_answer(client) == (200, "abcd")
+
+
+def test_a_slow_body_is_told_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the time for a body is over its client hears so and the connection ends."""
+    monkeypatch.setattr(connection, "BODY_S", -1.0)
+    with listening() as server, connected(server) as slow:
+        slow.sendall(HEAD[:-2] + b"expect: 100-continue\r\n\r\n")
+        assert slow.recv(100).startswith(b"HTTP/1.1 100")  # the body is waited for
+        slow.sendall(b"ab")
+        status, body = read_answer(slow)
+        assert (status, "of 4 bytes of the body 2" in body) == (408, True), body
+        assert slow.recv(1) == b""
+
+
+def test_a_silent_client_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who connects and says nothing, or takes no answer, keeps its thread no longer than that."""
+    monkeypatch.setattr(connection, "SILENCE_S", 0.05)
+    with listening() as server, connected(server) as silent:
+        assert silent.recv(1) == b""
+
+
+def test_more_clients_than_may_be_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes when all places are taken is told to come again, and is served once somebody has left."""
+    monkeypatch.setattr(listener, "MOST_CONNECTIONS", 1)
+    with listening() as server:
+        with connected(server) as first:
+            first.sendall(HEAD + b"abcd")
+            assert read_answer(first)[0] == 200
+            with connected(server) as second:
+                assert read_answer(second)[0] == 503
+        until(lambda: server.connections == 0)
+        with connected(server) as third:
+            third.sendall(HEAD + b"abcd")
+            assert read_answer(third) == (200, "abcd")
