@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, Final
 
@@ -43,7 +44,8 @@ class TorchTensor:
     def array(self) -> np.ndarray:
         """It as an array: by DLPack over its own memory where that is the host's, else copied once."""
         try:
-            array: np.ndarray = np.from_dlpack(self.tensor.cpu().resolve_conj().resolve_neg())
+            with self._behind():
+                array: np.ndarray = np.from_dlpack(self.tensor.cpu().resolve_conj().resolve_neg())
         except (BufferError, RuntimeError, TypeError, NotImplementedError) as error:
             raise self._refused(str(error)) from error
         return array
@@ -57,7 +59,12 @@ class TorchTensor:
 
     def within(self, most: float) -> bool:
         """Whether no number exceeds ``most``, or is none; looked at where it stands."""
-        return not self.tensor.numel() or float(self.tensor.abs().amax()) <= most
+        with self._behind():
+            return not self.tensor.numel() or float(self.tensor.abs().amax()) <= most
+
+    def _behind(self) -> AbstractContextManager[object]:
+        """What is asked of it inside comes behind what makes it, on whichever thread."""
+        return nullcontext() if self.stream is None else sys.modules["torch"].cuda.stream(self.stream)
 
     def _refused(self, why: str) -> InputError:
         what = f"a tensor of {self.tensor.dtype}, {self.tensor.layout}, on {self.tensor.device}"
