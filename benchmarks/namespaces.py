@@ -393,7 +393,7 @@ def main() -> None:
     )
     parser.add_argument("--links", type=cli.names, default=list(LINKS))
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--minutes", type=float, default=18.0, help="after which no row begins; default: 18")
+    parser.add_argument("--minutes", type=float, default=14.0, help="after which no row begins; default: 14")
     parser.add_argument("--seconds", type=float, default=100.0, help="of pictures")
     parser.add_argument("--on-device", type=Path, help="what the program starts itself with, in the device's namespace")
     options = parser.parse_args()

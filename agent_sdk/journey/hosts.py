@@ -11,7 +11,7 @@ from typing import Final
 from agent_sdk.errors import ExecutionError, PlannerError
 from agent_sdk.model import Model, extract
 from agent_sdk.planner.supplier import PlanSupplier
-from agent_sdk.runtimes.remote.host import RemoteHost
+from agent_sdk.runtimes.remote.host import RemoteHost, file_of
 from agent_sdk.runtimes.remote.processor import RemoteProcessor
 from agent_sdk.runtimes.remote.settings import read_hosts
 from hope_schema import Host, Link, MissingRequest
@@ -97,8 +97,7 @@ def _measure(host: RemoteHost, model: Model, supplier: PlanSupplier, device_id: 
     if not missing.latencies and not missing.transfers:
         return
     graph = model.graph
-    whole = extract(model, graph.op, graph.inputs, graph.outputs).SerializeToString(deterministic=True)
-    name = host.send(whole, host.offer.processors[0].id)
+    name = host.send(file_of(extract(model, graph.op, graph.inputs, graph.outputs)), host.offer.processors[0].id)
     try:
         found = host.measure(name, missing, MEASURING_S)
     finally:

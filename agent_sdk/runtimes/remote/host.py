@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import logging
+import math
 import re
 import secrets
 import statistics
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from typing import Final
 from urllib.parse import quote
 
+import onnx
 from pydantic import ValidationError
 
 from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost, UnsupportedOp, printable
@@ -44,6 +46,17 @@ LOOK_BYTES: Final = 64 * 1024
 LOOKED: Final = 0.5
 """Part of the estimate of a link that looking at it has."""
 _RAN = re.compile(r"\brun;dur=([0-9.]+)")
+
+
+def file_of(network: onnx.ModelProto) -> bytes:
+    """A network as it is sent. Raises OutOfMemory for one that is too large, without trying to write it down."""
+    size = sum(
+        math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        for tensor in network.graph.initializer
+    )
+    if size > MOST_FILE:
+        raise OutOfMemory(f"a network of {size} bytes is too large to be sent to another host")
+    return network.SerializeToString(deterministic=True)
 
 
 class RemoteHost:
@@ -175,12 +188,9 @@ class RemoteHost:
     def send(self, file: bytes, processor: str) -> str:
         """Send a network, unless it is there, and return its name; ``forget`` says that it is not needed any more.
 
-        Raises OutOfMemory where the host is full or the file too large, UnsupportedOp where it refuses the network,
-        ProcessorLost.
+        Raises OutOfMemory where the host is full, UnsupportedOp where it refuses the network, ProcessorLost.
         """
         name = f"{hashlib.sha256(file).hexdigest()}.{processor}"
-        if len(file) > MOST_FILE:
-            raise OutOfMemory(f"a network of {len(file)} bytes is too large to be sent to host '{self.name}'")
         with self._sending:
             if name not in self._sent:
                 self._send(name, file)

@@ -14,13 +14,13 @@ from typing import Any, Final
 import numpy as np
 from typing_extensions import override
 
-from agent_sdk.errors import OutOfMemory, ProcessorLost, UnsupportedOp, WrongOutput
+from agent_sdk.errors import ProcessorLost, UnsupportedOp, WrongOutput
 from agent_sdk.model import extract
 from agent_sdk.runtimes.base import BoundCall, Executable, Processor, Segment
 from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.runtimes.openvino.trusted import OPENVINO
 from agent_sdk.runtimes.remote.halved import cast_at_border, crossing, crossing_name, narrow, widen
-from agent_sdk.runtimes.remote.host import RemoteHost
+from agent_sdk.runtimes.remote.host import RemoteHost, file_of
 from agent_sdk.runtimes.torch.trusted import TORCH
 from agent_sdk.runtimes.trust import Trust
 from hope_schema import Processor as ProcessorSpec
@@ -101,10 +101,7 @@ class RemoteProcessor(Processor):
         """A segment as it is sent. Raises OutOfMemory for one that is too large."""
         proto = extract(segment.model, segment.ops, segment.inputs, segment.outputs)
         cast_at_border(proto, self.halved(segment))
-        try:
-            return proto.SerializeToString(deterministic=True)
-        except ValueError as error:  # more than 2 GiB
-            raise OutOfMemory(f"{self.id}: the segment is too large to be sent: {error}") from error
+        return file_of(proto)
 
     @override
     def close(self) -> None:

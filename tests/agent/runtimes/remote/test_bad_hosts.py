@@ -1,0 +1,92 @@
+"""Hosts that cannot be used as they say: one clear message each, and this machine answers."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent_sdk.engine import Device
+from agent_sdk.engine.single import whole_run
+from agent_sdk.errors import OutOfMemory, ProcessorLost, UnsupportedOp
+from agent_sdk.machine.soc import read_soc
+from agent_sdk.model import read_model
+from agent_sdk.model.feeds import draw
+from agent_sdk.runtimes.offered import discover
+from agent_sdk.runtimes.remote import host as remote_host
+from agent_sdk.runtimes.remote.host import RemoteHost
+from agent_sdk.runtimes.remote.processor import RemoteProcessor
+from tests.agent.models import BRANCHING, chain_model
+from tests.agent.runtimes.remote.conftest import TOKEN, Reached
+from tests.agent.runtimes.remote.relay import Relay, Spoil
+from tests.agent.server.running import running
+
+OFFERS: dict[str, Spoil] = {
+    "a processor of a host behind it, which may be this machine": lambda said: said.replace(b'"host"', b'"edge"'),
+    "no offer": lambda said: said.replace(b'"processors"', b'"processers"'),
+    "no JSON": lambda said: said.replace(b"{", b"["),
+}
+
+
+@pytest.mark.parametrize("lie", OFFERS)
+def test_a_host_that_offers_what_cannot_be_is_not_used(lie: str, relay: Relay) -> None:
+    """An offer that is none, or of what is not the host's own, as in a circle of hosts, is refused in one sentence."""
+    relay.spoil = OFFERS[lie]
+    with pytest.raises(ProcessorLost, match="offers no processors as this agent knows them"):
+        Reached(relay.port)
+
+
+def test_a_processor_that_the_host_does_not_have_is_found_out_before_a_run(relay: Relay) -> None:
+    """A host that offers a processor it has not refuses the first network for it, and says what there is."""
+    relay.spoil = lambda said: said.replace(b'"ort@0"', b'"ort@7"')
+    with Reached(relay.port) as host:
+        remote = RemoteProcessor(host, host.offer.processors[0], frozenset(read_soc().cores))
+        relay.spoil = bytes
+        refused = pytest.raises(UnsupportedOp, match=r"no processor 'ort@7'; lent are ort@0")
+        with Device([*discover("ort@0"), remote]) as device, refused:
+            whole_run(read_model(BRANCHING), remote, device)
+
+
+def test_a_network_beyond_what_can_be_sent_is_refused_here(
+    both: Device, host: RemoteHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than 2 GiB are not even written down, which takes minutes: nothing crosses the link."""
+    monkeypatch.setattr(remote_host, "MOST_FILE", 1000)
+    monkeypatch.setattr(host, "ask", lambda *_: pytest.fail("something was sent"))
+    with pytest.raises(OutOfMemory, match=r"a network of \d+ bytes is too large to be sent"):
+        whole_run(read_model(chain_model(8, 8)), both.processors["edge1:ort@0"], both)
+
+
+def test_a_host_that_is_full_says_so(tmp_path: Path) -> None:
+    """A network larger than the host's memory is refused by it, and the next one is taken."""
+    (tmp_path / "tokens").write_text(TOKEN)
+    options = ("--lend", "--soc", "edgebox", "--tokens", str(tmp_path / "tokens"), "--memory", "16")
+    with running([], tmp_path, *options) as edge, Reached(edge.http) as host:
+        large, small = (chain_model(64, width, size=4).SerializeToString() for width in (8000, 80))
+        with pytest.raises(OutOfMemory, match=r"refuses with 413: .* bytes, and this server holds \d+ at most"):
+            host.send(large, "ort@0")
+        assert host.send(small, "ort@0").encode() in host.say("POST", "/v2/repository/index")
+
+
+def test_a_link_that_stalls_loses_no_run(both: Device, relay: Relay) -> None:
+    """Where some answers are held up, as by packets that were lost and sent again, every run is answered right."""
+    model = read_model(BRANCHING)
+    feed = draw(model, 1)
+    turn = itertools.count()
+
+    def stalling(said: bytes) -> bytes:
+        if next(turn) % 8 == 7:
+            time.sleep(0.05)
+        return said
+
+    with (
+        whole_run(model, both.processors["edge1:ort@0"], both) as far,
+        whole_run(model, both.processors["ort@0"], both) as here,
+    ):
+        right = here.run(feed)[0]["y"]
+        relay.spoil = stalling
+        for _ in range(24):
+            np.testing.assert_array_equal(far.run(feed)[0]["y"], right)
