@@ -155,7 +155,7 @@ async def reports(session: AsyncSession, device_id: str, limit: int) -> Sequence
         select(
             DriftRow.plan_id, DriftRow.plan_version, DriftRow.predicted_us, DriftRow.measured_us, DriftRow.p99_us,
             DriftRow.runs, DriftRow.deadlines, DriftRow.missed, DriftRow.reported_at, NAME.label("name"),
-            func.coalesce(PlanRow.served_version, PlanRow.version).label("version"),
+            PlanRow.hosts, func.coalesce(PlanRow.served_version, PlanRow.version).label("version"),
         )
         .join(PlanRow, PlanRow.id == DriftRow.plan_id)
         .where(DriftRow.device_id == device_id)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from hope_schema import Plan, PlanReply, PlanVersion, Step
+from hope_schema import HOST, Link, Plan, PlanReply, PlanVersion, Step, Transfer
 from hope_schema.base import LABEL
 from planner_api.console.charts import bars, gantt
 from planner_api.console.forms import Words
@@ -95,6 +96,8 @@ async def show(
         plan=plan,
         gantt=await asyncio.to_thread(gantt.draw, plan, names=_names(networks)),
         steps=chosen,
+        on_hosts=Counter(_host_of(plan, step.processor) for step in plan.steps),
+        crossing=[(link, _crossing(plan, link)) for link in plan.links],
         version=wanted,
         versions=versions,
         first=first,
@@ -106,6 +109,18 @@ async def show(
         measured=_measured(times, wanted, plan.makespan_us),
         others=[other for other in others if other.id != plan_id],
     )
+
+
+def _host_of(plan: Plan, label: str) -> str:
+    """The host that a processor or a place belongs to."""
+    name = label.partition(":")[0]
+    return name if any(host.name == name for host in plan.hosts) else HOST
+
+
+def _crossing(plan: Plan, link: Link) -> list[Transfer]:
+    """What a plan moves over a link."""
+    ends = link.source, link.target
+    return [one for one in plan.transfers if (_host_of(plan, one.source), _host_of(plan, one.target)) == ends]
 
 
 LISTED = 6

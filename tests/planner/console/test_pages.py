@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import insert, select, update
 
-from hope_schema import DeviceDescription, DeviceReport
+from hope_schema import DeviceDescription, DeviceReport, MeasuredRun
 from planner_api.console.address import HOME
 from planner_api.console.rendering import clip, command, percent, prose, visible
 from planner_api.db.tables import AuditRow, DeviceRow, JobRow, PlanJobRow, PlanRow, SocRow, TokenRow, WorkerRow
@@ -23,6 +23,7 @@ from planner_api.jobs.repository import looked
 from tests.planner.console import visits
 from tests.planner.console.visits import HERE, audited
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
+from tests.planner.test_hosts import EDGE, LINKS, learn_server
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&amp;{{7*7}}"
 HIDDEN = "\u202e\u200b\x9b"
@@ -55,6 +56,26 @@ class Elements(HTMLParser):
         self.attributes += [(tag, name) for name, _ in attrs]
         if tag == "script":
             self.scripts.append(dict(attrs).get("src") or "inline")
+
+
+def test_a_plan_over_hosts_shows_them_and_how_the_links_are(api: Api) -> None:
+    """The plan's page names its hosts, what runs there and what crosses each link; a device's names whom it uses."""
+    graph = chain()
+    api.learn(graph)
+    learn_server(api)
+    links = tuple(link.model_copy(update={"us_per_byte": 0.001, "float16_us_per_byte": 1e-6}) for link in LINKS)
+    reply = api.plan(graph, hosts=(EDGE,), links=links)
+    crossing = [move for move in reply.plan.transfers if (move.source, move.target) == ("host", "edge:host")]
+    speed = round(8 / reply.plan.links[0].us_per_byte, 1)
+    page = api.client.get(f"{HOME}/plans/{reply.plan_id}").text
+    section = re.sub(r"<[^>]*>|\s+", " ", page.partition('id="hosts"')[2].partition('id="steps"')[0])
+    there = sum(step.processor.startswith("edge:") for step in reply.plan.steps)
+    assert re.search(rf"edge +server +at +{FREQUENCY} +\d+ +{there} ", section)
+    assert all(move.dtype for move in crossing)
+    assert re.search(rf"device +edge +\S+ µs +{speed} +{len(crossing)} +{len(crossing)} ", section)
+    run = MeasuredRun(plan_id=reply.plan_id, plan_version=reply.version, measured_us=5.0, runs=3)
+    api.put("/devices/device-1/report", DeviceReport(soc=SOC, frequency=FREQUENCY, measured=(run,)))
+    assert "with <bdi>edge</bdi>" in api.client.get(f"{HOME}/devices/device-1").text
 
 
 def test_a_hostile_name_is_text_wherever_it_stands(api: Api) -> None:
