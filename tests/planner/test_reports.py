@@ -142,6 +142,9 @@ def test_two_reports_of_one_device_in_a_group_both_count(sqlite_url: str) -> Non
         (summed,) = api.client.get("/fleet/plans").json()["plans"]
         (model,) = api.client.get("/fleet/models").json()["models"]
         (device,) = api.client.get("/devices").json()["devices"]
+        paths = ("models", f"models/{GRAPH.model_hash}", f"plans/{plan.plan_id}", "devices/twice")
+        pages = [api.client.get(f"/console/{path}").text for path in paths]
+    assert all('<span class="bad">25 %</span>' in page for page in pages), "misses are seen per model, plan and device"
     assert (tuple(sums), stands) == ((2, 2, 7), [7.0])
     results = version["results"]
     assert (results["p99_us"], results["deadlines"], results["missed"]) == (pytest.approx(16.0), 8, 2)
