@@ -43,6 +43,18 @@ async def put(session: WriteSession, *wanted: Wanted) -> dict[tuple[str, str], i
     return ids
 
 
+async def have(database: Database, *wanted: Wanted) -> None:
+    """See to it that jobs begin after what was committed before: queue those of which no run is still to come.
+
+    Who has much to add to one job does so without its row, for which all that add would wait.
+    """
+    async with database.read() as session:
+        to_come = await repository.to_come(session, [(one.kind, one.key) for one in wanted])
+    if missing := [one for one in wanted if (one.kind, one.key) not in to_come]:
+        async with database.write() as session:
+            await put(session, *missing)
+
+
 class Queue:
     """Jobs of any number of workers in any number of processes.
 

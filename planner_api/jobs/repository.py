@@ -146,6 +146,13 @@ def _put(dialect: str, *, again: bool) -> Any:
     ).returning(JobRow.id, JobRow.kind, JobRow.key)
 
 
+async def to_come(session: AsyncSession, jobs: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Which of these (kind, key) will begin: those that wait, and those under way that another run follows."""
+    named = or_(*(and_(JobRow.kind == kind, JobRow.key == key) for kind, key in jobs))
+    found = await session.execute(select(JobRow.kind, JobRow.key).where(named, or_(_WAITS, JobRow.again)))
+    return {(kind, key) for kind, key in found}
+
+
 async def hasten(session: WriteSession, jobs: Sequence[tuple[str, str]], priority: int) -> bool:
     """Let jobs that wait come next, with a priority; return whether any of them is there, waiting or under way."""
     there = or_(*(and_(JobRow.kind == kind, JobRow.key == key) for kind, key in jobs))

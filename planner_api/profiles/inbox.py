@@ -1,4 +1,4 @@
-"""The inbox of uploads: stored in groups, and each acknowledged only when it is; every query on it."""
+"""The inbox of uploads: stored in groups, and each acknowledged when it is and will be folded; every query on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import InboxRow
 from planner_api.db.upsert import ignoring
 from planner_api.gathering import Gathering
-from planner_api.jobs.queue import put
+from planner_api.jobs.queue import have
 from planner_api.jobs.repository import Wanted
 from planner_api.profiles.jobs import FOLD, key_of
 
@@ -45,8 +45,9 @@ class Inbox:
         uploads = sorted(group, key=_key)
         async with self._database.write() as session:
             fresh = await (await session.connection()).run_sync(_insert, uploads)
-            pairs = {(upload["soc"], upload["frequency"]) for upload in uploads if _key(upload) in fresh}
-            await put(session, *(Wanted(FOLD, key_of(*pair), delay_s=self._delay_s, again=True) for pair in pairs))
+        # Of what is sent again too: the process that stored it may have ended before it queued the job.
+        pairs = {(upload["soc"], upload["frequency"]) for upload in uploads}
+        await have(self._database, *(Wanted(FOLD, key_of(*pair), delay_s=self._delay_s, again=True) for pair in pairs))
         results = []
         for upload in group:
             results.append(_key(upload) in fresh)

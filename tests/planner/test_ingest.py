@@ -25,7 +25,7 @@ from planner_api.jobs.queue import Queue
 from planner_api.jobs.worker import Worker
 from planner_api.models.reading import describe
 from planner_api.models.service import submit
-from planner_api.profiles import fold, oversight, repository
+from planner_api.profiles import fold, inbox, oversight, repository
 from planner_api.profiles.fold import Fold
 from planner_api.profiles.jobs import FOLD, key_of
 from planner_api.profiles.reading import head_of
@@ -114,6 +114,46 @@ def on(url: str, scenario: Callable[[Ingest], Awaitable[None]]) -> None:
 def body_of(upload: Observations) -> Body:
     """An upload as it is sent."""
     return Body(upload.model_dump_json().encode(), "identity")
+
+
+def test_an_upload_whose_process_ended_before_it_queued_is_folded(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the inbox and was not acknowledged, so its device sends it again: that is a duplicate, and folded."""
+
+    async def scenario(ingest: Ingest) -> None:
+        async def away(*_: Any) -> None:
+            raise DatabaseAwayError("the process ended here")
+
+        upload = measure(ingest.missing, device_id="a", upload_id="u1")
+        with monkeypatch.context() as patch:
+            patch.setattr(inbox, "have", away)
+            with pytest.raises(DatabaseAwayError):
+                await ingest.accept(upload)
+        assert not await ingest.fold()
+        assert [receipt.duplicate for receipt in await ingest.accept(upload)] == [True]
+        assert await ingest.fold()
+        assert await ingest.scalars(select(func.count()).where(InboxRow.folded_at.is_(None))) == [0]
+
+    on(database_url, scenario)
+
+
+def test_what_is_stored_while_a_batch_is_folded_is_folded_next(database_url: str) -> None:
+    """An upload that comes after its profile's job has read the inbox has it read once more, however many come."""
+
+    async def scenario(ingest: Ingest) -> None:
+        await ingest.accept(measure(ingest.missing, device_id="a", upload_id="u1"))
+        lease, _ = await ingest.queue.next([FOLD])
+        assert lease is not None
+        for number in range(3):
+            await ingest.accept(measure(ingest.missing, device_id="a", upload_id=f"later-{number}"))
+        async with ingest.database.write() as session:
+            assert await ingest.queue.finish(session, lease)
+        assert await ingest.fold()
+        assert not await ingest.fold()
+        assert await ingest.scalars(select(func.count()).where(InboxRow.folded_at.is_(None))) == [0]
+
+    on(database_url, scenario)
 
 
 def test_many_writers_and_two_folders(database_url: str) -> None:
