@@ -42,6 +42,11 @@ def apart(agent_apart: Agent) -> Iterator[Session]:
         yield session
 
 
+def by_plans(session: Session) -> int:
+    """How many runs the plan has answered, or a rival on the same processor."""
+    return sum(count for name, count in session.stats.answered.items() if not name.startswith("whole:"))
+
+
 def right(image: Any, words: Any) -> Any:
     """What torch says."""
     with torch.no_grad():
@@ -74,7 +79,7 @@ def test_tensors_stay_in_the_memory_of_a_plan(apart: Session, monkeypatch: pytes
         answers.append((found, right(IMAGE * scale, WORDS)))
     for found, wanted in answers:  # the second run wrote into no answer of the first
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-    assert apart.stats.answered == {"plan": 2}
+    assert by_plans(apart) == 2
 
 
 def test_arrays_beside_tensors_are_brought(apart: Session) -> None:
@@ -98,7 +103,7 @@ def test_odd_numbers_in_tensors_are_seen(apart: Session) -> None:
         assert apart.stats.answered["whole:onnxruntime"] == 2 * times - 1
         apart.run(None, {"image": IMAGE, "words": WORDS})  # the whole network has its turn until one is ordinary again
     apart.run(None, {"image": IMAGE, "words": WORDS})
-    assert apart.stats.answered["plan"]
+    assert by_plans(apart)
 
 
 def test_floats_of_tensors_are_looked_at_as_those_of_arrays() -> None:
