@@ -132,11 +132,7 @@ class Jobs(Forks):
         """Ask for a run and wait for it; the calling thread computes it where its turn comes at once."""
         job, mine = self._submit(plans, inputs, terms, here=True)
         if mine is not None:
-            hold = Hold(self._device.arbiter)
-            try:
-                self._ran(mine, hold, only=True)
-            finally:
-                hold.give_back()
+            self._work(mine, only=True)
         try:
             return job.result()
         except BaseException:
@@ -318,13 +314,13 @@ class Jobs(Forks):
             allowed = ((job.deadline_ns or 0) - job.release_ns) / 1e6
             job.set_exception(DroppedError(f"the run could not have ended within its {allowed:.3f} ms"))
 
-    def _work(self, started: _Started) -> None:
-        """Run what was started, and what starts behind it on the same thread."""
+    def _work(self, started: _Started, *, only: bool = False) -> None:
+        """Run what was started, and unless it is to be ``only`` that what starts behind it, on the same thread."""
         following: _Started | None = started
         hold = Hold(self._device.arbiter)
         try:
             while following is not None:
-                following = self._ran(following, hold)
+                following = self._ran(following, hold, only=only)
         finally:
             hold.give_back()
 
