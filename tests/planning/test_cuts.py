@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -240,3 +242,18 @@ def test_more_than_two_processors_share_an_op():
     found = optimise(problem, "auto", Budget(rounds=60))
     assert len(found.solution.cuts[0].at) == 2
     assert found.solution.schedule.makespan_us < 0.5 * 3000.0
+
+
+def test_a_problem_goes_with_who_holds_it() -> None:
+    """What is remembered of a problem, and of those made of it, keeps none alive, nor waits for the collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        problem = cuttable([[100.0, 90.0]] * 4, [[], [0], [1], [2]])
+        assert problem.cuttable
+        outcome = optimise(problem, "auto", Budget(rounds=2))
+        there = [weakref.ref(problem), weakref.ref(problem.lists), weakref.ref(problem.choices)]
+        del problem, outcome
+        assert [each() for each in there] == [None, None, None]
+    finally:
+        gc.enable()
