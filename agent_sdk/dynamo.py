@@ -98,7 +98,7 @@ class Compiled:
             return self._first(key, arguments)
         try:
             planned.refuse_changed(arguments)
-            return planned(arguments) if planned.answers() else self._graph(*arguments)
+            return planned(arguments)
         except HopeError as error:
             self._leave(error)
             return self._graph(*arguments)
@@ -199,7 +199,7 @@ class _Planned:
         for one in arguments:
             if isinstance(one, Tensor):
                 TorchTensor("an input", one)
-        self._graph, self._on_host = graph, devices == {CPU}
+        self._graph = graph
         self._places = list(weights)
         self._weights: list[Tensor] = [arguments[place] for place in weights]
         if any(one.is_inference() for one in self._weights):
@@ -207,9 +207,13 @@ class _Planned:
         self._stamps = _stamps(self._weights)
         self._memory = [one.detach() for one in self._weights]  # others come to stand elsewhere while it is held
         module = Graph(graph, arguments, self._given)
-        self.session: Session = agent.load(module, inputs=tuple(arguments[place].detach() for place in self._given))
+        given = tuple(arguments[place].detach() for place in self._given)
+        on_host = devices == {CPU}  # elsewhere, who answers before there is a plan would have all tensors copied
+        self.session: Session = agent.load(module, inputs=given, background=on_host)
         self._end = weakref.finalize(self, close_behind, self.session)
         self._end.atexit = False  # the agent's own end comes then
+        if not on_host and self.session.plan is None:
+            raise UnplannableError("; ".join(self.session.notes) or "there is no plan of it")
         self._names = [port.name for port in self.session.get_inputs()]
         if len(self._names) != len(self._given):
             raise UnplannableError("torch exports it with other inputs")
@@ -220,19 +224,6 @@ class _Planned:
         now = [arguments[place] for place in self._places]
         if any(map(is_not, now, self._weights)) or _stamps(now) != self._stamps:
             raise UnplannableError("its weights have changed since it was compiled; compile it again to plan it")
-
-    def answers(self) -> bool:
-        """Whether it answers already: where tensors are not the host's, once there is a plan.
-
-        Raises UnplannableError where none is to come there.
-        """
-        if self._on_host:
-            return True
-        if not self.session.ready:
-            return False
-        if self.session.plan is None:
-            raise UnplannableError("; ".join(self.session.notes) or "there is no plan of it")
-        return True
 
     def _refuse_wrong(self, arguments: Arguments, right: Sequence[Tensor]) -> None:
         """Raise WrongOutput where ours is not torch's answer."""

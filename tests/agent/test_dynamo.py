@@ -302,30 +302,29 @@ def test_when_the_agent_is_closed_torch_answers(
     assert [made[0].why in record.message for record in caplog.records if SAID in record.message] == [True]
 
 
-def test_on_a_device_torch_answers_until_a_plan_is_there(
-    compiled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, agent_apart: Agent, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("half", [False, True])
+def test_on_a_device_the_first_call_plans(
+    compiled: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    agent_apart: Agent,
+    caplog: pytest.LogCaptureFixture,
+    half: bool,
 ) -> None:
-    """What stands in for a plan computes on the host, to which a device's tensors would have to be copied."""
+    """Nobody on the host stands in for the plan, of whichever type the numbers are; without one it is torch's."""
     monkeypatch.setattr(dynamo, "CPU", "no device of torch's")
-    ready = False
-    monkeypatch.setattr(dynamo.Session, "ready", property(lambda session: ready))
-    net = Net().eval()
+    kind = torch.float16 if half else torch.float32
+    net, x = Net().eval().to(kind), torch.randn(1, 3, 8, 8).to(kind)
+    within = {"rtol": 2e-2, "atol": 2e-2} if half else {}
     fast, made = compiled(net, options={"agent": agent_apart})
-    x = torch.randn(1, 3, 8, 8)
     with torch.no_grad():
         for _ in range(3):
-            close(fast(x), net(x))
+            torch.testing.assert_close(fast(x), net(x), **within)
         (planned,) = made[0].sessions.values()
-        assert planned.session.stats.answered == {"whole:onnxruntime": 1}  # which judged the export
-        assert planned.session.wait(300)
-        ready = True
-        for _ in range(2):
-            close(fast(x), net(x))
-        assert sum(planned.session.stats.answered.values()) == 3
-        assert planned.session.stats.answered["whole:onnxruntime"] == 1
+        assert planned.session.stats.answered.keys() == {"plan"}
         monkeypatch.setattr(dynamo.Session, "plan", None)
-        close(fast(x), net(x))
-    assert not made[0].sessions
+        wider = torch.cat([x, x])
+        torch.testing.assert_close(fast(wider), net(wider), **within)
+    assert not made[-1].sessions
     assert caplog.text.count(SAID) == 1
 
 
