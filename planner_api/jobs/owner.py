@@ -8,13 +8,14 @@ from pathlib import Path
 
 
 def _started(pid: int) -> str | None:
-    """The process's start in clock ticks since boot; None when there is no such process (a zombie is none)."""
+    """The process's start in clock ticks since boot; "" for a zombie; None when nothing tells."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        # As its main thread's: under QEMU each thread that looks at its own process's file is told its own start there.
+        stat = Path(f"/proc/{pid}/task/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
     fields = stat.rsplit(")", 1)[1].split()
-    return None if fields[0] in ("Z", "X") else fields[19]
+    return "" if fields[0] in ("Z", "X") else fields[19]
 
 
 def _place() -> str | None:
@@ -37,4 +38,10 @@ def is_gone(owner: str) -> bool:
     pid, _, started = rest.partition("|")
     if place != _place() or not pid.isdigit():
         return False
-    return _started(int(pid)) != started
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # another user's, of whom /proc may be hiding all
+        pass
+    return _started(int(pid)) not in (started, None)

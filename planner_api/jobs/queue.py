@@ -70,6 +70,8 @@ class Queue:
         self.news = news
         self.ttl_s = ttl_s
         self.owner = this_process()
+        self.kept: set[Lease] = set()
+        """What this process is at: however late it renews a lease, it does not take it for a vanished worker's."""
 
     async def next(self, kinds: Sequence[str]) -> tuple[Lease | None, float | None]:
         """Lease the first job of these kinds; without one, the seconds until there may be one (None: nobody knows)."""
@@ -131,7 +133,8 @@ class Queue:
         if not holders:
             return []
         async with self.database.write() as session:
-            waiting, dead = await repository.reap(session, list(kinds), [owner for owner in holders if is_gone(owner)])
+            gone = [owner for owner in holders if is_gone(owner)]
+            waiting, dead = await repository.reap(session, list(kinds), gone, [one.id for one in self.kept])
             if waiting:
                 await publish(session, WORK)
             for lease in dead:

@@ -268,15 +268,17 @@ async def owners(session: AsyncSession) -> Sequence[str]:
     return [owner for owner in (await session.execute(query)).scalars() if owner is not None]
 
 
-async def reap(session: WriteSession, kinds: Sequence[str], gone: Sequence[str]) -> tuple[list[str], list[Lease]]:
-    """Let what expired of some kinds, or belongs to an owner known to be ``gone``, wait again.
+async def reap(
+    session: WriteSession, kinds: Sequence[str], gone: Sequence[str], kept: Sequence[int] = ()
+) -> tuple[list[str], list[Lease]]:
+    """Let what expired of some kinds, or belongs to an owner known to be ``gone``, wait again, but for ids ``kept``.
 
     Returns:
         The keys of what waits, and what has outlived too many workers: the caller has to end that.
     """
     until = JobRow.lease_until
     ended = or_(until < _now(session), until > _now(session, LONGEST_LEASE_S), JobRow.lease_owner.in_(list(gone)))
-    lost = and_(JobRow.kind.in_(kinds), ~_WAITS, ended)
+    lost = and_(JobRow.kind.in_(kinds), ~_WAITS, ended, JobRow.id.not_in(kept))
     columns = [getattr(JobRow, name) for name in Lease.__dataclass_fields__]
     dead = select(*columns).where(lost, JobRow.failures + 1 >= MAX_ABANDONED).with_for_update()
     found = [Lease(**row._mapping) for row in await session.execute(dead)]

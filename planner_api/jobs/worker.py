@@ -208,12 +208,14 @@ class Worker:
                         return
 
         renewer = asyncio.create_task(renew(), name=f"renew {lease.kind} {lease.key}")
+        self._queue.kept.add(lease)
         try:
             yield
         except asyncio.CancelledError:
             if not lost or body.uncancel() > 0:
                 raise
         finally:
+            self._queue.kept.discard(lease)
             await end(renewer)
 
 

@@ -23,7 +23,7 @@ from planner_api.db.tables import JobRow
 from planner_api.jobs import worker
 from planner_api.jobs.queue import put
 from planner_api.jobs.repository import Lease, Wanted
-from tests.planner.jobs_help import KIND, Running, Setup, on
+from tests.planner.jobs_help import KIND, Count, Running, Setup, on
 from tests.planner.postgres import Postgres
 
 
@@ -181,6 +181,25 @@ def test_a_worker_that_lost_its_lease_stores_nothing(postgres_url: str) -> None:
         assert (setup.outcomes.seen, await setup.count("p")) == (["lost"], 0)
 
     on(postgres_url, scenario, ttl_s=0.6)
+
+
+def test_a_worker_that_renews_too_late_goes_on(database_url: str) -> None:
+    """A device that is slow, or slept: who finds its own lease expired is at the job still, and nobody else is."""
+
+    async def scenario(setup: Setup) -> None:
+        async def begun() -> bool:
+            return bool(setup.queue.kept)
+
+        await setup.put("p")
+        async with Running(setup.worker("slow")):
+            await setup.until(begun)
+            async with setup.database.write() as session:
+                await session.execute(update(JobRow).values(lease_until=JobRow.queued_at))
+            assert await setup.queue.reap({KIND: Count(setup.database)}) == []
+            await setup.until_done("p")
+        assert (setup.outcomes.seen, await setup.count("p"), setup.queue.kept) == (["done"], 1, set())
+
+    on(database_url, scenario, ttl_s=600.0)
 
 
 def test_a_database_that_goes_away_and_returns_loses_nothing() -> None:
