@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, Final
@@ -44,7 +44,7 @@ class TorchTensor:
     def array(self) -> np.ndarray:
         """It as an array: by DLPack over its own memory where that is the host's, else copied once."""
         try:
-            with self._behind():
+            with self.behind():
                 array: np.ndarray = np.from_dlpack(self.tensor.cpu().resolve_conj().resolve_neg())
         except (BufferError, RuntimeError, TypeError, NotImplementedError) as error:
             raise self._refused(str(error)) from error
@@ -57,12 +57,7 @@ class TorchTensor:
         """Another one on the same stream."""
         return TorchTensor(name, tensor, self.stream)
 
-    def within(self, most: float) -> bool:
-        """Whether no number exceeds ``most``, or is none; looked at where it stands."""
-        with self._behind():
-            return not self.tensor.numel() or float(self.tensor.abs().amax()) <= most
-
-    def _behind(self) -> AbstractContextManager[object]:
+    def behind(self) -> AbstractContextManager[object]:
         """What is asked of it inside comes behind what makes it, on whichever thread."""
         return nullcontext() if self.stream is None else sys.modules["torch"].cuda.stream(self.stream)
 
@@ -82,6 +77,24 @@ def with_tensors(feed: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
         for name, tensor in given.items()
     }
     return ({**feed, **wrapped}, next(iter(given.values())).device) if given else (feed, None)
+
+
+def within(tensors: Iterable[TorchTensor], most: float) -> bool:
+    """Whether no number in a run's tensors exceeds ``most``, or is none: looked at where they stand.
+
+    The host waits once for each device, and then for all that was made before on the stream of its tensors.
+    """
+    by_device: dict[Any, list[TorchTensor]] = {}
+    for one in tensors:
+        if one.tensor.numel():
+            by_device.setdefault(one.tensor.device, []).append(one)
+    for same in by_device.values():
+        with same[0].behind():
+            # NOTE: one kernel for each; torch documents that it passes on what is no number.
+            ends = sys.modules["torch"].stack([end for one in same for end in one.tensor.aminmax()]).tolist()
+        if not all(-most <= end <= most for end in ends):
+            return False
+    return True
 
 
 def as_arrays(feed: Mapping[str, Any]) -> dict[str, Any]:

@@ -197,6 +197,8 @@ class Flight:
                 raise WrongOutput(f"output '{name}' came back as {list(array.shape)}, the graph declares {declared}")
             made[name] = array
         self._looks.at_others(feeds, made)
+        for memory, like in self._taken.items():  # the looks have waited for them, if there were any
+            self.program.places[memory].settle(like)
         self.ordinary = not self._looks.odd
         if not self.ordinary:
             into = NEW

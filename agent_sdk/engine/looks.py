@@ -104,8 +104,8 @@ class Looks:
     def at_others(self, feeds: Feeds, outputs: Outputs) -> None:
         """Look at what no lane sees, because it stands elsewhere than on the host."""
         if self._come or self._gone:
-            arrays = [*(feeds[name] for name in self._come), *(outputs[name] for name in self._gone)]
-            self._others_odd = not all(map(ordinary, arrays))
+            come, gone = (feeds[name] for name in self._come), (outputs[name] for name in self._gone)
+            self._others_odd = not ordinary(*come, *gone)
 
     @property
     def odd(self) -> bool:

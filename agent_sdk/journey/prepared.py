@@ -75,7 +75,7 @@ class Prepared(Closes):
         serving = self.serving
         if serving.trusting and not serving.pinned:
             arrays = (value for value in answer.values() if isinstance(value, np.ndarray))
-            serving.doubted = not (all(map(ordinary, arrays)) and self.model.guard.finite(feed))
+            serving.doubted = not (ordinary(*arrays) and self.model.guard.finite(feed))
 
     def judged(
         self, inputs: Mapping[str, Any], executors: Collection[Executor], tolerance: float | None = None

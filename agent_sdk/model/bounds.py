@@ -20,7 +20,7 @@ from onnx import numpy_helper
 from agent_sdk import native
 from agent_sdk.model.nodes import op_id, type_of
 from agent_sdk.model.springs import Springs
-from agent_sdk.tensors import TorchTensor
+from agent_sdk.tensors import TorchTensor, within
 from hope_schema import TensorType
 
 OPEN: Final = "open"
@@ -90,7 +90,7 @@ class Guard:
 
     def finite(self, feed: Mapping[str, object]) -> bool:
         """Whether its floats are ordinary."""
-        return all(ordinary(value) for name in self.floats if isinstance(value := feed.get(name), LOOKED_AT))
+        return ordinary(*(value for name in self.floats if isinstance(value := feed.get(name), LOOKED_AT)))
 
     def bounds(self, feed: Mapping[str, object]) -> bool:
         """Whether its whole numbers lie within their bounds."""
@@ -111,12 +111,15 @@ LOOKED_AT: Final = (np.ndarray, TorchTensor)
 """What holds numbers in a feed; others are refused later."""
 
 
-def ordinary(array: np.ndarray | TorchTensor) -> bool:
-    """Whether all floats in an array, or a tensor, are finite, and none exceeds ``ORDINARY``; other types are."""
-    if array.dtype.kind != "f":
-        return True
-    if isinstance(array, TorchTensor):
-        return array.within(ORDINARY)
+def ordinary(*given: np.ndarray | TorchTensor) -> bool:
+    """Whether all floats in arrays, and in tensors, are finite, and none exceeds ``ORDINARY``; other types are."""
+    floats = [one for one in given if one.dtype.kind == "f"]
+    tensors = [one for one in floats if isinstance(one, TorchTensor)]
+    return all(_ordinary(one) for one in floats if isinstance(one, np.ndarray)) and within(tensors, ORDINARY)
+
+
+def _ordinary(array: np.ndarray) -> bool:
+    """Whether all its floats are."""
     if not array.size:
         return True
     library = _library()

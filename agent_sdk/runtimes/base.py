@@ -209,7 +209,11 @@ class Place(ABC):
         return False
 
     def hand_out(self, name: str, buffer: Buffer, like: TorchTensor) -> TorchTensor:
-        """A copy of the plain tensor ``name`` where it stands, beside one that was taken from there."""
+        """A copy of the plain tensor ``name`` where it stands, beside one that was taken from there; see ``settle``."""
+        raise NotImplementedError
+
+    def settle(self, like: TorchTensor) -> None:
+        """Return when all that was handed out beside a tensor is there: until then its buffers are read."""
         raise NotImplementedError
 
     def bring(self, buffer: Buffer, source: Place, into: Buffer) -> Buffer:

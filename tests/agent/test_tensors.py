@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -107,10 +108,15 @@ def test_odd_numbers_in_tensors_are_seen(apart: Session) -> None:
 
 
 def test_floats_of_tensors_are_looked_at_as_those_of_arrays() -> None:
-    """A feed is judged as a whole by its tensors' numbers, too; one without elements has none that are odd."""
-    guard = Guard(floats=("x",))
+    """One among several, of any type, makes a feed odd; one without elements has none that are."""
+    guard = Guard(floats=("x", "y"))
+    kinds = torch.float16, torch.float32, torch.float64
     for numbers, ordinary in (([1.0, -2.0], True), ([1.0, torch.nan], False), ([-torch.inf], False), ([], True)):
-        assert guard.finite({"x": TorchTensor("x", torch.tensor(numbers))}) == ordinary
+        for kind, other in product(kinds, kinds):
+            given = torch.tensor(numbers, dtype=kind), torch.ones(3, dtype=other)
+            for feed in (given, given[::-1]):
+                named = {name: TorchTensor(name, one) for name, one in zip("xy", feed, strict=True)}
+                assert guard.finite(named) == ordinary
 
 
 def test_tensors_that_do_not_fit_are_refused_as_arrays_are(apart: Session) -> None:

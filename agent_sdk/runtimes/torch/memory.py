@@ -63,16 +63,6 @@ def empty(kind: TensorType, device: torch.device) -> DeviceTensor:
     return DeviceTensor(torch.empty(kind.shape, dtype=torch_dtype(kind), device=device))
 
 
-def cloned(source: DeviceTensor, stream: torch.cuda.Stream | None) -> torch.Tensor:
-    """A copy of a finished tensor, in memory of a stream's; the tensor may be overwritten when this returns."""
-    if stream is None:
-        return source.tensor.clone()
-    with torch.cuda.stream(stream):
-        made = source.tensor.clone()
-    stream.synchronize()
-    return made
-
-
 class CopyQueue:
     """The streams of a device on which tensors come, and go, while its multiprocessors do something else.
 

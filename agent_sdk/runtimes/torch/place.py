@@ -10,7 +10,7 @@ from agent_sdk.errors import ProcessorLost
 from agent_sdk.runtimes.base import Bound, Place
 from agent_sdk.runtimes.torch.cuda import CudaCalls, cuda_of
 from agent_sdk.runtimes.torch.kernel import translated
-from agent_sdk.runtimes.torch.memory import DeviceTensor, cloned, copy_queue, empty, torch_dtype
+from agent_sdk.runtimes.torch.memory import DeviceTensor, copy_queue, empty, torch_dtype
 from agent_sdk.tensors import TorchTensor
 from hope_schema import TensorType
 
@@ -64,9 +64,19 @@ class DevicePlace(Place):
     @override
     def hand_out(self, name: str, buffer: DeviceTensor, like: TorchTensor) -> TorchTensor:
         try:
-            return like.like(name, cloned(buffer, like.stream))
+            with like.behind():
+                return like.like(name, buffer.tensor.clone())
         except RuntimeError as error:
             raise translated(error, f"{self.name}, copying '{name}'", ProcessorLost) from error
+
+    @override
+    def settle(self, like: TorchTensor) -> None:
+        if like.stream is None:
+            return
+        try:
+            like.stream.synchronize()
+        except RuntimeError as error:
+            raise translated(error, f"{self.name}, copying outputs", ProcessorLost) from error
 
     @override
     def host_array(self, kind: TensorType) -> np.ndarray | None:
