@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import add
 from typing import Final, NamedTuple
 
 from agent_sdk.errors import UnknownNameError
-from agent_sdk.scheduling.network import NEVER
+from agent_sdk.scheduling.network import NEVER, Network
 from agent_sdk.scheduling.request import Request
 from agent_sdk.scheduling.scheduler import Policy, Scheduler
 from agent_sdk.scheduling.sequence import Choice
@@ -132,6 +132,89 @@ class LeastSlack(Policy):
                     return
 
 
+class Slot(NamedTuple):
+    """A subgraph in a joint plan.
+
+    Attributes:
+        last: its last unit.
+        processor: where.
+        start_ns: its planned start, from the begin of a round.
+        left_ns: from then to the end of its network's run.
+    """
+
+    last: int
+    processor: int
+    start_ns: int
+    left_ns: int
+
+
+Slots = Mapping[Network, Mapping[int, Slot]]
+"""A joint plan: by network, and by the first unit of each of its subgraphs."""
+
+
+class Planned(LeastSlack):
+    """A joint plan of several networks, followed as long as they are asked for together; least slack first otherwise.
+
+    A round is one run of each, and begins when the first of them is asked for. Whoever comes later than the plan
+    allows, or a second time, begins another. A round follows the plan where the one before was whole: where a network
+    stayed out, or came with inputs of another shape, everybody goes by slack until all have come together again.
+
+    Args:
+        plan: of the networks; without one it is ``least_slack``.
+        late_ns: how much later than the first one the others of a round may be asked for.
+    """
+
+    name = "planned"
+    joint = True
+
+    def __init__(self, plan: Slots | None = None, late_ns: int = 0) -> None:
+        self.follow(plan or {}, late_ns)
+
+    def follow(self, plan: Slots, late_ns: int = 0) -> None:
+        """Take another plan from now on."""
+        self._plan, self._late_ns = plan, late_ns
+        self._came = set(plan)
+        self._whole, self._epoch_ns = True, -NEVER
+
+    def arrived(self, request: Request) -> None:
+        """It has its place in the round, or begins the next one."""
+        if request.network not in self._plan or not request.fits:
+            return
+        if request.network in self._came or request.release_ns > self._epoch_ns + self._late_ns:
+            self._whole = len(self._came) == len(self._plan)
+            self._came, self._epoch_ns = set(), request.release_ns
+        self._came.add(request.network)
+        request.epoch_ns = self._epoch_ns if self._whole else None
+
+    def key(self, request: Request, tail_ns: int) -> int:
+        """Begin of the round + planned start; both this and the other's slack are times by which to start."""
+        slot = self._slot(request)
+        if slot is None or request.epoch_ns is None:
+            return super().key(request, tail_ns)
+        return request.ranked(request.epoch_ns + slot.start_ns)
+
+    def choose(self, state: Scheduler, group: list[Request]) -> None:
+        """In the order of planned starts, each where the plan has it; whoever finds that busy keeps it for itself."""
+        following = [request for request in group if self._slot(request) is not None]
+        for request in sorted(following, key=lambda one: self.key(one, 0)):
+            slot = self._slot(request)
+            assert slot is not None
+            end = state.view(request).free_ns[slot.processor] + slot.left_ns
+            choice = state.kept(request, Choice(end, slot.last, slot.processor, None))
+            if choice is None:
+                continue
+            if state.idle(request, choice.processor):
+                state.take(request, choice)
+            else:
+                state.block(choice.processor)
+        super().choose(state, [request for request in group if request not in following])
+
+    def _slot(self, request: Request) -> Slot | None:
+        if request.epoch_ns is None:
+            return None
+        return self._plan.get(request.network, {}).get(request.unit)
+
+
 class _Option(NamedTuple):
     """A whole network on one processor.
 
@@ -238,7 +321,7 @@ def _options(state: Scheduler, request: Request, limit_ns: int) -> list[_Option]
 
 
 POLICIES: Final[dict[str, type[Policy]]] = {
-    own.name: own for own in (Fifo, ShortestExpectedLatency, Heft, LeastSlack, EarliestDeadline)
+    own.name: own for own in (Fifo, ShortestExpectedLatency, Heft, LeastSlack, EarliestDeadline, Planned)
 }
 
 

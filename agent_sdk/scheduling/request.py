@@ -30,6 +30,8 @@ class Request:
         deadline_ns: when its outputs are to be there; None where nobody says.
         priority: the highest goes first.
         on_late: what becomes of it where it cannot make its deadline.
+        fits: whether its inputs are those that plans were made for.
+        epoch_ns: when the round of a joint plan began that it belongs to; None where it follows none.
         unit: the first unit that has not run.
         then: what is reserved for it behind the subgraph that it runs: processor and nanoseconds.
     """
@@ -40,6 +42,8 @@ class Request:
     deadline_ns: int | None = None
     priority: int = 0
     on_late: Late = "late"
+    fits: bool = True
+    epoch_ns: int | None = None
     unit: int = 0
     then: tuple[int, int] | None = None
 

@@ -76,10 +76,15 @@ class Policy(ABC):
     Attributes:
         name: what it is called.
         by_start: whether what is left of a run counts in its key, so that each segment's is later by its planned start.
+        joint: whether it follows a joint plan, which whoever has one gives it.
     """
 
     name: str
     by_start = False
+    joint = False
+
+    def arrived(self, request: Request) -> None:  # noqa: B027  most policies look at who waits, not at who comes
+        """A run was asked for."""
 
     def key(self, request: Request, tail_ns: int) -> int:
         """Where a subgraph stands at the arbiter; ``tail_ns`` is what is left of its run, its own time included."""
@@ -139,10 +144,12 @@ class Scheduler:
         deadline_ns: int | None = None,
         priority: int = 0,
         on_late: Late = "late",
+        fits: bool = True,
     ) -> Request:
         """A run is asked for."""
         self._number += 1
-        request = Request(network, self._number, now_ns, deadline_ns, priority, on_late)
+        request = Request(network, self._number, now_ns, deadline_ns, priority, on_late, fits)
+        self.policy.arrived(request)
         if deadline_ns is not None:
             self.active[network] = (deadline_ns - now_ns, now_ns)
         self.queue.append(request)

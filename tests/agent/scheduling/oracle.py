@@ -30,6 +30,7 @@ class World:
 
     ``borders`` says how long the pieces are that a model's run is in, by processor: it gives way to smaller keys.
     ``pools`` are processors on each of which a piece may be that was meant for one of them.
+    ``plan`` is a joint one, ``{model: {first: (last, processor, start, left)}}``, whose rounds come within ``late``.
     """
 
     nets: dict
@@ -37,6 +38,8 @@ class World:
     name: str
     borders: dict = field(default_factory=dict)
     pools: dict = field(default_factory=dict)
+    plan: dict = field(default_factory=dict)
+    late: int = 0
     decisions: list = field(default_factory=list)
 
     def run(self, asked: list[Asked]) -> list:
@@ -50,6 +53,7 @@ class World:
         self.active: dict = {}
         self.in_a_row: dict[str, int] = {}
         self.ends, self.first_key = {}, {}
+        self.begun = self._rounds(asked)
         computing: dict = {}
         left: dict = {}
         line: list = []
@@ -92,6 +96,25 @@ class World:
                     wanted = wanted.union(*pool)
         return self.decisions
 
+    def _rounds(self, asked):
+        """By run when its round of the plan began; nothing for those of a round behind one that was not whole."""
+        rounds: list[dict] = []
+        for run in asked:
+            if run.model in self.plan:
+                first = next(iter(rounds[-1].values())).release if rounds else -BIG
+                if not rounds or run.model in rounds[-1] or run.release > first + self.late:
+                    rounds.append({})
+                rounds[-1][run.model] = run
+        whole = [True, *(set(one) == set(self.plan) for one in rounds)]
+        begun = {}
+        for one, follows in zip(rounds, whole, strict=False):
+            for run in one.values() if follows else ():
+                begun[run] = next(iter(one.values())).release
+        return begun
+
+    def _slot(self, run):
+        return self.plan[run.model].get(run.unit) if run in self.begun else None
+
     def _takes(self, what):
         run, first, last, where = what
         return self.nets[run.model][1][first, last, where]
@@ -102,7 +125,9 @@ class World:
     def _key(self, run):
         due = run.release + PATIENCE if run.deadline is None else run.deadline
         rest = self._best(run, [0] * len(self.sets), 0)[0]
-        return {"fifo": run.release, "least_slack": due - rest}.get(self.name, due)
+        if self._slot(run):
+            return self.begun[run] + self._slot(run)[2]
+        return {"fifo": run.release, "least_slack": due - rest, "planned": due - rest}.get(self.name, due)
 
     def _yields(self, what, run):
         return self._border(what) and self.first_key[what] > self._key(run) and what[0].model != run.model
@@ -264,6 +289,19 @@ class World:
                 self._take(run, last, where)
                 if not self._somewhere():
                     return
+
+    def planned(self, group):
+        """As its name says."""
+        mine = [run for run in group if self._slot(run)]
+        for run in sorted(mine, key=lambda one: (self.begun[one] + self._slot(one)[2], group.index(one))):
+            last, where, _, left = self._slot(run)
+            if self._lost(run, self._free(run)[where] + left):
+                continue
+            if self._idle(run, where):
+                self._take(run, last, where)
+            else:
+                self.blocked |= self.sets[where]
+        self.least_slack([run for run in group if run not in mine])
 
     def earliest_deadline(self, group):
         """As its name says."""

@@ -11,7 +11,7 @@ import pytest
 from agent_sdk.errors import InputError, UnknownNameError
 from agent_sdk.scheduling.mixes import Mix
 from agent_sdk.scheduling.network import Network
-from agent_sdk.scheduling.policies import POLICIES, LeastSlack, policy
+from agent_sdk.scheduling.policies import POLICIES, LeastSlack, Planned, Slot, Slots, policy
 from agent_sdk.scheduling.request import Request, check_terms
 from agent_sdk.scheduling.scheduler import Dispatch, Scheduler
 from agent_sdk.scheduling.sequence import Shortest, in_python
@@ -59,6 +59,21 @@ def random_mix(draw: random.Random, models: list[str]) -> Mix:
     return Mix.model_validate({"seconds": 0.4, "streams": streams})
 
 
+def random_plan(networks: Sequence[Network], draw: random.Random) -> Slots:
+    """Each network on subgraphs drawn one behind the other, with times that may not fit."""
+    plan: dict[Network, dict[int, Slot]] = {}
+    for network in networks:
+        unit, start, drawn = 0, 0, list[tuple[int, int, int, int]]()
+        while unit < network.units:
+            last, where = draw.choice([key[1:] for key in network.latency_ns if key[0] == unit])
+            start += draw.randint(0, 10 * MS)
+            drawn.append((unit, last, where, start))
+            start += network.expected(unit, last, where)
+            unit = last + 1
+        plan[network] = {unit: Slot(last, where, at, start - at) for unit, last, where, at in drawn}
+    return plan
+
+
 @pytest.mark.parametrize("name", list(POLICIES))
 @pytest.mark.parametrize(("groups", "pieces"), [(False, False), (True, False), (True, True)])
 def test_decisions_are_those_of_an_independent_simulation(name: str, groups: bool, pieces: bool) -> None:
@@ -104,12 +119,18 @@ def test_decisions_are_those_of_an_independent_simulation(name: str, groups: boo
             found += [(now, one.request.number, one.first, one.last, one.processor) for one in started]
             found += [(now, one.number, 0, 0, None) for one in dropped]
 
-        simulate(mix, networks, masks, policy(name), seed=seed, told=told)
+        who, late_ns = policy(name), draw.choice((0, 3 * MS, 30 * MS))
+        plan = random_plan([networks[model] for model in draw.sample("abc", draw.randint(2, 3))], draw)
+        if isinstance(who, Planned):
+            who.follow(plan, late_ns)
+        simulate(mix, networks, masks, who, seed=seed, told=told)
         sets = [frozenset(bit for bit in range(8) if mask >> bit & 1) for mask in masks]
         nets = {model: (own.units, own.latency_ns) for model, own in networks.items()}
         borders = {(model, where): ns for model, own in networks.items() for where, ns in own.border_ns.items()}
         pools = {(model, where): pool for model, own in networks.items() for where, pool in own.alike.items()}
-        wanted = World(nets, sets, name, borders, pools=pools).run(asked)
+        slots = {own.name: {unit: tuple(slot) for unit, slot in by.items()} for own, by in plan.items()}
+        rounds = {"plan": slots, "late": late_ns} if who.joint else {}
+        wanted = World(nets, sets, name, borders, pools=pools, **rounds).run(asked)
 
         def flat(decisions: list) -> list:
             return sorted(decisions, key=lambda one: (*one[:4], one[4] is None, one[4] or 0))
@@ -164,6 +185,37 @@ def test_least_slack_goes_first() -> None:
         now += 10
         scheduler.finished(started[0], 10)
     assert order == [sooner, later, nobody]
+
+
+def test_a_plan_is_followed_while_the_mix_is_as_planned() -> None:
+    """Keys are the begin of the round + planned starts; who is late, missing or of another shape ends that, until all
+    have come together again.
+    """
+    first, last = (Network(name, 1, 2, {(0, 0, 0): 10 * MS, (0, 0, 1): 30 * MS}) for name in "ab")
+    plan = {first: {0: Slot(0, 1, 0, 30 * MS)}, last: {0: Slot(0, 0, 5 * MS, 10 * MS)}}
+    scheduler = Scheduler(Planned(plan, 2 * MS), [1, 2])
+
+    def played(begin: int, *comers: tuple[Network, int, bool]) -> list[tuple[int, bool]]:
+        """Where each runs, and whether its key is the plan's."""
+        found = []
+        for network, after, fits in comers:
+            now = (begin + after) * MS
+            scheduler.submit(network, now, deadline_ns=now + 100 * MS, fits=fits)
+            (one,), _ = scheduler.decide(now)
+            found.append((one.processor, one.key == begin * MS + plan[network][0].start_ns))
+            scheduler.finished(one, None)
+        return found
+
+    follows, by_slack = [(1, True), (0, True)], [(0, False), (0, False)]
+    assert played(0, (first, 0, True), (last, 2, True)) == follows
+    assert played(100, (last, 0, True), (first, 1, True)) == follows[::-1]
+    assert played(200, (first, 0, True), (last, 3, True)) == [(1, True), (0, False)]  # late, so that it begins a round
+    assert played(300, (first, 0, True), (last, 0, True)) == by_slack
+    assert played(400, (first, 0, True), (last, 0, True)) == follows
+    assert played(500, (first, 0, True)) == follows[:1]  # the other one is missing
+    assert played(600, (first, 0, True), (last, 0, True)) == by_slack
+    assert played(700, (first, 0, True), (last, 0, False)) == [(1, True), (0, False)]  # another shape
+    assert played(800, (first, 0, True), (last, 0, True)) == by_slack
 
 
 @pytest.mark.parametrize("name", list(POLICIES))
