@@ -66,16 +66,20 @@ def mix(
         agent = closing.enter_context(Agent(planner, processors=processors, progress=progress))
         ready = mixing.voices(agent, asked, closing)
         asked = mixing.scaled(asked, ready, load)
+        wanted = any(POLICIES[name].joint for name in chosen)
+        joint, note = mixing.planned(agent, asked, ready, closing) if wanted else (None, "")
         for name in chosen:
             progress(Progress(f"playing {asked.name} under {name}", most_s=asked.seconds))
-            found.append(mixing.played(agent, asked, ready, name))
+            found.append(mixing.played(agent, asked, ready, name, joint if POLICIES[name].joint else None))
         load = asked.load({name: voice.alone_ms for name, voice in ready.items()})
     if as_json:
-        shown = {"mix": asked.model_dump(), "load": load, "policies": [one.as_json() for one in found]}
+        shown = {"mix": asked.model_dump(), "load": load, "policies": [one.as_json() for one in found], "note": note}
         click.echo(json.dumps(shown, allow_nan=False))
     else:
         console = Console()
         console.print(f"load {load:.2f}: Σ latency alone ÷ period", markup=False)
+        if note:
+            console.print(f"planned: {note}", markup=False)
         for one in found:
             mixing.show(one, console)
     if trace is not None:

@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from agent_sdk.agent import Agent
-from agent_sdk.errors import ExecutionError, InputError, UnplannableError
+from agent_sdk.errors import ExecutionError, InputError, PlannerError, UnplannableError
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.scheduling.job import Job
 from agent_sdk.scheduling.mixes import Mix, Stream
 from agent_sdk.scheduling.outcome import Ended, Summary, missed, summed_up
 from agent_sdk.scheduling.playing import play
 from agent_sdk.scheduling.policies import policy
+from agent_sdk.scheduling.together import Together
 from agent_sdk.session import Session
 
 MOST_AT_ONCE: Final = 16
@@ -94,9 +95,21 @@ class Played:
         }
 
 
-def played(agent: Agent, mix: Mix, ready: Mapping[str, Voice], which: str, *, seed: int = 0) -> Played:
-    """Play a mix under a policy."""
-    agent.jobs.use(policy(which))
+def planned(agent: Agent, mix: Mix, ready: Mapping[str, Voice], closing: ExitStack) -> tuple[Together | None, str]:
+    """A joint plan of the mix's periodic streams, for policies that follow one; and what is to be said of it."""
+    periodic = [one for one in mix.streams if one.arrival == "periodic" and one.after is None]
+    try:
+        found = closing.enter_context(agent.together(*(ready[one.name].session for one in periodic)))
+    except (InputError, ExecutionError, PlannerError) as error:
+        return None, f"no joint plan: {error}"
+    return found, "; ".join(found.notes)
+
+
+def played(
+    agent: Agent, mix: Mix, ready: Mapping[str, Voice], which: str, joint: Together | None = None, *, seed: int = 0
+) -> Played:
+    """Play a mix under a policy, which may follow a joint plan."""
+    agent.jobs.use(policy(which), {} if joint is None else joint.parts)
 
     def ask(stream: Stream, due_ms: float | None) -> Job:
         voice = ready[stream.name]

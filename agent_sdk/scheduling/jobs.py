@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from time import perf_counter_ns
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from agent_sdk.engine import Device, Executor
@@ -37,6 +38,7 @@ from agent_sdk.scheduling.network import Network
 from agent_sdk.scheduling.policies import Fifo
 from agent_sdk.scheduling.request import Request, check_terms
 from agent_sdk.scheduling.scheduler import Dispatch, Policy, Scheduler
+from agent_sdk.scheduling.sequence import Slot
 from hope_schema import HOST
 
 MOST_QUEUED: Final = 1024
@@ -45,6 +47,12 @@ THREADS: Final = 64
 """Runs under way at most; the arbiter tells no more resources apart."""
 GUESS_NS: Final = 1_000_000
 """What a network is taken to last that has never run."""
+NO_PARTS: Final[Mapping[Plans, Executor]] = MappingProxyType({})
+"""Of no joint plan."""
+JOINTLY: Final = "joint plan"
+"""Where a run was that a network's part of a joint plan has answered."""
+LATE: Final = 2
+"""Networks that are asked for further apart than one in so many parts of their joint plan are not as planned."""
 
 
 @dataclass(eq=False)
@@ -55,12 +63,14 @@ class _Member:
         plans: who answers it.
         network: what policies know of it.
         executors: by processor, where it is spread.
+        part: its part of the joint plan that the policy follows; None where there is none.
         stats: what became of its jobs.
     """
 
     plans: Plans
     network: Network
     executors: dict[int, Executor] = field(default_factory=dict)
+    part: Executor | None = None
     stats: JobStats = field(default_factory=JobStats)
 
 
@@ -90,8 +100,8 @@ class Jobs(Forks):
         every = 0
         for mask in cores:
             every |= mask
-        self._in_turn, self._at_once = len(masks), len(masks) + 1
-        self._scheduler = Scheduler(policy, [*masks, every, 0], Fifo())
+        self._in_turn, self._at_once, self._jointly = range(len(masks), len(masks) + 3)
+        self._scheduler = Scheduler(policy, [*masks, every, 0, 0], Fifo())
         self._members: dict[Plans, _Member] = {}
         self._of: dict[Network, _Member] = {}
         self._jobs: dict[Request, Job] = {}
@@ -109,10 +119,24 @@ class Jobs(Forks):
         """Who goes first, and where."""
         return self._scheduler.policy
 
-    def use(self, policy: Policy) -> None:
-        """Have another policy decide from now on."""
+    def use(self, policy: Policy, parts: Mapping[Plans, Executor] = NO_PARTS) -> None:
+        """Have another policy decide from now on; it may follow a joint plan, of which these are the networks' parts.
+
+        Whoever opened the parts closes them, once another policy decides.
+        """
         with self._lock:
+            for member in self._members.values():
+                member.part = None
+            # A part is no processor of which its network knows: it is chosen by the plan alone. Nor does it take any:
+            # the keys of its segments say when the plan has each, and the arbiter keeps them apart from all others'.
+            plan: dict[Network, dict[int, Slot]] = {}
+            for plans, executor in parts.items():
+                member = self._member(plans)
+                member.part = executor
+                ns = round(max(own.finish_us for own in executor.program.segments) * 1e3)
+                plan[member.network] = {0: Slot(0, self._jointly, 0, ns)}
             self._scheduler.policy = policy
+            policy.follow(plan, max((by[0].left_ns for by in plan.values()), default=0) // LATE)
 
     @property
     def waiting(self) -> int:
@@ -155,7 +179,12 @@ class Jobs(Forks):
             self._look_at(member)
             member.stats.submitted += 1
             request = self._scheduler.submit(
-                member.network, now, deadline_ns=deadline, priority=terms.priority, on_late=terms.on_late
+                member.network,
+                now,
+                deadline_ns=deadline,
+                priority=terms.priority,
+                on_late=terms.on_late,
+                fits=member.part is None or plans.at(inputs) is not None,
             )
             job = self._jobs[request] = Job(request, inputs, terms.timeout_s, member.stats, self.cancel)
             started, gone = self._decide()
@@ -230,6 +259,8 @@ class Jobs(Forks):
             own = [job for job in self._jobs.values() if job.stats is member.stats]
             del self._of[member.network]
             self._scheduler.active.pop(member.network, None)
+            if member.part is not None:
+                self.use(self.policy)
             for other in self._of:
                 other.cheaper = None if other.cheaper is member.network else other.cheaper
             waiting = [job for job in own if self._scheduler.cancel(job.request)]
@@ -261,7 +292,7 @@ class Jobs(Forks):
 
     def _member(self, plans: Plans) -> _Member:
         if plans not in self._members:
-            network = Network(plans.preparing.name, 1, len(self.processors) + 2, {})
+            network = Network(plans.preparing.name, 1, self._jointly + 1, {})
             network.in_flight = plans.in_flight
             self._members[plans] = self._of[network] = _Member(plans, network)
         return self._members[plans]
@@ -356,6 +387,8 @@ class Jobs(Forks):
                 del member.executors[index]  # nothing where it was spread again meanwhile
                 member.network.forget(index)
                 self._look_at(member)
+            if failed is not None and failed is member.part:
+                self.use(self.policy)
             known = member.network.runs_on(where)  # else its executor has gone meanwhile, or a plan has come
             self._scheduler.finished(one.dispatch, took if known else None, failed=True)
             gone_under_it = isinstance(found, DeviceClosedError) and job.stats is not member.stats and not self._closed
@@ -380,21 +413,27 @@ class Jobs(Forks):
                 failed.close()
         return following
 
-    @staticmethod
-    def _spread_to(one: _Started) -> Executor | None:
-        """The core group that runs it; None where whoever answers the session does."""
-        executor = one.member.executors.get(one.dispatch.processor)
-        return executor if executor is not None and one.member.plans.at(one.job.inputs) is not None else None
+    def _spread_to(self, one: _Started) -> Executor | None:
+        """The core group that runs it, or its part of a joint plan; None where whoever answers the session does."""
+        member, where = one.member, one.dispatch.processor
+        executor = member.part if where == self._jointly else member.executors.get(where)
+        return executor if executor is not None and member.plans.at(one.job.inputs) is not None else None
 
     def _outputs(self, one: _Started, executor: Executor | None, hold: Hold) -> tuple[dict[str, Any], bool]:
         """What a run computes, and whether it was alone on its resources."""
         job, plans = one.job, one.member.plans
         turn = Turn(one.dispatch.key, attrgetter("starts_ns") if self.policy.by_start else None, job.wanted)
-        if executor is not None:
+        jointly = one.dispatch.processor == self._jointly
+        if executor is not None and not jointly:
             job.where = self.processors[one.dispatch.processor]
             outputs, trace = executor.run(job.inputs, timeout_s=job.timeout_s, turn=replace(turn, hold=hold))
             held, masks = hold.mask.value, self._scheduler.masks
             job.where = next((self.processors[at] for at in one.member.executors if masks[at] == held), job.where)
             return dict(outputs), trace.alone
-        hold.give_back()  # whoever answers the session may be several, one after the other
+        hold.give_back()  # whoever answers may be several, one after the other
+        if executor is not None:
+            outputs, trace = executor.run(job.inputs, timeout_s=job.timeout_s, turn=turn)
+            if trace.ordinary:
+                job.where = JOINTLY
+                return dict(outputs), trace.alone
         return plans.run(job.inputs, timeout_s=job.timeout_s, turn=turn), True

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import add
 from typing import Final, NamedTuple
 
 from agent_sdk.errors import UnknownNameError
-from agent_sdk.scheduling.network import NEVER, Network
+from agent_sdk.scheduling.network import NEVER
 from agent_sdk.scheduling.request import Request
 from agent_sdk.scheduling.scheduler import Policy, Scheduler
-from agent_sdk.scheduling.sequence import Choice
+from agent_sdk.scheduling.sequence import Choice, Slot, Slots
 
 MARGIN: Final = 8
 """A run that is to end later than a part of its length before its deadline may well miss it: one part in so many."""
@@ -132,26 +132,6 @@ class LeastSlack(Policy):
                     return
 
 
-class Slot(NamedTuple):
-    """A subgraph in a joint plan.
-
-    Attributes:
-        last: its last unit.
-        processor: where.
-        start_ns: its planned start, from the begin of a round.
-        left_ns: from then to the end of its network's run.
-    """
-
-    last: int
-    processor: int
-    start_ns: int
-    left_ns: int
-
-
-Slots = Mapping[Network, Mapping[int, Slot]]
-"""A joint plan: by network, and by the first unit of each of its subgraphs."""
-
-
 class Planned(LeastSlack):
     """A joint plan of several networks, followed as long as they are asked for together; least slack first otherwise.
 
@@ -171,7 +151,7 @@ class Planned(LeastSlack):
         self.follow(plan or {}, late_ns)
 
     def follow(self, plan: Slots, late_ns: int = 0) -> None:
-        """Take another plan from now on."""
+        """All networks have come together, until one does not."""
         self._plan, self._late_ns = plan, late_ns
         self._came = set(plan)
         self._whole, self._epoch_ns = True, -NEVER

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from agent_sdk.scheduling.network import NEVER, Network
 from agent_sdk.scheduling.request import PATIENCE_NS, Late, Request
-from agent_sdk.scheduling.sequence import Choice, Shortest
+from agent_sdk.scheduling.sequence import Choice, Shortest, Slots
 
 log = logging.getLogger(__name__)
 
@@ -76,12 +76,15 @@ class Policy(ABC):
     Attributes:
         name: what it is called.
         by_start: whether what is left of a run counts in its key, so that each segment's is later by its planned start.
-        joint: whether it follows a joint plan, which whoever has one gives it.
+        joint: whether it follows a joint plan.
     """
 
     name: str
     by_start = False
     joint = False
+
+    def follow(self, plan: Slots, late_ns: int = 0) -> None:  # noqa: B027  most policies need no plan
+        """There is a joint plan from now on; ``late_ns`` is how far apart its networks may be asked for."""
 
     def arrived(self, request: Request) -> None:  # noqa: B027  most policies look at who waits, not at who comes
         """A run was asked for."""

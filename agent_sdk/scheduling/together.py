@@ -127,6 +127,11 @@ class Together(Closes):
         """Whether the plan is, and answers."""
         return self.joint_us < self.apart_us
 
+    @property
+    def parts(self) -> dict[Plans, Executor]:
+        """Who computes each session's part, for a policy that follows the plan; nothing where it is not faster."""
+        return dict(zip(self._members, self._executors, strict=True)) if self.faster else {}
+
     def run(self, *feeds: Feed) -> list[dict[str, Any]]:
         """Compute all of them, of an input each, in the order of the sessions. Raises like ``Session.run``."""
         self._device.refuse_when_forked()  # the threads have stayed with the parent

@@ -14,6 +14,8 @@ from benchmarks.profiles import PhoneProfile
 from benchmarks.results import Table, TableRow
 from planner_api.planning.problem.transfers import elements, fit
 
+DECIDING = [name for name, own in POLICIES.items() if not own.joint]
+"""Policies that need no joint plan."""
 UNITS = 5
 """Units of a network: every processor supports all of it, so it is cut where its time is divided evenly."""
 DEADLINE, SECONDS, LOADS = 1.0, 60.0, (0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0)
@@ -106,9 +108,9 @@ def replay(profiles: Sequence[PhoneProfile]) -> tuple[Table, dict[str, dict[floa
         names, masks = [name for name, _ in pairs], [mask for _, mask in pairs]
         for load in LOADS:
             by_policy = {}
-            for which in POLICIES:
+            for which in DECIDING:
                 networks = {profile.model: network(profile, names) for profile in own}
                 by_policy[which] = missed(simulate(mix_of(networks, load), networks, masks, policy(which)))
             found.setdefault(phone, {})[load] = by_policy
             rows.append([phone, load, *by_policy.values()])
-    return Table("phones: misses by load of the best processor", ["phone", "load", *POLICIES], rows), found
+    return Table("phones: misses by load of the best processor", ["phone", "load", *DECIDING], rows), found

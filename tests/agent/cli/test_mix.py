@@ -48,6 +48,7 @@ def test_a_mix_is_played_under_every_policy(tmp_path: Path, model: Path, capsys:
     assert main(asked) == 0
     found = json.loads(capsys.readouterr().out)
     assert [one["policy"] for one in found["policies"]] == list(POLICIES)
+    assert "two sessions" in found["note"]  # one stream alone is periodic, and a joint plan is of several
     for one in found["policies"]:
         camera, burst, loop, then = one["streams"]
         assert camera["runs"] == 10

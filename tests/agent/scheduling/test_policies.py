@@ -11,10 +11,10 @@ import pytest
 from agent_sdk.errors import InputError, UnknownNameError
 from agent_sdk.scheduling.mixes import Mix
 from agent_sdk.scheduling.network import Network
-from agent_sdk.scheduling.policies import POLICIES, LeastSlack, Planned, Slot, Slots, policy
+from agent_sdk.scheduling.policies import POLICIES, LeastSlack, Planned, policy
 from agent_sdk.scheduling.request import Request, check_terms
 from agent_sdk.scheduling.scheduler import Dispatch, Scheduler
-from agent_sdk.scheduling.sequence import Shortest, in_python
+from agent_sdk.scheduling.sequence import Shortest, Slot, Slots, in_python
 from agent_sdk.scheduling.simulation import simulate
 from agent_sdk.scheduling.units import subgraphs, units
 from tests import CAMPAIGN
@@ -121,8 +121,7 @@ def test_decisions_are_those_of_an_independent_simulation(name: str, groups: boo
 
         who, late_ns = policy(name), draw.choice((0, 3 * MS, 30 * MS))
         plan = random_plan([networks[model] for model in draw.sample("abc", draw.randint(2, 3))], draw)
-        if isinstance(who, Planned):
-            who.follow(plan, late_ns)
+        who.follow(plan, late_ns)
         simulate(mix, networks, masks, who, seed=seed, told=told)
         sets = [frozenset(bit for bit in range(8) if mask >> bit & 1) for mask in masks]
         nets = {model: (own.units, own.latency_ns) for model, own in networks.items()}

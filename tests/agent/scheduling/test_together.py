@@ -11,6 +11,8 @@ import pytest
 
 from agent_sdk import Agent, Session
 from agent_sdk.errors import DeviceClosedError, InputError
+from agent_sdk.scheduling.jobs import JOINTLY
+from agent_sdk.scheduling.policies import Planned
 from agent_sdk.scheduling.together import Together, part_of
 from tests.agent.models import branching_model
 
@@ -72,6 +74,41 @@ def test_what_the_plan_is_not_for_is_answered_by_the_sessions(agent: Agent, sess
         feeds = [dict(session.draw()) for session in sessions]
         assert all(map(right, sessions, feeds, together.run(*feeds)))
         assert any("failed" in note for note in together.notes)
+
+
+def test_a_policy_has_jobs_follow_the_plan(
+    agent: Agent, sessions: list[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each network's part answers its session's jobs; once a part fails, or a session is closed, none does."""
+    monkeypatch.setattr(Together, "faster", True)
+
+    def answered() -> set[str]:
+        """Who has answered jobs of both."""
+        feeds = [dict(session.draw()) for session in sessions]
+        jobs = [agent.submit(session, feed, deadline_ms=60_000) for session, feed in zip(sessions, feeds, strict=True)]
+        assert all(map(right, sessions, feeds, [job.result(60) for job in jobs]))
+        return {job.where for job in jobs}
+
+    with agent.together(*sessions) as together:
+        before, planned = agent.jobs.policy, Planned()
+        agent.jobs.use(planned, together.parts)
+        planned.follow(planned._plan, 60 * 10**9)  # whatever the machine's speed, they come together
+        assert answered() == {JOINTLY}
+        assert answered() == {JOINTLY}
+        agent.jobs.use(before)
+        assert answered() == {""}
+        agent.jobs.use(planned, together.parts)
+        planned.follow(planned._plan, 60 * 10**9)
+        together._executors[1].close()
+        assert answered() <= {"", JOINTLY}
+        assert answered() == {""}
+        agent.jobs.use(planned, {sessions[0].plans: together._executors[0]})
+        assert answered() == {"", JOINTLY}
+        with agent.load(branching_model(4).SerializeToString(), background=False) as leaving:
+            agent.jobs.use(planned, {leaving.plans: together._executors[0]})
+            assert planned._plan
+        assert not planned._plan
+        agent.jobs.use(before)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
