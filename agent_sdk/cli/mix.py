@@ -24,6 +24,7 @@ examples:
   hope-agent mix squeezenet@30fps,resnet50@10fps       each run is due when the next one is
   hope-agent mix a.onnx@30fps,b.onnx                   b in a closed loop, beside a
   hope-agent mix mix.json --policies all --load 1.2    every policy in turn, with more to do than there is time
+  hope-agent mix a@30fps,b@30fps --policies planned    by one plan of both, while they come together
 """
 
 
