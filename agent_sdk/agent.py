@@ -80,7 +80,8 @@ class Agent(Closes):
         measuring_s: seconds that each ``load`` may measure for, once the planner can predict what it does not know.
         wait_s: seconds the planner may hold a plan back to improve it; None takes what it has at once.
         planner_timeout_s: seconds any other call to a remote planner may take; then what is at hand answers.
-        hosts: a file that names other machines whose processors plans may use (``docs/hosts.md``); weights go there.
+        hosts: a file that names other machines (``docs/hosts.md``): whose processors plans may use, so that weights go
+            there, or that serve networks of their own.
         cache: where plans, the embedded planner's database and this device's id are kept.
         progress: called with the ``Progress`` of every phase and step, of all networks.
         policy: who goes first where several networks run, and where (``scheduling.policies``): a name, or a policy.

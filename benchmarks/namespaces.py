@@ -187,9 +187,7 @@ def placement(program: Program) -> Hashable:
 
 def over_backbone(executor: Executor) -> int:
     """Bytes that a run sends to the cloud and takes from there."""
-    far = [
-        one for one in executor.executables if isinstance(one, RemoteExecutable) and one.processor.host.name == "cloud"
-    ]
+    far = [one for one in executor.executables if isinstance(one, RemoteExecutable) and one.peer.name == "cloud"]
     return sum(one.types[name].bytes for one in far for name in (*one.sent, *one.received))
 
 

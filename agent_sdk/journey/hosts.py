@@ -12,7 +12,9 @@ from agent_sdk.errors import ExecutionError, PlannerError
 from agent_sdk.model import Model, extract
 from agent_sdk.planner.supplier import PlanSupplier
 from agent_sdk.runtimes.remote.host import RemoteHost, file_of
+from agent_sdk.runtimes.remote.peer import Peer
 from agent_sdk.runtimes.remote.processor import RemoteProcessor
+from agent_sdk.runtimes.remote.served import ServedNetworks
 from agent_sdk.runtimes.remote.settings import read_hosts
 from hope_schema import Host, Link, MissingRequest
 
@@ -28,12 +30,14 @@ class Hosts:
 
     Attributes:
         reached: them, each with a name of its own.
+        servers: those that serve whole networks of their own.
         cores: this machine's, where their answers are waited for.
         notes: which were not reached, and why.
         unknown: names of those that could not be measured when that was tried last.
     """
 
     reached: tuple[RemoteHost, ...] = ()
+    servers: tuple[ServedNetworks, ...] = ()
     cores: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
     unknown: set[str] = field(default_factory=set)
@@ -41,19 +45,25 @@ class Hosts:
     @classmethod
     def named(cls, file: Path | None, cores: Iterable[int]) -> Hosts:
         """Those that a file names. Raises InputError for a file that names none."""
+        own = frozenset(cores)
         reached: list[RemoteHost] = []
+        servers: list[ServedNetworks] = []
         notes = []
         for name, settings in (read_hosts(file) if file is not None else {}).items():
             try:
-                reached.append(RemoteHost(name, settings))
+                if settings.serves:
+                    servers.append(ServedNetworks(Peer(name, settings), settings.serves, own))
+                else:
+                    reached.append(RemoteHost(name, settings))
             except ExecutionError as error:
                 notes.append(f"host '{name}' is not used: {error}")
                 log.warning("%s", notes[-1])
-        return cls(tuple(reached), frozenset(cores), tuple(notes))
+        return cls(tuple(reached), tuple(servers), own, tuple(notes))
 
-    def processors(self) -> list[RemoteProcessor]:
-        """What they lend."""
-        return [RemoteProcessor(host, lent, self.cores) for host in self.reached for lent in host.offer.processors]
+    def processors(self) -> list[RemoteProcessor | ServedNetworks]:
+        """What they lend, and what serves whole networks."""
+        lent = [RemoteProcessor(host, one, self.cores) for host in self.reached for one in host.offer.processors]
+        return [*lent, *self.servers]
 
     def asked(self) -> tuple[tuple[Host, ...], tuple[Link, ...]]:
         """The hosts that answer and of which enough is known, and the ways there, as a plan's request names them."""

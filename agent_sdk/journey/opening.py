@@ -25,7 +25,7 @@ from agent_sdk.model.feeds import Drawn, Feed
 from agent_sdk.model.weights import copies_at_once
 from agent_sdk.planner.cache import Settled
 from agent_sdk.planner.supplier import Obtained
-from hope_schema import Plan
+from hope_schema import HOST, Plan
 
 RENEWALS: Final = 2
 """How often a plan that was off is asked for again: what was measured of one plan may not hold for the next."""
@@ -75,7 +75,10 @@ class Opening:
             disturbance, settled = self._warm(), self.obtained.settled
             us = dict(settled.trial_us) if settled else {}
             # What a disturbed machine showed serves while it is disturbed; a trial would show no more.
-            if not us.keys() & self.contenders.keys() or (settled and not settled.calm and calm(disturbance)):
+            known = us.keys() & self.contenders.keys() and not any(
+                map(self._elsewhere, self.contenders.keys() - us.keys())
+            )
+            if not known or (settled and not settled.calm and calm(disturbance)):
                 us = self._tried()
             if self.apart > SWITCH and not pinned:
                 pinned = True
@@ -118,11 +121,17 @@ class Opening:
         self.obtainer.progress.phase("compiling whole networks to compare with")
         singles, refused = compiled_singles(names, self.model, self.obtainer.device, self.in_flight)
         self.contenders |= singles
+        self.notes += [f"'{name}' cannot answer here ({why})" for name, why in refused.items() if self._elsewhere(name)]
         if not self.contenders:
+            why = next(iter(refused.values()))
             raise ProcessorError(
                 f"no single processor of this device runs all of '{self.model.name}', and without a planner there is "
-                f"no plan that mixes them; give a planner's URL or install the 'planner' extra ({refused[0]})"
+                f"no plan that mixes them; give a planner's URL or install the 'planner' extra ({why})"
             )
+
+    def _elsewhere(self, name: str) -> bool:
+        """Whether a contender is another machine's: its owner names it, and wants to know what becomes of it."""
+        return name != PLAN and self.processors[name].spec.host != HOST
 
     def _kind_of_all(self, plan: Plan | None) -> set[str]:
         """The kind of processor that a plan of one processor runs the whole model on: it needs no copy to compare."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Final
 
@@ -47,15 +47,15 @@ def likeliest(found_us: Mapping[str, float], processors: Mapping[str, Processor]
 
 def compiled_singles(
     names: Iterable[str], model: Model, device: Device, in_flight: int = 1
-) -> tuple[dict[str, Executor], Sequence[str]]:
+) -> tuple[dict[str, Executor], dict[str, str]]:
     """The whole model ready on each of these processors; and the refusals of those that cannot run it."""
     ready: dict[str, Executor] = {}
-    refused: list[str] = []
+    refused: dict[str, str] = {}
     with ExitStack() as opened:
         for name in names:
             try:
                 ready[name] = opened.enter_context(whole_run(model, device.processors[name], device, in_flight))
             except UNFIT as error:
-                refused.append(str(error) or f"there is no memory for the whole network on '{name}'")
+                refused[name] = str(error) or f"there is no memory for the whole network on '{name}'"
         opened.pop_all()
     return ready, refused

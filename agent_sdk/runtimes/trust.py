@@ -87,9 +87,8 @@ class Trust:
 
     def refusal(self, op: Op, graph: ModelGraph) -> str:
         """Why an op is not taken; empty where it is."""
-        marks = {*str(op.attributes.get(OPEN, "")).split(",")} - self._bears - {""}
-        if marks:
-            return "; ".join(WHY[mark] for mark in sorted(marks))
+        if marked := self.marked(op):
+            return marked
         row = self._row.get(op.type)
         if row is None:
             return "it is none of the ops that are known to mean the same there"
@@ -100,6 +99,11 @@ class Trust:
         if any(graph.tensor[name].elements == 0 for name in (*op.inputs, *op.outputs)):
             return "a tensor without elements is not known to mean the same there"
         return row.unless(op, graph)
+
+    def marked(self, op: Op) -> str:
+        """Why an op is taken by none but the reference, whatever row it has; empty where nothing says so."""
+        marks = {*str(op.attributes.get(OPEN, "")).split(",")} - self._bears - {""}
+        return "; ".join(WHY[mark] for mark in sorted(marks))
 
     def refusals(self, ops: Iterable[Op], graph: ModelGraph) -> dict[str, str]:
         """Why ops are not taken, by id."""

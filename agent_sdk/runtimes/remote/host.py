@@ -12,32 +12,29 @@ import secrets
 import statistics
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Collection
 from typing import Final
 from urllib.parse import quote
 
 import onnx
 from pydantic import ValidationError
+from typing_extensions import override
 
-from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost, UnsupportedOp, printable
+from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost
 from agent_sdk.runtimes.remote.halved import change_us_per_byte
-from agent_sdk.runtimes.remote.line import GoneError, Line, Reply, request
+from agent_sdk.runtimes.remote.line import Reply, request
 from agent_sdk.runtimes.remote.link import Way
+from agent_sdk.runtimes.remote.peer import CONNECT_S, Peer
 from agent_sdk.runtimes.remote.settings import HostSettings
 from hope_schema import Missing, Observations, Offer
 
 log = logging.getLogger(__name__)
 
-CONNECT_S: Final = 2.0
-"""Longest time that connecting, or a short question, may take."""
 LOAD_S: Final = 20.0
 """Longest time that a network may take to be made ready there, beside what its bytes take."""
 SLOWEST: Final = 64 * 1024
 """Bytes a second that a link has at least."""
-RETRY_S: Final = 2.0
-"""How long a host that failed is left alone: whoever asks meanwhile is told so at once."""
 MOST_FILE: Final = 2**31 - 1
 """Most bytes of a network's file: protobuf has no longer messages."""
 PROBE_BYTES: Final = 256 * 1024
@@ -59,8 +56,8 @@ def file_of(network: onnx.ModelProto) -> bytes:
     return network.SerializeToString(deterministic=True)
 
 
-class RemoteHost:
-    """Another machine; may be used from any number of threads.
+class RemoteHost(Peer):
+    """A host that lends processors; may be used from any number of threads.
 
     Args:
         name: what it is called here.
@@ -69,30 +66,19 @@ class RemoteHost:
     Attributes:
         here: what the names of tensors of ours begin with that stand there.
         as_float16: what it takes here per byte to let float32 cross as float16; None: it may not.
-        lost: how often it has failed.
 
     Raises ProcessorLost where it cannot be reached or does not offer anything, InputError for settings that are none.
     """
 
     def __init__(self, name: str, settings: HostSettings) -> None:
-        self.name, self.here = name, secrets.token_hex(16)
+        super().__init__(name, settings)
+        self.here = secrets.token_hex(16)
         self.as_float16 = change_us_per_byte() if settings.precision == "fp16" else None
-        host, port, _ = settings.place
-        self._address, self._context = (host, port), settings.context()
-        shown = f"[{host}]" if ":" in host else host
-        self._fields: dict[str, str | int] = {"host": f"{shown}:{port}"}
-        if settings.token:
-            self._fields["authorization"] = f"Bearer {settings.token}"
-        self._idle: deque[Line] = deque()
-        self._down_until = 0.0
         self._crossed = False
-        self.lost = 0
-        self._why = ""
         self._sending = threading.Lock()
         self._sent: dict[str, int] = {}
         self._holding = threading.Lock()
         self._held: Counter[str] = Counter()
-        self.closed = False
         try:
             offer = Offer.model_validate_json(self.say("GET", "/v2/hope"))
         except ValidationError as error:
@@ -105,72 +91,13 @@ class RemoteHost:
         self.offer = offer.model_copy(update={"processors": lent})
         self.way = self.measured_way()
 
-    @property
-    def is_down(self) -> bool:
-        """Whether it failed a moment ago, and is left alone for a while."""
-        return time.monotonic() < self._down_until
-
-    # Requests
-
-    def say(self, method: str, path: str, body: bytes = b"", within_s: float = CONNECT_S) -> bytes:
-        """Ask something whose answer is JSON. Raises ProcessorLost, or what the host's refusal means."""
-        head = request(method, path, self._fields, len(body))
-        reply, said = self.ask([head, body], [], within_s)
-        self.refuse(reply, said)
-        return said
-
-    def ask(
-        self, parts: Sequence[bytes | memoryview], into: Sequence[memoryview], within_s: float
-    ) -> tuple[Reply, bytes]:
-        """Make a request on a connection that is idle, or on a new one. Raises ProcessorLost."""
-        if self.is_down:
-            raise ProcessorLost(f"host '{self.name}' is left alone for a while: {self._why}")
-        began = time.monotonic()
-        try:
-            while True:
-                with self._line(within_s) as line:
-                    try:
-                        return line.ask(parts, into, max(0.001, within_s - (time.monotonic() - began)))
-                    except GoneError:  # it was idle for too long; what was asked changes nothing there, so ask again
-                        continue
-        except ProcessorLost as error:
-            self._down_until, self._why = time.monotonic() + RETRY_S, str(error)
-            self.lost += 1
-            raise
-
-    @contextmanager
-    def _line(self, within_s: float) -> Iterator[Line]:
-        try:
-            line = self._idle.pop()
-        except IndexError:
-            line = Line(self._address, self._context, self.name, min(within_s, CONNECT_S))
-        try:
-            yield line
-        finally:
-            if self.closed:
-                line.close()
-            elif not line.closed:
-                self._idle.append(line)
-
-    def refuse(self, reply: Reply, said: bytes) -> None:
-        """Raise what it means that the host refused; nothing where it did not."""
-        if reply.status == 200:
-            return
-        try:
-            why = printable(str(json.loads(said)["error"]))[:400]
-        except (ValueError, KeyError, TypeError):
-            why = "no reason"
-        kinds: dict[int, type[ProcessorError]] = {400: UnsupportedOp, 413: OutOfMemory, 503: OutOfMemory}
-        kind = kinds.get(reply.status, ProcessorLost)
-        raise kind(f"host '{self.name}' refuses with {reply.status}: {why}")
-
-    def learn(self, reply: Reply, sent: int, received: int, took_us: float) -> float:
-        """Take in how long a run took, and how long the way; returns what the host says that it computed."""
+    @override
+    def learn(self, reply: Reply, sent: int, received: int, took_us: float) -> None:
+        """Take in how long a run took there, as it says, and thereby how long the way."""
         said = _RAN.search(reply.fields.get("server-timing", ""))
         ran_us = min(float(said[1]) * 1e3 if said else 0.0, took_us)
         self.way.learn(sent, received, took_us - ran_us)
         self._crossed = True
-        return ran_us
 
     def look(self) -> None:
         """See whether it answers, and how fast, unless runs have shown that since the last look. Never raises."""
@@ -218,11 +145,6 @@ class RemoteHost:
         except ProcessorError as error:
             log.info("a network stays on host '%s': %s", self.name, error)
 
-    def run_request(self, name: str, head: bytes, tensors: int) -> bytes:
-        """What stands before the tensors of every run of a network."""
-        fields = self._fields | {"inference-header-content-length": len(head)}
-        return request("POST", f"/v2/models/{quote(name)}/infer", fields, len(head) + tensors) + head
-
     def hold(self, tensors: Collection[str]) -> None:
         """Count one more user of tensors that will stand there. Never raises."""
         with self._holding:  # not while those of these names are let go
@@ -253,12 +175,6 @@ class RemoteHost:
             return Observations.model_validate_json(said)
         except ValidationError as error:
             raise ProcessorLost(f"host '{self.name}' measured nothing that can be used: {error}") from None
-
-    def close(self) -> None:
-        """Close the connections. Idempotent."""
-        self.closed = True
-        while self._idle:
-            self._idle.pop().close()
 
     # The way there
 

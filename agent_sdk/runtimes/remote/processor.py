@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.runtimes.openvino.trusted import OPENVINO
 from agent_sdk.runtimes.remote.halved import cast_at_border, crossing, crossing_name, narrow, widen
 from agent_sdk.runtimes.remote.host import RemoteHost, file_of
+from agent_sdk.runtimes.remote.peer import Peer
 from agent_sdk.runtimes.torch.trusted import TORCH
 from agent_sdk.runtimes.trust import Trust
 from hope_schema import Processor as ProcessorSpec
@@ -82,14 +84,14 @@ class RemoteProcessor(Processor):
         self.place = RemotePlace(self.spec.place)
 
     @override
-    def compile(self, segment: Segment) -> RemoteExecutable:
+    def compile(self, segment: Segment) -> SentExecutable:
         graph = segment.model.graph
         self.refuse_untrusted((graph.op[op] for op in segment.ops), graph)
         tensor = graph.tensor
         for name in (*segment.inputs, *segment.outputs):
             if tensor[name].dtype not in DATATYPES:
                 raise UnsupportedOp(f"{self.id}: the protocol has no tensors of {tensor[name].dtype}")
-        return RemoteExecutable(self, segment, self.host.send(self.file(segment), self.lent.id))
+        return SentExecutable(self, segment, self.host.send(self.file(segment), self.lent.id))
 
     def halved(self, segment: Segment) -> frozenset[str]:
         """What crosses as float16: what the plan says, as far as the host's owner allows it."""
@@ -108,12 +110,19 @@ class RemoteProcessor(Processor):
         self.host.close()
 
 
-class RemoteExecutable(Executable):
-    """A segment that was sent; ``compiled`` is its name there."""
+def refuse_unless_named(processor: str, segment: Segment) -> None:
+    """Raise UnsupportedOp where the protocol has no name for the type of a tensor that would cross."""
+    for name in (*segment.inputs, *segment.outputs):
+        if (dtype := segment.model.graph.tensor[name].dtype) not in DATATYPES:
+            raise UnsupportedOp(f"{processor}: the protocol has no tensors of {dtype}")
 
-    processor: RemoteProcessor
 
-    def __init__(self, processor: RemoteProcessor, segment: Segment, name: str) -> None:
+class RemoteExecutable(Executable, ABC):
+    """What a peer computes; ``compiled`` is its name there, ``halved`` what crosses as float16, and stands there so."""
+
+    peer: Peer
+
+    def __init__(self, processor: Processor, segment: Segment, name: str, halved: frozenset[str] = frozenset()) -> None:
         super().__init__(processor, segment, name)
         tensor = segment.model.graph.tensor
         full = {name for name in (*segment.inputs, *segment.outputs) if tensor[name].bytes}
@@ -122,26 +131,14 @@ class RemoteExecutable(Executable):
         """What each run sends."""
         self.received = tuple(name for name in segment.outputs if name not in segment.inside & self._stays)
         """What each run receives."""
-        self._held: set[str] = set()
-        self.halved = processor.halved(segment)
-        """What crosses as float16, and stands there so."""
+        self.halved = halved
         self.types = {
             name: crossing(kind) if name in self.halved else kind
             for name, kind in {**self.input_types, **self.output_types}.items()
         }
         """Of its border, as it crosses."""
 
-    @override
-    def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> RemoteCall:
-        at = {
-            name: f"{self.processor.host.here}-{buffer.ctypes.data:x}" for name, buffer in {**inputs, **outputs}.items()
-        }
-        new = {at[name] for name in self._stays} - self._held
-        self.processor.host.hold(new)
-        self._held |= new
-        return RemoteCall(self, self.compiled, self._head(at), inputs, outputs)
-
-    def _head(self, at: Mapping[str, str]) -> bytes:
+    def head(self, at: Mapping[str, str]) -> bytes:
         """What a run says before its tensors, which stay there as ``at`` says, or have stayed."""
         inputs, outputs = [], []
         for name in self.segment.inputs:
@@ -177,8 +174,33 @@ class RemoteExecutable(Executable):
         if outputs != wanted or sizes != [self.types[name].bytes for name in self.received]:
             raise WrongOutput(f"{self.where}: the answer has {outputs} instead of {wanted}")
 
-    def send_again(self) -> None:
-        """Send it to a host that has it no more. Raises ProcessorError."""
+    @abstractmethod
+    def bring_back(self) -> None:
+        """Have it there again, where the peer has it no more. Raises ProcessorError."""
+
+
+class SentExecutable(RemoteExecutable):
+    """A segment that was sent."""
+
+    processor: RemoteProcessor
+
+    def __init__(self, processor: RemoteProcessor, segment: Segment, name: str) -> None:
+        super().__init__(processor, segment, name, processor.halved(segment))
+        self.peer = processor.host
+        self._held: set[str] = set()
+
+    @override
+    def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> RemoteCall:
+        at = {
+            name: f"{self.processor.host.here}-{buffer.ctypes.data:x}" for name, buffer in {**inputs, **outputs}.items()
+        }
+        new = {at[name] for name in self._stays} - self._held
+        self.processor.host.hold(new)
+        self._held |= new
+        return RemoteCall(self, self.compiled, self.head(at), inputs, outputs)
+
+    @override
+    def bring_back(self) -> None:
         self.processor.host.send_again(self.compiled, self.processor.file(self.segment))
 
     @override
@@ -225,7 +247,7 @@ class RemoteCall(BoundCall):
         self._into = [_bytes(self._halves.get(each, outputs[each])) for each in executable.received]
         self._sent = sum(map(len, self._inputs.values()))
         self._received = sum(map(len, self._into))
-        self._request = executable.processor.host.run_request(name, head, self._sent)
+        self._request = executable.peer.run_request(name, head, self._sent)
         self._answer = b""
         self._runs, self._longest_s = 0, 0.0
 
@@ -237,7 +259,7 @@ class RemoteCall(BoundCall):
 
     @override
     def __call__(self) -> None:
-        host = self._executable.processor.host
+        host = self._executable.peer
         for name in self._halves.keys() & self._inputs.keys():
             narrow(self._halves[name], self._keep[name], name)
         within_s = FIRST_S if self._runs < KNOWN_AFTER else TIMES * self._longest_s + LEAST_S
@@ -248,7 +270,7 @@ class RemoteCall(BoundCall):
         began = time.perf_counter()
         reply, said = host.ask(parts, self._into, within_s)
         if reply.status == GONE:
-            self._executable.send_again()
+            self._executable.bring_back()
             began = time.perf_counter()
             reply, said = host.ask(parts, self._into, FIRST_S)
         took_s = time.perf_counter() - began

@@ -5,14 +5,17 @@ from __future__ import annotations
 import ssl
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from agent_sdk.errors import InputError
 from hope_schema.hosts import MAX_HOSTS, HostName
 
+MOST_SERVED: Final = 256
+ServedName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^/\s]+$")]
+"""What a server calls a model."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -26,6 +29,7 @@ class HostSettings(BaseModel):
         plain: whether tensors, weights and the token may cross the network as anybody can read them.
         processors: those that may be used, by the names that it has for them; all by default.
         precision: ``fp16`` lets float32 cross the way there and back as float16, where a plan gains by it.
+        serves: it is a plain server: what networks are called there, by their names here. It lends no processors.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -36,6 +40,13 @@ class HostSettings(BaseModel):
     plain: bool = False
     processors: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     precision: Literal["fp32", "fp16"] = "fp32"
+    serves: Annotated[dict[str, ServedName], Field(min_length=1, max_length=MOST_SERVED)] | None = None
+
+    @model_validator(mode="after")
+    def _lends_or_serves(self) -> HostSettings:
+        if self.serves and (self.processors or self.precision != "fp32"):
+            raise ValueError("a host that serves networks of its own lends no processors, in no precision")
+        return self
 
     @property
     def place(self) -> tuple[str, int, bool]:

@@ -24,7 +24,7 @@ from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.offered import discover
-from agent_sdk.runtimes.remote import host as remote_host
+from agent_sdk.runtimes.remote import peer
 from agent_sdk.runtimes.remote.host import RemoteHost
 from agent_sdk.runtimes.remote.processor import FIRST_S, KNOWN_AFTER, RemoteProcessor
 from tests.agent.models import BRANCHING, branching_model
@@ -111,7 +111,7 @@ def test_a_connection_that_was_idle_is_opened_anew(both: Device, relay: Relay) -
 def test_a_link_that_comes_back_is_used_again(both: Device, relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failure the host is left alone for a while, and then answers again."""
     now = [time.monotonic()]
-    monkeypatch.setattr(remote_host, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter))
+    monkeypatch.setattr(peer, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter))
     with whole_run(MODEL, both.processors["edge1:ort@0"], both) as executor:
         right = executor.run(FEED)[0]
         relay.spoil = lambda said: None
@@ -120,7 +120,7 @@ def test_a_link_that_comes_back_is_used_again(both: Device, relay: Relay, monkey
         relay.spoil = bytes
         with pytest.raises(SegmentFailedError, match="left alone"):
             executor.run(FEED)
-        now[0] += remote_host.RETRY_S
+        now[0] += peer.RETRY_S
         np.testing.assert_array_equal(executor.run(FEED)[0]["y"], right["y"])
 
 
