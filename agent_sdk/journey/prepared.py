@@ -54,26 +54,25 @@ class Prepared(Closes):
 
     def admits(self, feed: Mapping[str, Any]) -> bool:
         """Whether all who may answer mean the same by a feed; if not, the whole network answers it."""
-        return self._admitting(self.serving, feed)
-
-    def _admitting(self, serving: Serving, feed: Mapping[str, Any]) -> bool:
-        return not serving.trusting or (not serving.doubted and self.model.guard.admits(feed))
+        serving = self.serving
+        return not serving.trusting or (not serving.given_up and self.model.guard.admits(feed))
 
     def taking(self, feed: Mapping[str, Any]) -> Serving | None:
         """Who may run a feed, if anybody. Floats are looked at meanwhile: ``Trace.ordinary`` says what was seen.
 
-        Where one answer has to stay for one input they are looked at now, because nothing is learned of them. A newer
-        plan that takes over meanwhile was not asked, and is not run.
+        Where one answer has to stay for one input they are looked at now, once some were odd: it stays the same, but
+        is not computed twice. A newer plan that takes over meanwhile was not asked, and is not run.
         """
-        serving = self.serving
-        if not serving.trusting or serving.pinned:
-            return serving if self._admitting(serving, feed) else None
-        return serving if not serving.doubted and self.model.guard.bounds(feed) else None
+        serving, guard = self.serving, self.model.guard
+        if not serving.trusting:
+            return serving
+        looks = guard.admits if serving.doubted else guard.bounds
+        return serving if not serving.given_up and looks(feed) else None
 
     def learn(self, feed: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """Take note of what the whole network has answered: while feeds or answers are odd, it goes on answering."""
+        """Take note of what the whole network has answered: whether its feed and the answer are odd."""
         serving = self.serving
-        if serving.trusting and not serving.pinned:
+        if serving.trusting:
             arrays = (value for value in answer.values() if isinstance(value, np.ndarray))
             serving.doubted = not (ordinary(*arrays) and self.model.guard.finite(feed))
 

@@ -109,7 +109,7 @@ class Serving(Forks):
         answered: how many runs each has answered.
         switches: how often somebody else has answered than the time before.
         trusting: whether feeds have to be looked at, because a contender means the same by ordinary ones only.
-        doubted: whether the last feeds, or answers, were no ordinary ones.
+        doubted: whether the last feed that the whole network answered, or the answer, was no ordinary one.
     """
 
     def __init__(
@@ -145,6 +145,11 @@ class Serving(Forks):
     def in_child(self) -> None:
         """The lock is as if nobody had ever held it."""
         self._lock = threading.Lock()
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the whole network goes on answering, while feeds or answers are odd; it may not where ``pinned``."""
+        return self.doubted and not self.pinned
 
     @property
     def executor(self) -> Executor:

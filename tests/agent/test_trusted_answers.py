@@ -12,6 +12,7 @@ from onnx import numpy_helper, parser
 
 from agent_sdk import Agent, Session
 from agent_sdk.errors import HopeError
+from agent_sdk.model.bounds import Guard
 
 LAYERS = 3
 WIDTH = 64
@@ -208,6 +209,24 @@ def test_the_answer_is_onnxruntimes_whatever_the_values(what: str, mixed: Agent)
             holes = {"x": x["x"].copy()}
             holes["x"][3, 5] = odd
             same(session, right, holes | feeds[0])
+
+
+def test_where_one_answer_has_to_stay_an_odd_feed_changes_no_other(
+    mixed: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole network answers each odd feed and nothing else; until there is one, a feed is not looked at twice."""
+    x = np.random.default_rng(1).standard_normal((8, WIDTH)).astype(np.float32)
+    holes = np.full_like(x, np.nan)
+    with mixed.load(beside_layers("", "", ""), background=False, deterministic=True) as session:
+        with monkeypatch.context() as patched:
+            patched.setattr(Guard, "finite", lambda *_: pytest.fail("it is looked at before the run"))
+            (first,) = session.run(None, {"x": x})
+        trusting = session.latest.executor.program.trusting
+        for odd in range(1, 4):
+            np.testing.assert_array_equal(session.run(None, {"x": holes})[0], holes)
+            assert session.stats.answered.get("whole:onnxruntime", 0) == (odd if trusting else 0)
+            np.testing.assert_array_equal(session.run(None, {"x": x})[0], first)
+            assert session.stats.answered.get("whole:onnxruntime", 0) == (odd if trusting else 0)
 
 
 def test_what_answers_ordinary_feeds_goes_on_after_an_odd_one(mixed: Agent) -> None:
