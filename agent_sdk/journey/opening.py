@@ -75,10 +75,9 @@ class Opening:
             disturbance, settled = self._warm(), self.obtained.settled
             us = dict(settled.trial_us) if settled else {}
             # What a disturbed machine showed serves while it is disturbed; a trial would show no more.
-            known = us.keys() & self.contenders.keys() and not any(
-                map(self._elsewhere, self.contenders.keys() - us.keys())
-            )
-            if not known or (settled and not settled.calm and calm(disturbance)):
+            untried = any(map(self._elsewhere, self.contenders.keys() - us.keys()))
+            disturbed = settled is not None and not settled.calm and calm(disturbance)
+            if untried or disturbed or not us.keys() & self.contenders.keys():
                 us = self._tried()
             if self.apart > SWITCH and not pinned:
                 pinned = True

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import numpy_helper, parser
 
 from agent_sdk import Agent
 from agent_sdk.engine import Device
@@ -23,12 +23,28 @@ from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.base import Segment
 from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.remote.peer import Peer
-from agent_sdk.runtimes.remote.served import ServedNetworks
+from agent_sdk.runtimes.remote.served import ServedExecutable, ServedNetworks
 from agent_sdk.runtimes.remote.settings import HostSettings, read_hosts
 from tests.agent.models import BRANCHING, branching_model, expected
 from tests.agent.runtimes.remote.relay import Relay, Spoil
 from tests.agent.server.peers import mlserver, triton
 from tests.agent.server.running import Running, running, written
+
+TWO = {
+    "two": "(float[4] x, float[4] i) => (float[4] b, float[4] a) { a = Relu (x) b = Neg (i) }",
+    "turned": "(float[4] x, float[4] i) => (float[4] a, float[4] b) { a = Relu (x) b = Neg (i) }",
+    "less": "(float[4] x) => (float[4] b, float[4] a) { a = Relu (x) b = Neg (x) }",
+    "more": "(float[4] x, float[4] i) => (float[4] b, float[4] c) { c = Relu (x) b = Neg (i) }",
+    "free": "(float[4] x) => (float[4] b) { t = Constant <value = float[3] {1, 2, 3}> () "
+    "k = Cast <to = 7> (x) b = Gather (t, k) }",
+}
+"""Networks of two inputs and outputs, of which a server has the first."""
+
+
+def two(name: str) -> onnx.ModelProto:
+    """One of ``TWO``."""
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> two {TWO[name]}')
+
 
 HERE = read_model(BRANCHING, name="eyes")
 LARGER = read_model(branching_model(size=20), name="eyes")
@@ -36,13 +52,14 @@ LARGER = read_model(branching_model(size=20), name="eyes")
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server that lends nothing: it has the network ``branching``, and ``weighted`` with other weights."""
+    """A server that lends nothing: it has the network ``branching``, and others."""
     folder = tmp_path_factory.mktemp("plain")
     other = branching_model()
     weight = other.graph.initializer[0]
     weight.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(weight), weight.name))
     onnx.save(other, folder / "weighted.onnx")
-    with running([*written(folder), folder / "weighted.onnx"], folder) as found:
+    onnx.save(two("two"), folder / "two.onnx")
+    with running([*written(folder), folder / "weighted.onnx", folder / "two.onnx"], folder) as found:
         yield found
 
 
@@ -70,6 +87,7 @@ def answers(port: int) -> None:
         with whole_run(HERE, cloud, device) as far:
             for _ in range(5):
                 np.testing.assert_allclose(far.run(feed)[0]["y"], right, rtol=1e-3)
+            assert not far.run({"x": np.full_like(feed["x"], np.nan)})[1].ordinary
 
 
 def test_a_plain_server_answers(plain: Running) -> None:
@@ -102,6 +120,9 @@ OTHERS = {
     ),
     "other tensors": (HERE, "echoes", "has another 'echoes' than 'eyes' is: its input 'x' is missing"),
     "no such model": (HERE, "nothing", "refuses with 404: no network is called 'nothing'"),
+    "a third input": (read_model(two("less"), name="eyes"), "two", "it also takes i"),
+    "another output": (read_model(two("more"), name="eyes"), "two", "its output 'c' is missing"),
+    "an index that nothing bounds": (read_model(two("free"), name="eyes"), "two", "not trusted with op .* its indices"),
     "not named": (read_model(BRANCHING, name="ears"), "branching", "serves no 'ears', but eyes"),
 }
 
@@ -123,8 +144,20 @@ def test_a_part_of_a_network_is_refused(plain: Running) -> None:
         cloud.compile(Segment.plain(HERE, [last], last.inputs, last.outputs))
 
 
+def test_outputs_are_asked_for_in_the_server_s_order(plain: Running) -> None:
+    """What is read of an answer goes where it belongs, however the network here has its outputs."""
+    cloud, turned = server(plain.http, eyes="two"), read_model(two("turned"), name="eyes")
+    with Device([cloud]) as device, whole_run(turned, cloud, device) as far:
+        (one,) = far.executables
+        assert isinstance(one, ServedExecutable)
+        assert one.received == ("b", "a")
+        found = far.run({"x": np.full(4, 2, np.float32), "i": np.full(4, 3, np.float32)})[0]
+        assert (found["a"].tolist(), found["b"].tolist()) == ([2.0] * 4, [-3.0] * 4)
+
+
 LIES: dict[str, tuple[Spoil, str]] = {
     "nothing of itself": (lambda said: said.replace(b'"version"', b'"virsion"'), "/v2 otherwise than the protocol"),
+    "no bytes": (lambda said: said.replace(b"binary_", b"string_"), "takes no tensors as bytes over HTTP"),
     "no JSON": (lambda said: said.replace(b"{", b"["), "/v2 otherwise than the protocol"),
 }
 
