@@ -7,6 +7,7 @@ tell: whether a copy is still the newest plan, its database says without it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sqlite3
@@ -97,6 +98,8 @@ class Door(httpx.BaseTransport):
     def __init__(self, app: Any) -> None:
         self._app = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         self._stack = ExitStack()
+        self._answering: set[asyncio.Task[Any]] = set()
+        self._stopping = False
         try:
             self._portal = self._stack.enter_context(start_blocking_portal("asyncio", name="hope-planner"))
             self._portal.call(app.planner.start)
@@ -113,7 +116,13 @@ class Door(httpx.BaseTransport):
 
     def _stop(self, planner: Any) -> None:
         async def stop() -> None:
+            self._stopping = True
             with move_on_after(STOP_S):
+                # Before the planner: an answer under way would leave a connection behind that nobody closes.
+                for task in self._answering:
+                    task.cancel()
+                if self._answering:
+                    await asyncio.wait(self._answering)
                 await planner.stop()
 
         self._portal.call(stop)
@@ -123,8 +132,16 @@ class Door(httpx.BaseTransport):
         sent = httpx.Request(request.method, request.url, headers=request.headers, content=request.read())
 
         async def answer() -> httpx.Response:
-            response = await self._app.handle_async_request(sent)
-            body = b"".join([chunk async for chunk in response.aiter_raw()])  # compressed, as over a socket
+            task = asyncio.current_task()
+            assert task is not None
+            if self._stopping:
+                raise asyncio.CancelledError
+            self._answering.add(task)
+            try:
+                response = await self._app.handle_async_request(sent)
+                body = b"".join([chunk async for chunk in response.aiter_raw()])  # compressed, as over a socket
+            finally:
+                self._answering.discard(task)
             return httpx.Response(response.status_code, headers=response.headers, stream=httpx.ByteStream(body))
 
         return self._portal.call(answer)

@@ -10,6 +10,7 @@ import asyncio
 import math
 import sqlite3
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -112,11 +113,13 @@ class SqliteConnection(aiosqlite.Connection):
     def __init__(self, database: str, **options: Any) -> None:
         super().__init__(lambda: sqlite3.connect(database, **options), iter_chunk_size=64)
         self._thread.daemon = True
+        self._stopping = False
         self._stopped: asyncio.Future[Any] | None = None
 
     def stop(self) -> asyncio.Future[Any] | None:
-        """Roll back, close and end the thread; the future is done when it has ended."""
-        if self._stopped is None:
+        """Roll back, close and end the thread; the future is done when it has ended (None: no loop to wait in)."""
+        if not self._stopping:
+            self._stopping = True
             self._tx.put_nowait((None, self._roll_back))
             self._stopped = super().stop()
         return self._stopped
@@ -140,6 +143,7 @@ class Database:
     def __init__(self, url: str, *, pool_size: int = 10) -> None:
         self.url = parse_url(url)
         self.dialect = self.url.get_backend_name()
+        self._made: weakref.WeakSet[SqliteConnection] = weakref.WeakSet()
         self.reader, self.writer = self._engines(pool_size)
         self.heard: Heard | None = None
         """Who in this process wants to know what its transactions publish."""
@@ -149,7 +153,7 @@ class Database:
             if self.url.database in (None, "", ":memory:"):
                 raise DatabaseUrlError("the planner needs a SQLite file: readers cannot see another's memory database")
             _make_parent(self.url)
-            options: dict[str, Any] = {"max_overflow": 0, "connect_args": {"async_creator_fn": SqliteConnection}}
+            options: dict[str, Any] = {"max_overflow": 0, "connect_args": {"async_creator_fn": self._opened}}
             reader = create_async_engine(self.url, pool_size=READERS, **options)
             writer = create_async_engine(self.url, pool_size=1, pool_timeout=60, **options)
             _tune_sqlite(reader.sync_engine, begin="BEGIN")
@@ -160,6 +164,11 @@ class Database:
         return create_async_engine(self.url, isolation_level="AUTOCOMMIT", **options), create_async_engine(
             self.url, **options
         )
+
+    def _opened(self, database: str, **options: Any) -> SqliteConnection:
+        made = SqliteConnection(database, **options)
+        self._made.add(made)
+        return made
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[ReadSession]:
@@ -180,9 +189,10 @@ class Database:
                 yield session
 
     async def close(self) -> None:
-        """Close every pooled connection."""
+        """Close every connection, those too that a cancelled call has left to end by themselves."""
         await self.reader.dispose()
         await self.writer.dispose()
+        await asyncio.gather(*(one.close() for one in self._made))
 
 
 def _make_parent(url: URL) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -43,5 +44,35 @@ def test_a_cancelled_write_lets_go_of_its_lock(tmp_path: Path) -> None:
             assert list(await session.scalars(text("SELECT n FROM numbers"))) == [1, 2]
         assert held
         await database.close()
+
+    asyncio.run(scenario())
+
+
+def test_closing_waits_for_what_a_cancelled_call_left_behind(tmp_path: Path) -> None:
+    """A statement goes on without who began it; its thread ends before the database is closed, and so its loop's."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        began.set()
+        go_on.wait()
+
+    async def scenario() -> None:
+        database = Database(f"sqlite:///{tmp_path}/one.sqlite")
+
+        async def read() -> None:
+            async with database.read() as session:
+                driver = (await (await session.connection()).get_raw_connection()).driver_connection
+                assert driver is not None
+                await driver.create_function("hold", 0, hold)
+                await session.execute(text("SELECT hold()"))
+
+        reading = asyncio.create_task(read())
+        await asyncio.to_thread(began.wait)
+        reading.cancel()
+        closing = asyncio.create_task(database.close())
+        done, _ = await asyncio.wait({closing}, timeout=0.1)
+        go_on.set()
+        assert not done
+        await asyncio.gather(reading, closing, return_exceptions=True)
 
     asyncio.run(scenario())

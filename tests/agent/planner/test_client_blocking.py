@@ -35,7 +35,7 @@ class App:
 
     def __init__(self, starts: bool = True) -> None:
         self.begun, self.go_on, self.ended = threading.Event(), threading.Event(), threading.Event()
-        self.cancelled = False
+        self.cancelled = self.stopped_after_it = False
         self._starts = starts
         self.planner = SimpleNamespace(start=self.start, stop=self.stop)
 
@@ -45,7 +45,8 @@ class App:
             await asyncio.Event().wait()
 
     async def stop(self) -> None:
-        """Nothing is to be stopped."""
+        """Note what was under way."""
+        self.stopped_after_it = self.cancelled
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a plan, once it may."""
@@ -114,14 +115,15 @@ def test_ctrl_c_while_opening_ends_at_once() -> None:
 
 
 def test_closing_ends_what_is_under_way() -> None:
-    """A planner that is closed waits for no request; who waits for its answer hears that it is gone."""
+    """A planner that is closed ends its requests, and then itself; who waits for an answer hears that it is gone."""
     app = App()
     planner = PlannerClient("http://planner", transport=Door(app), attempts=1, deadline_s=None)
-    timer = threading.Timer(0.2, planner.close)
-    timer.start()
+    closer = threading.Thread(target=lambda: app.begun.wait() and planner.close())
+    closer.start()
     with pytest.raises(BaseException, match=r"^$|closed|portal"):
         planner.plan(REQUEST)
-    timer.join()
+    closer.join()
+    assert app.stopped_after_it
     assert loops() == []
 
 
