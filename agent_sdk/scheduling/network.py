@@ -12,6 +12,8 @@ NEVER: Final = 2**60
 """Nanoseconds that stand for "this processor does not run it"."""
 ALPHA: Final = 0.1
 """Weight of a new measurement in the expected latency (Band, section 3.2)."""
+REMEMBERED: Final = 100
+"""What a run took longer than expected counts for one part in so many less with each later run."""
 
 
 class Network:
@@ -26,6 +28,7 @@ class Network:
     Attributes:
         alike: processors that are equally fast, by processor: what one of them takes is learnt of all.
         assumed: processors whose figure is a guess: what is measured there first takes its place.
+        over_ns: by processor how much longer than expected a run of the whole may well take, as one of late has.
         cheaper: what runs instead of it where it would be too late and may be degraded; None where there is nothing.
         border_ns: by processor the longest time from one border of a run to the next; without one it runs in one go.
         dropped: how many of its runs were dropped since one ended.
@@ -41,6 +44,7 @@ class Network:
         self.alike: dict[int, list[int]] = {}
         self.assumed: set[int] = set()
         self.border_ns: dict[int, int] = {}
+        self.over_ns: dict[int, int] = {}
         self.table = array("q", [NEVER]) * (processors * units * units)
         """By processor, first and last unit; ``NEVER`` where it cannot run."""
         for key, ns in latency_ns.items():
@@ -62,6 +66,10 @@ class Network:
         before = self.expected(first, last, processor)
         unknown = before >= NEVER or processor in self.assumed
         self.assumed.difference_update(self.alike.get(processor, (processor,)))
+        if last - first == self.units - 1 and not unknown:
+            self.over_ns = {where: over - over // REMEMBERED for where, over in self.over_ns.items()}
+            for other in self.alike.get(processor, (processor,)):
+                self.over_ns[other] = max(self.over_ns.get(other, 0), ns - before)
         now = ns if unknown else round(ALPHA * ns + (1 - ALPHA) * before)
         for other in self.alike.get(processor, (processor,)):
             self.set((first, last, other), now)
@@ -82,6 +90,7 @@ class Network:
 
     def forget(self, processor: int) -> None:
         """It cannot run there any more."""
+        self.over_ns.pop(processor, None)
         for alike in self.alike.values():
             if processor in alike:
                 alike.remove(processor)

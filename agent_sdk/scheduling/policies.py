@@ -14,7 +14,7 @@ from agent_sdk.scheduling.scheduler import Policy, Scheduler
 from agent_sdk.scheduling.sequence import Choice, Slot, Slots
 
 MARGIN: Final = 8
-"""A run that is to end later than a part of its length before its deadline may well miss it: one part in so many."""
+"""A run may well take longer than expected: by one part in so many, or by what it took longer of late."""
 RECENT: Final = 10
 """Deadlines of a network count for others for so many times their own length."""
 
@@ -295,7 +295,8 @@ def _options(state: Scheduler, request: Request, limit_ns: int) -> list[_Option]
     found = []
     for where, ns in request.network.wholes():
         end = view.free_ns[where] + ns
-        harm = (view.latest_ns[where] + ns + ns // MARGIN > limit_ns) + 2 * (ns > view.spare_ns[where])
+        longest = view.latest_ns[where] + ns + max(ns // MARGIN, request.network.over_ns.get(where, 0))
+        harm = (longest > limit_ns) + 2 * (ns > view.spare_ns[where])
         found.append(_Option(harm, ns * view.over[where].bit_count(), end, where))
     return found
 

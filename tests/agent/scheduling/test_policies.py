@@ -244,6 +244,26 @@ def test_the_cheapest_group_that_makes_the_deadline() -> None:
         assert [one.processor for one in scheduler.decide(0)[0]] == [where]
 
 
+def test_runs_that_take_longer_now_and_then_get_more_cores() -> None:
+    """Once one core took so long that it would miss the deadline two make it, until a hundred runs went as expected."""
+    network = Network("n", 1, 3, {(0, 0, 0): 40 * MS, (0, 0, 1): 24 * MS, (0, 0, 2): 16 * MS})
+
+    def chosen() -> int:
+        scheduler = Scheduler(policy("earliest_deadline"), [1, 3, 15])
+        scheduler.submit(network, 0, deadline_ns=50 * MS)
+        return scheduler.decide(0)[0][0].processor
+
+    assert chosen() == 0
+    network.learn(0, 0, 0, 60 * MS)
+    assert chosen() == 1
+    for _ in range(50):
+        network.learn(0, 0, 1, 24 * MS)
+    assert chosen() == 1
+    for _ in range(50):
+        network.learn(0, 0, 1, 24 * MS)
+    assert chosen() == 0
+
+
 def test_a_long_network_leaves_room_for_a_short_one() -> None:
     """What has no deadline does not take all cores for longer than a network that is asked for lately can wait."""
     short = Network("short", 1, 3, {(0, 0, 0): 5 * MS, (0, 0, 1): 5 * MS, (0, 0, 2): 4 * MS})
