@@ -1,0 +1,46 @@
+"""Answers that the protocol does not allow, or that are too large: each is given up for its own reason."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+
+import pytest
+
+from agent_sdk.errors import ProcessorLost
+from agent_sdk.runtimes.remote.line import Line, request
+
+OK = b"HTTP/1.1 200 OK\r\n"
+ANSWERS = {
+    "more tensors": (
+        b"content-length: 12\r\ninference-header-content-length: 2\r\n\r\n{}0123456789",
+        "10 bytes of tensors instead of 4",
+    ),
+    "no tensors": (b"content-length: 2\r\n\r\n{}", "without the tensors"),
+    "lengths": (b"content-length: 2\r\ninference-header-content-length: 3\r\n\r\n{}", "contradict each other"),
+    "an endless head": (b"a: b\r\n" * 20_000, "the head of the answer is too long"),
+    "endless JSON": (b"content-length: 1000000000\r\n\r\n", "1000000000 bytes of JSON"),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_an_answer_beyond_the_protocol_is_given_up(answer: str) -> None:
+    """Nothing of it is waited for, or believed."""
+    said, why = ANSWERS[answer]
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            client, _ = listening.accept()
+            with client, suppress(OSError):
+                client.recv(1 << 16)
+                client.sendall(OK + said)
+                client.recv(1)  # until it is given up
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        line = Line(listening.getsockname(), None, "edge", 20.0)
+        with pytest.raises(ProcessorLost, match=why):
+            line.ask([request("GET", "/", {"host": "edge"}, 0)], [memoryview(bytearray(4))], 20.0)
+        assert line.closed
+        thread.join(20)
