@@ -99,6 +99,7 @@ def serve(parent: int, memory_bytes: int, warm: str) -> None:
     _write(answers, b"ready")
     while (task := _read(sys.stdin.buffer)) is not None:
         _write(answers, ANSWER + _answer(ask, task))
+        gc.collect()  # what this job leaves in cycles would count against the memory of the next
 
 
 def _read(stream: BinaryIO) -> bytes | None:

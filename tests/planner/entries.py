@@ -43,6 +43,13 @@ def endless(payload: bytes, ask: Ask) -> bytes:
         time.sleep(1.0)
 
 
+def knotted(job: bytes, _ask: Ask) -> bytes:
+    """Leaves 200 MiB behind that only a search for cycles finds."""
+    knot: list[object] = [bytearray(200 * 2**20)]
+    knot.append(knot)
+    return job
+
+
 def hungry(payload: bytes, ask: Ask) -> bytes:
     """Wants all the memory there is."""
     hoard = []

@@ -68,6 +68,16 @@ def test_an_endless_solve_is_killed_and_the_next_one_gets_a_new_child() -> None:
     run("endless", scenario, timeout_s=0.5)
 
 
+def test_a_job_leaves_the_next_one_all_its_memory() -> None:
+    """What a job has left in cycles is given back before another one begins."""
+
+    async def scenario(child: JobProcess, do: Callable[[], Awaitable[bytes]]) -> None:
+        for _ in range(4):
+            assert await do() == b"job"
+
+    run("knotted", scenario)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the address-space limit is set on Linux only")
 def test_a_hungry_solve_runs_into_its_memory_limit() -> None:
     """Memory is bounded, and the cause is told."""
