@@ -313,7 +313,8 @@ class Agent(Closes):
         refuse_unless_in_flight(in_flight)
         prepared = session.plans.ready.last or session.prepare()
         with self._services.cancel.current():
-            groups = spread(prepared, self.device, {spec.id: self.device.processors[spec.id] for spec in self.planned})
+            own = {spec.id: self.device.processors[spec.id] for spec in self.planned}
+            groups = spread(prepared, self.device, own, in_flight)
         self.jobs.spread(session.plans, groups, in_flight)
         return tuple(groups)
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import importlib
 import json
-import math
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -26,8 +26,9 @@ import torch
 from agent_sdk.agent import Agent
 from agent_sdk.dynamo import Compiled, hope
 from agent_sdk.journey.planning import THOROUGH_S
+from agent_sdk.journey.verify import relative_error
 from benchmarks import cli
-from benchmarks.baselines import frozen
+from benchmarks.baselines import competitor, frozen
 from benchmarks.results import Measure, Table, report, say, verdict
 
 MODELS: Final = "googlenet,inception_v3,resnet50,densenet121,mobilenet_v3_large"
@@ -100,8 +101,8 @@ def interleaved(calls: Mapping[str, Call], rounds: int, done: Call) -> dict[str,
 
 
 def relative(found: torch.Tensor, right: torch.Tensor) -> float:
-    """The largest difference relative to the largest value that is right."""
-    return float((found.float() - right).abs().max() / right.abs().max())
+    """The largest difference relative to the largest value that is right; infinite where one is no number."""
+    return relative_error({"": found.float().cpu().numpy()}, {"": right.cpu().numpy()})
 
 
 def rows_of(name: str, modes: list[str], device: torch.device, rounds: int, agent: Agent) -> list[dict[str, Any]]:
@@ -119,10 +120,9 @@ def rows_of(name: str, modes: list[str], device: torch.device, rounds: int, agen
     facts["hope"] = {"seconds": round(time.monotonic() - began, 1), "answers": said}
     for mode in modes:
         began = time.monotonic()
-        try:
-            calls[mode] = theirs(module, image, mode)
-        except Exception as problem:  # noqa: BLE001  a competitor that fails is left out
-            print(f"{name}: torch.compile({mode}) failed: {str(problem).splitlines()[0][:200]}", flush=True)
+        call = competitor(f"{name}: torch.compile({mode})", partial(theirs, module, image, mode))
+        if call is not None:
+            calls[mode] = call
         facts[mode] = {"seconds": round(time.monotonic() - began, 1)}
     us = interleaved(calls, rounds, torch.cuda.synchronize if device.type == "cuda" else lambda: None)
     best = min((one for one in us if one != "hope"), key=lambda one: us[one])
@@ -144,7 +144,7 @@ def judged(rows: list[dict[str, Any]], bars: bool) -> list[Measure]:
     """What must hold of ours; without ``bars`` it is only said."""
     own = [row for row in rows if row["config"] == "hope"]
     ratios = {row["model"]: row["ratio_to_best"] for row in own}
-    mean = math.exp(statistics.fmean(map(math.log, ratios.values())))
+    mean = statistics.geometric_mean(ratios.values())
     worst = max(ratios, key=lambda name: ratios[name])
     error = max(row["error"] / max(row["format_error"], 1e-5) for row in own)
     found = [

@@ -57,7 +57,7 @@ from agent_sdk.runtimes.torch.kernel import build
 from agent_sdk.runtimes.torch.processor import TorchProcessor
 from agent_sdk.session import Session
 from benchmarks import cli, pair, providers
-from benchmarks.baselines import batched, folded, frozen, longest_path_us
+from benchmarks.baselines import batched, competitor, folded, frozen, longest_path_us
 from benchmarks.gpu_rounding import rounding_error
 from benchmarks.gpu_table import flight_table, network_table, verdicts
 from benchmarks.results import report, say
@@ -251,10 +251,10 @@ def network_rows(
             for label, found in plans.items():
                 configurations[label] = recorded(own.compile(watched(model, found)), feeds)
             for mode in modes if name in COMPILED else ():
-                try:
-                    configurations[f"compile {mode}"] = compiled(by_hand, feeds, mode)
-                except Exception as problem:  # noqa: BLE001  a competitor that fails is left out
-                    print(f"{name} {precision}: torch.compile({mode}) failed: {str(problem).splitlines()[0][:200]}")
+                what = f"{name} {precision}: torch.compile({mode})"
+                made = competitor(what, partial(compiled, by_hand, feeds, mode))
+                if made is not None:
+                    configurations[f"compile {mode}"] = made
             stream = own.driver.stream(0)
             if name in COMPILED:
                 wanted = watched(model).outputs

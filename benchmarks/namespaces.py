@@ -297,11 +297,11 @@ def measured(agent: Agent, model: Model, link: str, plans: Mapping[str, Plan], r
         with agent.load(model.name, background=False, all_rivals=True) as session:
             notes = session.notes
             rivals = {f"session's {name}": one.program for name, one in session.latest.serving.contenders.items()}
-            first = {placement(program): name for name, program in reversed({**programs, **rivals}.items())}
-            same = {name: first[placement(program)] for name, program in {**programs, **rivals}.items()}
+            both = {**programs, **rivals}
+            first = {placement(program): name for name, program in reversed(both.items())}
+            same = {name: first[placement(program)] for name, program in both.items()}
             executors = {
-                name: closing.enter_context(Executor({**programs, **rivals}[name], agent.device))
-                for name in dict.fromkeys(same.values())
+                name: closing.enter_context(Executor(both[name], agent.device)) for name in dict.fromkeys(same.values())
             }
         with slowed(link):
             for executor in executors.values():

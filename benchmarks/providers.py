@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import torch
 
 from agent_sdk.model import Content
+from agent_sdk.model.nodes import show
+from benchmarks.baselines import competitor
 
 PROVIDERS: Final = {"ort cuda": "CUDAExecutionProvider", "ort tensorrt": "TensorrtExecutionProvider"}
 
@@ -26,10 +28,9 @@ def baselines(
         if provider not in ort.get_available_providers():
             print(f"{label}: left out, for ONNX Runtime {ort.__version__} has no {provider} here")
             continue
-        try:
-            yield label, _loaded(network, feeds, watched, precision, provider, stream)
-        except Exception as problem:  # noqa: BLE001  a competitor that fails is left out
-            print(f"{label}: left out, for it failed: {str(problem).splitlines()[0][:200]}")
+        loaded = competitor(label, partial(_loaded, network, feeds, watched, precision, provider, stream))
+        if loaded is not None:
+            yield label, loaded
 
 
 def _loaded(
@@ -42,8 +43,7 @@ def _loaded(
 ) -> Call:
     """Inputs and outputs stay on the GPU, at the same addresses: a graph is captured at the first run."""
     proto = Content(network).proto()
-    listed = {output.name for output in proto.graph.output}
-    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in watched if name not in listed)
+    show(proto, watched)
     options: dict[str, Any] = {"user_compute_stream": str(stream.cuda_stream)}
     if provider == "CUDAExecutionProvider":
         options |= {"enable_cuda_graph": "1", "use_tf32": str(int(precision == "tf32")), "prefer_nhwc": "1"}

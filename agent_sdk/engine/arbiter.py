@@ -70,11 +70,8 @@ class Arbiter:
         """The resources that somebody holds."""
         if self.library is None:
             return tuple(self._bits) if self._sequence.locked() else ()
-        return self.names(self.library.hope_busy(self.handle))
-
-    def names(self, mask: int) -> tuple[str, ...]:
-        """The resources that these bits stand for."""
-        return tuple(resource for resource, bit in self._bits.items() if mask >> bit % BITS & 1)
+        held = self.library.hope_busy(self.handle)
+        return tuple(resource for resource, bit in self._bits.items() if held >> bit % BITS & 1)
 
     @property
     def waiting(self) -> int:
@@ -154,11 +151,6 @@ class Hold:
     def __init__(self, arbiter: Arbiter) -> None:
         self._arbiter = arbiter
         self.mask = ctypes.c_uint64(0)
-
-    @property
-    def resources(self) -> tuple[str, ...]:
-        """What is held."""
-        return self._arbiter.names(self.mask.value)
 
     def give_back(self) -> None:
         """Hold nothing. Idempotent."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from math import inf
 from typing import Final, NamedTuple
 
 from agent_sdk.engine import Device, Executor
 from agent_sdk.engine.build import equals_of
-from agent_sdk.engine.executor import MOST_IN_FLIGHT
 from agent_sdk.engine.single import whole_run
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ProcessorError, UnplannableError
@@ -77,11 +77,11 @@ def borders(graph: ModelGraph, us: float) -> list[int]:
     return found if us >= 2 * PIECE_US else []
 
 
-def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor]) -> dict[str, Group]:
+def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor], in_flight: int) -> dict[str, Group]:
     """The network ready on core groups, as many as memory has room for, of each kind at least one.
 
-    One of each kind is timed, whole and in pieces. Raises ProcessorError where none runs, UnplannableError where one
-    answer has to stay for one input.
+    One of each kind is timed, whole and in pieces. ``in_flight`` runs of it may be under way at once. Raises
+    ProcessorError where none runs, UnplannableError where one answer has to stay for one input.
     """
     if prepared.serving.pinned:
         raise UnplannableError(f"'{prepared.model.name}' is answered by one processor as long as it lives")
@@ -90,12 +90,13 @@ def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor])
     room = max(len(kinds), copies_at_once(prepared.model) - 1)
     feed = prepared.drawn.tried[0]
     with ExitStack() as opened:
-        whole, refused = _ready(prepared, device, opened, names, dict.fromkeys(kinds, ((), 0.0)))
+        ready = partial(_ready, prepared, device, opened, in_flight)
+        whole, refused = ready(names, dict.fromkeys(kinds, ((), 0.0)))
         if not whole:
             raise ProcessorError(f"'{prepared.model.name}' runs right on no core group: {refused}")
         us = hold_trial(whole, feed, [(ROUNDS, inf)]).us
         cuts = {name: (borders(prepared.model.graph, took), took) for name, took in us.items()}
-        pieces, _ = _ready(prepared, device, opened, names, {name: cut for name, cut in cuts.items() if cut[0]})
+        pieces, _ = ready(names, {name: cut for name, cut in cuts.items() if cut[0]})
         found = {name: Group(whole[name], took) for name, took in us.items()}
         for name, executor in pieces.items():
             traces = hold_trial({"whole": whole[name], "pieces": executor}, feed, [(ROUNDS, inf)]).traces
@@ -108,7 +109,7 @@ def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor])
         shared = {name: found[first] for name, first in asked.items() if found[first].executor.program.floats}
         asked = {name: first for name, first in asked.items() if name not in shared}
         wanted = {name: cuts[first] if found[first].border_us else ((), 0.0) for name, first in asked.items()}
-        copies, _ = _ready(prepared, device, opened, names, dict(list(wanted.items())[: room - len(kinds)]))
+        copies, _ = ready(names, dict(list(wanted.items())[: room - len(kinds)]))
         found |= shared | {name: found[asked[name]]._replace(executor=executor) for name, executor in copies.items()}
         opened.pop_all()
     for executor in {*whole.values(), *pieces.values()} - {own.executor for own in found.values()}:
@@ -120,12 +121,13 @@ def _ready(
     prepared: Prepared,
     device: Device,
     opened: ExitStack,
+    in_flight: int,
     names: Collection[str],
     cuts: Mapping[str, tuple[Collection[int], float]],
 ) -> tuple[dict[str, Executor], list[str]]:
     """Whole runs by processor, cut before these super-ops, with what the whole takes; and why others are not there.
 
-    A single core's runs may be on any of its equals among ``names``, on all of them at once.
+    A single core's runs may be on any of its equals among ``names``, on as many of them at once as ``in_flight`` says.
     """
     among = {name: device.processors[name] for name in names}
     executors: dict[str, Executor] = {}
@@ -137,7 +139,7 @@ def _ready(
                 prepared.model,
                 among[name],
                 device,
-                min(len(equals) or 1, MOST_IN_FLIGHT),
+                min(len(equals) or 1, in_flight),
                 equals=equals,
                 borders=cut,
                 latency_us=us,

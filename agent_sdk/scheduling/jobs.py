@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from time import perf_counter_ns
 from types import MappingProxyType
@@ -422,11 +422,12 @@ class Jobs(Forks):
     def _outputs(self, one: _Started, executor: Executor | None, hold: Hold) -> tuple[dict[str, Any], bool]:
         """What a run computes, and whether it was alone on its resources."""
         job, plans = one.job, one.member.plans
-        turn = Turn(one.dispatch.key, attrgetter("starts_ns") if self.policy.by_start else None, job.wanted)
-        jointly = one.dispatch.processor == self._jointly
-        if executor is not None and not jointly:
+        offsets = attrgetter("starts_ns") if self.policy.by_start else None
+        spread = executor is not None and one.dispatch.processor != self._jointly
+        turn = Turn(one.dispatch.key, offsets, job.wanted, hold if spread else None)
+        if executor is not None and spread:
             job.where = self.processors[one.dispatch.processor]
-            outputs, trace = executor.run(job.inputs, timeout_s=job.timeout_s, turn=replace(turn, hold=hold))
+            outputs, trace = executor.run(job.inputs, timeout_s=job.timeout_s, turn=turn)
             held, masks = hold.mask.value, self._scheduler.masks
             job.where = next((self.processors[at] for at in one.member.executors if masks[at] == held), job.where)
             return dict(outputs), trace.alone

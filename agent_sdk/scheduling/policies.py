@@ -35,13 +35,7 @@ class Fifo(Policy):
             ns = request.network.expected(request.unit, best.last, best.processor)
             rest = best.end_ns - ns
             end = state.view(request).free_ns[best.processor] + ns + rest
-            choice = state.kept(request, best._replace(end_ns=end))
-            if choice is None:
-                continue
-            if state.idle(request, choice.processor):
-                state.take(request, choice)
-            else:
-                state.block(choice.processor)
+            state.reserve(request, best._replace(end_ns=end))
 
 
 class ShortestExpectedLatency(Policy):
@@ -180,13 +174,7 @@ class Planned(LeastSlack):
             slot = self._slot(request)
             assert slot is not None
             end = state.view(request).free_ns[slot.processor] + slot.left_ns
-            choice = state.kept(request, Choice(end, slot.last, slot.processor, None))
-            if choice is None:
-                continue
-            if state.idle(request, choice.processor):
-                state.take(request, choice)
-            else:
-                state.block(choice.processor)
+            state.reserve(request, Choice(end, slot.last, slot.processor, None))
         super().choose(state, [request for request in group if request not in following])
 
     def _slot(self, request: Request) -> Slot | None:

@@ -328,6 +328,14 @@ class Scheduler:
         """Let nobody else start on a processor in this decision."""
         self._blocked |= self.masks[processor]
 
+    def reserve(self, request: Request, choice: Choice) -> None:
+        """Give a request its processor, or keep that for it where it is not idle; neither where ``kept`` drops it."""
+        kept = self.kept(request, choice)
+        if kept is not None and self.idle(request, kept.processor):
+            self.take(request, kept)
+        elif kept is not None:
+            self.block(kept.processor)
+
     def drop(self, request: Request) -> None:
         """Give a request up."""
         request.network.dropped += 1

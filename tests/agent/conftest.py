@@ -50,7 +50,8 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None) -> Itera
 @pytest.fixture
 def agent_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None) -> Iterator[Agent]:
     """An agent on torch's CPU as on a GPU: in a memory of its own, whose tensors are torch's."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     from agent_sdk.runtimes.torch import place, processor
 
     class Apart(processor.TorchProcessor):

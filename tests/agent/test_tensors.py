@@ -19,7 +19,7 @@ from tests.agent.test_session_shapes import until
 torch = pytest.importorskip("torch")
 
 
-class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
+class Net(torch.nn.Module):
     """A convolution, and what a table says of some words; its second output is an input."""
 
     def __init__(self) -> None:

@@ -355,30 +355,35 @@ def received(text: bytes) -> Received:
     return Received(file, "identity")
 
 
+def asked_of(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The tasks that a reader's child is given from now on."""
+    asked = list[bytes]()
+
+    async def noted(task: bytes, tell: Tell | None) -> bytes:
+        asked.append(task)
+        return await Reader.ask(reader, task, tell)
+
+    monkeypatch.setattr(reader, "ask", noted)
+    return asked
+
+
 def test_what_was_costly_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same content, whoever sends it, costs its reading once: what was found is said again, and so is a refusal."""
     monkeypatch.setattr("planner_api.web.reader.PATIENCE", 1000)
 
     async def main() -> None:
         reader = Reader(limit=SIZE, timeout_s=10.0, memory_bytes=256 * 2**20, refused=Counter())
-        asked = 0
-
-        async def counted(task: bytes, tell: Tell | None) -> bytes:
-            nonlocal asked
-            asked += 1
-            return await Reader.ask(reader, task, tell)
-
-        monkeypatch.setattr(reader, "ask", counted)
+        asked = asked_of(reader, monkeypatch)
         try:
             for owner in ("a", "b", "c"):
                 assert (await reader.read(owner, kept_waiting, received(b"{}"))).count == 2
-            assert asked == 1
+            assert len(asked) == 1
             assert (await reader.read("a", kept_waiting, received(b"[1]"))).count == 3
             reader._timeout_s = 0.3
             for owner in ("a", "b"):
                 with pytest.raises(HttpError, match=r"more than 0\.3 s"):
                     await reader.read(owner, read_for_ever, received(b"{}"))
-            assert asked == 3
+            assert len(asked) == 3
         finally:
             await reader.kill()
 
@@ -392,19 +397,13 @@ def test_answers_are_remembered_in_so_many_bytes(monkeypatch: pytest.MonkeyPatch
 
     async def main() -> None:
         reader = Reader(limit=SIZE, timeout_s=10.0, memory_bytes=256 * 2**20, refused=Counter())
-        asked = 0
-
-        async def counted(task: bytes, tell: Tell | None) -> bytes:
-            nonlocal asked
-            asked += 1
-            return await Reader.ask(reader, task, tell)
+        asked = asked_of(reader, monkeypatch)
 
         async def read(text: bytes) -> int:
             """How often the child was asked so far, once this has been read."""
             assert (await reader.read("a", read_whole, received(text))).text == text
-            return asked
+            return len(asked)
 
-        monkeypatch.setattr(reader, "ask", counted)
         try:
             small = [b"%03d" % number * 300 for number in range(20)]  # 18 000 bytes
             assert [await read(text) for text in small] == list(range(1, 21))

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from planner_api.web.prefix import ProxyHeaders
+from tests.planner.console.visits import form_token
 from tests.planner.samples import Api, enrolled
 
 
@@ -62,10 +63,8 @@ def test_a_browser_is_led_under_the_prefix_once(api: Api) -> None:
     api.client.follow_redirects = False
     assert api.client.get("/tools/hope/").headers["location"] == "/tools/hope/console"
     path = "/tools/hope/console/devices/phone-1"
-    token = re.search(r'name="form_token" value="([0-9a-f]+)"', api.client.get(path).text)
-    assert token is not None
-    origin = str(api.client.base_url)
-    assert api.client.post(path, data={"form_token": token[1]}, headers={"origin": origin}).headers["location"] == path
+    token, origin = form_token(api, path), str(api.client.base_url)
+    assert api.client.post(path, data={"form_token": token}, headers={"origin": origin}).headers["location"] == path
 
 
 @pytest.mark.parametrize("given", ["/tools/hope", "/tools/hope/"])

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import logging
-import math
 import re
 import secrets
 import statistics
@@ -22,6 +21,7 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost
+from agent_sdk.model.source import expected_bytes
 from agent_sdk.runtimes.remote.halved import change_us_per_byte
 from agent_sdk.runtimes.remote.line import Reply, request
 from agent_sdk.runtimes.remote.link import Way
@@ -47,10 +47,7 @@ _RAN = re.compile(r"\brun;dur=([0-9.]+)")
 
 def file_of(network: onnx.ModelProto) -> bytes:
     """A network as it is sent. Raises OutOfMemory for one that is too large, without trying to write it down."""
-    size = sum(
-        math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-        for tensor in network.graph.initializer
-    )
+    size = sum(map(expected_bytes, network.graph.initializer))
     if size > MOST_FILE:
         raise OutOfMemory(f"a network of {size} bytes is too large to be sent to another host")
     return network.SerializeToString(deterministic=True)

@@ -87,10 +87,7 @@ class RemoteProcessor(Processor):
     def compile(self, segment: Segment) -> SentExecutable:
         graph = segment.model.graph
         self.refuse_untrusted((graph.op[op] for op in segment.ops), graph)
-        tensor = graph.tensor
-        for name in (*segment.inputs, *segment.outputs):
-            if tensor[name].dtype not in DATATYPES:
-                raise UnsupportedOp(f"{self.id}: the protocol has no tensors of {tensor[name].dtype}")
+        refuse_unless_named(self.id, segment)
         return SentExecutable(self, segment, self.host.send(self.file(segment), self.lent.id))
 
     def halved(self, segment: Segment) -> frozenset[str]:
@@ -222,6 +219,7 @@ class RemoteCall(BoundCall):
         "_into",
         "_keep",
         "_longest_s",
+        "_narrowed",
         "_received",
         "_request",
         "_runs",
@@ -240,7 +238,9 @@ class RemoteCall(BoundCall):
         self._executable = executable
         self._keep: dict[str, np.ndarray] = {}
         self._inputs: dict[str, memoryview] = {}
-        self._halves = {name: np.empty(executable.types[name].shape, np.float16) for name in executable.halved}
+        crossing = executable.halved & {*executable.sent, *executable.received}
+        self._halves = {name: np.empty(executable.types[name].shape, np.float16) for name in crossing}
+        self._narrowed = tuple(name for name in executable.sent if name in crossing)
         for each in executable.sent:
             self.rebind(each, inputs[each])
         self._wide = {name: outputs[name] for name in executable.received if name in self._halves}
@@ -260,7 +260,7 @@ class RemoteCall(BoundCall):
     @override
     def __call__(self) -> None:
         host = self._executable.peer
-        for name in self._halves.keys() & self._inputs.keys():
+        for name in self._narrowed:
             narrow(self._halves[name], self._keep[name], name)
         within_s = FIRST_S if self._runs < KNOWN_AFTER else TIMES * self._longest_s + LEAST_S
         parts: list[bytes | memoryview] = [

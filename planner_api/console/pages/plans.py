@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from hope_schema import HOST, Link, Plan, PlanReply, PlanVersion, Step, Transfer
+from hope_schema import HOST, Plan, PlanReply, PlanVersion, Step
 from hope_schema.base import LABEL
 from planner_api.console.charts import bars, gantt
 from planner_api.console.forms import Words
@@ -96,8 +96,7 @@ async def show(
         plan=plan,
         gantt=await asyncio.to_thread(gantt.draw, plan, names=_names(networks)),
         steps=chosen,
-        on_hosts=Counter(_host_of(plan, step.processor) for step in plan.steps),
-        crossing=[(link, _crossing(plan, link)) for link in plan.links],
+        **(_over_hosts(plan) if plan.hosts else {}),
         version=wanted,
         versions=versions,
         first=first,
@@ -111,16 +110,19 @@ async def show(
     )
 
 
-def _host_of(plan: Plan, label: str) -> str:
-    """The host that a processor or a place belongs to."""
-    name = label.partition(":")[0]
-    return name if any(host.name == name for host in plan.hosts) else HOST
+def _over_hosts(plan: Plan) -> dict[str, Any]:
+    """How many steps each host has, and of each link how many tensors cross it, in all and as float16."""
+    names = {host.name for host in plan.hosts}
 
+    def host_of(label: str) -> str:
+        return name if (name := label.partition(":")[0]) in names else HOST
 
-def _crossing(plan: Plan, link: Link) -> list[Transfer]:
-    """What a plan moves over a link."""
-    ends = link.source, link.target
-    return [one for one in plan.transfers if (_host_of(plan, one.source), _host_of(plan, one.target)) == ends]
+    moves = Counter((host_of(one.source), host_of(one.target), one.dtype is not None) for one in plan.transfers)
+    crossing = []
+    for link in plan.links:
+        whole, halved = (moves[link.source, link.target, as_float16] for as_float16 in (False, True))
+        crossing.append((link, whole + halved, halved))
+    return {"on_hosts": Counter(host_of(step.processor) for step in plan.steps), "crossing": crossing}
 
 
 LISTED = 6

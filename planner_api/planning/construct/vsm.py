@@ -38,10 +38,11 @@ Tiles = tuple[Region, ...]
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Ops of a chain from ``first`` on that are computed in tiles, and what each tile computes of each."""
+    """Ops of a chain from ``first`` on that are computed in tiles: what each tile computes of each, and reads."""
 
     first: int
     tiles: tuple[Tiles, ...]
+    needed: Tiles
     us: float
 
 
@@ -128,10 +129,12 @@ class _Tiler:
             step = node.granularity(ROWS)
             borders = [*(round(extent * k / count / step) * step for k in range(count)), extent]
             tiles = tuple(Region(ROWS, low, high) for low, high in pairwise(borders))
-            known = [node.needs(tile).get(node.reads[0]) for tile in tiles] if min(map(_size, tiles)) > 0 else [None]
+            if min(map(_size, tiles)) > 0:
+                self.needed(op, tiles)
+                return tiles
         except CutError:
-            return None
-        return tiles if all(need is not None and need.axis == ROWS for need in known) else None
+            pass
+        return None
 
     def best(self, chain: Sequence[int]) -> list[_Stretch]:
         """The stretches of a chain that are computed in tiles."""
@@ -171,10 +174,10 @@ class _Tiler:
             try:
                 for k, tile in enumerate(tiles):
                     us[k] += self.cutter.part_us(chain[first], tile)[self.team[k]]
-                yield _Stretch(first, tuple(computed), float(us.max()))
                 needed = self.needed(chain[first], tiles)
             except CutError:
                 return
+            yield _Stretch(first, tuple(computed), needed, float(us.max()))
             if not first or not self.borders(chain[first - 1], needed):
                 return
             tiles = needed
@@ -203,8 +206,7 @@ class _Tiler:
         tensor = self.problem.reads[op][0]
         given = self.lists.producer[tensor] < 0
         source = self.problem.machine.host if given else self.places[0]
-        needed = self.needed(op, stretch.tiles[0])
-        ways = zip(needed, self.places, strict=True)
+        ways = zip(stretch.needed, self.places, strict=True)
         return sum(self.move_us(tensor, _size(tile), source, place) for tile, place in ways)
 
     def exchange_us(self, chain: Sequence[int], stretch: _Stretch) -> float:
@@ -215,7 +217,7 @@ class _Tiler:
         assert own is not None
         tensor = self.problem.reads[chain[stretch.first]][0]
         total = 0.0
-        for k, need in enumerate(self.needed(chain[stretch.first], stretch.tiles[0])):
+        for k, need in enumerate(stretch.needed):
             for other, part in enumerate(own):
                 missing = min(part.stop, need.stop) - max(part.start, need.start)
                 if other != k and missing > 0:

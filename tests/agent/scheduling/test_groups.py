@@ -142,11 +142,13 @@ def test_a_thread_holds_a_core_from_one_run_to_the_next(core: Device) -> None:
         hold = Hold(core.arbiter)
         for _ in range(2):
             run.run(feed, turn=Turn(hold=hold))
-            assert hold.resources == core.arbiter.busy == core.processors[name].spec.resources
+            assert core.arbiter.busy == core.processors[name].spec.resources
+            assert hold.mask.value == core.arbiter.mask(core.arbiter.busy)
             with pytest.raises(RunTimeoutError), core.held(core.processors[name], timeout_s=0.01):
                 pass
         hold.give_back()
-        assert hold.resources == core.arbiter.busy == ()
+        assert core.arbiter.busy == ()
+        assert hold.mask.value == 0
         with pytest.raises(FeedError):
             run.run({}, turn=Turn(hold=hold))
         assert core.arbiter.busy == ()
