@@ -33,3 +33,13 @@ if CAMPAIGN and hasattr(ctypes.CDLL(None), "mallopt"):  # glibc
 # NOTE: a shell that starts the suite in the background has SIGINT ignored, and every child inherits that; the tests
 # that press Ctrl-C need it handled as in a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+def end_with_tests() -> None:
+    """As ``preexec_fn`` of a server: the kernel ends it with who started it, also where that is killed or cut off."""
+    if sys.platform == "linux":
+        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import resource
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final, get_args
 
 import click
@@ -99,7 +99,6 @@ def serve(
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a client takes one
     with ExitStack() as closing:
-        ended = closing.enter_context(_asked_to_end())
         agent = closing.enter_context(
             Agent(planner, soc=soc, processors=processors, precision=precision, policy=policy, queued=requests)
         )
@@ -109,20 +108,32 @@ def serve(
             session = closing.enter_context(agent.load(source, in_flight=in_flight))
             served.append(Served.of_session(name or session.name, session, on_late))
         lending = closing.enter_context(Lending(agent, settings.memory)) if lend else None
+        ended = closing.enter_context(asked_to_end())  # before it serves there is nothing to be answered first
         server = closing.enter_context(Server(served, access, settings, lending))
         shown = ", ".join([*(one.name for one in served), *(["its processors"] if lend else [])])
         for url in server.urls:
             click.echo(f"hope-agent serves {shown} at {url}", err=True)
-        ended.wait()
+        ended.get()
         click.echo("hope-agent: ending once what is under way is answered", err=True)
+        server.close()
+        if server.hangs:
+            # What it computes on cannot be closed under it, and goes with the process.
+            click.echo(f"hope-agent: what was not answered within {grace:g} s is given up", err=True)
+            closing.pop_all()
+            return 1
     return 0
 
 
 @contextmanager
-def _asked_to_end() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set; afterwards they do what they did before."""
-    ended = threading.Event()
-    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+def asked_to_end() -> Iterator[SimpleQueue[int]]:
+    """What SIGTERM and SIGINT are put into, by their numbers; afterwards they do what they did before.
+
+    NOTE: no event: its lock may be held by the very thread that the signal interrupts, which then waits for itself.
+    """
+    ended: SimpleQueue[int] = SimpleQueue()
+    before = {
+        number: signal.signal(number, lambda got, _: ended.put(got)) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
         yield ended
     finally:

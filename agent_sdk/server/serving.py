@@ -18,6 +18,8 @@ from agent_sdk.server.rpc import Grpc
 
 GRACE_S: Final = 30.0
 """How long requests under way may take once the server is to stop."""
+GIVEN_UP_S: Final = 1.0
+"""How long after that they may take to notice that nobody waits for their answers any more."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,9 @@ class Server(Closes):
         settings: where it listens, and what it bounds.
         lending: what others may use of this machine.
 
+    Attributes:
+        hangs: whether requests were still under way when it was closed, which nothing ended.
+
     Raises InputError for an address that cannot be had, or that others reach where nobody needs a token.
     """
 
@@ -71,7 +76,7 @@ class Server(Closes):
         models = Models(served, metrics, lending)
         self._listener: Listener = Listener(settings.http, context, Http(models, admission, access, metrics))
         self._grpc = settings.grpc and Grpc(models, admission, access, settings.grpc, settings.tls)
-        self._closed = False
+        self._closed = self.hangs = False
         self._listener.start()
         if self._grpc:
             self._grpc.start()
@@ -92,4 +97,5 @@ class Server(Closes):
         self._closed = True
         self._listener.stop(lambda: self._admission.drain(self._settings.grace_s))
         if self._grpc:
-            self._grpc.stop(1.0)
+            self._grpc.stop(GIVEN_UP_S)
+        self.hangs = not self._admission.drain(GIVEN_UP_S)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from agent_sdk.cli import commands as cli
+from tests import end_with_tests
 
 START_S = 60
 """Longest time a planner may take to say where it listens, on a busy machine."""
@@ -27,7 +28,13 @@ def served(directory: Path) -> Iterator[str]:
     database, log = directory / "planner.sqlite", directory / "planner.log"
     command = [sys.executable, "-m", "planner_api", "serve", "--port", "0", "--database", f"sqlite:///{database}"]
     with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            preexec_fn=end_with_tests,
+        )
     try:
         end = time.monotonic() + START_S
         while not (found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text())):

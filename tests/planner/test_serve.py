@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from planner_api.cli.commands import main
+from tests import end_with_tests
 
 SERVE = [sys.executable, "-m", "planner_api", "serve", "--port"]
 
@@ -24,7 +25,9 @@ SERVE = [sys.executable, "-m", "planner_api", "serve", "--port"]
 def served(folder: Path, *arguments: str) -> Iterator[tuple[str, str]]:
     """The address that a server names, and its last line."""
     database = ["--database", f"sqlite:///{folder}/hope.sqlite"]
-    process = subprocess.Popen([*SERVE, "0", *database, *arguments], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*SERVE, "0", *database, *arguments], stderr=subprocess.PIPE, text=True, preexec_fn=end_with_tests
+    )
     try:
         assert process.stderr is not None
         address = re.fullmatch(r"hope-planner listens on (\S+)\n", process.stderr.readline())

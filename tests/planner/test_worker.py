@@ -23,6 +23,7 @@ from planner_api.db.tables import JobRow
 from planner_api.jobs import worker
 from planner_api.jobs.queue import put
 from planner_api.jobs.repository import Lease, Wanted
+from tests import end_with_tests
 from tests.planner.jobs_help import KIND, Count, Running, Setup, on
 from tests.planner.postgres import Postgres
 
@@ -234,7 +235,7 @@ def test_the_worker_command_waits_for_its_schema_and_stops_on_sigterm(postgres: 
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "planner_api", "worker", "--database", url, "--probe-port", str(port)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=end_with_tests)
 
     def ready() -> int:
         try:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import end_with_tests
+
 MLSERVER = """
 import onnxruntime
 from mlserver import MLModel
@@ -81,7 +83,13 @@ def started(command: list[str], port: int, folder: Path, **variables: str) -> It
     with (
         (folder / "log").open("wb") as log,
         subprocess.Popen(
-            command, stdout=log, stderr=log, cwd=folder, env={**os.environ, **variables}, start_new_session=True
+            command,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            env={**os.environ, **variables},
+            start_new_session=True,
+            preexec_fn=end_with_tests,
         ) as process,
     ):
         try:

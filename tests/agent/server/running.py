@@ -15,6 +15,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
+from tests import end_with_tests
 from tests.agent.models import BRANCHING
 
 TYPES: Mapping[str, int] = {
@@ -49,7 +50,7 @@ def running(models: Sequence[Path], cache: Path, *options: str) -> Iterator[Runn
     listening = ["--listen", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--processors", "ort@0"]
     environment = {**os.environ, "HOPE_CACHE_DIR": str(cache), "HOPE_SOLVE_BUDGET_S": "0.2"}
     with subprocess.Popen(
-        [*command, *listening, *options], stderr=subprocess.PIPE, text=True, env=environment
+        [*command, *listening, *options], stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=end_with_tests
     ) as process:
         try:
             ports: dict[str, int] = {}

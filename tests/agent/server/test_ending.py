@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
+from typing import Any
 
+import onnx
+import onnx.parser
 import pytest
 
+from agent_sdk.cli.serve import asked_to_end
 from agent_sdk.errors import RefusedError
 from agent_sdk.server.admission import Admission
 from tests.agent.server.running import running, written
-from tests.agent.server.test_bad_input import good, held, read_answer
+from tests.agent.server.test_bad_input import good, held, read_answer, request
 from tests.agent.test_session_shapes import until
+
+LOOPING = """<ir_version: 8, opset_import: ["": 17]>
+looping (int64[1] n, float[1] x) => (float[1] y) {
+    go = Constant <value = bool {1}> ()
+    y = Loop <body = body (int64 i, bool before, float[1] v) => (bool after, float[1] w) {
+        after = Identity (before)
+        w = Add (v, v)
+    }> (n, go, x)
+}"""
+"""Goes round as often as a request says."""
 
 
 def test_what_is_under_way_is_answered(tmp_path: Path) -> None:
@@ -43,6 +60,66 @@ def test_a_client_that_never_ends_keeps_no_server(tmp_path: Path) -> None:
         until(lambda: held(server) > 0)
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(20) == 0
+
+
+def test_a_run_that_never_ends_keeps_no_server(tmp_path: Path) -> None:
+    """A request that computes for ever is given up once the time to end in is over, whatever it computes on."""
+    onnx.save(onnx.parser.parse_model(LOOPING), tmp_path / "looping.onnx")
+    asked = [
+        {"name": "n", "datatype": "INT64", "shape": [1], "data": [2**62]},
+        {"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]},
+    ]
+    with (
+        running([tmp_path / "looping.onnx"], tmp_path, "--grace", "0.1") as server,
+        socket.create_connection(("127.0.0.1", server.http), 20) as client,
+    ):
+        client.sendall(request({"inputs": asked}, path="/v2/models/looping/infer"))
+        until(lambda: held(server) > 0)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.stderr is not None
+        assert "what was not answered within 0.1 s is given up" in server.process.stderr.read()
+        assert server.process.wait(20) == 1
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("moment", range(12))
+def test_a_signal_is_heard_whenever_it_comes(moment: int) -> None:
+    """Whatever the thread is about that waits for it: SIGTERM comes between any two of its first steps, or later."""
+    left = moment
+
+    def step(*_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            signal.raise_signal(signal.SIGTERM)
+
+    before = sys.getprofile()
+    with asked_to_end() as ended:
+        later = threading.Timer(0.005, os.kill, (os.getpid(), signal.SIGTERM))
+        later.start()
+        sys.setprofile(step)
+        try:
+            assert ended.get() == signal.SIGTERM
+        finally:
+            sys.setprofile(before)
+            later.join()
+
+
+def test_servers_end_with_the_tests_that_started_them() -> None:
+    """Where a suite is killed, as by a limit of time, no server of its goes on."""
+    child = "import sys, time; print('up', flush=True); time.sleep(600)"
+    suite = (
+        "import os, subprocess, sys, tests;"
+        f"subprocess.Popen([sys.executable, '-c', {child!r}], preexec_fn=tests.end_with_tests);"
+        "sys.stdin.read(1); os.kill(os.getpid(), 9)"
+    )
+    with subprocess.Popen([sys.executable, "-c", suite], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
+        assert started.stdout is not None
+        assert started.stdin is not None
+        assert started.stdout.readline() == b"up\n"
+        started.stdin.write(b"x")
+        started.stdin.flush()
+        assert started.stdout.read() == b""  # the end of the file: both have ended
 
 
 def test_admission_counts_what_comes_and_goes() -> None:

@@ -20,6 +20,7 @@ from planner_api.console.address import HOME
 from planner_api.console.pages.oidc import COOKIE
 from planner_api.db.tables import AuditRow
 from planner_api.settings import Settings
+from tests import end_with_tests
 from tests.browser import chromium
 from tests.planner.console.provider import CLIENT_ID, CLIENT_SECRET
 from tests.planner.console.visits import HERE, audited, form_token, rows, send
@@ -31,7 +32,8 @@ from tests.planner.wire import listening
 def issuer() -> Iterator[str]:
     """The address of a provider that runs."""
     command = [sys.executable, "-m", "tests.planner.console.provider"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]) as process:
+    root = Path(__file__).parents[3]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root, preexec_fn=end_with_tests) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
         process.kill()
