@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from hope_schema import ModelGraph, ModelReceipt
-from planner_api.models import service
+from planner_api.models import repository, service
 from planner_api.models.reading import read_graph
 from planner_api.web.body import read_large
 from planner_api.web.contract import header, problems, takes
@@ -57,5 +57,5 @@ async def submit_model(request: Request) -> Response:
 )
 async def read_model(request: Request, model_hash: ModelHash) -> Response:
     """Return the graph under a hash."""
-    body = await service.load_json(request.app.state.planner.database, model_hash)
+    body = await service.read(request.app.state.planner.database, model_hash, repository.graph)
     return StoredReply(body, request.headers.get("accept-encoding", ""))

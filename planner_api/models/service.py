@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 import msgspec
 
 from hope_schema import ModelReceipt
-from planner_api.compression import unzstd
-from planner_api.db.engine import Database, ReadSession
+from planner_api.db.engine import Database
 from planner_api.db.tables import ModelRow
 from planner_api.devices.quota import Quotas
 from planner_api.errors import ConflictError, model_unknown
 from planner_api.models import repository
-from planner_api.models.figures import Figures
 from planner_api.models.reading import ReadGraph
 from planner_api.web.principal import ANONYMOUS, Principal
 
@@ -53,27 +52,10 @@ async def submit(
     return ModelReceipt(model_hash=graph.hash, ops=graph.ops, super_ops=graph.super_ops, created=created)
 
 
-async def load_json(database: Database, model_hash: str) -> bytes:
-    """Return a stored graph as compressed JSON. Raises NotFoundError for an unknown hash."""
+async def read(database: Database, model_hash: str, what: Callable[..., Awaitable[bytes | None]]) -> bytes:
+    """Return what a query of the ``repository`` finds of a model. Raises NotFoundError for an unknown hash."""
     async with database.read() as session:
-        body = await repository.graph(session, model_hash)
+        body = await what(session, model_hash)
     if body is None:
         raise model_unknown(model_hash)
     return body
-
-
-async def figures_zstd(database: Database, model_hash: str) -> bytes:
-    """Return the figures a plan of the model needs, as compressed JSON. Raises NotFoundError for an unknown hash."""
-    async with database.read() as session:
-        body = await repository.figures(session, model_hash)
-    if body is None:
-        raise model_unknown(model_hash)
-    return body
-
-
-async def load_figures(session: ReadSession, model_hash: str) -> Figures:
-    """Return the figures a plan of the model needs. Raises NotFoundError for an unknown hash."""
-    body = await repository.figures(session, model_hash)
-    if body is None:
-        raise model_unknown(model_hash)
-    return Figures.model_validate_json(unzstd(body))

@@ -13,7 +13,7 @@ from hope_schema import Contribution, ContributionPage, Vote, VotePage
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.messages import message_of, messages_of
 from planner_api.db.paging import Page
-from planner_api.db.tables import ContributionRow
+from planner_api.db.tables import ContributionRow, ProfileRow
 from planner_api.devices.audit.service import Actor, record
 from planner_api.errors import NotFoundError, profile_unknown
 from planner_api.jobs.queue import URGENT, put
@@ -22,7 +22,6 @@ from planner_api.models.figures import Latency
 from planner_api.profiles import repository
 from planner_api.profiles.folding import refused
 from planner_api.profiles.jobs import FOLD, key_of
-from planner_api.profiles.repository import ProfileHead
 from planner_api.profiles.statistics import Key, Statistics, device_hash
 
 
@@ -117,7 +116,7 @@ async def vouch(session: WriteSession, soc: str, actor: Actor) -> bool:
     return changed is not None
 
 
-async def _load(database: Database, soc: str, frequency: str) -> tuple[ProfileHead, Statistics]:
+async def _load(database: Database, soc: str, frequency: str) -> tuple[ProfileRow, Statistics]:
     async with database.read() as session:
         head = await repository.head(session, soc, frequency)
         if head is None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
-from sqlalchemy import Select, delete, distinct, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, delete, distinct, exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
@@ -24,23 +23,14 @@ from planner_api.db.tables import (
 )
 from planner_api.db.upsert import insert_or_ignore, upserting
 
-Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
+_NEWEST = (ProfileVersionRow.profile_id == ProfileRow.id) & (ProfileVersionRow.version == ProfileRow.version)
+"""Joins a profile with its newest version."""
 KEEP_ASSIGNMENTS = timedelta(days=1)
 """How long it is remembered that a device did not deliver what it was asked for."""
 HEEDED = 100
 """Assignments of others that one question heeds."""
 KEEP_VERSIONS = timedelta(hours=1)
 """How long a version stays that no plan rests on (yet)."""
-
-
-@dataclass(frozen=True)
-class ProfileHead:
-    """A profile without its statistics. ``uploads`` counts the folded ones."""
-
-    id: int
-    version: int
-    uploads: int
-    updated_at: datetime | None = None
 
 
 async def revoked(session: AsyncSession, device_ids: Collection[str]) -> set[str]:
@@ -91,13 +81,8 @@ async def count_contributed(session: AsyncSession, device_id: str) -> int:
 
 async def contribution(session: AsyncSession, soc: str, frequency: str, device_id: str) -> tuple[str | None] | None:
     """What of a device's newest upload to a profile was not used; None: it has nothing to do with the profile."""
-    query = (
-        select(ContributionRow.unused)
-        .join(ProfileRow, ProfileRow.id == ContributionRow.profile_id)
-        .join(SocRow, SocRow.id == ProfileRow.soc_id)
-        .where(SocRow.name == soc, ProfileRow.frequency == frequency, ContributionRow.device_id == device_id)
-    )
-    row = (await session.execute(query)).first()
+    query = select(ContributionRow.unused).join(ProfileRow).where(_this(soc, frequency))
+    row = (await session.execute(query.where(ContributionRow.device_id == device_id))).first()
     return None if row is None else (row.unused,)
 
 
@@ -119,13 +104,9 @@ async def contributors(session: AsyncSession, profile_id: int) -> Sequence[str]:
 
 async def contributed_to(session: AsyncSession, device_id: str) -> Sequence[Any]:
     """The profiles that a device said something in: ``id``, ``soc`` and ``frequency``."""
-    query = (
-        select(ProfileRow.id, SocRow.name.label("soc"), ProfileRow.frequency)
-        .join(ProfileRow, ProfileRow.soc_id == SocRow.id)
-        .join(ContributionRow, ContributionRow.profile_id == ProfileRow.id)
-        .where(ContributionRow.device_id == device_id, ContributionRow.uploads > 0)
-    )
-    return (await session.execute(query)).all()
+    query = select(ProfileRow.id, SocRow.name.label("soc"), ProfileRow.frequency).join(SocRow).join(ContributionRow)
+    said = ContributionRow.device_id == device_id, ContributionRow.uploads > 0
+    return (await session.execute(query.where(*said))).all()
 
 
 async def take_back(session: WriteSession, profile_id: int, device_id: str | None, now: datetime) -> None:
@@ -145,12 +126,8 @@ async def taken_back(session: AsyncSession, profile_id: int) -> dict[str, dateti
 async def waits(session: AsyncSession, soc: str, frequency: str) -> bool:
     """Whether a profile is to be folded: uploads to it wait, or figures of it are taken back."""
     sent = InboxRow.soc == soc, InboxRow.frequency == frequency, InboxRow.folded_at.is_(None)
-    marked = (
-        select(ContributionRow.profile_id)
-        .join(ProfileRow, ProfileRow.id == ContributionRow.profile_id)
-        .join(SocRow, SocRow.id == ProfileRow.soc_id)
-        .where(SocRow.name == soc, ProfileRow.frequency == frequency, ContributionRow.taken_back_at.is_not(None))
-    )
+    taken_back = _this(soc, frequency), ContributionRow.taken_back_at.is_not(None)
+    marked = select(ContributionRow.profile_id).join(ProfileRow).where(*taken_back)
     return bool(await session.scalar(select(or_(exists().where(*sent), marked.exists()))))
 
 
@@ -175,29 +152,23 @@ async def establish(session: WriteSession, soc: str, now: datetime) -> bool | No
 
 async def establish_agreed(session: WriteSession, soc: str, devices: int, now: datetime) -> None:
     """Let the fleet count a SoC that so many devices have uploaded for."""
-    agreed = (
-        select(func.count(distinct(ContributionRow.device_id)))
-        .join(ProfileRow, ProfileRow.id == ContributionRow.profile_id)
-        .where(ProfileRow.soc_id == SocRow.id, ContributionRow.uploads > 0)
-        .correlate(SocRow)
-        .scalar_subquery()
-    )
-    await session.execute(
-        update(SocRow)
-        .where(SocRow.name == soc, SocRow.established_at.is_(None), agreed >= devices)
-        .values(established_at=now)
+    uploaded = select(func.count(distinct(ContributionRow.device_id))).join(ProfileRow)
+    uploaded = uploaded.where(ProfileRow.soc_id == SocRow.id, ContributionRow.uploads > 0).correlate(SocRow)
+    agreed = SocRow.name == soc, SocRow.established_at.is_(None), uploaded.scalar_subquery() >= devices
+    await session.execute(update(SocRow).where(*agreed).values(established_at=now))
+
+
+def _this(soc: str, frequency: str) -> ColumnElement[bool]:
+    """Whether a profile is that of a SoC at a frequency."""
+    return and_(
+        ProfileRow.frequency == frequency,
+        ProfileRow.soc_id == select(SocRow.id).where(SocRow.name == soc).scalar_subquery(),
     )
 
 
-async def head(session: AsyncSession, soc: str, frequency: str) -> ProfileHead | None:
+async def head(session: AsyncSession, soc: str, frequency: str) -> ProfileRow | None:
     """Return the profile of a SoC at a frequency without its statistics."""
-    query = (
-        select(ProfileRow.id, ProfileRow.version, ProfileRow.uploads, ProfileRow.updated_at)
-        .join(SocRow, SocRow.id == ProfileRow.soc_id)
-        .where(SocRow.name == soc, ProfileRow.frequency == frequency)
-    )
-    row = (await session.execute(query)).first()
-    return None if row is None else ProfileHead(*row)
+    return await session.scalar(select(ProfileRow).where(_this(soc, frequency)))
 
 
 async def statistics(session: AsyncSession, profile_id: int) -> bytes | None:
@@ -205,7 +176,7 @@ async def statistics(session: AsyncSession, profile_id: int) -> bytes | None:
     return await session.scalar(select(ProfileRow.statistics).where(ProfileRow.id == profile_id))
 
 
-async def ensure(session: WriteSession, soc: str, frequency: str, now: datetime) -> ProfileHead:
+async def ensure(session: WriteSession, soc: str, frequency: str, now: datetime) -> ProfileRow:
     """Return the profile of a SoC at a frequency, making an empty one (version 0) when there is none."""
     found = await head(session, soc, frequency)
     if found is not None:
@@ -239,54 +210,30 @@ async def _store_version(session: WriteSession, profile_id: int, version: int, b
         .join(ProfileRow, (ProfileRow.soc_id == SocRow.id) & (ProfileRow.frequency == PlanRestsOnRow.frequency))
         .where(ProfileRow.id == profile_id, PlanRestsOnRow.profile_version.is_not(None))
     )
-    await session.execute(
-        delete(ProfileVersionRow).where(
-            ProfileVersionRow.profile_id == profile_id,
-            # NOTE: young ones stay too: a solve that loaded one of them may be about to store its plan.
-            ProfileVersionRow.version < version,
-            ProfileVersionRow.created_at < now - KEEP_VERSIONS,
-            ProfileVersionRow.version.not_in(used),
-        )
-    )
+    versions = ProfileVersionRow
+    # NOTE: young ones stay too: a solve that loaded one of them may be about to store its plan.
+    old = versions.version < version, versions.created_at < now - KEEP_VERSIONS, versions.version.not_in(used)
+    await session.execute(delete(versions).where(versions.profile_id == profile_id, *old))
 
 
 async def snapshot(session: AsyncSession, profile_id: int, version: int) -> bytes | None:
     """Return the profile as it stood at a version, compressed."""
-    return await session.scalar(
-        select(ProfileVersionRow.body_zstd).where(
-            ProfileVersionRow.profile_id == profile_id, ProfileVersionRow.version == version
-        )
-    )
+    found = await session.get(ProfileVersionRow, (profile_id, version))
+    return None if found is None else found.body_zstd
 
 
-def _of_newest(query: Query) -> Query:
-    """A query for columns of profiles, their SoCs, and their newest versions."""
-    return (
-        query.select_from(ProfileRow)
-        .join(SocRow, SocRow.id == ProfileRow.soc_id)
-        .join(
-            ProfileVersionRow,
-            (ProfileVersionRow.profile_id == ProfileRow.id) & (ProfileVersionRow.version == ProfileRow.version),
-        )
-    )
-
-
-async def current(session: AsyncSession, soc: str, frequency: str) -> tuple[ProfileHead, bytes] | None:
-    """Return the newest version of a profile, compressed; None when nothing is known."""
-    columns = select(ProfileRow.id, ProfileRow.version, ProfileRow.uploads, ProfileVersionRow.body_zstd)
-    query = _of_newest(columns).where(SocRow.name == soc, ProfileRow.frequency == frequency)
-    row = (await session.execute(query)).first()
-    return None if row is None else (ProfileHead(row.id, row.version, row.uploads), row.body_zstd)
+async def current(session: AsyncSession, soc: str, frequency: str) -> tuple[ProfileRow, bytes] | None:
+    """Return a profile and its newest version, compressed; None when nothing is known."""
+    query = select(ProfileRow, ProfileVersionRow.body_zstd).join(ProfileVersionRow, _NEWEST)
+    row = (await session.execute(query.where(_this(soc, frequency)))).first()
+    return None if row is None else (row[0], row[1])
 
 
 async def richest(session: AsyncSession, besides: str) -> bytes | None:
     """Return the newest version of the profile with the most latencies among those of other SoCs that count."""
-    query = (
-        _of_newest(select(ProfileVersionRow.body_zstd))
-        .where(SocRow.name != besides, SocRow.established_at.is_not(None))
-        .order_by(ProfileRow.latencies.desc(), ProfileRow.id)
-    )
-    return await session.scalar(query.limit(1))
+    query = pairs_query(ProfileVersionRow.body_zstd).join(ProfileVersionRow, _NEWEST).where(SocRow.name != besides)
+    body: bytes | None = await session.scalar(query.order_by(ProfileRow.latencies.desc(), ProfileRow.id).limit(1))
+    return body
 
 
 async def lock(session: WriteSession, profile_id: int) -> None:
@@ -333,16 +280,11 @@ async def assign(
     session: WriteSession, profile_id: int, device_id: str, figures: bytes, until: datetime, undelivered: int
 ) -> None:
     """Replace what a device was asked to measure."""
-    values = {
-        "profile_id": profile_id,
-        "device_id": device_id,
-        "figures": figures,
-        "expires_at": until,
-        "undelivered": undelivered,
-    }
-    insert_into = upserting(session.get_bind().dialect.name, AssignmentRow).values(**values)
-    replaced = {name: insert_into.excluded[name] for name in ("figures", "expires_at", "undelivered")}
-    await session.execute(insert_into.on_conflict_do_update(index_elements=["profile_id", "device_id"], set_=replaced))
+    await session.merge(
+        AssignmentRow(
+            profile_id=profile_id, device_id=device_id, figures=figures, expires_at=until, undelivered=undelivered
+        )
+    )
 
 
 async def release(session: WriteSession, profile_id: int, rows: Mapping[str, int], now: datetime) -> None:
@@ -359,23 +301,17 @@ async def release(session: WriteSession, profile_id: int, rows: Mapping[str, int
     await session.execute(delete(AssignmentRow).where(mine, AssignmentRow.expires_at <= now - KEEP_ASSIGNMENTS))
 
 
-async def standing(session: AsyncSession, profile_id: int) -> tuple[ProfileHead, int, bytes | None]:
-    """Return a profile without its statistics, how many figures it has, and its newest version, compressed."""
-    newest = (ProfileVersionRow.profile_id == ProfileRow.id) & (ProfileVersionRow.version == ProfileRow.version)
-    query = (
-        select(ProfileRow.id, ProfileRow.version, ProfileRow.uploads, ProfileRow.updated_at)
-        .add_columns(ProfileRow.latencies + ProfileRow.transfers, ProfileVersionRow.body_zstd)
-        .outerjoin(ProfileVersionRow, newest)
-        .where(ProfileRow.id == profile_id)
-    )
-    *head, figures, body = (await session.execute(query)).one()
-    return ProfileHead(*head), figures, body
+async def standing(session: AsyncSession, profile_id: int) -> tuple[ProfileRow, bytes | None]:
+    """Return a profile without its statistics, and its newest version, compressed."""
+    query = select(ProfileRow, ProfileVersionRow.body_zstd).outerjoin(ProfileVersionRow, _NEWEST)
+    profile, body = (await session.execute(query.where(ProfileRow.id == profile_id))).one()
+    return profile, body
 
 
 def pairs_query(*columns: Any) -> Select[*tuple[Any, ...]]:
     """A query on the pairs of SoC and frequency that the fleet knows figures of, of the SoCs it counts."""
     known = ProfileRow.version > 0, SocRow.established_at.is_not(None)
-    return select(*columns).select_from(ProfileRow).join(SocRow, SocRow.id == ProfileRow.soc_id).where(*known)
+    return select(*columns).select_from(ProfileRow).join(SocRow).where(*known)
 
 
 async def pairs(session: AsyncSession) -> list[tuple[str, str]]:

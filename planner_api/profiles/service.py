@@ -23,7 +23,8 @@ from planner_api.jobs.kind import JobError
 from planner_api.jobs.process import JobProcess
 from planner_api.jobs.queue import Queue
 from planner_api.locks import Turns
-from planner_api.models.service import figures_zstd
+from planner_api.models import repository as model_rows
+from planner_api.models import service as models
 from planner_api.profiles import facts, inbox, oversight, repository
 from planner_api.profiles.jobs import FOLD, PROFILE, key_of
 from planner_api.profiles.lacking import Asked, Lack, Looking, answer, ready
@@ -191,7 +192,7 @@ class Profiles:
             name="",
             version=0,
             snapshot=b"",
-            figures=await figures_zstd(self._database, request.model_hash),
+            figures=await models.read(self._database, request.model_hash, model_rows.figures),
             kinds=tuple(dict.fromkeys(processor.kind for processor in request.processors)),
             places=tuple(processor.place for processor in request.processors),
             device=None if caller.device_id is None else request.device_id,
@@ -209,17 +210,17 @@ class Profiles:
             profile_id = (await repository.ensure(session, request.soc, request.frequency, datetime.now(UTC))).id
         for attempt in range(ATTEMPTS):
             async with self._database.read() as session:
-                head, known, snapshot = await repository.standing(session, profile_id)
+                profile, snapshot = await repository.standing(session, profile_id)
                 others = await repository.assigned_elsewhere(session, profile_id, request.device_id, self._assigned())
             asked = msgspec.structs.replace(
                 asked,
                 profile_id=profile_id,
-                name=f"{head.uploads}-{head.updated_at}",
-                version=head.version,
+                name=f"{profile.uploads}-{profile.updated_at}",
+                version=profile.version,
                 snapshot=snapshot or b"",
                 taken=others,
             )
-            lack = await self._look(asked, caller.name, known, charge)
+            lack = await self._look(asked, caller.name, profile.latencies + profile.transfers, charge)
             if await self._assign(request, profile_id, asked, lack, last=attempt == ATTEMPTS - 1):
                 break
         return lack.reply

@@ -167,17 +167,10 @@ async def reports(session: AsyncSession, device_id: str, limit: int) -> Sequence
 
 async def contributions(session: AsyncSession, device_id: str, limit: int) -> Sequence[Any]:
     """The profiles a device had a part in."""
-    query = (
-        select(
-            SocRow.name, ProfileRow.frequency, ContributionRow.uploads, ContributionRow.unused, ContributionRow.last_at
-        )
-        .join(ProfileRow, ProfileRow.id == ContributionRow.profile_id)
-        .join(SocRow, SocRow.id == ProfileRow.soc_id)
-        .where(ContributionRow.device_id == device_id)
-        .order_by(ContributionRow.last_at.desc())
-        .limit(limit)
-    )
-    return (await session.execute(query)).all()
+    rows = ContributionRow
+    query = select(SocRow.name, ProfileRow.frequency, rows.uploads, rows.unused, rows.last_at)
+    query = query.select_from(rows).join(ProfileRow).join(SocRow).where(rows.device_id == device_id)
+    return (await session.execute(query.order_by(rows.last_at.desc()).limit(limit))).all()
 
 
 async def covered_of(session: AsyncSession, model_hash: str) -> int:

@@ -52,7 +52,7 @@ async def profiles(session: AsyncSession, *, offset: int, limit: int) -> Page[An
     """Profiles with the name of their SoC."""
     query = (
         select(SocRow.name.label("soc"), SocRow.established_at, ProfileRow)
-        .join(ProfileRow, ProfileRow.soc_id == SocRow.id)
+        .join(ProfileRow)
         .order_by(SocRow.name, ProfileRow.frequency)
         .offset(offset)
     )

@@ -14,7 +14,9 @@ from planner_api.compression import unzstd
 from planner_api.console.charts import heat
 from planner_api.console.forms import Words
 from planner_api.console.rendering import render
-from planner_api.models.service import load_figures
+from planner_api.models import repository as model_rows
+from planner_api.models import service as models
+from planner_api.models.figures import Figures
 from planner_api.profiles import oversight
 from planner_api.profiles.fold import ESTABLISHED_BY
 from planner_api.views import service as fleet
@@ -66,8 +68,8 @@ async def show(
         for key, us, spread in zip(rows, profile.latencies.us, profile.latencies.spread_us, strict=True)
     }
     if model:
-        async with planner.database.read() as session:
-            signatures = list((await load_figures(session, model)).signatures)
+        body = await models.read(planner.database, model, model_rows.figures)
+        signatures = list(Figures.model_validate_json(unzstd(body)).signatures)
     else:
         fastest: dict[str, float] = {}
         for (signature, _), figure in figures.items():

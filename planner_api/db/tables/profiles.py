@@ -35,8 +35,8 @@ class ProfileRow(Base):
     frequency: Mapped[str] = mapped_column(String(128))
     version: Mapped[int] = mapped_column(default=0)
     """Raised when a figure appears or moves materially; plans name the version they rest on."""
-    statistics: Mapped[bytes | None]
-    """The folded statistics of every figure (``profiles/statistics.py``), compressed."""
+    statistics: Mapped[bytes | None] = mapped_column(deferred=True)
+    """The folded statistics of every figure (``profiles/statistics.py``), compressed; read by who asks for them."""
     latencies: Mapped[int] = mapped_column(default=0)
     transfers: Mapped[int] = mapped_column(default=0)
     devices: Mapped[int] = mapped_column(default=0)
