@@ -89,7 +89,7 @@ class _ProbeServer(uvicorn.Server):
 async def _serve_probes(probes: Probes, metrics: Metrics, host: str, port: int) -> None:
     """Answer what every planner answers to those who run it, and nothing else."""
     app = FastAPI(openapi_url=None)
-    app.include_router(router)
+    app.router.routes.extend(router.routes)
     # Whoever opens this port wants the metrics, whatever ``serve`` does with them.
     app.state.planner = SimpleNamespace(probes=probes, settings=SimpleNamespace(metrics=True))
     app.middleware_stack = app.router  # errors are answered around it, as the planner's are

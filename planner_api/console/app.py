@@ -205,8 +205,8 @@ def _to_login(request: Request, *, expired: bool) -> Response:
 def _pages(planner: Any) -> FastAPI:
     pages = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     pages.state.planner = planner
-    for page in (sign_in, oidc, fleet, devices, groups, models, plans, profiles, releases, queue, tokens, audit):
-        pages.include_router(page.router, prefix=HOME)
+    every = (sign_in, oidc, fleet, devices, groups, models, plans, profiles, releases, queue, tokens, audit)
+    pages.router.routes.extend(route for page in every for route in page.router.routes)
     for kind in (PlannerError, RequestValidationError, HTTPException, Exception):
         pages.add_exception_handler(kind, _refuse)
     pages.mount(STATIC, StaticFiles(directory=FOLDER / "static"))

@@ -9,7 +9,10 @@ import math
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
+from sqlalchemy import delete
+
 from planner_api.db.engine import Database, WriteSession
+from planner_api.db.tables import UsageRow
 from planner_api.devices import repository
 from planner_api.errors import ForbiddenError, TooOftenError
 from planner_api.settings import Settings
@@ -56,7 +59,7 @@ class Quotas:
     async def prune(self, database: Database) -> None:
         """Forget what was used before today."""
         async with database.write() as session:
-            await repository.prune_usage(session, _today())
+            await session.execute(delete(UsageRow).where(UsageRow.day < _today()))
 
     def exceeded(self, quota: str, limit: str, *, retry_after_s: int | None = None) -> TooOftenError:
         """Return the error for a caller beyond a quota of the time; None: it may return tomorrow."""

@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
-from planner_api.db.paging import Page, chunks, page
+from planner_api.db.paging import chunks
 from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, InboxRow, PlanRow, TokenRow, UsageRow
 from planner_api.db.upsert import insert_or_ignore, upserting
 
@@ -104,11 +104,6 @@ async def lock(session: WriteSession, device_id: str) -> None:
     await session.execute(select(DeviceRow.id).where(DeviceRow.id == device_id).with_for_update())
 
 
-async def soc_of(session: AsyncSession, device_id: str) -> str | None:
-    """The SoC that a device says it is; None: it has not said."""
-    return await session.scalar(select(DeviceRow.soc).where(DeviceRow.id == device_id))
-
-
 async def valid_tokens(session: AsyncSession, device_id: str) -> Sequence[str]:
     """Hashes of the device's tokens that are neither revoked nor expired."""
     now = datetime.now(UTC)
@@ -135,12 +130,6 @@ async def revoke(session: WriteSession, *, token_id: int | None = None, device_i
     return rows.all()
 
 
-async def revoke_claim(session: WriteSession, claim_id: int) -> bool:
-    """Revoke a claim; False when there is none to revoke. Devices that enrolled with it keep their tokens."""
-    valid = update(ClaimRow).where(ClaimRow.id == claim_id, ClaimRow.revoked_at.is_(None))
-    return await session.touches(valid.values(revoked_at=datetime.now(UTC)).returning(ClaimRow.id))
-
-
 async def use(session: WriteSession, owner: str, quota: str, day: str, amount: int) -> int:
     """Add to what a caller used of a quota on a day; return what it used so far."""
     insert_into = upserting(session.get_bind().dialect.name, UsageRow).values(
@@ -152,11 +141,6 @@ async def use(session: WriteSession, owner: str, quota: str, day: str, amount: i
     return (await session.execute(statement.returning(UsageRow.used))).scalar_one()
 
 
-async def prune_usage(session: WriteSession, before: str) -> None:
-    """Forget what was used before a day."""
-    await session.execute(delete(UsageRow).where(UsageRow.day < before))
-
-
 async def saw(session: WriteSession, device_ids: Collection[str]) -> None:
     """Remember that devices were seen now; locked in the order of their ids, as reports lock them."""
     ordered, now = sorted(device_ids), datetime.now(UTC)
@@ -164,12 +148,6 @@ async def saw(session: WriteSession, device_ids: Collection[str]) -> None:
         some = select(DeviceRow.id).where(DeviceRow.id.in_(chunk))
         locked = some.order_by(DeviceRow.id).with_for_update()
         await session.execute(update(DeviceRow).where(DeviceRow.id.in_(locked)).values(last_seen_at=now))
-
-
-async def describe(session: WriteSession, device_id: str, values: Mapping[str, Any]) -> bool:
-    """Keep what people call a device, and its labels; False when there is no such device."""
-    described = update(DeviceRow).where(DeviceRow.id == device_id).values(**values)
-    return await session.touches(described.returning(DeviceRow.id))
 
 
 DRIFT = DriftRow.measured_us / DriftRow.predicted_us - 1.0
@@ -209,17 +187,3 @@ async def unused(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, 
         .order_by(InboxRow.id)
     )
     return {device_id: error for device_id, error in await session.execute(query) if error is not None}
-
-
-async def list_tokens(
-    session: AsyncSession, scopes: Collection[str], *, before: int | None = None, limit: int
-) -> Page[TokenRow]:
-    """Tokens of some scopes, newest first."""
-    query = select(TokenRow).where(TokenRow.scope.in_(scopes)).order_by(TokenRow.id.desc())
-    return await page(session, query if before is None else query.where(TokenRow.id < before), limit)
-
-
-async def list_claims(session: AsyncSession, *, before: int | None = None, limit: int) -> Page[ClaimRow]:
-    """Claims, newest first."""
-    query = select(ClaimRow).order_by(ClaimRow.id.desc())
-    return await page(session, query if before is None else query.where(ClaimRow.id < before), limit)

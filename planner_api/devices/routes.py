@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 
 from hope_schema import (
     Device,
@@ -19,12 +19,11 @@ from hope_schema import (
 from hope_schema.base import LABEL
 from hope_schema.registry import PLAIN
 from planner_api.devices import service
-from planner_api.devices.audit.service import actor_of
 from planner_api.devices.guard import bearer_of, refuse_for
 from planner_api.web.body import read_message
 from planner_api.web.contract import problems, takes
 from planner_api.web.parameters import After, DeviceId, Limit
-from planner_api.web.route import StrictRoute
+from planner_api.web.route import Asked, StrictRoute
 
 router = APIRouter(tags=["devices"], route_class=StrictRoute)
 
@@ -41,9 +40,9 @@ PROOF_BYTES = 2048
     responses=problems(409),
     openapi_extra=takes(Enrolment),
 )
-async def enrol_device(request: Request) -> EnrolmentReceipt:
+async def enrol_device(request: Asked) -> EnrolmentReceipt:
     """Exchange a claim token (sent as the bearer) for a token of the device's own."""
-    planner = request.app.state.planner
+    planner = request.planner
     claim = bearer_of(request.scope, "an enrolment needs a claim token as its bearer")
     await refuse_for(planner.per_claim.wait(claim))
     await service.check_claim(planner.database, claim)
@@ -58,16 +57,16 @@ async def enrol_device(request: Request) -> EnrolmentReceipt:
     responses=problems(404),
     openapi_extra=takes(ProofRequest),
 )
-async def prove_token(request: Request) -> Proof:
+async def prove_token(request: Asked) -> Proof:
     """Prove to a device, which sends no token, that this planner gave it one; at the planner's own addresses alone."""
-    planner = request.app.state.planner
+    planner = request.planner
     message = await read_message(request, ProofRequest, limit=PROOF_BYTES)
     return await service.prove(planner.database, planner.settings.addresses, message)
 
 
 @router.get("/devices", response_description="One page.", responses=problems(404))
 async def list_devices(
-    request: Request,
+    request: Asked,
     soc: Annotated[str | None, Query(max_length=128, pattern=LABEL)] = None,
     group: Annotated[str | None, Query(max_length=100, pattern=PLAIN, description="Of this group alone")] = None,
     after: After = None,
@@ -77,32 +76,28 @@ async def list_devices(
 
     A page of a group that takes a share of its devices may be short, or empty, before the last one.
     """
-    database = request.app.state.planner.database
-    return await service.list_devices(database, soc=soc, group=group, after=after, limit=limit)
+    return await service.list_devices(request.database, soc=soc, group=group, after=after, limit=limit)
 
 
-@router.put("/devices/{device_id}/report", status_code=204, response_description="Kept.", responses=problems(404))
-async def store_report(request: Request, device_id: DeviceId, message: DeviceReport) -> None:
+@router.put("/devices/{device_id}/report", status_code=204, response_description="Kept.")
+async def store_report(request: Asked, device_id: DeviceId, message: DeviceReport) -> None:
     """Report versions, and measured against predicted times; the newest report stands."""
-    await request.app.state.planner.reports.add(device_id, message)
+    await request.planner.reports.add(device_id, message)
 
 
-@router.put("/devices/{device_id}/description", response_description="The device.", responses=problems(404))
-async def describe_device(request: Request, device_id: DeviceId, message: DeviceDescription) -> Device:
+@router.put("/devices/{device_id}/description", response_description="The device.")
+async def describe_device(request: Asked, device_id: DeviceId, message: DeviceDescription) -> Device:
     """Say what people call a device, and the labels that groups choose by."""
-    return await service.describe(request.app.state.planner.database, device_id, message, actor_of(request.scope))
+    return await service.describe(request.database, device_id, message, request.actor)
 
 
-@router.get("/devices/{device_id}", response_description="The device.", responses=problems(404))
-async def read_device(request: Request, device_id: DeviceId) -> Device:
+@router.get("/devices/{device_id}", response_description="The device.")
+async def read_device(request: Asked, device_id: DeviceId) -> Device:
     """Return one device."""
-    return await service.get_device(request.app.state.planner.database, device_id)
+    return await service.get_device(request.database, device_id)
 
 
-@router.delete("/devices/{device_id}", status_code=204, response_description="Revoked.", responses=problems(404))
-async def revoke_device(request: Request, device_id: DeviceId) -> None:
+@router.delete("/devices/{device_id}", status_code=204, response_description="Revoked.")
+async def revoke_device(request: Asked, device_id: DeviceId) -> None:
     """Revoke a device and its tokens, on every replica at once, and take its figures back; a claim enrols it again."""
-    planner = request.app.state.planner
-    actor = actor_of(request.scope)
-    if not await service.revoke_device(planner.database, device_id, actor, planner.forget_device):
-        raise service.device_unknown(device_id)
+    await service.revoke_device(request.database, device_id, request.actor, request.planner.forget_device)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable, Container, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
+from sqlalchemy import Select, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import (
@@ -28,13 +29,15 @@ from hope_schema.proof import prove as proof_of
 from hope_schema.tokens import TokenScope
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.messages import message_of, messages_of
-from planner_api.db.tables import DeviceRow
+from planner_api.db.paging import Page, Row, page
+from planner_api.db.tables import ClaimRow, DeviceRow, TokenRow
 from planner_api.devices import repository
-from planner_api.devices.audit.service import Actor, record
+from planner_api.devices.audit.service import record
 from planner_api.devices.finding import Wanted, find
 from planner_api.devices.groups import service as groups
 from planner_api.errors import ConflictError, NotFoundError, UnauthorisedError
 from planner_api.jobs.news import publish
+from planner_api.web.principal import Actor
 from planner_api.web.tokens import new_token
 
 BAD_CLAIM = "this claim token is unknown, spent, expired or revoked; ask your admin for another"
@@ -115,20 +118,24 @@ async def issue(
 async def list_tokens(database: Database, scope: TokenScope | None, *, before: int | None, limit: int) -> TokenPage:
     """Tokens of a scope (None: those of people), newest first."""
     scopes: Sequence[TokenScope] = ("admin", "viewer") if scope is None else (scope,)
-    async with database.read() as session:
-        rows = await repository.list_tokens(session, scopes, before=before, limit=limit)
+    rows = await _newest(database, select(TokenRow).where(TokenRow.scope.in_(scopes)), TokenRow.id, before, limit)
     tokens = messages_of(rows, lambda row: message_of(Token, row, state=_state(row.revoked_at, row.expires_at)))
     return TokenPage(tokens=tokens, next=rows.next(lambda row: row.id))
 
 
 async def list_claims(database: Database, *, before: int | None, limit: int) -> ClaimPage:
     """Claims, newest first."""
-    async with database.read() as session:
-        rows = await repository.list_claims(session, before=before, limit=limit)
+    rows = await _newest(database, select(ClaimRow), ClaimRow.id, before, limit)
     claims = messages_of(
         rows, lambda row: message_of(Claim, row, state=_state(row.revoked_at, row.expires_at, spent=row.uses_left == 0))
     )
     return ClaimPage(claims=claims, next=rows.next(lambda row: row.id))
+
+
+async def _newest(database: Database, query: Select[Row], number: Any, before: int | None, limit: int) -> Page[Row]:
+    """A page of what a query finds, the highest numbers first."""
+    async with database.read() as session:
+        return await page(session, query.where(number < (before or 2**63 - 1)).order_by(number.desc()), limit)
 
 
 def _state(
@@ -141,40 +148,45 @@ def _state(
     return "spent" if spent else "valid"
 
 
-async def revoke_token(database: Database, number: int, actor: Actor) -> bool:
-    """Revoke one token, on every replica; False where there is none to revoke."""
+async def revoke_token(database: Database, number: int, actor: Actor) -> None:
+    """Revoke one token, on every replica. Raises NotFoundError where there is none to revoke."""
     async with database.write() as session:
-        found = await _revoke(session, await repository.revoke(session, token_id=number))
-        if found:
-            await record(session, actor, "token.revoke", f"token:{number}")
-    return found
+        if not await _revoke(session, await repository.revoke(session, token_id=number)):
+            raise _nothing("token", number)
+        await record(session, actor, "token.revoke", f"token:{number}")
 
 
-async def revoke_claim(database: Database, number: int, actor: Actor) -> bool:
-    """Revoke a claim, with which devices enrolled that keep their tokens; False where there is none to revoke."""
+async def revoke_claim(database: Database, number: int, actor: Actor) -> None:
+    """Revoke a claim; devices that enrolled with it keep their tokens. Raises NotFoundError where there is none."""
     async with database.write() as session:
-        found = await repository.revoke_claim(session, number)
-        if found:
-            await record(session, actor, "claim.revoke", f"claim:{number}")
-    return found
+        valid = update(ClaimRow).where(ClaimRow.id == number, ClaimRow.revoked_at.is_(None))
+        if not await session.touches(valid.values(revoked_at=datetime.now(UTC)).returning(ClaimRow.id)):
+            raise _nothing("claim", number)
+        await record(session, actor, "claim.revoke", f"claim:{number}")
+
+
+def _nothing(noun: str, number: int) -> NotFoundError:
+    detail = f"there is no {noun} {number} to revoke: `hope-planner {noun}s list` lists those there are"
+    return NotFoundError(f"{noun}-unknown", detail)
 
 
 Forget = Callable[[WriteSession, str], Awaitable[object]]
 """Takes back whatever a device (its id) said, with a transaction; returns what is true where there was anything."""
 
 
-async def revoke_device(database: Database, device_id: str, actor: Actor, forget: Forget) -> bool:
+async def revoke_device(database: Database, device_id: str, actor: Actor, forget: Forget) -> None:
     """Revoke a device and all its tokens, on every replica, and have what it said forgotten.
 
-    Returns:
-        False where there is neither such a device nor anything that it said.
+    Raises:
+        NotFoundError: there is neither such a device nor anything that it said.
     """
     async with database.write() as session:
         found = await session.get(DeviceRow, device_id) is not None
         if found:
             await _revoke(session, await repository.revoke(session, device_id=device_id))
             await record(session, actor, "device.revoke", device_id)
-        return bool(await forget(session, device_id)) or found
+        if not await forget(session, device_id) and not found:
+            raise device_unknown(device_id)
 
 
 async def _revoke(session: WriteSession, hashes: Sequence[str]) -> bool:
@@ -186,7 +198,8 @@ async def _revoke(session: WriteSession, hashes: Sequence[str]) -> bool:
 async def describe(database: Database, device_id: str, sent: DeviceDescription, actor: Actor) -> Device:
     """Say what people call a device, and the labels that groups choose by. Raises NotFoundError when it is unknown."""
     async with database.write() as session:
-        if not await repository.describe(session, device_id, {"name": sent.name, "labels": dict(sent.labels)}):
+        described = update(DeviceRow).where(DeviceRow.id == device_id).values(name=sent.name, labels=dict(sent.labels))
+        if not await session.touches(described.returning(DeviceRow.id)):
             raise device_unknown(device_id)
         shown = ", ".join(f"{key}={value}" for key, value in sent.labels.items())
         await record(session, actor, "device.describe", device_id, name=sent.name, labels=shown)

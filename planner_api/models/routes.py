@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from hope_schema import ModelGraph, ModelReceipt
 from planner_api.models import repository, service
@@ -13,8 +13,7 @@ from planner_api.models.reading import read_graph
 from planner_api.web.body import read_large
 from planner_api.web.contract import header, problems, takes
 from planner_api.web.parameters import ModelHash
-from planner_api.web.principal import principal_of
-from planner_api.web.route import StrictRoute, reply
+from planner_api.web.route import Asked, StrictRoute, reply
 from planner_api.web.stored import StoredReply
 
 router = APIRouter(tags=["models"], route_class=StrictRoute)
@@ -37,25 +36,22 @@ KNOWN: dict[int | str, dict[str, Any]] = {200: {"description": "The graph was kn
     responses=problems(409) | KNOWN,
     openapi_extra=takes(ModelGraph, IDEMPOTENCY_KEY),
 )
-async def submit_model(request: Request) -> Response:
+async def submit_model(request: Asked) -> Response:
     """Make a graph known. Weights never leave the device: a graph holds topology, types and shapes."""
     graph, _ = await read_large(request, read_graph, inline=INLINE_BYTES)
     key = request.headers.get("idempotency-key", "")
-    planner = request.app.state.planner
     receipt = await service.submit(
-        planner.database,
+        request.database,
         graph,
         claimed_hash=key if _DIGEST.fullmatch(key) else None,
-        caller=principal_of(request.scope),
-        quotas=planner.quotas,
+        caller=request.caller,
+        quotas=request.planner.quotas,
     )
     return reply(receipt, 201 if receipt.created else 200)
 
 
-@router.get(
-    "/models/{model_hash}", response_model=ModelGraph, response_description="The graph.", responses=problems(404)
-)
-async def read_model(request: Request, model_hash: ModelHash) -> Response:
+@router.get("/models/{model_hash}", response_model=ModelGraph, response_description="The graph.")
+async def read_model(request: Asked, model_hash: ModelHash) -> Response:
     """Return the graph under a hash."""
-    body = await service.read(request.app.state.planner.database, model_hash, repository.graph)
+    body = await service.read(request.database, model_hash, repository.graph)
     return StoredReply(body, request.headers.get("accept-encoding", ""))

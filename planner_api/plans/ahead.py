@@ -15,7 +15,7 @@ from hope_schema import Fanout, FanoutRequest, Job, PlanRequest
 from hope_schema.fleet import PlanStatus
 from planner_api.db.engine import Database
 from planner_api.db.tables import FanoutPlanRow, FanoutRow, PlanRow
-from planner_api.devices.audit.service import Actor, record
+from planner_api.devices.audit.service import record
 from planner_api.errors import NotFoundError, model_unknown
 from planner_api.jobs.queue import put
 from planner_api.jobs.repository import Wanted
@@ -26,6 +26,7 @@ from planner_api.plans.key import normalised, plan_id
 from planner_api.plans.repository import STATUS
 from planner_api.profiles import repository as profile_rows
 from planner_api.profiles.known import Known
+from planner_api.web.principal import Actor
 
 MAX_NAMED = 64
 """Processors a request may name."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Response
 
 from hope_schema import Fanout, FanoutRequest, PlanDiff, PlanHistory, PlanReply, PlanRequest
-from planner_api.devices.audit.service import actor_of
 from planner_api.plans import ahead, history
 from planner_api.plans.key import asked
 from planner_api.plans.stored import StoredPlan, matches
@@ -15,8 +14,7 @@ from planner_api.plans.waits import preferred_wait
 from planner_api.web.body import read_small
 from planner_api.web.contract import answers, header, problems, takes
 from planner_api.web.parameters import ModelHash
-from planner_api.web.principal import device_of, principal_of
-from planner_api.web.route import StrictRoute, reply
+from planner_api.web.route import Asked, StrictRoute, reply
 from planner_api.web.stored import StoredReply
 
 router = APIRouter(tags=["plans"], route_class=StrictRoute)
@@ -46,12 +44,12 @@ PREFER = header("Prefer", "`wait=N`: wait up to N seconds for the optimised plan
     | answers(200, "The plan.", {**HEADERS, "Preference-Applied": "`wait=N` as it was granted."}),
     openapi_extra=takes(PlanRequest, PREFER),
 )
-async def request_plan(request: Request) -> Response:
+async def request_plan(request: Asked) -> Response:
     """Return the plan under a key: at once, and a better one later under the same id."""
-    planner = request.app.state.planner
+    planner = request.planner
     wait_s = min(preferred_wait(request.headers.get("prefer", "")), planner.settings.max_wait_s)
     question = asked(await read_small(request))
-    served = await planner.plans.plan(*question, principal_of(request.scope), device_of(request.scope), wait_s)
+    served = await planner.plans.plan(*question, request.caller, request.device, wait_s)
     stored = await planner.plans.waits.better(served.stored, wait_s, request.receive)
     response = _respond(request, stored, hit=served.hit)
     if wait_s:
@@ -62,41 +60,39 @@ async def request_plan(request: Request) -> Response:
 @router.get(
     "/plans/{plan_id}",
     response_model=PlanReply,
-    responses=problems(404)
-    | answers(200, "The newest version of the plan.", HEADERS)
+    responses=answers(200, "The newest version of the plan.", HEADERS)
     | answers(304, "The copy is the newest version.", HEADERS),
     openapi_extra=takes(None, header("If-None-Match", "The ETag of the copy at hand.", 1024)),
 )
 async def read_plan(
-    request: Request,
+    request: Asked,
     plan_id: PlanId,
     version: Annotated[int | None, Query(ge=1, le=MAX_VERSION, description="This version, not the one served")] = None,
 ) -> Response:
     """Return a plan by id, or 304 when the copy at hand is the version that would be returned."""
-    planner = request.app.state.planner
-    stored = await planner.plans.get(plan_id, device_of(request.scope), version)
+    stored = await request.planner.plans.get(plan_id, request.device, version)
     return _respond(request, stored)
 
 
-@router.get("/plans/{plan_id}/versions", response_description="The versions, newest first.", responses=problems(404))
-async def list_plan_versions(request: Request, plan_id: PlanId) -> PlanHistory:
+@router.get("/plans/{plan_id}/versions", response_description="The versions, newest first.")
+async def list_plan_versions(request: Asked, plan_id: PlanId) -> PlanHistory:
     """List the versions of a plan that are kept, with what was measured of each."""
-    return await history.history(request.app.state.planner.database, plan_id)
+    return await history.history(request.database, plan_id)
 
 
-@router.get("/plans/{plan_id}/diff", response_description="What changed.", responses=problems(404))
+@router.get("/plans/{plan_id}/diff", response_description="What changed.")
 async def compare_plans(
-    request: Request,
+    request: Asked,
     plan_id: PlanId,
     before: Annotated[int | None, Query(ge=1, le=MAX_VERSION, description="A version of this plan")] = None,
     after: Annotated[int | None, Query(ge=1, le=MAX_VERSION, description="The version to compare it with")] = None,
     other: Annotated[str | None, Query(max_length=128, pattern=ID, description="The plan that `after` is of")] = None,
 ) -> PlanDiff:
     """Compare two versions of a plan, or two plans: ops that moved, times predicted and measured."""
-    return await history.diff(request.app.state.planner.database, plan_id, other or plan_id, before, after)
+    return await history.diff(request.database, plan_id, other or plan_id, before, after)
 
 
-def _respond(request: Request, stored: StoredPlan, *, hit: bool = True) -> Response:
+def _respond(request: Asked, stored: StoredPlan, *, hit: bool = True) -> Response:
     """Answer with a plan, as it is stored to who reads zstd; with 304 to a GET whose copy is this version."""
     headers = {
         "ETag": stored.etag,
@@ -113,23 +109,20 @@ def _respond(request: Request, stored: StoredPlan, *, hit: bool = True) -> Respo
     "/models/{model_hash}/plans",
     status_code=202,
     response_model=Fanout,
-    responses=problems(404) | answers(202, "Queued; see `Location` for the progress.", LOCATION),
+    responses=answers(202, "Queued; see `Location` for the progress.", LOCATION),
 )
-async def plan_ahead(request: Request, model_hash: ModelHash, message: FanoutRequest = ANY) -> Response:
+async def plan_ahead(request: Asked, model_hash: ModelHash, message: FanoutRequest = ANY) -> Response:
     """Plan one model for every SoC and frequency the fleet knows, so that its release starts with a warm cache."""
-    planner = request.app.state.planner
-    found = await ahead.plan_ahead(planner.database, model_hash, message, actor_of(request.scope))
+    found = await ahead.plan_ahead(request.database, model_hash, message, request.actor)
     headers = {"Location": f"/fanouts/{found.fanout_id}", "Retry-After": str(POLL_S)}
     return reply(found, 202, headers)
 
 
-@planning_ahead.get(
-    "/fanouts/{fanout_id}", response_model=Fanout, response_description="Its progress.", responses=problems(404)
-)
+@planning_ahead.get("/fanouts/{fanout_id}", response_model=Fanout, response_description="Its progress.")
 async def read_progress(
-    request: Request, fanout_id: Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9\-]*$")]
+    request: Asked, fanout_id: Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9\-]*$")]
 ) -> Response:
     """Return how far a planning ahead is."""
-    found = await ahead.progress(request.app.state.planner.database, fanout_id)
+    found = await ahead.progress(request.database, fanout_id)
     headers = {} if found.finished else {"Retry-After": str(POLL_S)}
     return reply(found, headers=headers)

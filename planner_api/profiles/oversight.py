@@ -14,7 +14,7 @@ from planner_api.db.engine import Database, WriteSession
 from planner_api.db.messages import message_of, messages_of
 from planner_api.db.paging import Page
 from planner_api.db.tables import ContributionRow, ProfileRow
-from planner_api.devices.audit.service import Actor, record
+from planner_api.devices.audit.service import record
 from planner_api.errors import NotFoundError, profile_unknown
 from planner_api.jobs.queue import URGENT, put
 from planner_api.jobs.repository import Wanted
@@ -23,6 +23,7 @@ from planner_api.profiles import repository
 from planner_api.profiles.folding import refused
 from planner_api.profiles.jobs import FOLD, key_of
 from planner_api.profiles.statistics import Key, Statistics, device_hash
+from planner_api.web.principal import Actor
 
 
 async def contributions(database: Database, soc: str, frequency: str, *, after: str, limit: int) -> ContributionPage:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from hope_schema import Missing, MissingRequest, Observations, Profile, UploadReceipt
 from planner_api.profiles.reading import read_upload
 from planner_api.web.body import read_large
 from planner_api.web.contract import problems, takes
 from planner_api.web.parameters import FrequencyName, SocName
-from planner_api.web.principal import charge, principal_of, require_own
-from planner_api.web.route import StrictRoute
+from planner_api.web.principal import charge, require_own
+from planner_api.web.route import Asked, StrictRoute
 from planner_api.web.stored import StoredReply
 
 router = APIRouter(tags=["profiles"], route_class=StrictRoute)
@@ -28,12 +28,11 @@ second where every number is as small as a float can be."""
     response_description="Accepted into the inbox, or known already.",
     openapi_extra=takes(Observations),
 )
-async def upload_observations(request: Request) -> UploadReceipt:
+async def upload_observations(request: Asked) -> UploadReceipt:
     """Accept what a device measured. Sending the same upload id again counts once."""
-    planner = request.app.state.planner
     head, body = await read_large(request, read_upload, inline=INLINE_BYTES)
     require_own(request.scope, head.device_id)
-    receipt: UploadReceipt = await planner.profiles.accept(head, body, principal_of(request.scope))
+    receipt: UploadReceipt = await request.planner.profiles.accept(head, body, request.caller)
     return receipt
 
 
@@ -43,11 +42,11 @@ async def upload_observations(request: Request) -> UploadReceipt:
     response_description="What this device should measure.",
     responses=problems(404),
 )
-async def list_missing_figures(request: Request, message: MissingRequest) -> Response:
+async def list_missing_figures(request: Asked, message: MissingRequest) -> Response:
     """Say what nobody has measured yet of a model on a SoC, and ask this device for its part of it."""
     require_own(request.scope, message.device_id)
     charged = partial(charge, request.scope)
-    found = await request.app.state.planner.profiles.missing(message, principal_of(request.scope), charged)
+    found = await request.planner.profiles.missing(message, request.caller, charged)
     return Response(found, media_type="application/json")
 
 
@@ -55,12 +54,11 @@ async def list_missing_figures(request: Request, message: MissingRequest) -> Res
     "/profiles/{soc}/{frequency}",
     response_model=Profile,
     response_description="The newest version of the profile.",
-    responses=problems(404),
 )
-async def read_profile(request: Request, soc: SocName, frequency: FrequencyName) -> Response:
+async def read_profile(request: Asked, soc: SocName, frequency: FrequencyName) -> Response:
     """Return what is known of a SoC at a frequency, to a device of its own SoC.
 
     `hope-planner profiles import` takes it in elsewhere.
     """
-    body = await request.app.state.planner.profiles.read(soc, frequency, principal_of(request.scope))
+    body = await request.planner.profiles.read(soc, frequency, request.caller)
     return StoredReply(body, request.headers.get("accept-encoding", ""))

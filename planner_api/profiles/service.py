@@ -15,8 +15,8 @@ from cachetools import LRUCache
 from hope_schema import MissingRequest, UploadReceipt
 from planner_api.compression import zstd
 from planner_api.db.engine import Database
+from planner_api.db.tables import DeviceRow
 from planner_api.devices import repository as devices
-from planner_api.devices.audit.service import Actor
 from planner_api.devices.quota import Quotas
 from planner_api.errors import ForbiddenError, InvalidError, RefusedError, UnavailableError, profile_unknown
 from planner_api.jobs.kind import JobError
@@ -31,7 +31,7 @@ from planner_api.profiles.lacking import Asked, Lack, Looking, answer, ready
 from planner_api.profiles.reading import UploadHead
 from planner_api.settings import EMBEDDED_WAIT_S, Settings
 from planner_api.web.body import Body
-from planner_api.web.principal import ANONYMOUS, Principal
+from planner_api.web.principal import ANONYMOUS, Actor, Principal
 
 MAX_KINDS = 64
 """Kinds of processor that one question may name."""
@@ -156,13 +156,12 @@ class Profiles:
             ForbiddenError: the caller is a device of another SoC.
             NotFoundError: nothing is known.
         """
-        if caller.device_id is not None:
-            async with self._database.read() as session:
-                own = await devices.soc_of(session, caller.device_id)
-            if own != soc:
-                raise ForbiddenError("foreign-profile", f"this token reads the profile of '{own}', not of '{soc}'")
         async with self._database.read() as session:
+            device = await session.get(DeviceRow, caller.device_id or "")
             found = await repository.current(session, soc, frequency)
+        own = None if device is None else device.soc
+        if caller.device_id is not None and own != soc:
+            raise ForbiddenError("foreign-profile", f"this token reads the profile of '{own}', not of '{soc}'")
         if found is None:
             raise profile_unknown(soc, frequency)
         return found[1]

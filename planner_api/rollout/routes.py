@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 
 from hope_schema import Release, ReleasePage, ReleasePartPage, ReleaseRequest, RolloutPolicy, releases
-from planner_api.devices.audit.service import actor_of
 from planner_api.rollout.service import Action, Releases
 from planner_api.web.contract import problems
 from planner_api.web.parameters import After, FewRows, Limit, ModelHash
-from planner_api.web.route import StrictRoute
+from planner_api.web.route import Asked, StrictRoute
 
 router = APIRouter(tags=["releases"], route_class=StrictRoute)
 
@@ -19,8 +18,8 @@ ReleaseId = Annotated[releases.ReleaseId, Path(description="The release's id")]
 Before = Annotated[releases.ReleaseId | None, Query(description="`next` of the page before")]
 
 
-def _releases(request: Request) -> Releases:
-    found: Releases = request.app.state.planner.releases
+def _releases(request: Asked) -> Releases:
+    found: Releases = request.planner.releases
     return found
 
 
@@ -28,42 +27,41 @@ def _releases(request: Request) -> Releases:
     "/models/{model_hash}/rollout",
     status_code=204,
     response_description="So it is from now on.",
-    responses=problems(404),
 )
-async def set_rollout(request: Request, model_hash: ModelHash, message: RolloutPolicy) -> None:
+async def set_rollout(request: Asked, model_hash: ModelHash, message: RolloutPolicy) -> None:
     """Say how new versions of a model's plans reach devices: at once, when an admin releases them, or by stages."""
-    await _releases(request).set_rollout(model_hash, message.rollout, actor_of(request.scope))
+    await _releases(request).set_rollout(model_hash, message.rollout, request.actor)
 
 
 @router.get("/releases", response_description="One page.", responses=problems(404))
-async def list_releases(request: Request, before: Before = None, limit: FewRows = 20) -> ReleasePage:
+async def list_releases(request: Asked, before: Before = None, limit: FewRows = 20) -> ReleasePage:
     """List releases, newest first."""
     return await _releases(request).page(before=before, limit=limit)
 
 
 @router.post("/releases", status_code=201, response_description="It is under way.", responses=problems(404, 409))
-async def begin_release(request: Request, message: ReleaseRequest) -> Release:
+async def begin_release(request: Asked, message: ReleaseRequest) -> Release:
     """Begin a release: what is new of a model goes out in stages."""
-    return await _releases(request).begin(message, actor_of(request.scope))
+    return await _releases(request).begin(message, request.actor)
 
 
-@router.get("/releases/{release_id}", response_description="The release.", responses=problems(404))
-async def read_release(request: Request, release_id: ReleaseId) -> Release:
+@router.get("/releases/{release_id}", response_description="The release.")
+async def read_release(request: Asked, release_id: ReleaseId) -> Release:
     """Return a release and how it goes."""
     return await _releases(request).get(release_id)
 
 
-@router.get("/releases/{release_id}/parts", response_description="One page.", responses=problems(404))
+@router.get("/releases/{release_id}/parts", response_description="One page.")
 async def list_release_parts(
-    request: Request, release_id: ReleaseId, after: After = None, limit: Limit = 100
+    request: Asked, release_id: ReleaseId, after: After = None, limit: Limit = 100
 ) -> ReleasePartPage:
     """List the parts of a release, with what devices reported of each."""
     return await _releases(request).parts(release_id, after=after or "", limit=limit)
 
 
 def _add_action(action: Action, name: str, words: str) -> None:
-    async def act(request: Request, release_id: ReleaseId) -> Release:
-        return await _releases(request).act(release_id, action, actor_of(request.scope))
+    async def act(request: Asked, release_id: ReleaseId) -> Release:
+        return await _releases(request).act(release_id, action, request.actor)
 
     router.add_api_route(
         f"/releases/{{release_id}}/{action}",
@@ -72,7 +70,7 @@ def _add_action(action: Action, name: str, words: str) -> None:
         name=name,
         description=words,
         response_description="The release as it is now.",
-        responses=problems(404, 409),
+        responses=problems(409),
     )
 
 

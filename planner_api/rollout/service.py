@@ -16,7 +16,7 @@ from planner_api.db.engine import Database, ReadSession, WriteSession
 from planner_api.db.messages import messages_of
 from planner_api.db.paging import Page
 from planner_api.db.tables import ReleaseRow
-from planner_api.devices.audit.service import PLANNER, Actor, record
+from planner_api.devices.audit.service import PLANNER, record
 from planner_api.devices.groups import service as grouping
 from planner_api.errors import ConflictError, InvalidError, NotFoundError, model_unknown
 from planner_api.jobs.chores import end, keep_doing
@@ -27,6 +27,7 @@ from planner_api.rollout.aliases.service import resolve, stands_for
 from planner_api.rollout.judging import harm, judge, next_step, part_view, release_view, waits_for
 from planner_api.rollout.splits import Splits
 from planner_api.rollout.takers import count_takers
+from planner_api.web.principal import Actor
 
 LOOK_S = 1.0
 """How often a process looks for what other processes did to releases, and whether one wants to be steered."""

@@ -43,8 +43,9 @@ def build(app: FastAPI) -> dict[str, Any]:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=DESCRIPTION)
         document.setdefault("components", {})["schemas"] = _schemas()
         document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
-        for operation in operations(document):
-            _complete(operation)
+        for path, methods in document["paths"].items():
+            for operation in methods.values():
+                _complete(operation, (404,) if "{" in path else ())
         _keep_used(document)
         _name_operations(app, document)
         _explain(document["components"]["schemas"])
@@ -75,8 +76,11 @@ def references(document: dict[str, Any], node: Any) -> set[str]:
     return found
 
 
-def _complete(operation: dict[str, Any]) -> None:
-    """Say what is so of every route: its id in and out, the errors that any may answer; it has no JSON of no model."""
+def _complete(operation: dict[str, Any], more: tuple[int, ...]) -> None:
+    """Say what is so of every route: its id in and out, the errors that any may answer; it has no JSON of no model.
+
+    ``more`` are errors of those whose path names something, which may not be there.
+    """
     operation.setdefault("security", [{}, {"bearer": []}])
     operation.setdefault("parameters", []).append(REQUEST_ID)
     responses = operation["responses"]
@@ -89,7 +93,7 @@ def _complete(operation: dict[str, Any]) -> None:
                 "description": "The id of this request.",
                 "schema": {"type": "string"},
             }
-    errors = problems(*ALWAYS, *(WITH_BODY if "requestBody" in operation else ()))
+    errors = problems(*ALWAYS, *more, *(WITH_BODY if "requestBody" in operation else ()))
     responses |= {str(status): error for status, error in errors.items()}
 
 

@@ -56,6 +56,14 @@ class Principal:
 ANONYMOUS = Principal("anonymous", "anonymous")
 
 
+@dataclass(frozen=True)
+class Actor:
+    """Who acts: the bearer of a request's token, a person at the command line, or the planner itself."""
+
+    name: str
+    request_id: str | None = None
+
+
 def bearer(scope: str, token_id: int) -> Principal:
     """Who holds a token of the scope ``admin`` or ``viewer``."""
     return Principal("admin" if scope == "admin" else "viewer", f"{scope}:{token_id}")

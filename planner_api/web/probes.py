@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from starlette.responses import PlainTextResponse
@@ -17,7 +17,7 @@ from planner_api.errors import DatabaseAwayError, NotFoundError, UnavailableErro
 from planner_api.shared import SharedCalls
 from planner_api.web.contract import problems
 from planner_api.web.metrics import Gauge, Metrics
-from planner_api.web.route import StrictRoute
+from planner_api.web.route import Asked, StrictRoute
 
 router = APIRouter(tags=["operations"], route_class=StrictRoute)
 
@@ -86,9 +86,9 @@ async def check_health() -> Response:
 
 
 @router.get("/readyz", response_description="Requests can be served.")
-async def check_readiness(request: Request) -> Response:
+async def check_readiness(request: Asked) -> Response:
     """Readiness: the database answers and its schema is the newest."""
-    await request.app.state.planner.probes.check_ready()
+    await request.planner.probes.check_ready()
     return Response(status_code=200)
 
 
@@ -98,10 +98,9 @@ async def check_readiness(request: Request) -> Response:
     response_description="Prometheus text format.",
     responses=problems(404),
 )
-async def read_metrics(request: Request) -> Response:
+async def read_metrics(request: Asked) -> Response:
     """Figures for Prometheus."""
-    planner = request.app.state.planner
-    if not planner.settings.metrics:
+    if not request.planner.settings.metrics:
         raise NotFoundError("metrics-off", "metrics are switched off (HOPE_METRICS=false)")
-    text = await planner.probes.scrape()
+    text = await request.planner.probes.scrape()
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

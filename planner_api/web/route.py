@@ -13,9 +13,41 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
+from planner_api.db.engine import Database
 from planner_api.errors import InvalidError
 from planner_api.web.body import read_message
+from planner_api.web.principal import Actor, Principal, device_of, principal_of
 from planner_api.web.segments import outside
+
+
+class Asked(Request):
+    """A request as routes see it: who asks, and whom."""
+
+    @property
+    def planner(self) -> Any:
+        """Whose route it is."""
+        return self.app.state.planner
+
+    @property
+    def database(self) -> Database:
+        """The planner's."""
+        found: Database = self.planner.database
+        return found
+
+    @property
+    def caller(self) -> Principal:
+        """The bearer of its token."""
+        return principal_of(self.scope)
+
+    @property
+    def actor(self) -> Actor:
+        """The same, as the audit log says it."""
+        return Actor(self.caller.name, self.scope.get("state", {}).get("audit_id"))
+
+    @property
+    def device(self) -> str | None:
+        """The device that it comes from."""
+        return device_of(self.scope)
 
 
 class HeadRoute(APIRoute):
@@ -49,7 +81,7 @@ class StrictRoute(HeadRoute):
         handler = self.get_route_handler()
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            response = await handler(Request(scope, receive, send))
+            response = await handler(Asked(scope, receive, send))
             await response(scope, receive, send)
 
         self.app = app

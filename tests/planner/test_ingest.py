@@ -16,7 +16,6 @@ from sqlalchemy.exc import DBAPIError
 from hope_schema import Missing, Observations, UploadReceipt
 from planner_api.db.engine import Database
 from planner_api.db.tables import InboxRow, ProfileRow, ProfileVersionRow
-from planner_api.devices.audit.service import Actor
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs import repository as jobs
 from planner_api.jobs.kind import JobError
@@ -32,7 +31,7 @@ from planner_api.profiles.reading import head_of
 from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings
 from planner_api.web.body import Body
-from planner_api.web.principal import Principal
+from planner_api.web.principal import Actor, Principal
 from tests import CAMPAIGN
 from tests.planner.in_thread import InThread
 from tests.planner.jobs_help import Running

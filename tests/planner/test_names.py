@@ -32,8 +32,8 @@ from hope_schema import (
 from planner_api.db.tables import AuditRow, DeviceRow, GroupRow
 from planner_api.devices import finding
 from planner_api.devices.audit import service as audit
-from planner_api.devices.audit.service import Actor
 from planner_api.devices.groups.choice import position, takes
+from planner_api.web.principal import Actor
 from tests.planner.samples import FREQUENCY, JSON, SOC, Api, admin_token, chain, issue, serving
 
 FIRST, SECOND = chain(3, "first"), chain(4, "second")

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 
+from planner_api.console.address import HOME
 from planner_api.console.forms import Words
 from planner_api.console.rendering import render
 from planner_api.devices.audit import service
-from planner_api.web.route import StrictRoute
+from planner_api.web.route import Asked, StrictRoute
 
-router = APIRouter(route_class=StrictRoute)
+router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
 ROWS = 100
 
 
 @router.get("/audit")
 async def listing(
-    request: Request,
+    request: Asked,
     actor: Words = "",
     action: Words = "",
     subject: Words = "",
@@ -26,5 +27,5 @@ async def listing(
 ) -> Response:
     """List actions, newest first."""
     where = {"actor": actor.strip() or None, "action": action.strip() or None, "subject": subject.strip() or None}
-    page = await service.page(request.app.state.planner.database, limit=ROWS, before=before, **where)
+    page = await service.page(request.database, limit=ROWS, before=before, **where)
     return render(request, "audit.html", page=page, where=where, before=before)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 
 from hope_schema.registry import PLAIN
 from planner_api.console.address import HOME, lead
 from planner_api.console.forms import Words, read_form
 from planner_api.console.rendering import render, segment
 from planner_api.devices import service
-from planner_api.devices.audit.service import actor_of
 from planner_api.devices.finding import Wanted, find
 from planner_api.devices.groups import service as groups
 from planner_api.devices.repository import drifts
 from planner_api.views import pages
 from planner_api.web.parameters import After, DeviceId
-from planner_api.web.route import StrictRoute
+from planner_api.web.route import Asked, StrictRoute
 
-router = APIRouter(route_class=StrictRoute)
+router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
 ROWS = 50
 REPORTS = 100
@@ -30,7 +29,7 @@ OFFERED = 200
 
 @router.get("/devices")
 async def listing(
-    request: Request,
+    request: Asked,
     search: Words = "",
     soc: Words = "",
     group: Annotated[str, Query(max_length=100, pattern=f"^$|{PLAIN}")] = "",
@@ -38,7 +37,7 @@ async def listing(
     before: After = None,
 ) -> Response:
     """List devices."""
-    async with request.app.state.planner.database.read() as session:
+    async with request.database.read() as session:
         chosen = await groups.find(session, group) if group else None
         wanted = Wanted(soc.strip() or None, search.strip(), chosen)
         page = await find(session, wanted, after=after, before=before, limit=ROWS)
@@ -58,22 +57,18 @@ async def listing(
 
 
 @router.get("/devices/{device_id}")
-async def show(request: Request, device_id: DeviceId) -> Response:
+async def show(request: Asked, device_id: DeviceId) -> Response:
     """Show one device."""
-    database = request.app.state.planner.database
-    device = await service.get_device(database, device_id)
-    async with database.read() as session:
+    device = await service.get_device(request.database, device_id)
+    async with request.database.read() as session:
         reports = await pages.reports(session, device_id, REPORTS)
         contributions = await pages.contributions(session, device_id, REPORTS)
     return render(request, "device.html", device=device, reports=reports, contributions=contributions)
 
 
 @router.post("/devices/{device_id}")
-async def revoke(request: Request, device_id: DeviceId) -> Response:
+async def revoke(request: Asked, device_id: DeviceId) -> Response:
     """Revoke a device and its tokens, and take its figures back."""
     await read_form(request)
-    planner = request.app.state.planner
-    actor = actor_of(request.scope)
-    if not await service.revoke_device(planner.database, device_id, actor, planner.forget_device):
-        raise service.device_unknown(device_id)
+    await service.revoke_device(request.database, device_id, request.actor, request.planner.forget_device)
     return lead(f"{HOME}/devices/{segment(device_id)}")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
+from planner_api.console.address import HOME
 from planner_api.console.charts import bars
 from planner_api.console.overview import DRIFT_BOUNDS
 from planner_api.console.rendering import render
-from planner_api.web.route import StrictRoute
+from planner_api.web.route import Asked, StrictRoute
 
-router = APIRouter(route_class=StrictRoute)
+router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
 
 @router.get("")
-async def overview(request: Request) -> Response:
+async def overview(request: Asked) -> Response:
     """Show the fleet in numbers."""
-    found = await request.app.state.planner.overviews.get()
+    found = await request.planner.overviews.get()
     contacts = found.contacts
     heard = [
         ("in the last hour", contacts.hour, "good"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 
 from hope_schema import GroupSelector
 from hope_schema.registry import PLAIN
@@ -12,12 +12,11 @@ from hope_schema.registry import PlainName as Name
 from planner_api.console.address import HOME, lead
 from planner_api.console.forms import read_form, scaled, valid
 from planner_api.console.rendering import render
-from planner_api.devices.audit.service import actor_of
 from planner_api.devices.groups import service
 from planner_api.web.parameters import AfterName, PlainName
-from planner_api.web.route import StrictRoute
+from planner_api.web.route import Asked, StrictRoute
 
-router = APIRouter(route_class=StrictRoute)
+router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
 ROWS = 50
 
@@ -30,19 +29,18 @@ class Sent(GroupSelector):
 
 @router.get("/groups")
 async def listing(
-    request: Request,
+    request: Asked,
     after: AfterName = None,
     change: Annotated[str | None, Query(max_length=100, pattern=PLAIN)] = None,
 ) -> Response:
     """List groups, and show the form that makes one or, filled in, changes one."""
-    database = request.app.state.planner.database
-    page = await service.list_groups(database, after=after or "", limit=ROWS)
-    changed = await service.get(database, change) if change else None
+    page = await service.list_groups(request.database, after=after or "", limit=ROWS)
+    changed = await service.get(request.database, change) if change else None
     return render(request, "groups.html", page=page, after=after, changed=changed)
 
 
 @router.post("/groups")
-async def store(request: Request) -> Response:
+async def store(request: Asked) -> Response:
     """Make a group, or choose its devices anew."""
     fields = await read_form(request)
     pairs = [part.partition("=") for part in _parts(fields.get("labels", ""))]
@@ -54,15 +52,15 @@ async def store(request: Request) -> Response:
         share=scaled(fields.get("share", "100"), 0.01),
     )
     selector = GroupSelector(socs=sent.socs, labels=sent.labels, share=sent.share)
-    await service.store(request.app.state.planner.database, sent.name, selector, actor_of(request.scope))
+    await service.store(request.database, sent.name, selector, request.actor)
     return lead(f"{HOME}/groups")
 
 
 @router.post("/groups/{name}/drop")
-async def drop(request: Request, name: PlainName) -> Response:
+async def drop(request: Asked, name: PlainName) -> Response:
     """Drop a group."""
     await read_form(request)
-    await service.drop(request.app.state.planner.database, name, actor_of(request.scope))
+    await service.drop(request.database, name, request.actor)
     return lead(f"{HOME}/groups")
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from hope_schema import FanoutRequest, RolloutPolicy
 from planner_api.console.address import HOME, lead
 from planner_api.console.charts import bars
 from planner_api.console.forms import read_form, valid
 from planner_api.console.rendering import render
-from planner_api.devices.audit.service import actor_of
 from planner_api.errors import model_unknown
 from planner_api.models.names import service as names
 from planner_api.models.names.routes import Before
@@ -19,9 +18,9 @@ from planner_api.rollout import repository as releases
 from planner_api.views import pages
 from planner_api.views import service as fleet
 from planner_api.web.parameters import ModelHash, Offset, PlainName
-from planner_api.web.route import StrictRoute
+from planner_api.web.route import Asked, StrictRoute
 
-router = APIRouter(route_class=StrictRoute)
+router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
 ROWS = 50
 PLANS = 500
@@ -40,26 +39,24 @@ ROLLOUTS = {
 
 
 @router.get("/models")
-async def listing(request: Request, offset: Offset = 0) -> Response:
+async def listing(request: Asked, offset: Offset = 0) -> Response:
     """List models."""
-    database = request.app.state.planner.database
-    page = await fleet.models(database, offset=offset, limit=ROWS)
-    named = await names.list_names(database, after="", limit=NAMED)
+    page = await fleet.models(request.database, offset=offset, limit=ROWS)
+    named = await names.list_names(request.database, after="", limit=NAMED)
     return render(request, "models.html", page=page, offset=offset, rows=ROWS, named=named)
 
 
 @router.get("/names/{name}")
-async def versions(request: Request, name: PlainName, before: Before = None) -> Response:
+async def versions(request: Asked, name: PlainName, before: Before = None) -> Response:
     """Show the versions of a named model."""
-    page = await names.list_versions(request.app.state.planner.database, name, before=before, limit=ROWS)
+    page = await names.list_versions(request.database, name, before=before, limit=ROWS)
     return render(request, "name.html", name=name, page=page, before=before)
 
 
 @router.get("/models/{model_hash}")
-async def show(request: Request, model_hash: ModelHash) -> Response:
+async def show(request: Asked, model_hash: ModelHash) -> Response:
     """Show one model."""
-    database = request.app.state.planner.database
-    async with database.read() as session:
+    async with request.database.read() as session:
         model = await pages.model(session, model_hash)
         if model is None:
             raise model_unknown(model_hash)
@@ -67,7 +64,7 @@ async def show(request: Request, model_hash: ModelHash) -> Response:
         covered = await pages.covered_of(session, model_hash)
         called = await pages.names_of(session, model_hash, NAMED)
         rollout = await releases.rollout(session, model_hash)
-    page = await fleet.plans(database, where={"model_hash": model_hash}, after="", limit=PLANS)
+    page = await fleet.plans(request.database, where={"model_hash": model_hash}, after="", limit=PLANS)
     plans = sorted(page.plans, key=lambda plan: (plan.makespan_us is None, plan.makespan_us or 0.0))
     drawn = [(f"{plan.soc} {plan.frequency}", plan.makespan_us, "") for plan in plans if plan.makespan_us is not None]
     return render(
@@ -86,18 +83,17 @@ async def show(request: Request, model_hash: ModelHash) -> Response:
 
 
 @router.post("/models/{model_hash}/plans")
-async def plan_everywhere(request: Request, model_hash: ModelHash) -> Response:
+async def plan_everywhere(request: Asked, model_hash: ModelHash) -> Response:
     """Queue the planning of a model for every SoC and frequency that the fleet counts."""
     await read_form(request)
-    planner = request.app.state.planner
-    await plan_ahead(planner.database, model_hash, FanoutRequest(), actor_of(request.scope))
+    await plan_ahead(request.database, model_hash, FanoutRequest(), request.actor)
     return lead(f"{HOME}/queue")
 
 
 @router.post("/models/{model_hash}/rollout")
-async def set_rollout(request: Request, model_hash: ModelHash) -> Response:
+async def set_rollout(request: Asked, model_hash: ModelHash) -> Response:
     """Say how new versions of a model's plans reach devices."""
     fields = await read_form(request)
     policy = valid(RolloutPolicy, rollout=fields.get("rollout"))
-    await request.app.state.planner.releases.set_rollout(model_hash, policy.rollout, actor_of(request.scope))
+    await request.planner.releases.set_rollout(model_hash, policy.rollout, request.actor)
     return lead(f"{HOME}/models/{model_hash}")

@@ -20,7 +20,7 @@ from planner_api.web.principal import Principal
 from planner_api.web.route import HeadRoute
 
 # NOTE: no StrictRoute: providers add parameters of their own to their answers.
-router = APIRouter(route_class=HeadRoute)
+router = APIRouter(prefix=HOME, route_class=HeadRoute)
 
 COOKIE = "hope_console_oidc"
 ATTEMPT_S = 600

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Response
 
 from hope_schema import HOST, Plan, PlanReply, PlanVersion, Step
 from hope_schema.base import LABEL
+from planner_api.console.address import HOME
 from planner_api.console.charts import bars, gantt
 from planner_api.console.forms import Words
 from planner_api.console.rendering import render
@@ -24,9 +25,9 @@ from planner_api.profiles import repository as profile_rows
 from planner_api.views import drift, pages
 from planner_api.views import service as fleet
 from planner_api.web.parameters import After
-from planner_api.web.route import StrictRoute
+from planner_api.web.route import Asked, StrictRoute
 
-router = APIRouter(route_class=StrictRoute)
+router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
 ROWS = 50
 STEPS = 200
@@ -46,7 +47,7 @@ Chosen = Annotated[str, Query(max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9.\-
 
 @router.get("/plans")
 async def listing(
-    request: Request,
+    request: Asked,
     model: Annotated[str | None, Query(pattern=r"^([0-9a-f]{64})?$")] = None,
     soc: Words = "",
     status: Annotated[Literal["", "queued", "solving", "done", "failed"], Query()] = "",
@@ -55,17 +56,16 @@ async def listing(
     """List plans."""
     wanted = {"model_hash": model, "soc": soc, "status": status}
     where = {name: value for name, value in wanted.items() if value}
-    database = request.app.state.planner.database
-    page = await fleet.plans(database, where=where, after=after or "", limit=ROWS)
+    page = await fleet.plans(request.database, where=where, after=after or "", limit=ROWS)
     return render(request, "plans.html", page=page, model=model, soc=soc, wanted=status, after=after)
 
 
 @router.get("/plans/{plan_id}")
 async def show(
-    request: Request, plan_id: PlanId, version: Version = None, first: Annotated[int, Query(ge=0, le=1_000_000)] = 0
+    request: Asked, plan_id: PlanId, version: Version = None, first: Annotated[int, Query(ge=0, le=1_000_000)] = 0
 ) -> Response:
     """Show one plan: the version that devices get, or another."""
-    database = request.app.state.planner.database
+    database = request.database
     async with database.read() as session:
         row = await pages.plan(session, plan_id)
         if row is None:
@@ -183,9 +183,9 @@ class Difference:
 
 
 @router.get("/compare")
-async def compare(request: Request, left: Chosen, right: Chosen) -> Response:
+async def compare(request: Asked, left: Chosen, right: Chosen) -> Response:
     """Show two plans of one model on one axis, and which ops moved."""
-    database = request.app.state.planner.database
+    database = request.database
     (plan_id, _, before), (other, _, after) = left.partition("@"), right.partition("@")
     diff = await history.diff(database, plan_id, other, int(before), int(after))
     plans = [(await _read(database, one.plan_id, one.version)).plan for one in (diff.before, diff.after)]

@@ -7,10 +7,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 
 from hope_schema import Processor, Profile
 from planner_api.compression import unzstd
+from planner_api.console.address import HOME
 from planner_api.console.charts import heat
 from planner_api.console.forms import Words
 from planner_api.console.rendering import render
@@ -21,9 +22,9 @@ from planner_api.profiles import oversight
 from planner_api.profiles.fold import ESTABLISHED_BY
 from planner_api.views import service as fleet
 from planner_api.web.parameters import FrequencyName, Offset, SocName
-from planner_api.web.route import StrictRoute
+from planner_api.web.route import Asked, StrictRoute
 
-router = APIRouter(route_class=StrictRoute)
+router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
 ROWS = 50
 OPS = 60
@@ -31,9 +32,9 @@ OPS = 60
 
 
 @router.get("/profiles")
-async def listing(request: Request, offset: Offset = 0) -> Response:
+async def listing(request: Asked, offset: Offset = 0) -> Response:
     """List what is known of each SoC at each frequency."""
-    page = await fleet.profiles(request.app.state.planner.database, offset=offset, limit=ROWS)
+    page = await fleet.profiles(request.database, offset=offset, limit=ROWS)
     return render(request, "profiles.html", page=page, offset=offset, rows=ROWS, enough=ESTABLISHED_BY)
 
 
@@ -52,7 +53,7 @@ class Column:
 
 @router.get("/profiles/{soc}/{frequency}")
 async def show(
-    request: Request,
+    request: Asked,
     soc: SocName,
     frequency: FrequencyName,
     op: Words = "",
@@ -60,7 +61,7 @@ async def show(
     first: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
 ) -> Response:
     """Show one profile: the ops that take longest first, or those of a model in its order."""
-    planner = request.app.state.planner
+    planner = request.planner
     profile = await asyncio.to_thread(_read, await planner.profiles.read(soc, frequency))
     rows = list(zip(profile.latencies.signature, profile.latencies.kind, strict=True))
     figures = {

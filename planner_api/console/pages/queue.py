@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
+from planner_api.console.address import HOME
 from planner_api.console.rendering import render
 from planner_api.jobs.repository import ALIVE_S, workers
 from planner_api.plans.repository import count_by_status
 from planner_api.profiles.jobs import pair_of
 from planner_api.views import pages
-from planner_api.web.route import StrictRoute
+from planner_api.web.route import Asked, StrictRoute
 
-router = APIRouter(route_class=StrictRoute)
+router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
 ROWS = 50
 """Jobs shown of each state."""
 
 
 @router.get("/queue")
-async def show(request: Request) -> Response:
+async def show(request: Asked) -> Response:
     """Show the queue."""
-    async with request.app.state.planner.database.read() as session:
+    async with request.database.read() as session:
         waiting, since = await pages.inbox(session)
         return render(
             request,

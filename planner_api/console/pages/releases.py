@@ -5,23 +5,22 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Response
 
 from hope_schema import Release, ReleaseRequest
 from hope_schema.wording import plural
 from planner_api.console.address import HOME, lead
 from planner_api.console.forms import read_form, scaled, valid
 from planner_api.console.rendering import percent, render
-from planner_api.devices.audit.service import actor_of
 from planner_api.devices.groups.service import names as names_of_groups
 from planner_api.models.names import service as names
 from planner_api.rollout.routes import Before, ReleaseId
 from planner_api.rollout.service import Action
 from planner_api.views import pages
 from planner_api.web.parameters import After
-from planner_api.web.route import StrictRoute
+from planner_api.web.route import Asked, StrictRoute
 
-router = APIRouter(route_class=StrictRoute)
+router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
 ROWS = 20
 PARTS = 100
@@ -38,9 +37,9 @@ ACTIONS: dict[str, tuple[Action, ...]] = {
 
 
 @router.get("/releases")
-async def listing(request: Request, before: Before = None) -> Response:
+async def listing(request: Asked, before: Before = None) -> Response:
     """List releases."""
-    planner = request.app.state.planner
+    planner = request.planner
     page = await planner.releases.page(before=before, limit=ROWS)
     named = await names.list_names(planner.database, after="", limit=OFFERED)
     async with planner.database.read() as session:
@@ -59,7 +58,7 @@ async def listing(request: Request, before: Before = None) -> Response:
 
 
 @router.post("/releases")
-async def begin(request: Request) -> Response:
+async def begin(request: Asked) -> Response:
     """Begin a release."""
     fields = await read_form(request)
     message = valid(
@@ -71,17 +70,16 @@ async def begin(request: Request) -> Response:
         again="again" in fields,
         hold_s=scaled(fields.get("hold_h", "1"), 3600.0),
     )
-    made: Release = await request.app.state.planner.releases.begin(message, actor_of(request.scope))
+    made: Release = await request.planner.releases.begin(message, request.actor)
     return lead(f"{HOME}/releases/{made.release_id}")
 
 
 @router.get("/releases/{release_id}")
-async def show(request: Request, release_id: ReleaseId, after: After = None) -> Response:
+async def show(request: Asked, release_id: ReleaseId, after: After = None) -> Response:
     """Show one release and how it goes."""
-    planner = request.app.state.planner
-    releases = planner.releases
+    releases = request.planner.releases
     release: Release = await releases.get(release_id)
-    async with planner.database.read() as session:
+    async with request.database.read() as session:
         model = await pages.model(session, release.model_hash)
     return render(
         request,
@@ -97,10 +95,10 @@ async def show(request: Request, release_id: ReleaseId, after: After = None) -> 
 
 
 @router.post("/releases/{release_id}/{action}")
-async def act(request: Request, release_id: ReleaseId, action: Annotated[Action, Path()]) -> Response:
+async def act(request: Asked, release_id: ReleaseId, action: Annotated[Action, Path()]) -> Response:
     """Pause, resume, approve or take back a release."""
     await read_form(request)
-    await request.app.state.planner.releases.act(release_id, action, actor_of(request.scope))
+    await request.planner.releases.act(release_id, action, request.actor)
     return lead(f"{HOME}/releases/{release_id}")
 
 

@@ -12,16 +12,15 @@ from planner_api.console.address import HOME, home, lead
 from planner_api.console.forms import read_fields, read_form
 from planner_api.console.rendering import render
 from planner_api.console.session import cookie_of, set_cookie
-from planner_api.devices.audit.service import actor_of
 from planner_api.errors import UnauthorisedError
-from planner_api.web.route import StrictRoute
+from planner_api.web.route import Asked, StrictRoute
 
-router = APIRouter(route_class=StrictRoute)
+router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
 
 @router.get("/login")
 async def show(
-    request: Request, to: Annotated[str, Query(max_length=2048)] = HOME, ended: Annotated[bool, Query()] = False
+    request: Asked, to: Annotated[str, Query(max_length=2048)] = HOME, ended: Annotated[bool, Query()] = False
 ) -> Response:
     """Ask for a token."""
     if request.state.session is not None:
@@ -30,14 +29,13 @@ async def show(
 
 
 @router.post("/login")
-async def sign_in(request: Request) -> Response:
+async def sign_in(request: Asked) -> Response:
     """Begin a session and go where somebody wanted to."""
     fields = await read_fields(request)
-    planner = request.app.state.planner
-    to, lifetime_s = ours(fields.get("to", HOME)), planner.settings.console_session_s
+    to, lifetime_s = ours(fields.get("to", HOME)), request.planner.settings.console_session_s
     try:
         session = await sessions.sign_in(
-            planner.database,
+            request.database,
             fields.get("token", "").strip(),
             look_only="look_only" in fields,
             lifetime_s=lifetime_s,
@@ -52,12 +50,12 @@ async def sign_in(request: Request) -> Response:
 
 
 @router.post("/logout")
-async def sign_out(request: Request) -> Response:
+async def sign_out(request: Asked) -> Response:
     """End the session."""
     await read_form(request)
     secret = cookie_of(request.scope)
     if secret is not None:
-        await sessions.sign_out(request.app.state.planner.database, secret, actor_of(request.scope))
+        await sessions.sign_out(request.database, secret, request.actor)
     answer = lead(f"{HOME}/login")
     answer.delete_cookie(sessions.COOKIE, path=home())
     return answer

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Response
 
 from hope_schema import NewClaim
 from hope_schema.base import Digest
@@ -13,12 +12,12 @@ from planner_api.console import session as sessions
 from planner_api.console.address import HOME, lead
 from planner_api.console.forms import read_form, scaled, valid
 from planner_api.console.rendering import render
-from planner_api.devices import repository, service
-from planner_api.devices.audit.service import actor_of, record
+from planner_api.devices import service
+from planner_api.devices.audit.service import record
 from planner_api.errors import NotFoundError
-from planner_api.web.route import StrictRoute
+from planner_api.web.route import Asked, StrictRoute
 
-router = APIRouter(route_class=StrictRoute)
+router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
 LISTED = 200
 """Newest tokens shown, and as many claims."""
@@ -36,13 +35,13 @@ class Sent(NewClaim):
 
 
 @router.get("/tokens")
-async def listing(request: Request) -> Response:
+async def listing(request: Asked) -> Response:
     """List the tokens of people, and the claims that devices enrol with."""
     return await _page(request)
 
 
 @router.post("/tokens")
-async def create(request: Request) -> Response:
+async def create(request: Asked) -> Response:
     """Make a token and show it, this once."""
     fields = await read_form(request)
     sent = valid(
@@ -54,9 +53,9 @@ async def create(request: Request) -> Response:
         lifetime_s=scaled(days, 86_400.0),
     )
     made = await service.issue(
-        request.app.state.planner.database,
+        request.database,
         sent.kind,
-        actor_of(request.scope),
+        request.actor,
         label=sent.label,
         uses=sent.uses if sent.kind == "claim" else None,
         lifetime_s=sent.lifetime_s,
@@ -65,49 +64,44 @@ async def create(request: Request) -> Response:
 
 
 @router.post("/tokens/{number}")
-async def revoke(request: Request, number: Number) -> Response:
+async def revoke(request: Asked, number: Number) -> Response:
     """Revoke a token, everywhere at once."""
     await read_form(request)
-    planner = request.app.state.planner
-    if not await service.revoke_token(planner.database, number, actor_of(request.scope)):
-        raise NotFoundError("token-unknown", "There is no such token, or it is revoked already.")
+    await service.revoke_token(request.database, number, request.actor)
     return lead(f"{HOME}/tokens")
 
 
 @router.post("/tokens/claims/{number}")
-async def revoke_claim(request: Request, number: Number) -> Response:
+async def revoke_claim(request: Asked, number: Number) -> Response:
     """Revoke a claim; devices that enrolled with it keep their tokens."""
     await read_form(request)
-    if not await service.revoke_claim(request.app.state.planner.database, number, actor_of(request.scope)):
-        raise NotFoundError("claim-unknown", "There is no such claim, or it is revoked already.")
+    await service.revoke_claim(request.database, number, request.actor)
     return lead(f"{HOME}/tokens")
 
 
 @router.post("/tokens/sessions/{session_hash}")
-async def end_session(request: Request, session_hash: Digest) -> Response:
+async def end_session(request: Asked, session_hash: Digest) -> Response:
     """End the session of somebody whom a provider vouches for."""
     await read_form(request)
-    async with request.app.state.planner.database.write() as session:
+    async with request.database.write() as session:
         ended = await sessions.remove(session, session_hash)
         if ended is None:
             raise NotFoundError("session-unknown", "There is no such session, or it has ended already.")
-        await record(session, actor_of(request.scope), "console.end", ended)
+        await record(session, request.actor, "console.end", ended)
     return lead(f"{HOME}/tokens")
 
 
-async def _page(request: Request, *, made: str | None = None, kind: str | None = None) -> Response:
-    async with request.app.state.planner.database.read() as session:
-        people = await repository.list_tokens(session, ("admin", "viewer"), limit=LISTED)
-        claims = await repository.list_claims(session, limit=LISTED)
+async def _page(request: Asked, *, made: str | None = None, kind: str | None = None) -> Response:
+    people = await service.list_tokens(request.database, None, before=None, limit=LISTED)
+    claims = await service.list_claims(request.database, before=None, limit=LISTED)
+    async with request.database.read() as session:
         signed_in = await sessions.people(session, LISTED)
-    now = datetime.now(UTC)
     return render(
         request,
         "tokens.html",
-        people=people,
-        claims=claims,
+        people=people.tokens,
+        claims=claims.claims,
         signed_in=signed_in,
-        now=now,
         made=made,
         kind=kind,
         lifetimes=LIFETIMES,

@@ -7,11 +7,8 @@ ends in a head that was written down elsewhere.
 from __future__ import annotations
 
 import getpass
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
 
 from sqlalchemy import delete, func, select, update
 
@@ -23,7 +20,7 @@ from planner_api.db.messages import message_of, messages_of
 from planner_api.db.tables import AuditHeadRow, AuditRetentionRow, AuditRow
 from planner_api.db.upsert import insert_or_ignore, put
 from planner_api.errors import ConflictError
-from planner_api.web.principal import principal_of
+from planner_api.web.principal import Actor
 
 MAX_SUBJECT = 256
 MAX_DETAIL = 500
@@ -31,14 +28,6 @@ MAX_DETAIL = 500
 PRUNED_AT_ONCE, VERIFIED_AT_ONCE = 1000, 1000
 _HEAD = select(AuditHeadRow.hash).where(AuditHeadRow.id == 1)
 """The hash of the newest entry."""
-
-
-@dataclass(frozen=True)
-class Actor:
-    """Who acts: the bearer of a request's token, a person at the command line, or the planner itself."""
-
-    name: str
-    request_id: str | None = None
 
 
 PLANNER = Actor("planner")
@@ -51,11 +40,6 @@ def local_actor() -> Actor:
         return Actor(f"cli:{getpass.getuser()}"[:160])
     except (KeyError, OSError):  # a container's user may have no name
         return Actor("cli")
-
-
-def actor_of(scope: Mapping[str, Any]) -> Actor:
-    """Who sent the request of this ASGI scope."""
-    return Actor(principal_of(scope).name, scope.get("state", {}).get("audit_id"))
 
 
 async def record(session: WriteSession, actor: Actor, action: str, subject: str, **detail: object) -> None:

@@ -13,8 +13,9 @@ from planner_api.db.engine import Database
 from planner_api.db.paging import page
 from planner_api.db.tables import DeviceRow, GroupRow
 from planner_api.db.upsert import put
-from planner_api.devices.audit.service import Actor, record
+from planner_api.devices.audit.service import record
 from planner_api.errors import NotFoundError
+from planner_api.web.principal import Actor
 
 
 def selector_of(row: GroupRow) -> GroupSelector:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path
 
 from hope_schema import AliasTarget, ModelVersion
 from hope_schema.registry import Reference
-from planner_api.devices.audit.service import actor_of
 from planner_api.rollout.aliases import service
 from planner_api.web.contract import problems
 from planner_api.web.parameters import PlainName
-from planner_api.web.principal import device_of
-from planner_api.web.route import StrictRoute
+from planner_api.web.route import Asked, StrictRoute
 
 router = APIRouter(tags=["names"], route_class=StrictRoute)
 
@@ -21,29 +19,27 @@ router = APIRouter(tags=["names"], route_class=StrictRoute)
 @router.put(
     "/names/{name}/aliases/{alias}",
     response_description="The version that it stands for now.",
-    responses=problems(404, 409),
+    responses=problems(409),
 )
-async def point_alias(request: Request, name: PlainName, alias: PlainName, message: AliasTarget) -> ModelVersion:
+async def point_alias(request: Asked, name: PlainName, alias: PlainName, message: AliasTarget) -> ModelVersion:
     """Let an alias stand for a version, at once and for everybody; a release does it in stages."""
-    database, actor = request.app.state.planner.database, actor_of(request.scope)
-    return await service.point(database, name, alias, message.version, actor)
+    return await service.point(request.database, name, alias, message.version, request.actor)
 
 
 @router.delete(
-    "/names/{name}/aliases/{alias}", status_code=204, response_description="Dropped.", responses=problems(404, 409)
+    "/names/{name}/aliases/{alias}", status_code=204, response_description="Dropped.", responses=problems(409)
 )
-async def drop_alias(request: Request, name: PlainName, alias: PlainName) -> None:
+async def drop_alias(request: Asked, name: PlainName, alias: PlainName) -> None:
     """Drop an alias."""
-    await service.drop_alias(request.app.state.planner.database, name, alias, actor_of(request.scope))
+    await service.drop_alias(request.database, name, alias, request.actor)
 
 
-@router.get("/references/{reference}", response_description="The version that is meant.", responses=problems(404))
+@router.get("/references/{reference}", response_description="The version that is meant.")
 async def resolve_reference(
-    request: Request,
+    request: Asked,
     reference: Annotated[
         Reference, Path(description="`classifier` (its newest version), `classifier:3`, or `classifier@production`")
     ],
 ) -> ModelVersion:
     """Return the version that a reference means; where a release moves an alias, the one that this device gets."""
-    planner = request.app.state.planner
-    return await service.resolve(planner.database, reference, planner.splits, device_of(request.scope))
+    return await service.resolve(request.database, reference, request.planner.splits, request.device)

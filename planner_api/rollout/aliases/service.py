@@ -9,10 +9,11 @@ from hope_schema import ModelVersion
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import ModelAliasRow, NamedModelRow
 from planner_api.db.upsert import put
-from planner_api.devices.audit.service import Actor, record
+from planner_api.devices.audit.service import record
 from planner_api.errors import ConflictError, NotFoundError
 from planner_api.models.names import service as names
 from planner_api.rollout.splits import Splits
+from planner_api.web.principal import Actor
 
 
 async def resolve(
