@@ -14,13 +14,16 @@ FORGIVEN = 10.0
 """An owner that was at work for a second comes after others for so many seconds."""
 MAX_OWNERS = 10_000
 """Owners of which it is remembered what they took."""
+APART_S = 0.001
+"""Least seconds between two of one owner that begin: several times what the event loop works for a cached answer."""
 
 
 class Turns:
     """At most ``slots`` at work at once, ``each`` of one owner; owners that wait take turns. Used from one event loop.
 
     Who took the least time lately comes first, then who has waited longest. So an owner with a hundred things to do,
-    or a hundred owners that keep at it, delay another's first by no more than what is at work already.
+    or a hundred owners that keep at it, delay another's first by no more than what is at work already. Of one owner
+    one begins within ``APART_S``: what never waits would else run one after the other, and everybody else behind it.
 
     Args:
         what: the name of the quota.
@@ -39,6 +42,8 @@ class Turns:
         self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
         self._refused = refused
         self._forgiven_at: dict[Hashable, float] = {}
+        self._begun: set[Hashable] = set()
+        """Owners of which one has begun since `_next_begins` was last called."""
 
     @asynccontextmanager
     async def turn(self, owner: Hashable) -> AsyncIterator[None]:
@@ -86,6 +91,11 @@ class Turns:
             if not queue:
                 del self._waiting[owner]
 
+    def _next_begins(self) -> None:
+        """Let one more of each owner begin."""
+        self._begun.clear()
+        self._grant()
+
     def _grant(self) -> None:
         """Give free slots away: to each owner in turn, and it then stands at the end of the line."""
         waiting = list(self._waiting.items())
@@ -95,13 +105,16 @@ class Turns:
         for owner, queue in waiting:
             if self._slots is not None and self._at_work.total() >= self._slots:
                 return
-            if self._at_work[owner] >= self._each:
+            if self._at_work[owner] >= self._each or owner in self._begun:
                 continue
             while queue and queue[0].done():  # it was cancelled, and has not heard so yet
                 queue.popleft()
             if queue:
                 queue.popleft().set_result(None)
                 self._at_work[owner] += 1
+                if not self._begun:
+                    asyncio.get_running_loop().call_later(APART_S, self._next_begins)
+                self._begun.add(owner)
             if queue:
                 self._waiting.move_to_end(owner)
             else:

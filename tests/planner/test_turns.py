@@ -154,6 +154,22 @@ def test_turns_are_taken(jobs: list[tuple[int, int]], slots: int) -> None:
     asyncio.run(main())
 
 
+def test_another_begins_between_two_of_one_owner() -> None:
+    """Where an owner has many things ready that never wait, another's begins after the first of them."""
+
+    async def main() -> None:
+        turns, begun = Turns("things", slots=None, each=16, waiting=16, refused=Counter()), []
+
+        async def begin(owner: str) -> None:
+            async with turns.turn(owner):
+                begun.append(owner)
+
+        await asyncio.gather(*map(begin, "aaaab"))
+        assert begun == ["a", "b", "a", "a", "a"]
+
+    asyncio.run(main())
+
+
 def test_who_gives_up_as_a_turn_ends_holds_nobody_up() -> None:
     """Who is cancelled at the moment when it would get its turn leaves it to the next, and the line stays whole."""
 
