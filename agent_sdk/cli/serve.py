@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import resource
 import signal
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Final, get_args
 
 import click
@@ -108,12 +108,12 @@ def serve(
             session = closing.enter_context(agent.load(source, in_flight=in_flight))
             served.append(Served.of_session(name or session.name, session, on_late))
         lending = closing.enter_context(Lending(agent, settings.memory)) if lend else None
-        ended = closing.enter_context(asked_to_end())  # before it serves there is nothing to be answered first
+        wait = closing.enter_context(asked_to_end())  # before it serves there is nothing to be answered first
         server = closing.enter_context(Server(served, access, settings, lending))
         shown = ", ".join([*(one.name for one in served), *(["its processors"] if lend else [])])
         for url in server.urls:
             click.echo(f"hope-agent serves {shown} at {url}", err=True)
-        ended.get()
+        wait()
         click.echo("hope-agent: ending once what is under way is answered", err=True)
         server.close()
         if server.hangs:
@@ -125,17 +125,20 @@ def serve(
 
 
 @contextmanager
-def asked_to_end() -> Iterator[SimpleQueue[int]]:
-    """What SIGTERM and SIGINT are put into, by their numbers; afterwards they do what they did before.
+def asked_to_end() -> Iterator[Callable[[], object]]:
+    """What waits until SIGTERM or SIGINT has come; afterwards they do what they did before.
 
-    NOTE: no event: its lock may be held by the very thread that the signal interrupts, which then waits for itself.
+    NOTE: neither an event nor a queue: a signal that interrupts another thread, or that comes just before this one
+    sleeps, wakes nobody who waits for a lock. A byte in a socket is there whenever it is looked for.
     """
-    ended: SimpleQueue[int] = SimpleQueue()
-    before = {
-        number: signal.signal(number, lambda got, _: ended.put(got)) for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
-        yield ended
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.setblocking(False)
+        before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+        earlier = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield lambda: reader.recv(1)
+        finally:
+            signal.set_wakeup_fd(earlier)
+            for number, handler in before.items():
+                signal.signal(number, handler)
