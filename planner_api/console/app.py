@@ -67,12 +67,8 @@ HSTS = (b"strict-transport-security", b"max-age=31536000")
 class Console:
     """ASGI layer that answers everything under ``/console``, leads there from ``/``, and passes the rest on.
 
-    Args:
-        app: what answers the rest.
-        planner: whose fleet is shown.
-        required: whether somebody must sign in; without, whoever reaches the planner may do everything.
-        per_bearer: limit of requests per session's token.
-        per_address: limit of requests that no session is behind, per client address.
+    Where nobody is ``required`` to sign in, whoever reaches the planner may do everything. ``per_address`` limits
+    requests that no session is behind.
     """
 
     def __init__(

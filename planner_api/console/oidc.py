@@ -35,12 +35,7 @@ ANYBODY = "*"
 
 
 class SignInError(Exception):
-    """Nobody was signed in; the message says why, and what to do.
-
-    Args:
-        detail: one sentence for who wanted to sign in.
-        code: 401, or 502 where it is the provider's fault.
-    """
+    """Nobody was signed in; ``detail`` says why, and what to do. ``code`` is 502 where it is the provider's fault."""
 
     def __init__(self, detail: str, code: Literal[401, 502] = 401) -> None:
         super().__init__(detail)

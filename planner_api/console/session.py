@@ -46,13 +46,10 @@ WRONG_KIND = (
 
 @dataclass(frozen=True)
 class Session:
-    """Whoever looks at the console.
+    """Whoever looks at the console; ``secret`` is what their cookie holds.
 
-    Attributes:
-        principal: as the rest of the planner knows them.
-        secret: what their cookie holds.
-        label: the note on their token, or what their provider calls them; None where nobody needs either.
-        expires_at: when they will be asked for their token again; None where nobody is.
+    ``label`` is the note on their token, or what their provider calls them. Where nobody needs a token, none of the two
+    optional ones is there.
     """
 
     principal: Principal

@@ -17,9 +17,7 @@ log = structlog.get_logger(__name__)
 def message_of(kind: type[Message], row: Any, **more: Any) -> Message:
     """Return a message whose fields are the row's columns of the same names, but for those that are given.
 
-    Raises:
-        AttributeError: a field that is neither a column of the row nor given.
-        ValidationError: a value that the contract does not allow.
+    Raises ValidationError for a value that the contract does not allow.
     """
     columns = {name: getattr(row, name) for name in kind.model_fields if name not in more}
     return kind(**columns, **more)

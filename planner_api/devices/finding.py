@@ -10,8 +10,8 @@ from sqlalchemy import ColumnElement, Select, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.tables import DeviceRow, GroupRow
-from planner_api.devices.groups.choice import within
-from planner_api.devices.groups.service import chosen, selector_of
+from planner_api.devices.groups.choice import selector_of, within
+from planner_api.devices.groups.service import chosen
 
 SCANNED = 20_000
 """Devices looked at for one page of a group that takes a share of them: such a page may have fewer rows, or none."""
@@ -27,7 +27,7 @@ class Wanted:
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """What the database can tell."""
-        found = chosen(selector_of(self.group)) if self.group is not None else []
+        found = chosen(selector_of(vars(self.group))) if self.group is not None else []
         if self.soc:
             found.append(DeviceRow.soc == self.soc)
         if self.part:

@@ -159,14 +159,9 @@ class Tokens:
 class Guard:
     """ASGI middleware: authenticates, authorises and limits, then sets ``scope["state"]["principal"]``.
 
-    Args:
-        app: what it guards.
-        tokens: the bearers.
-        required: whether a request needs a token at all; without, a caller without one may do everything.
-        per_token: limit per bearer.
-        refused: counts refusals, by the quota's name.
-        per_address: limit per client address, and its network, of requests without a valid token (entrances,
-            guessing); an address beyond it is refused before a token that this process does not know costs a query.
+    Where no token is ``required``, a caller without one may do everything. ``per_address`` limits an address, and its
+    network, in requests without a valid token: an address beyond it is refused before a token that this process does
+    not know costs a query. ``refused`` counts refusals, by the quota's name.
     """
 
     def __init__(

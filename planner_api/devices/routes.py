@@ -23,7 +23,7 @@ from planner_api.devices.guard import bearer_of, refuse_for
 from planner_api.web.body import read_message
 from planner_api.web.contract import problems, takes
 from planner_api.web.parameters import After, DeviceId, Limit
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(tags=["devices"], route_class=StrictRoute)
 
@@ -40,7 +40,7 @@ PROOF_BYTES = 2048
     responses=problems(409),
     openapi_extra=takes(Enrolment),
 )
-async def enrol_device(request: Asked) -> EnrolmentReceipt:
+async def enrol_device(request: Request) -> EnrolmentReceipt:
     """Exchange a claim token (sent as the bearer) for a token of the device's own."""
     planner = request.planner
     claim = bearer_of(request.scope, "an enrolment needs a claim token as its bearer")
@@ -57,7 +57,7 @@ async def enrol_device(request: Asked) -> EnrolmentReceipt:
     responses=problems(404),
     openapi_extra=takes(ProofRequest),
 )
-async def prove_token(request: Asked) -> Proof:
+async def prove_token(request: Request) -> Proof:
     """Prove to a device, which sends no token, that this planner gave it one; at the planner's own addresses alone."""
     planner = request.planner
     message = await read_message(request, ProofRequest, limit=PROOF_BYTES)
@@ -66,7 +66,7 @@ async def prove_token(request: Asked) -> Proof:
 
 @router.get("/devices", response_description="One page.", responses=problems(404))
 async def list_devices(
-    request: Asked,
+    request: Request,
     soc: Annotated[str | None, Query(max_length=128, pattern=LABEL)] = None,
     group: Annotated[str | None, Query(max_length=100, pattern=PLAIN, description="Of this group alone")] = None,
     after: After = None,
@@ -80,24 +80,24 @@ async def list_devices(
 
 
 @router.put("/devices/{device_id}/report", status_code=204, response_description="Kept.")
-async def store_report(request: Asked, device_id: DeviceId, message: DeviceReport) -> None:
+async def store_report(request: Request, device_id: DeviceId, message: DeviceReport) -> None:
     """Report versions, and measured against predicted times; the newest report stands."""
     await request.planner.reports.add(device_id, message)
 
 
 @router.put("/devices/{device_id}/description", response_description="The device.")
-async def describe_device(request: Asked, device_id: DeviceId, message: DeviceDescription) -> Device:
+async def describe_device(request: Request, device_id: DeviceId, message: DeviceDescription) -> Device:
     """Say what people call a device, and the labels that groups choose by."""
     return await service.describe(request.database, device_id, message, request.actor)
 
 
 @router.get("/devices/{device_id}", response_description="The device.")
-async def read_device(request: Asked, device_id: DeviceId) -> Device:
+async def read_device(request: Request, device_id: DeviceId) -> Device:
     """Return one device."""
     return await service.get_device(request.database, device_id)
 
 
 @router.delete("/devices/{device_id}", status_code=204, response_description="Revoked.")
-async def revoke_device(request: Asked, device_id: DeviceId) -> None:
+async def revoke_device(request: Request, device_id: DeviceId) -> None:
     """Revoke a device and its tokens, on every replica at once, and take its figures back; a claim enrols it again."""
     await service.revoke_device(request.database, device_id, request.actor, request.planner.forget_device)

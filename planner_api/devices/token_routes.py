@@ -10,7 +10,7 @@ from hope_schema import ClaimPage, IssuedToken, NewClaim, NewToken, TokenPage
 from hope_schema.tokens import Number, TokenScope
 from planner_api.devices import service
 from planner_api.web.parameters import Limit
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(tags=["tokens"], route_class=StrictRoute)
 
@@ -20,7 +20,7 @@ Before = Annotated[Number | None, Query(description="`next` of the page before")
 
 @router.get("/tokens", response_description="One page.")
 async def list_tokens(
-    request: Asked,
+    request: Request,
     scope: Annotated[TokenScope | None, Query(description="Of this kind alone; without, those of people")] = None,
     before: Before = None,
     limit: Limit = 100,
@@ -30,7 +30,7 @@ async def list_tokens(
 
 
 @router.post("/tokens", status_code=201, response_description="The token, shown this once.")
-async def create_token(request: Asked, message: NewToken) -> IssuedToken:
+async def create_token(request: Request, message: NewToken) -> IssuedToken:
     """Make a token of an admin, or of a viewer."""
     return await service.issue(
         request.database,
@@ -42,19 +42,19 @@ async def create_token(request: Asked, message: NewToken) -> IssuedToken:
 
 
 @router.delete("/tokens/{number}", status_code=204, response_description="Revoked.")
-async def revoke_token(request: Asked, number: Id) -> None:
+async def revoke_token(request: Request, number: Id) -> None:
     """Revoke a token, on every replica at once."""
     await service.revoke_token(request.database, number, request.actor)
 
 
 @router.get("/claims", response_description="One page.")
-async def list_claims(request: Asked, before: Before = None, limit: Limit = 100) -> ClaimPage:
+async def list_claims(request: Request, before: Before = None, limit: Limit = 100) -> ClaimPage:
     """List claims, newest first; their secrets are not kept."""
     return await service.list_claims(request.database, before=before, limit=limit)
 
 
 @router.post("/claims", status_code=201, response_description="The claim, shown this once.")
-async def create_claim(request: Asked, message: NewClaim) -> IssuedToken:
+async def create_claim(request: Request, message: NewClaim) -> IssuedToken:
     """Make a claim, which devices exchange for tokens of their own."""
     return await service.issue(
         request.database,
@@ -67,6 +67,6 @@ async def create_claim(request: Asked, message: NewClaim) -> IssuedToken:
 
 
 @router.delete("/claims/{number}", status_code=204, response_description="Revoked.")
-async def revoke_claim(request: Asked, number: Id) -> None:
+async def revoke_claim(request: Request, number: Id) -> None:
     """Revoke a claim; devices that enrolled with it keep their tokens."""
     await service.revoke_claim(request.database, number, request.actor)

@@ -13,10 +13,8 @@ from planner_api.jobs.repository import Lease
 class JobError(Exception):
     """A job ended without a result.
 
-    Args:
-        reason: why.
-        permanent: trying again cannot help, for the job itself is refused.
-        late: it had no time, which may be no fault of its own.
+    ``permanent``: trying again cannot help, for the job itself is refused. ``late``: it had no time, which may be no
+    fault of its own.
     """
 
     def __init__(self, reason: str, *, permanent: bool, late: bool = False) -> None:
@@ -27,12 +25,9 @@ class JobError(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """What a child gets, and what its parent wants to know again when the answer is there.
+    """What a child gets, and the ``state`` that its parent wants to know again when the answer is there.
 
-    Attributes:
-        payload: the function's argument.
-        state: kept by the parent.
-        timeout_s: wall-clock limit; a child that takes longer is killed.
+    A child that takes longer than ``timeout_s`` is killed.
     """
 
     payload: bytes

@@ -58,11 +58,7 @@ async def have(database: Database, *wanted: Wanted) -> None:
 class Queue:
     """Jobs of any number of workers in any number of processes.
 
-    Args:
-        database: where the jobs are.
-        news: told, with the same transaction, that there is work or that a job has ended.
-        ttl_s: how long a lease lasts unless renewed (every third of it): the longest that work of a vanished machine
-            waits.
+    A lease lasts ``ttl_s`` unless renewed (every third of it): the longest that work of a vanished machine waits.
     """
 
     def __init__(self, database: Database, news: News, *, ttl_s: float) -> None:

@@ -50,15 +50,9 @@ MAX_ERROR = 2000
 class Wanted:
     """A job to be queued. One that waits already is neither queued twice nor put off, but may be hastened.
 
-    Attributes:
-        kind: what is to be done.
-        key: to what.
-        priority: seconds by which it comes before a job of priority 0 that was queued at the same time. So low
-            priorities age, and none waits for ever.
-        delay_s: it is not begun sooner.
-        after: the id of a job that has to end first.
-        again: a run that is under way does not count; it is followed by another one.
-        asked_by: whose jobs it is counted among.
+    It comes before a job of priority 0 that was queued ``priority`` seconds sooner; so low priorities age, and none
+    waits for ever. ``after`` is the id of a job that has to end first. With ``again`` a run that is under way does not
+    count: another one follows it. It is counted among the jobs of ``asked_by``.
     """
 
     kind: str
@@ -244,11 +238,8 @@ async def finish(session: WriteSession, lease: Lease, *, again: bool, priority: 
 
 
 async def retry(session: WriteSession, lease: Lease, error: str) -> bool | None:
-    """Let a failed job wait for its next try.
-
-    Returns:
-        True when it waits, False when it has failed for good and the caller has to end it, None when the lease is
-        lost.
+    """Let a failed job wait for its next try: True. False: it has failed for good, and the caller has to end it; None:
+    the lease is lost.
     """
     query = select(JobRow.failures).where(_held(lease)).with_for_update()
     failures = await session.scalar(query)

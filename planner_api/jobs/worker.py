@@ -39,9 +39,9 @@ class Worker:
     Args:
         queue: where jobs come from.
         kinds: every kind that there is.
-        slots: what is done at once: for each child the names of the kinds that it does.
+        slots: for each child the names of the kinds that it does.
         runner: makes a child.
-        count: called with kind, outcome and seconds of each job that has ended; None: nobody wants to know.
+        count: called with kind, outcome and seconds of each job that has ended.
         grace_s: how long what runs may go on after a stop before it is handed back.
         pulse_s: how often it looks for the work of vanished workers.
         eager: whether children start before there is work.

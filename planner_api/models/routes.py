@@ -13,7 +13,7 @@ from planner_api.models.reading import read_graph
 from planner_api.web.body import read_large
 from planner_api.web.contract import header, problems, takes
 from planner_api.web.parameters import ModelHash
-from planner_api.web.route import Asked, StrictRoute, reply
+from planner_api.web.route import Request, StrictRoute, reply
 from planner_api.web.stored import StoredReply
 
 router = APIRouter(tags=["models"], route_class=StrictRoute)
@@ -36,7 +36,7 @@ KNOWN: dict[int | str, dict[str, Any]] = {200: {"description": "The graph was kn
     responses=problems(409) | KNOWN,
     openapi_extra=takes(ModelGraph, IDEMPOTENCY_KEY),
 )
-async def submit_model(request: Asked) -> Response:
+async def submit_model(request: Request) -> Response:
     """Make a graph known. Weights never leave the device: a graph holds topology, types and shapes."""
     graph, _ = await read_large(request, read_graph, inline=INLINE_BYTES)
     key = request.headers.get("idempotency-key", "")
@@ -51,7 +51,7 @@ async def submit_model(request: Asked) -> Response:
 
 
 @router.get("/models/{model_hash}", response_model=ModelGraph, response_description="The graph.")
-async def read_model(request: Asked, model_hash: ModelHash) -> Response:
+async def read_model(request: Request, model_hash: ModelHash) -> Response:
     """Return the graph under a hash."""
     body = await service.read(request.database, model_hash, repository.graph)
     return StoredReply(body, request.headers.get("accept-encoding", ""))

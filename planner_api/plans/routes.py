@@ -14,7 +14,7 @@ from planner_api.plans.waits import preferred_wait
 from planner_api.web.body import read_small
 from planner_api.web.contract import answers, header, problems, takes
 from planner_api.web.parameters import ModelHash
-from planner_api.web.route import Asked, StrictRoute, reply
+from planner_api.web.route import Request, StrictRoute, reply
 from planner_api.web.stored import StoredReply
 
 router = APIRouter(tags=["plans"], route_class=StrictRoute)
@@ -44,7 +44,7 @@ PREFER = header("Prefer", "`wait=N`: wait up to N seconds for the optimised plan
     | answers(200, "The plan.", {**HEADERS, "Preference-Applied": "`wait=N` as it was granted."}),
     openapi_extra=takes(PlanRequest, PREFER),
 )
-async def request_plan(request: Asked) -> Response:
+async def request_plan(request: Request) -> Response:
     """Return the plan under a key: at once, and a better one later under the same id."""
     planner = request.planner
     wait_s = min(preferred_wait(request.headers.get("prefer", "")), planner.settings.max_wait_s)
@@ -65,7 +65,7 @@ async def request_plan(request: Asked) -> Response:
     openapi_extra=takes(None, header("If-None-Match", "The ETag of the copy at hand.", 1024)),
 )
 async def read_plan(
-    request: Asked,
+    request: Request,
     plan_id: PlanId,
     version: Annotated[int | None, Query(ge=1, le=MAX_VERSION, description="This version, not the one served")] = None,
 ) -> Response:
@@ -75,14 +75,14 @@ async def read_plan(
 
 
 @router.get("/plans/{plan_id}/versions", response_description="The versions, newest first.")
-async def list_plan_versions(request: Asked, plan_id: PlanId) -> PlanHistory:
+async def list_plan_versions(request: Request, plan_id: PlanId) -> PlanHistory:
     """List the versions of a plan that are kept, with what was measured of each."""
     return await history.history(request.database, plan_id)
 
 
 @router.get("/plans/{plan_id}/diff", response_description="What changed.")
 async def compare_plans(
-    request: Asked,
+    request: Request,
     plan_id: PlanId,
     before: Annotated[int | None, Query(ge=1, le=MAX_VERSION, description="A version of this plan")] = None,
     after: Annotated[int | None, Query(ge=1, le=MAX_VERSION, description="The version to compare it with")] = None,
@@ -92,7 +92,7 @@ async def compare_plans(
     return await history.diff(request.database, plan_id, other or plan_id, before, after)
 
 
-def _respond(request: Asked, stored: StoredPlan, *, hit: bool = True) -> Response:
+def _respond(request: Request, stored: StoredPlan, *, hit: bool = True) -> Response:
     """Answer with a plan, as it is stored to who reads zstd; with 304 to a GET whose copy is this version."""
     headers = {
         "ETag": stored.etag,
@@ -111,7 +111,7 @@ def _respond(request: Asked, stored: StoredPlan, *, hit: bool = True) -> Respons
     response_model=Fanout,
     responses=answers(202, "Queued; see `Location` for the progress.", LOCATION),
 )
-async def plan_ahead(request: Asked, model_hash: ModelHash, message: FanoutRequest = ANY) -> Response:
+async def plan_ahead(request: Request, model_hash: ModelHash, message: FanoutRequest = ANY) -> Response:
     """Plan one model for every SoC and frequency the fleet knows, so that its release starts with a warm cache."""
     found = await ahead.plan_ahead(request.database, model_hash, message, request.actor)
     headers = {"Location": f"/fanouts/{found.fanout_id}", "Retry-After": str(POLL_S)}
@@ -120,7 +120,7 @@ async def plan_ahead(request: Asked, model_hash: ModelHash, message: FanoutReque
 
 @planning_ahead.get("/fanouts/{fanout_id}", response_model=Fanout, response_description="Its progress.")
 async def read_progress(
-    request: Asked, fanout_id: Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9\-]*$")]
+    request: Request, fanout_id: Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9\-]*$")]
 ) -> Response:
     """Return how far a planning ahead is."""
     found = await ahead.progress(request.database, fanout_id)

@@ -109,14 +109,10 @@ class Plans:
         device_id: str | None = None,
         wait_s: float = 0.0,
     ) -> Served:
-        """Return the plan under a key; have a first one made when there is none, and wait for it.
+        """Return the plan under a key (see ``keyed``); have a first one made when there is none, and wait for it.
 
-        Args:
-            request: the key, as ``keyed`` returns it.
-            wanted: the plan's id.
-            caller: who asks.
-            device_id: the device that it is for, where it says so.
-            wait_s: longest wait, if that is longer than the settings'.
+        ``device_id`` is the device that it is for, which ``caller`` may say; ``wait_s`` counts if it is longer than the
+        settings' wait.
 
         Raises:
             NotFoundError: an unknown model or SoC.

@@ -33,12 +33,9 @@ STARTING_S = 5.0
 
 @dataclass(frozen=True)
 class _State:
-    """What the parent wants to know again.
+    """The newest version of the plan so far, whether what is made is provisional, and what it is made with.
 
-    Attributes:
-        version: of the plan, the newest so far.
-        provisional: whether what is made is.
-        rests_on: SoC and frequency of each profile that it is made with, and its version.
+    ``rests_on``: SoC, frequency and version of each profile.
     """
 
     version: int

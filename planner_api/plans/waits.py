@@ -29,10 +29,7 @@ def preferred_wait(prefer: str) -> float:
 class Waits:
     """The requests of this process that wait for plans.
 
-    Args:
-        news: of plans.
-        newest: the version that is served, from memory first; None: there is none yet.
-        pending: whether anybody is to make a plan, or makes it.
+    ``newest`` returns the version that is served, ``pending`` whether anybody is to make a plan, or makes it.
     """
 
     def __init__(

@@ -12,20 +12,12 @@ from planner_api.prediction.predictor import NOISE, Predictor
 
 
 def most_telling(predictors: Sequence[Predictor], ops: Mapping[Features, int], count: int) -> list[Features]:
-    """Choose ops to measure, on every kind of processor at once.
+    """Choose at most ``count`` ops to measure, on every kind of processor at once, the most telling first.
 
     Greedy: always the one after whose measurement the least microseconds are uncertain over the whole network, summed
     over the kinds. On each kind an op counts with what it takes where it is fastest: how slow it is elsewhere, where no
     plan puts it, is worth no question. Nothing has to be measured in between: how certain a prediction gets does not
-    depend on the figure.
-
-    Args:
-        predictors: one per kind of processor.
-        ops: how often the network runs each op.
-        count: how many to choose.
-
-    Returns:
-        At most ``count`` ops, the most telling first.
+    depend on the figure. ``ops`` says how often the network runs each.
     """
     candidates = list(ops)
     if not candidates:

@@ -51,17 +51,8 @@ class Upload(msgspec.Struct):
 class Order(msgspec.Struct):
     """What is folded into which profile, as it stands.
 
-    Attributes:
-        profile_id: the profile's row.
-        soc: of the profile.
-        frequency: of the profile.
-        version: of the profile.
-        folded: uploads that were folded into it so far.
-        statistics: of the profile, as they are stored; null: there are none.
-        taken_back: devices whose figures are to be forgotten.
-        uploads: the batch.
-        share: figures of a family that one device may say alone, unless it is trusted.
-        most_bytes: of an upload, inflated.
+    ``folded`` counts earlier uploads. Devices in ``taken_back`` are forgotten first. One device that is not trusted may
+    say ``share`` figures of a family alone; an upload may inflate to ``most_bytes``.
     """
 
     profile_id: int
@@ -79,13 +70,8 @@ class Order(msgspec.Struct):
 class Outcome(msgspec.Struct):
     """What is stored of a profile after a batch, and what became of its uploads, by their rows in the inbox.
 
-    Attributes:
-        values: the profile's columns.
-        snapshot: the body of its new version; null: it has none.
-        devices: whose the uploads were.
-        refused: votes that were outliers.
-        errors: uploads that could not be read, and why.
-        unused: those that were used in part only, and why.
+    ``values`` are the profile's columns, ``snapshot`` the body of its new version, if it has one; ``refused`` counts
+    outliers. ``errors`` says why an upload could not be read, ``unused`` why one was used in part only.
     """
 
     devices: dict[int, str]
@@ -98,14 +84,7 @@ class Outcome(msgspec.Struct):
 
 @dataclass(frozen=True)
 class _State:
-    """What the parent wants to know again.
-
-    Attributes:
-        profile_id: the profile's row.
-        uploaded: rows of each device.
-        taken_back_at: what was taken back until then is forgotten; None: nothing is.
-        more: whether more uploads wait.
-    """
+    """The profile's row, the rows of each device, until when taken back is forgotten, and whether more waits."""
 
     profile_id: int
     uploaded: dict[str, int]
@@ -114,12 +93,7 @@ class _State:
 
 
 class Fold(Kind):
-    """Folds uploads into profiles.
-
-    Args:
-        database: where both are.
-        settings: how much each device may say that is not trusted.
-    """
+    """Folds uploads into profiles."""
 
     name: ClassVar[str] = FOLD
     function = "planner_api.profiles.batch:fold"

@@ -71,13 +71,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Folded:
-    """What became of a batch.
-
-    Attributes:
-        refused: votes that were outliers.
-        failed: uploads (by position) that could not be read, and why.
-        unused: uploads that were used in part only, and why.
-    """
+    """How many votes of a batch were outliers, and why uploads (by position) failed, or were used in part only."""
 
     refused: int
     failed: dict[int, str]
@@ -85,12 +79,7 @@ class Folded:
 
 
 class Folder:
-    """Folds uploads into one ``Statistics``.
-
-    Args:
-        statistics: what is known.
-        share: figures of a family that one device may say alone; None: as many as a profile holds.
-    """
+    """Folds uploads into ``statistics``; a device may say ``share`` figures of a family alone (None: any number)."""
 
     def __init__(self, statistics: Statistics, share: int | None = None) -> None:
         self.statistics = statistics

@@ -29,20 +29,12 @@ Figure = Latency | Transfer
 
 
 class Asked(msgspec.Struct):
-    """What a device asks, of a profile as it stands.
+    """What a device asks, of a profile as it stands (``profile_id`` 0: there is none).
 
-    Attributes:
-        profile_id: the profile's row; 0: there is none.
-        name: what its statistics are called as they stand.
-        version: of the profile.
-        snapshot: its newest version, compressed; empty: it has none.
-        figures: of the model, compressed.
-        kinds: of processor.
-        places: one per processor.
-        device: the device that is also asked for what others said; null: nobody is doubted.
-        confirmations: most figures of those.
-        most: figures that it is willing to measure; null: any number.
-        taken: hashes of figures that others were asked for just now, one after the other.
+    ``name`` is what its statistics are called as they stand, ``snapshot`` its newest version, if it has one; ``places``
+    has one per processor. Where ``device`` is said, it is also asked for ``confirmations`` of what others said. It is
+    willing to measure ``most`` figures (null: any number), but none of ``taken``: hashes, one after the other, of what
+    others were asked for just now.
     """
 
     profile_id: int

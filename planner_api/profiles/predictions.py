@@ -6,6 +6,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
+from cachetools import LRUCache
+
 from hope_schema import ModelGraph, Profile, merge
 from planner_api.compression import unzstd
 from planner_api.models.figures import Latency
@@ -35,7 +37,7 @@ class Predictions:
 
     def __init__(self) -> None:
         self._trained: OrderedDict[tuple[str, str, int], Predictors] = OrderedDict()
-        self._references: OrderedDict[int, Reference] = OrderedDict()
+        self._references: LRUCache[int, Reference] = LRUCache(REMEMBERED_REFERENCES)
         self._turn = threading.Lock()
 
     def complete(self, graphs: Sequence[ModelGraph], profile: Profile, facts: Facts, *, parts: bool = False) -> Profile:
@@ -82,7 +84,7 @@ class Predictions:
             votes.held[:], moves.held[:] = False, False
             return
         agreed = int(latencies.agreed.sum() + transfers.agreed.sum())
-        reference = self._references.pop(profile_id, None)
+        reference = self._references.get(profile_id)
         if reference is not None and abs(agreed - reference.agreed) > LEARNT_ANEW * reference.agreed:
             reference = None
         asked = latencies.open if reference is not None else latencies.open | latencies.agreed
@@ -91,8 +93,6 @@ class Predictions:
             reference = Reference(statistics, latencies, transfers, ops)
         reference.hold_back(statistics, latencies, transfers, ops)
         self._references[profile_id] = reference
-        if len(self._references) > REMEMBERED_REFERENCES:
-            self._references.popitem(last=False)
 
     def _of(self, profile: Profile, facts: Facts) -> Predictors:
         key = (profile.soc, profile.frequency, profile.version)

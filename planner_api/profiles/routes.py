@@ -12,7 +12,7 @@ from planner_api.web.body import read_large
 from planner_api.web.contract import problems, takes
 from planner_api.web.parameters import FrequencyName, SocName
 from planner_api.web.principal import charge, require_own
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 from planner_api.web.stored import StoredReply
 
 router = APIRouter(tags=["profiles"], route_class=StrictRoute)
@@ -28,7 +28,7 @@ second where every number is as small as a float can be."""
     response_description="Accepted into the inbox, or known already.",
     openapi_extra=takes(Observations),
 )
-async def upload_observations(request: Asked) -> UploadReceipt:
+async def upload_observations(request: Request) -> UploadReceipt:
     """Accept what a device measured. Sending the same upload id again counts once."""
     head, body = await read_large(request, read_upload, inline=INLINE_BYTES)
     require_own(request.scope, head.device_id)
@@ -42,7 +42,7 @@ async def upload_observations(request: Asked) -> UploadReceipt:
     response_description="What this device should measure.",
     responses=problems(404),
 )
-async def list_missing_figures(request: Asked, message: MissingRequest) -> Response:
+async def list_missing_figures(request: Request, message: MissingRequest) -> Response:
     """Say what nobody has measured yet of a model on a SoC, and ask this device for its part of it."""
     require_own(request.scope, message.device_id)
     charged = partial(charge, request.scope)
@@ -55,7 +55,7 @@ async def list_missing_figures(request: Asked, message: MissingRequest) -> Respo
     response_model=Profile,
     response_description="The newest version of the profile.",
 )
-async def read_profile(request: Asked, soc: SocName, frequency: FrequencyName) -> Response:
+async def read_profile(request: Request, soc: SocName, frequency: FrequencyName) -> Response:
     """Return what is known of a SoC at a frequency, to a device of its own SoC.
 
     `hope-planner profiles import` takes it in elsewhere.

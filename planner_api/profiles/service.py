@@ -186,21 +186,10 @@ class Profiles:
             return await self._missing(request, caller, charge)
 
     async def _missing(self, request: MissingRequest, caller: Principal, charge: Callable[[float], None]) -> bytes:
-        asked = Asked(
-            profile_id=0,
-            name="",
-            version=0,
-            snapshot=b"",
-            figures=await models.read(self._database, request.model_hash, model_rows.figures),
-            kinds=tuple(dict.fromkeys(processor.kind for processor in request.processors)),
-            places=tuple(processor.place for processor in request.processors),
-            device=None if caller.device_id is None else request.device_id,
-            confirmations=self._settings.confirmations,
-            most=request.max_items,
-            taken=b"",
-        )
-        if len(asked.kinds) > MAX_KINDS:
-            detail = f"{len(asked.kinds)} kinds of processor are asked about; at most {MAX_KINDS} at a time"
+        figures = await models.read(self._database, request.model_hash, model_rows.figures)
+        kinds = tuple(dict.fromkeys(processor.kind for processor in request.processors))
+        if len(kinds) > MAX_KINDS:
+            detail = f"{len(kinds)} kinds of processor are asked about; at most {MAX_KINDS} at a time"
             raise InvalidError("too-many-figures", detail)
         if caller.device_id is not None:
             await self._admit(caller, request.soc, request.frequency)
@@ -211,12 +200,17 @@ class Profiles:
             async with self._database.read() as session:
                 profile, snapshot = await repository.standing(session, profile_id)
                 others = await repository.assigned_elsewhere(session, profile_id, request.device_id, self._assigned())
-            asked = msgspec.structs.replace(
-                asked,
+            asked = Asked(
                 profile_id=profile_id,
                 name=f"{profile.uploads}-{profile.updated_at}",
                 version=profile.version,
                 snapshot=snapshot or b"",
+                figures=figures,
+                kinds=kinds,
+                places=tuple(processor.place for processor in request.processors),
+                device=None if caller.device_id is None else request.device_id,
+                confirmations=self._settings.confirmations,
+                most=request.max_items,
                 taken=others,
             )
             lack = await self._look(asked, caller.name, profile.latencies + profile.transfers, charge)

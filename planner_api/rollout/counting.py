@@ -28,12 +28,11 @@ from planner_api.db.tables import (
     ReleaseRow,
 )
 from planner_api.db.upsert import add_all, ignoring
-from planner_api.devices.groups.choice import takes, within
+from planner_api.devices.groups.choice import selector_of, takes, within
 from planner_api.devices.reports import Said
 from planner_api.plans.repository import serves
 from planner_api.rollout.judging import KINDS
 from planner_api.rollout.repository import ACTIVE
-from planner_api.rollout.splits import selector_of
 
 COUNTS = ("reported", *(column for _, *columns in KINDS.values() for column in columns))
 
@@ -188,7 +187,8 @@ def _gave(release: Any, part: Any, device: Any) -> bool:
         return False
     if device.soc != part.soc or not within(release.stages[release.stage], device.id, release.id):
         return False
-    return takes(selector_of(release), release.group or "", device.id, device.soc, device.labels or {})
+    selector = selector_of(release.selector)
+    return takes(selector, release.group or "", device.id, device.soc, device.labels or {})
 
 
 def _all(count: Counter[str]) -> dict[str, int]:

@@ -13,8 +13,8 @@ from hope_schema import Comparison, Release, ReleasePart
 from hope_schema.wording import plural
 from planner_api.db.messages import message_of
 from planner_api.db.tables import Counts, ReleaseClaimRow, ReleasePartRow, ReleaseRow
+from planner_api.devices.groups.choice import selector_of
 from planner_api.rollout.decision import Pairs, does_harm, evidence, joint, stratum_evidence
-from planner_api.rollout.splits import selector_of
 
 LOG10 = math.log(10.0)
 Step = Literal["take back", "wait", "advance"]
@@ -146,7 +146,7 @@ def release_view(row: ReleaseRow, parts: Sequence[ReleasePartRow], claims: Seque
         Release,
         row,
         release_id=row.id,
-        selector=selector_of(row),
+        selector=selector_of(row.selector),
         stages=tuple(row.stages),
         share=share,
         reason=waits_for(row, found.reported) if row.state == "waiting" else row.reason,

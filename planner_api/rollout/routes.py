@@ -10,7 +10,7 @@ from hope_schema import Release, ReleasePage, ReleasePartPage, ReleaseRequest, R
 from planner_api.rollout.service import Action, Releases
 from planner_api.web.contract import problems
 from planner_api.web.parameters import After, FewRows, Limit, ModelHash
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(tags=["releases"], route_class=StrictRoute)
 
@@ -18,7 +18,7 @@ ReleaseId = Annotated[releases.ReleaseId, Path(description="The release's id")]
 Before = Annotated[releases.ReleaseId | None, Query(description="`next` of the page before")]
 
 
-def _releases(request: Asked) -> Releases:
+def _releases(request: Request) -> Releases:
     found: Releases = request.planner.releases
     return found
 
@@ -28,39 +28,39 @@ def _releases(request: Asked) -> Releases:
     status_code=204,
     response_description="So it is from now on.",
 )
-async def set_rollout(request: Asked, model_hash: ModelHash, message: RolloutPolicy) -> None:
+async def set_rollout(request: Request, model_hash: ModelHash, message: RolloutPolicy) -> None:
     """Say how new versions of a model's plans reach devices: at once, when an admin releases them, or by stages."""
     await _releases(request).set_rollout(model_hash, message.rollout, request.actor)
 
 
 @router.get("/releases", response_description="One page.", responses=problems(404))
-async def list_releases(request: Asked, before: Before = None, limit: FewRows = 20) -> ReleasePage:
+async def list_releases(request: Request, before: Before = None, limit: FewRows = 20) -> ReleasePage:
     """List releases, newest first."""
     return await _releases(request).page(before=before, limit=limit)
 
 
 @router.post("/releases", status_code=201, response_description="It is under way.", responses=problems(404, 409))
-async def begin_release(request: Asked, message: ReleaseRequest) -> Release:
+async def begin_release(request: Request, message: ReleaseRequest) -> Release:
     """Begin a release: what is new of a model goes out in stages."""
     return await _releases(request).begin(message, request.actor)
 
 
 @router.get("/releases/{release_id}", response_description="The release.")
-async def read_release(request: Asked, release_id: ReleaseId) -> Release:
+async def read_release(request: Request, release_id: ReleaseId) -> Release:
     """Return a release and how it goes."""
     return await _releases(request).get(release_id)
 
 
 @router.get("/releases/{release_id}/parts", response_description="One page.")
 async def list_release_parts(
-    request: Asked, release_id: ReleaseId, after: After = None, limit: Limit = 100
+    request: Request, release_id: ReleaseId, after: After = None, limit: Limit = 100
 ) -> ReleasePartPage:
     """List the parts of a release, with what devices reported of each."""
     return await _releases(request).parts(release_id, after=after or "", limit=limit)
 
 
 def _add_action(action: Action, name: str, words: str) -> None:
-    async def act(request: Asked, release_id: ReleaseId) -> Release:
+    async def act(request: Request, release_id: ReleaseId) -> Release:
         return await _releases(request).act(release_id, action, request.actor)
 
     router.add_api_route(

@@ -18,6 +18,7 @@ from planner_api.db.paging import Page
 from planner_api.db.tables import ReleaseRow
 from planner_api.devices.audit.service import PLANNER, record
 from planner_api.devices.groups import service as grouping
+from planner_api.devices.groups.choice import selector_of
 from planner_api.errors import ConflictError, InvalidError, NotFoundError, model_unknown
 from planner_api.jobs.chores import end, keep_doing
 from planner_api.models import repository as models
@@ -96,7 +97,7 @@ class Releases:
         values: dict[str, Any] = {"id": release_id, "model": request.model, "model_hash": model_hash}
         async with self._database.write() as session:
             group = None if request.group is None else await grouping.find(session, request.group)
-            selector = GroupSelector() if group is None else grouping.selector_of(group)
+            selector = GroupSelector() if group is None else selector_of(vars(group))
             await repository.lock_model(session, model_hash)
             if request.alias is None:
                 parts = await self._claim_plans(session, release_id, model_hash, selector, again=request.again)

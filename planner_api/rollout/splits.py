@@ -12,7 +12,7 @@ from sqlalchemy import or_, select
 from hope_schema import GroupSelector
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow, ReleasePartRow, ReleaseRow
-from planner_api.devices.groups.choice import takes, within
+from planner_api.devices.groups.choice import selector_of, takes, within
 from planner_api.plans.cache import PlanCache
 from planner_api.rollout import repository
 
@@ -111,9 +111,4 @@ class Splits:
 
 
 def _split(row: ReleaseRow, before: int, after: int, soc: str | None = None) -> Split:
-    return Split(row.id, before, after, row.stages[row.stage], row.group or "", selector_of(row), soc)
-
-
-def selector_of(row: ReleaseRow) -> GroupSelector:
-    """The group of a release as it was when it began."""
-    return GroupSelector(socs=tuple(row.selector["socs"]), labels=row.selector["labels"], share=row.selector["share"])
+    return Split(row.id, before, after, row.stages[row.stage], row.group or "", selector_of(row.selector), soc)

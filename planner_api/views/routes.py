@@ -13,32 +13,32 @@ from planner_api.profiles import oversight
 from planner_api.views import service
 from planner_api.web.contract import problems
 from planner_api.web.parameters import After, Limit, Offset, SocName
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(tags=["fleet"], route_class=StrictRoute)
 
 
 @router.get("/fleet", response_description="The fleet in numbers.")
-async def read_fleet(request: Asked) -> FleetSummary:
+async def read_fleet(request: Request) -> FleetSummary:
     """Return the fleet in numbers."""
     return await service.summary(request.database)
 
 
 @router.get("/fleet/profiles", response_description="One page.")
-async def list_fleet_profiles(request: Asked, offset: Offset = 0, limit: Limit = 100) -> FleetProfilePage:
+async def list_fleet_profiles(request: Request, offset: Offset = 0, limit: Limit = 100) -> FleetProfilePage:
     """List what is known of each SoC at each frequency."""
     return await service.profiles(request.database, offset=offset, limit=limit)
 
 
 @router.get("/fleet/models", response_description="One page.")
-async def list_fleet_models(request: Asked, offset: Offset = 0, limit: Limit = 100) -> FleetModelPage:
+async def list_fleet_models(request: Request, offset: Offset = 0, limit: Limit = 100) -> FleetModelPage:
     """List the models with the coverage, gaps and hit rate of their plans."""
     return await service.models(request.database, offset=offset, limit=limit)
 
 
 @router.get("/fleet/plans", response_description="One page.")
 async def list_fleet_plans(
-    request: Asked,
+    request: Request,
     model_hash: Annotated[Digest | None, Query()] = None,
     soc: Annotated[str | None, Query(max_length=128, pattern=LABEL)] = None,
     status: Annotated[PlanStatus | None, Query()] = None,
@@ -59,7 +59,7 @@ DeviceName = Annotated[str | None, Query(max_length=128, pattern=LABEL, descript
 
 @router.get("/fleet/profiles/contributions", response_description="One page.", responses=problems(404))
 async def list_contributions(
-    request: Asked, soc: Soc, frequency: Frequency, after: After = None, limit: Limit = 100
+    request: Request, soc: Soc, frequency: Frequency, after: After = None, limit: Limit = 100
 ) -> ContributionPage:
     """List who had a part in a profile, and how much of it nobody else says."""
     return await oversight.contributions(request.database, soc, frequency, after=after or "", limit=limit)
@@ -67,7 +67,7 @@ async def list_contributions(
 
 @router.get("/fleet/profiles/votes", response_description="One page.", responses=problems(404))
 async def list_votes(
-    request: Asked,
+    request: Request,
     soc: Soc,
     frequency: Frequency,
     device_id: DeviceName = None,
@@ -84,12 +84,12 @@ async def list_votes(
     response_description="It is being forgotten.",
     responses=problems(404),
 )
-async def forget_contributions(request: Asked, soc: Soc, frequency: Frequency, device_id: DeviceName = None) -> None:
+async def forget_contributions(request: Request, soc: Soc, frequency: Frequency, device_id: DeviceName = None) -> None:
     """Take back what a device, or everybody, said in a profile; plans that rest on it are solved again."""
     await oversight.forget(request.database, soc, frequency, device_id, request.actor)
 
 
 @router.put("/fleet/socs/{soc}", status_code=204, response_description="It counts from now on.")
-async def establish_soc(request: Asked, soc: SocName) -> None:
+async def establish_soc(request: Request, soc: SocName) -> None:
     """Vouch for a SoC, so that planning ahead counts it however few devices uploaded."""
     await oversight.establish(request.database, soc, request.actor)

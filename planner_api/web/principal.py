@@ -23,10 +23,7 @@ _PLAN = re.compile(r"/plans/[^/]+")
 class Principal:
     """The bearer of a token. ``anonymous`` exists only where no tokens are required, and may do everything.
 
-    Attributes:
-        role: what kind of caller it is.
-        name: stable and free of secrets; rate limits and logs know the caller by it.
-        device_id: the device a ``device`` token belongs to.
+    ``name`` is stable and free of secrets: rate limits and logs know the caller by it.
     """
 
     role: Role

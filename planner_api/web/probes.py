@@ -17,7 +17,7 @@ from planner_api.errors import DatabaseAwayError, NotFoundError, UnavailableErro
 from planner_api.shared import SharedCalls
 from planner_api.web.contract import problems
 from planner_api.web.metrics import Gauge, Metrics
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(tags=["operations"], route_class=StrictRoute)
 
@@ -86,7 +86,7 @@ async def check_health() -> Response:
 
 
 @router.get("/readyz", response_description="Requests can be served.")
-async def check_readiness(request: Asked) -> Response:
+async def check_readiness(request: Request) -> Response:
     """Readiness: the database answers and its schema is the newest."""
     await request.planner.probes.check_ready()
     return Response(status_code=200)
@@ -98,7 +98,7 @@ async def check_readiness(request: Asked) -> Response:
     response_description="Prometheus text format.",
     responses=problems(404),
 )
-async def read_metrics(request: Asked) -> Response:
+async def read_metrics(request: Request) -> Response:
     """Figures for Prometheus."""
     if not request.planner.settings.metrics:
         raise NotFoundError("metrics-off", "metrics are switched off (HOPE_METRICS=false)")

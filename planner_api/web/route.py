@@ -8,7 +8,7 @@ from typing import Any
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from starlette.requests import Request
+from starlette import requests
 from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
@@ -20,7 +20,7 @@ from planner_api.web.principal import Actor, Principal, device_of, principal_of
 from planner_api.web.segments import outside
 
 
-class Asked(Request):
+class Request(requests.Request):
     """A request as routes see it: who asks, and whom."""
 
     @property
@@ -81,12 +81,12 @@ class StrictRoute(HeadRoute):
         handler = self.get_route_handler()
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            response = await handler(Asked(scope, receive, send))
+            response = await handler(Request(scope, receive, send))
             await response(scope, receive, send)
 
         self.app = app
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    def get_route_handler(self) -> Callable[[requests.Request], Coroutine[Any, Any, Response]]:
         """Return what answers a request.
 
         Raises:
@@ -104,7 +104,7 @@ class StrictRoute(HeadRoute):
         kind: Any = body and body.field_info.annotation
         empty = b"" if body is None or body.field_info.is_required() else b"{}"
 
-        async def answer(request: Request) -> Response:
+        async def answer(request: requests.Request) -> Response:
             values: dict[str, Any] = {} if given is None else {given: request}
             wrong: list[Any] = []
             for name, alias, validate in in_path:

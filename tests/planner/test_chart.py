@@ -285,6 +285,9 @@ def test_every_query_asks_for_metrics_and_labels_that_exist(render: Render) -> N
             labels[sample.name] |= sample.labels.keys()
     rules = yaml.safe_load((CHART / "monitoring" / "alerts.yaml").read_text())["groups"][0]["rules"]
     panels = json.loads((CHART / "monitoring" / "dashboard.json").read_text())["panels"]
+    nobody_solves = next(rule["expr"] for rule in rules if rule["alert"] == "HopeNobodySolves")
+    assert "hope_workers" in nobody_solves
+    assert "hope_jobs" in nobody_solves, "nobody is missed where nothing waits"
     queries = [rule["expr"] for rule in rules] + [target["expr"] for panel in panels for target in panel["targets"]]
     for query in queries:
         named = re.findall(r"\b((?:hope|process)_\w+)(?:\{([^}]*)\})?", query)

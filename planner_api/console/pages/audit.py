@@ -10,7 +10,7 @@ from planner_api.console.address import HOME
 from planner_api.console.forms import Words
 from planner_api.console.rendering import render
 from planner_api.devices.audit import service
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
@@ -19,7 +19,7 @@ ROWS = 100
 
 @router.get("/audit")
 async def listing(
-    request: Asked,
+    request: Request,
     actor: Words = "",
     action: Words = "",
     subject: Words = "",

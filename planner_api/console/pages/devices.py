@@ -16,7 +16,7 @@ from planner_api.devices.groups import service as groups
 from planner_api.devices.repository import drifts
 from planner_api.views import pages
 from planner_api.web.parameters import After, DeviceId
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
@@ -29,7 +29,7 @@ OFFERED = 200
 
 @router.get("/devices")
 async def listing(
-    request: Asked,
+    request: Request,
     search: Words = "",
     soc: Words = "",
     group: Annotated[str, Query(max_length=100, pattern=f"^$|{PLAIN}")] = "",
@@ -57,7 +57,7 @@ async def listing(
 
 
 @router.get("/devices/{device_id}")
-async def show(request: Asked, device_id: DeviceId) -> Response:
+async def show(request: Request, device_id: DeviceId) -> Response:
     """Show one device."""
     device = await service.get_device(request.database, device_id)
     async with request.database.read() as session:
@@ -67,7 +67,7 @@ async def show(request: Asked, device_id: DeviceId) -> Response:
 
 
 @router.post("/devices/{device_id}")
-async def revoke(request: Asked, device_id: DeviceId) -> Response:
+async def revoke(request: Request, device_id: DeviceId) -> Response:
     """Revoke a device and its tokens, and take its figures back."""
     await read_form(request)
     await service.revoke_device(request.database, device_id, request.actor, request.planner.forget_device)

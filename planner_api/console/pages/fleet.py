@@ -8,13 +8,13 @@ from planner_api.console.address import HOME
 from planner_api.console.charts import bars
 from planner_api.console.overview import DRIFT_BOUNDS
 from planner_api.console.rendering import render
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
 
 @router.get("")
-async def overview(request: Asked) -> Response:
+async def overview(request: Request) -> Response:
     """Show the fleet in numbers."""
     found = await request.planner.overviews.get()
     contacts = found.contacts

@@ -14,7 +14,7 @@ from planner_api.console.forms import read_form, scaled, valid
 from planner_api.console.rendering import render
 from planner_api.devices.groups import service
 from planner_api.web.parameters import AfterName, PlainName
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
@@ -29,7 +29,7 @@ class Sent(GroupSelector):
 
 @router.get("/groups")
 async def listing(
-    request: Asked,
+    request: Request,
     after: AfterName = None,
     change: Annotated[str | None, Query(max_length=100, pattern=PLAIN)] = None,
 ) -> Response:
@@ -40,7 +40,7 @@ async def listing(
 
 
 @router.post("/groups")
-async def store(request: Asked) -> Response:
+async def store(request: Request) -> Response:
     """Make a group, or choose its devices anew."""
     fields = await read_form(request)
     pairs = [part.partition("=") for part in _parts(fields.get("labels", ""))]
@@ -57,7 +57,7 @@ async def store(request: Asked) -> Response:
 
 
 @router.post("/groups/{name}/drop")
-async def drop(request: Asked, name: PlainName) -> Response:
+async def drop(request: Request, name: PlainName) -> Response:
     """Drop a group."""
     await read_form(request)
     await service.drop(request.database, name, request.actor)

@@ -18,7 +18,7 @@ from planner_api.rollout import repository as releases
 from planner_api.views import pages
 from planner_api.views import service as fleet
 from planner_api.web.parameters import ModelHash, Offset, PlainName
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
@@ -39,7 +39,7 @@ ROLLOUTS = {
 
 
 @router.get("/models")
-async def listing(request: Asked, offset: Offset = 0) -> Response:
+async def listing(request: Request, offset: Offset = 0) -> Response:
     """List models."""
     page = await fleet.models(request.database, offset=offset, limit=ROWS)
     named = await names.list_names(request.database, after="", limit=NAMED)
@@ -47,14 +47,14 @@ async def listing(request: Asked, offset: Offset = 0) -> Response:
 
 
 @router.get("/names/{name}")
-async def versions(request: Asked, name: PlainName, before: Before = None) -> Response:
+async def versions(request: Request, name: PlainName, before: Before = None) -> Response:
     """Show the versions of a named model."""
     page = await names.list_versions(request.database, name, before=before, limit=ROWS)
     return render(request, "name.html", name=name, page=page, before=before)
 
 
 @router.get("/models/{model_hash}")
-async def show(request: Asked, model_hash: ModelHash) -> Response:
+async def show(request: Request, model_hash: ModelHash) -> Response:
     """Show one model."""
     async with request.database.read() as session:
         model = await pages.model(session, model_hash)
@@ -83,7 +83,7 @@ async def show(request: Asked, model_hash: ModelHash) -> Response:
 
 
 @router.post("/models/{model_hash}/plans")
-async def plan_everywhere(request: Asked, model_hash: ModelHash) -> Response:
+async def plan_everywhere(request: Request, model_hash: ModelHash) -> Response:
     """Queue the planning of a model for every SoC and frequency that the fleet counts."""
     await read_form(request)
     await plan_ahead(request.database, model_hash, FanoutRequest(), request.actor)
@@ -91,7 +91,7 @@ async def plan_everywhere(request: Asked, model_hash: ModelHash) -> Response:
 
 
 @router.post("/models/{model_hash}/rollout")
-async def set_rollout(request: Asked, model_hash: ModelHash) -> Response:
+async def set_rollout(request: Request, model_hash: ModelHash) -> Response:
     """Say how new versions of a model's plans reach devices."""
     fields = await read_form(request)
     policy = valid(RolloutPolicy, rollout=fields.get("rollout"))

@@ -25,7 +25,7 @@ from planner_api.profiles import repository as profile_rows
 from planner_api.views import drift, pages
 from planner_api.views import service as fleet
 from planner_api.web.parameters import After
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
@@ -47,7 +47,7 @@ Chosen = Annotated[str, Query(max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9.\-
 
 @router.get("/plans")
 async def listing(
-    request: Asked,
+    request: Request,
     model: Annotated[str | None, Query(pattern=r"^([0-9a-f]{64})?$")] = None,
     soc: Words = "",
     status: Annotated[Literal["", "queued", "solving", "done", "failed"], Query()] = "",
@@ -62,7 +62,7 @@ async def listing(
 
 @router.get("/plans/{plan_id}")
 async def show(
-    request: Asked, plan_id: PlanId, version: Version = None, first: Annotated[int, Query(ge=0, le=1_000_000)] = 0
+    request: Request, plan_id: PlanId, version: Version = None, first: Annotated[int, Query(ge=0, le=1_000_000)] = 0
 ) -> Response:
     """Show one plan: the version that devices get, or another."""
     database = request.database
@@ -183,7 +183,7 @@ class Difference:
 
 
 @router.get("/compare")
-async def compare(request: Asked, left: Chosen, right: Chosen) -> Response:
+async def compare(request: Request, left: Chosen, right: Chosen) -> Response:
     """Show two plans of one model on one axis, and which ops moved."""
     database = request.database
     (plan_id, _, before), (other, _, after) = left.partition("@"), right.partition("@")

@@ -22,7 +22,7 @@ from planner_api.profiles import oversight
 from planner_api.profiles.fold import ESTABLISHED_BY
 from planner_api.views import service as fleet
 from planner_api.web.parameters import FrequencyName, Offset, SocName
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
@@ -32,7 +32,7 @@ OPS = 60
 
 
 @router.get("/profiles")
-async def listing(request: Asked, offset: Offset = 0) -> Response:
+async def listing(request: Request, offset: Offset = 0) -> Response:
     """List what is known of each SoC at each frequency."""
     page = await fleet.profiles(request.database, offset=offset, limit=ROWS)
     return render(request, "profiles.html", page=page, offset=offset, rows=ROWS, enough=ESTABLISHED_BY)
@@ -53,7 +53,7 @@ class Column:
 
 @router.get("/profiles/{soc}/{frequency}")
 async def show(
-    request: Asked,
+    request: Request,
     soc: SocName,
     frequency: FrequencyName,
     op: Words = "",

@@ -12,7 +12,7 @@ from planner_api.jobs.repository import ALIVE_S, workers
 from planner_api.plans.repository import count_by_status
 from planner_api.profiles.jobs import pair_of
 from planner_api.views import pages
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
@@ -21,7 +21,7 @@ ROWS = 50
 
 
 @router.get("/queue")
-async def show(request: Asked) -> Response:
+async def show(request: Request) -> Response:
     """Show the queue."""
     async with request.database.read() as session:
         waiting, since = await pages.inbox(session)

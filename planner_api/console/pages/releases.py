@@ -18,7 +18,7 @@ from planner_api.rollout.routes import Before, ReleaseId
 from planner_api.rollout.service import Action
 from planner_api.views import pages
 from planner_api.web.parameters import After
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
@@ -37,7 +37,7 @@ ACTIONS: dict[str, tuple[Action, ...]] = {
 
 
 @router.get("/releases")
-async def listing(request: Asked, before: Before = None) -> Response:
+async def listing(request: Request, before: Before = None) -> Response:
     """List releases."""
     planner = request.planner
     page = await planner.releases.page(before=before, limit=ROWS)
@@ -58,7 +58,7 @@ async def listing(request: Asked, before: Before = None) -> Response:
 
 
 @router.post("/releases")
-async def begin(request: Asked) -> Response:
+async def begin(request: Request) -> Response:
     """Begin a release."""
     fields = await read_form(request)
     message = valid(
@@ -75,7 +75,7 @@ async def begin(request: Asked) -> Response:
 
 
 @router.get("/releases/{release_id}")
-async def show(request: Asked, release_id: ReleaseId, after: After = None) -> Response:
+async def show(request: Request, release_id: ReleaseId, after: After = None) -> Response:
     """Show one release and how it goes."""
     releases = request.planner.releases
     release: Release = await releases.get(release_id)
@@ -95,7 +95,7 @@ async def show(request: Asked, release_id: ReleaseId, after: After = None) -> Re
 
 
 @router.post("/releases/{release_id}/{action}")
-async def act(request: Asked, release_id: ReleaseId, action: Annotated[Action, Path()]) -> Response:
+async def act(request: Request, release_id: ReleaseId, action: Annotated[Action, Path()]) -> Response:
     """Pause, resume, approve or take back a release."""
     await read_form(request)
     await request.planner.releases.act(release_id, action, request.actor)

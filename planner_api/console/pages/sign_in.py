@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
+from fastapi import Request as AnyRequest
 
 from planner_api.console import session as sessions
 from planner_api.console.address import HOME, home, lead
@@ -13,14 +14,14 @@ from planner_api.console.forms import read_fields, read_form
 from planner_api.console.rendering import render
 from planner_api.console.session import cookie_of, set_cookie
 from planner_api.errors import UnauthorisedError
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
 
 @router.get("/login")
 async def show(
-    request: Asked, to: Annotated[str, Query(max_length=2048)] = HOME, ended: Annotated[bool, Query()] = False
+    request: Request, to: Annotated[str, Query(max_length=2048)] = HOME, ended: Annotated[bool, Query()] = False
 ) -> Response:
     """Ask for a token."""
     if request.state.session is not None:
@@ -29,7 +30,7 @@ async def show(
 
 
 @router.post("/login")
-async def sign_in(request: Asked) -> Response:
+async def sign_in(request: Request) -> Response:
     """Begin a session and go where somebody wanted to."""
     fields = await read_fields(request)
     to, lifetime_s = ours(fields.get("to", HOME)), request.planner.settings.console_session_s
@@ -50,7 +51,7 @@ async def sign_in(request: Asked) -> Response:
 
 
 @router.post("/logout")
-async def sign_out(request: Asked) -> Response:
+async def sign_out(request: Request) -> Response:
     """End the session."""
     await read_form(request)
     secret = cookie_of(request.scope)
@@ -61,7 +62,7 @@ async def sign_out(request: Asked) -> Response:
     return answer
 
 
-def page(request: Request, *, to: str, ended: bool = False, problem: str | None = None, code: int = 200) -> Response:
+def page(request: AnyRequest, *, to: str, ended: bool = False, problem: str | None = None, code: int = 200) -> Response:
     """Return the sign-in page, with what went wrong where something did."""
     issuer = request.app.state.planner.settings.oidc_issuer
     provider = urlsplit(issuer).hostname if issuer else None

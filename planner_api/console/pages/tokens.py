@@ -15,7 +15,7 @@ from planner_api.console.rendering import render
 from planner_api.devices import service
 from planner_api.devices.audit.service import record
 from planner_api.errors import NotFoundError
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
@@ -35,13 +35,13 @@ class Sent(NewClaim):
 
 
 @router.get("/tokens")
-async def listing(request: Asked) -> Response:
+async def listing(request: Request) -> Response:
     """List the tokens of people, and the claims that devices enrol with."""
     return await _page(request)
 
 
 @router.post("/tokens")
-async def create(request: Asked) -> Response:
+async def create(request: Request) -> Response:
     """Make a token and show it, this once."""
     fields = await read_form(request)
     sent = valid(
@@ -64,7 +64,7 @@ async def create(request: Asked) -> Response:
 
 
 @router.post("/tokens/{number}")
-async def revoke(request: Asked, number: Number) -> Response:
+async def revoke(request: Request, number: Number) -> Response:
     """Revoke a token, everywhere at once."""
     await read_form(request)
     await service.revoke_token(request.database, number, request.actor)
@@ -72,7 +72,7 @@ async def revoke(request: Asked, number: Number) -> Response:
 
 
 @router.post("/tokens/claims/{number}")
-async def revoke_claim(request: Asked, number: Number) -> Response:
+async def revoke_claim(request: Request, number: Number) -> Response:
     """Revoke a claim; devices that enrolled with it keep their tokens."""
     await read_form(request)
     await service.revoke_claim(request.database, number, request.actor)
@@ -80,7 +80,7 @@ async def revoke_claim(request: Asked, number: Number) -> Response:
 
 
 @router.post("/tokens/sessions/{session_hash}")
-async def end_session(request: Asked, session_hash: Digest) -> Response:
+async def end_session(request: Request, session_hash: Digest) -> Response:
     """End the session of somebody whom a provider vouches for."""
     await read_form(request)
     async with request.database.write() as session:
@@ -91,7 +91,7 @@ async def end_session(request: Asked, session_hash: Digest) -> Response:
     return lead(f"{HOME}/tokens")
 
 
-async def _page(request: Asked, *, made: str | None = None, kind: str | None = None) -> Response:
+async def _page(request: Request, *, made: str | None = None, kind: str | None = None) -> Response:
     people = await service.list_tokens(request.database, None, before=None, limit=LISTED)
     claims = await service.list_claims(request.database, before=None, limit=LISTED)
     async with request.database.read() as session:

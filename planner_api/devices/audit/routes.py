@@ -11,7 +11,7 @@ from hope_schema.base import PRINTABLE, Digest
 from planner_api.devices.audit import service
 from planner_api.web.contract import problems
 from planner_api.web.parameters import Limit
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(tags=["audit"], route_class=StrictRoute)
 
@@ -20,7 +20,7 @@ Words = Annotated[str | None, Query(max_length=256, pattern=PRINTABLE)]
 
 @router.get("/audit", response_description="One page.")
 async def read_audit(
-    request: Asked,
+    request: Request,
     actor: Words = None,
     action: Words = None,
     subject: Words = None,
@@ -36,7 +36,7 @@ async def read_audit(
 
 @router.get("/audit/proof", response_description="It stands as it was written.", responses=problems(409))
 async def verify_audit(
-    request: Asked, head: Annotated[Digest | None, Query(description="A head that was written down before")] = None
+    request: Request, head: Annotated[Digest | None, Query(description="A head that was written down before")] = None
 ) -> AuditProof:
     """Check that nobody changed, removed or put in an entry."""
     return await service.verify(request.database, head)

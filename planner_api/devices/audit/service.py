@@ -69,11 +69,7 @@ def _hash(row: AuditRow) -> str:
 
 
 async def verify(database: Database, head: str | None) -> AuditProof:
-    """Check that every entry that is kept stands as it was written, one behind the other.
-
-    Args:
-        database: where they are.
-        head: the hash of an entry, written down before; the log must still lead there. None: none was.
+    """Check that every entry that is kept stands as it was written, one behind the other, and leads on from ``head``.
 
     Raises:
         ConflictError: an entry was changed, removed or put in between, or the log does not lead to ``head``.

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import Any
 
 from hope_schema import GroupSelector
+
+
+def selector_of(stored: Mapping[str, Any]) -> GroupSelector:
+    """What chooses devices, from the columns of a group, or as a release keeps it."""
+    return GroupSelector(socs=tuple(stored["socs"]), labels=stored["labels"], share=stored["share"])
 
 
 def position(device_id: str, salt: str) -> float:

@@ -14,13 +14,9 @@ from planner_api.db.paging import page
 from planner_api.db.tables import DeviceRow, GroupRow
 from planner_api.db.upsert import put
 from planner_api.devices.audit.service import record
+from planner_api.devices.groups.choice import selector_of
 from planner_api.errors import NotFoundError
 from planner_api.web.principal import Actor
-
-
-def selector_of(row: GroupRow) -> GroupSelector:
-    """What chooses a stored group's devices."""
-    return GroupSelector(socs=tuple(row.socs), labels=row.labels, share=row.share)
 
 
 async def store(database: Database, name: str, selector: GroupSelector, actor: Actor) -> Group:
@@ -81,6 +77,6 @@ def chosen(selector: GroupSelector) -> list[ColumnElement[bool]]:
 
 
 async def _group(session: AsyncSession, row: GroupRow) -> Group:
-    selector = selector_of(row)
+    selector = selector_of(vars(row))
     devices = await session.scalar(select(func.count()).select_from(DeviceRow).where(*chosen(selector)))
     return Group(**dict(selector), name=row.name, devices=devices or 0, created_at=row.created_at)

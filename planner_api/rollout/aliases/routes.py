@@ -11,7 +11,7 @@ from hope_schema.registry import Reference
 from planner_api.rollout.aliases import service
 from planner_api.web.contract import problems
 from planner_api.web.parameters import PlainName
-from planner_api.web.route import Asked, StrictRoute
+from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(tags=["names"], route_class=StrictRoute)
 
@@ -21,7 +21,7 @@ router = APIRouter(tags=["names"], route_class=StrictRoute)
     response_description="The version that it stands for now.",
     responses=problems(409),
 )
-async def point_alias(request: Asked, name: PlainName, alias: PlainName, message: AliasTarget) -> ModelVersion:
+async def point_alias(request: Request, name: PlainName, alias: PlainName, message: AliasTarget) -> ModelVersion:
     """Let an alias stand for a version, at once and for everybody; a release does it in stages."""
     return await service.point(request.database, name, alias, message.version, request.actor)
 
@@ -29,14 +29,14 @@ async def point_alias(request: Asked, name: PlainName, alias: PlainName, message
 @router.delete(
     "/names/{name}/aliases/{alias}", status_code=204, response_description="Dropped.", responses=problems(409)
 )
-async def drop_alias(request: Asked, name: PlainName, alias: PlainName) -> None:
+async def drop_alias(request: Request, name: PlainName, alias: PlainName) -> None:
     """Drop an alias."""
     await service.drop_alias(request.database, name, alias, request.actor)
 
 
 @router.get("/references/{reference}", response_description="The version that is meant.")
 async def resolve_reference(
-    request: Asked,
+    request: Request,
     reference: Annotated[
         Reference, Path(description="`classifier` (its newest version), `classifier:3`, or `classifier@production`")
     ],

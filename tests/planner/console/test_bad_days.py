@@ -85,6 +85,8 @@ def test_what_cannot_be_released_or_taken_back_is_said(api: Api) -> None:
         "release.begin": 1,
         "release.rollback": 1,
     }
+    asked = send(api, "/releases", model=GRAPH.model_hash, hold_h="1", again="on")
+    assert asked.status_code == 303, "it does where somebody ticks that"
 
 
 def test_two_admins_at_once_do_a_thing_once(api: Api) -> None:
