@@ -63,13 +63,10 @@ def build_kinds(database: Database, settings: Settings) -> tuple[Kind, ...]:
 def build_worker(
     queue: Queue,
     settings: Settings,
-    count: Callable[[str, str, float], None] | None = None,
-    runner: Callable[[], JobProcess] | None = None,
+    count: Callable[[str, str, float], None] | None,
 ) -> Worker:
     """A worker as the settings want it: a child for what is quick, so that no device waits for a long solve, and others
     for everything. An embedded planner has one in all, which starts when it is needed.
-
-    ``runner`` makes a child; None: a process of its own.
     """
     kinds = build_kinds(queue.database, settings)
     every = tuple(kind.name for kind in kinds)
@@ -79,7 +76,7 @@ def build_worker(
         queue,
         kinds,
         slots,
-        runner or partial(JobProcess, memory_bytes=settings.solve_memory_bytes, warm=WARM),
+        partial(JobProcess, memory_bytes=settings.solve_memory_bytes, warm=WARM),
         count=count,
         grace_s=0.0 if settings.embedded else settings.grace_s,
         pulse_s=EMBEDDED_PULSE_S if settings.embedded else PULSE_S,

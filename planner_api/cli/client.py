@@ -33,7 +33,7 @@ LISTED = {
 """What such a word is called, and which command lists them."""
 
 
-class RefusedError(Exception):
+class CallError(Exception):
     """The planner refused, or there is none; the message says what to do next."""
 
 
@@ -58,7 +58,7 @@ def ask(client: httpx.Client, call: Call, given: Mapping[str, Any], limit: int =
     """Make a call and return what it answers; of a page's entries, over as many pages as it takes, at most ``limit``.
 
     Raises:
-        RefusedError: a refusal, or no planner there.
+        CallError: a refusal, or no planner there.
     """
     path = re.sub(r"\{(\w+)\}", lambda found: quote(str(given[found[1]]), safe=""), call.path)
     sent = (*call.arguments, *(option.name for option in call.body))
@@ -75,8 +75,8 @@ def ask(client: httpx.Client, call: Call, given: Mapping[str, Any], limit: int =
             if page.get("next") is None or len(entries) >= limit:
                 return page | {call.rows: entries}
             query[call.cursor] = page["next"]
-    except RefusedError as error:
-        raise RefusedError(_of_words(str(error), given)) from None
+    except CallError as error:
+        raise CallError(_of_words(str(error), given)) from None
 
 
 def _of_words(refusal: str, given: Mapping[str, Any]) -> str:
@@ -90,7 +90,7 @@ def _of_words(refusal: str, given: Mapping[str, Any]) -> str:
 
 
 def send(client: httpx.Client, method: str, path: str, query: Mapping[str, Any], body: Any) -> Any:
-    """Send one request and return what it answers. Raises RefusedError."""
+    """Send one request and return what it answers. Raises CallError."""
     content, headers = None, {}
     if method in ("POST", "PUT"):
         content = zstd(json.dumps(body).encode())
@@ -98,7 +98,7 @@ def send(client: httpx.Client, method: str, path: str, query: Mapping[str, Any],
     try:
         answer = client.request(method, path, params=query, content=content, headers=headers)
     except httpx.TransportError as error:
-        raise RefusedError(f"no planner answers at {client.base_url} ({error}): {_cure(error)}") from None
+        raise CallError(f"no planner answers at {client.base_url} ({error}): {_cure(error)}") from None
     try:
         found = answer.json() if answer.content else {}
         if answer.is_success:
@@ -113,7 +113,7 @@ def send(client: httpx.Client, method: str, path: str, query: Mapping[str, Any],
     }.get(answer.status_code, "")
     if answer.status_code == 404 and detail.startswith("there is nothing at"):
         cure = f"; is {client.base_url} its whole address, and no more than that?"
-    raise RefusedError(f"{detail.rstrip('.')}{cure}")
+    raise CallError(f"{detail.rstrip('.')}{cure}")
 
 
 def _cure(error: httpx.TransportError) -> str:

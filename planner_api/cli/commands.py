@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from planner_api.cli.asking import groups
-from planner_api.cli.client import RefusedError
+from planner_api.cli.client import CallError
 from planner_api.cli.importing import import_profile
 from planner_api.errors import PlannerError, UsageError
 
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except (UsageError, PlannerError) as error:
         return _complain(error, BAD_INPUT)
-    except (OSError, RefusedError) as error:
+    except (OSError, CallError) as error:
         return _complain(error, FAILED)
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
 from hope_schema.wording import plural
-from planner_api.cli.client import PLANNER_VARIABLE, RefusedError
+from planner_api.cli.client import PLANNER_VARIABLE, CallError
 from planner_api.db import backup as backups
 from planner_api.db.engine import Database, DatabaseUrlError, parse_url, shown
 from planner_api.db.migrate import SchemaError, current_revision, upgrade
@@ -57,7 +57,7 @@ def on_database(*, makes: bool) -> Callable[[Command], Command]:
             settings = settings_of(database)
             url = parse_url(settings.database_url)
             if not makes and url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
-                raise RefusedError(f"there is no database {shown(url)}: `hope-planner migrate` or `serve` makes one")
+                raise CallError(f"there is no database {shown(url)}: `hope-planner migrate` or `serve` makes one")
             with _told(shown(url)):
                 return int(command(settings, **given) or 0)
 
@@ -90,7 +90,7 @@ def settings_of(database: str | None = None) -> Settings:
 
 @contextmanager
 def _told(where: str) -> Iterator[None]:
-    """Say of what a database refuses which one it is, and what helps. Raises RefusedError."""
+    """Say of what a database refuses which one it is, and what helps. Raises CallError."""
     try:
         yield
     except (SQLAlchemyError, DatabaseAwayError) as error:
@@ -98,9 +98,9 @@ def _told(where: str) -> Iterator[None]:
         cure = "is it running, and is that its address?"
         if re.search(r"no such table|relation .* does not exist", cause):
             cure = "a new one wants `hope-planner migrate` first"
-        raise RefusedError(f"the database {where} refuses: {cause}; {cure}") from error
+        raise CallError(f"the database {where} refuses: {cause}; {cure}") from error
     except SchemaError as error:
-        raise RefusedError(str(error)) from error
+        raise CallError(str(error)) from error
 
 
 PORT = click.IntRange(0, 65535)

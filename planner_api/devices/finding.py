@@ -18,7 +18,7 @@ SCANNED = 20_000
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Filter:
     """Which devices: of this SoC, with ``part`` in their id or name, and in this group."""
 
     soc: str | None = None
@@ -55,7 +55,7 @@ class DeviceRows:
 
 
 async def find(
-    session: AsyncSession, wanted: Wanted, *, after: str | None = None, before: str | None = None, limit: int
+    session: AsyncSession, wanted: Filter, *, after: str | None = None, before: str | None = None, limit: int
 ) -> DeviceRows:
     """Return devices behind ``after``, or in front of ``before``."""
     backwards = before is not None

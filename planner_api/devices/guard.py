@@ -73,7 +73,7 @@ FLUSH_S = 30.0
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownToken:
     """What is remembered of a token: its bearer, and when it expires (UTC)."""
 
     principal: Principal
@@ -85,10 +85,10 @@ class Tokens:
 
     def __init__(self, database: Database, news: News) -> None:
         self._database = database
-        self._known: TTLCache[str, Known] = TTLCache(MAX_KNOWN, KNOWN_S)
+        self._known: TTLCache[str, KnownToken] = TTLCache(MAX_KNOWN, KNOWN_S)
         self._unknown: TTLCache[str, None] = TTLCache(MAX_UNKNOWN, UNKNOWN_S)
         self._forgotten = 0
-        self._asked: Gathering[str, Known | None] = Gathering(self._ask, most=ASKED_AT_ONCE, apart_s=ASKED_APART_S)
+        self._asked: Gathering[str, KnownToken | None] = Gathering(self._ask, most=ASKED_AT_ONCE, apart_s=ASKED_APART_S)
         self._seen: set[str] = set()
         self._flusher: asyncio.Task[None] | None = None
         news.on(repository.REVOKED, self._forget)
@@ -102,24 +102,24 @@ class Tokens:
         await end(self._flusher)
         await self._flush()
 
-    def known(self, token_hash: str) -> Known | None:
+    def known(self, token_hash: str) -> KnownToken | None:
         """What is remembered of a token."""
         return self._known.get(token_hash)
 
-    async def look_up(self, token_hash: str) -> Known | None:
+    async def look_up(self, token_hash: str) -> KnownToken | None:
         """Ask the database, and remember the answer; None for a token that is unknown or revoked."""
         if token_hash in self._unknown:
             return None
         return await self._asked.add(token_hash)
 
-    async def _ask(self, token_hashes: Sequence[str]) -> list[Known | None]:
+    async def _ask(self, token_hashes: Sequence[str]) -> list[KnownToken | None]:
         forgotten = self._forgotten
         async with self._database.read() as session:
             rows = await repository.find_tokens(session, token_hashes)
         # What was read before a revocation was announced may be the very thing that was revoked.
         return [self._remember(each, rows.get(each), keep=forgotten == self._forgotten) for each in token_hashes]
 
-    def _remember(self, token_hash: str, row: Any, *, keep: bool) -> Known | None:
+    def _remember(self, token_hash: str, row: Any, *, keep: bool) -> KnownToken | None:
         if row is None:
             self._unknown[token_hash] = None
             return None
@@ -128,7 +128,7 @@ class Tokens:
         else:
             principal = bearer(row.scope, row.id)
         expires_at = row.expires_at.timestamp() if row.expires_at is not None else math.inf
-        found = Known(principal, expires_at)
+        found = KnownToken(principal, expires_at)
         if keep:
             self._known[token_hash] = found
         return found
@@ -219,7 +219,7 @@ class Guard:
             if caller and (spent_s := spent(scope)):
                 limit.count(caller, spent_s * COUNTS_PER_S)
 
-    async def _look_up(self, scope: Scope, token_hash: str) -> Known:
+    async def _look_up(self, scope: Scope, token_hash: str) -> KnownToken:
         """Ask for a token that is not remembered. Raises TooOftenError for an address of too many guesses."""
         await refuse_for(self._per_address.wait(address_of(scope)))
         known = await self._tokens.look_up(token_hash)

@@ -26,7 +26,7 @@ APART_S = 0.1
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentReport:
     """A report, from whom, and when it came."""
 
     device_id: str
@@ -52,7 +52,7 @@ class Reports:
     def __init__(self, database: Database, listener: Listener) -> None:
         self._database = database
         self._listener = listener
-        self._sent: Gathering[Sent, None] = Gathering(
+        self._sent: Gathering[SentReport, None] = Gathering(
             self._write,
             most=BATCH_REPORTS,
             weight=lambda sent: len(sent.report.measured),
@@ -62,15 +62,15 @@ class Reports:
 
     async def add(self, device_id: str, report: DeviceReport) -> None:
         """Keep a device's report: versions, clock skew, and what it measured. Raises what the database does."""
-        await self._sent.add(Sent(device_id, report, datetime.now(UTC)))
+        await self._sent.add(SentReport(device_id, report, datetime.now(UTC)))
 
-    async def _write(self, group: Sequence[Sent]) -> Sequence[None]:
+    async def _write(self, group: Sequence[SentReport]) -> Sequence[None]:
         async with self._database.write() as session:
             await (await session.connection()).run_sync(store, group, self._listener)
         return [None] * len(group)
 
 
-def store(connection: Connection, group: Sequence[Sent], listener: Listener) -> None:
+def store(connection: Connection, group: Sequence[SentReport], listener: Listener) -> None:
     """Store reports in one transaction; rows in the order of their keys, so that two replicas cannot deadlock."""
     latest = {sent.device_id: sent for sent in group}  # PostgreSQL puts no row twice in one statement
     moved = _store_devices(connection, [latest[name] for name in sorted(latest)])
@@ -103,7 +103,7 @@ def store(connection: Connection, group: Sequence[Sent], listener: Listener) -> 
     stored()
 
 
-def _store_devices(connection: Connection, group: Sequence[Sent]) -> dict[str, str | None]:
+def _store_devices(connection: Connection, group: Sequence[SentReport]) -> dict[str, str | None]:
     """Keep what devices say about themselves; one that never enrolled (no tokens required) is added.
 
     Returns:

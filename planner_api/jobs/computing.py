@@ -35,7 +35,7 @@ Ask = Callable[[bytes], bytes]
 """How a function asks the parent of its process."""
 
 
-class Order(msgspec.Struct):
+class Call(msgspec.Struct):
     """A function's name, as ``module:function``, and its argument."""
 
     function: str
@@ -58,7 +58,7 @@ def named(name: str) -> Any:
 
 
 def _answer(ask: Ask, sent: bytes) -> bytes:
-    order = msgspec.msgpack.decode(sent, type=Order)
+    order = msgspec.msgpack.decode(sent, type=Call)
     try:
         answer = Answer(named(order.function)(order.payload, ask))
     except MemoryError:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from planner_api.jobs.computing import LENGTH, MODULE, QUESTION, Answer, Order
+from planner_api.jobs.computing import LENGTH, MODULE, QUESTION, Answer, Call
 from planner_api.jobs.kind import JobError
 
 START_TIMEOUT_S = 180.0
@@ -74,7 +74,7 @@ class JobProcess:
         except (TimeoutError, asyncio.IncompleteReadError) as error:
             reason = "the child process does not start; see the worker's log"
             raise JobError(reason, permanent=False, late=True) from error
-        order = msgspec.msgpack.encode(Order(function, payload))
+        order = msgspec.msgpack.encode(Call(function, payload))
         try:
             async with asyncio.timeout(timeout_s):
                 answer = msgspec.msgpack.decode(await self.ask(order, tell), type=Answer)

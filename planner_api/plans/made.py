@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Order(msgspec.Struct):
+class PlanOrder(msgspec.Struct):
     """What is planned: the request, its profiles as JSON, a graph per job, compressed, and the budget.
 
     ``before`` is the ``PlanReply`` of the version before, compressed; empty: there is none.

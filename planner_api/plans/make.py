@@ -18,7 +18,7 @@ from planner_api.planning import Budget, Machine, PlanningError, Problem, optimi
 from planner_api.planning import Job as Due
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.compose import compose
-from planner_api.plans.made import Made, Order
+from planner_api.plans.made import Made, PlanOrder
 from planner_api.profiles.facts import Facts
 from planner_api.profiles.predictions import Predictions
 
@@ -29,12 +29,12 @@ _predictions = Predictions()
 
 
 def make(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
-    """Make the plan that an ``Order`` asks for; return it as ``Made``.
+    """Make the plan that an ``PlanOrder`` asks for; return it as ``Made``.
 
     Raises:
         RefusedError: there is none, or the problem is too large.
     """
-    order = msgspec.msgpack.decode(payload, type=Order)
+    order = msgspec.msgpack.decode(payload, type=PlanOrder)
     request = PlanRequest.model_validate_json(order.request)
     graphs = _read(order.graphs)
     profiles = [Profile.model_validate_json(unzstd(body)) for body in order.profiles]

@@ -34,7 +34,7 @@ class Resting(msgspec.Struct):
     networks: tuple[int, ...]
 
 
-class Order(msgspec.Struct):
+class CompareOrder(msgspec.Struct):
     """Two versions of a profile, compressed, and plans that rest on the older one."""
 
     before: bytes
@@ -45,8 +45,8 @@ class Order(msgspec.Struct):
 
 
 def compare(payload: bytes, _ask: Callable[[bytes], bytes]) -> bytes:
-    """Return the ids of the plans of an ``Order`` that rest on figures that moved. Runs in a child."""
-    order = msgspec.msgpack.decode(payload, type=Order)
+    """Return the ids of the plans of an ``CompareOrder`` that rest on figures that moved. Runs in a child."""
+    order = msgspec.msgpack.decode(payload, type=CompareOrder)
     before, after = Known.read(order.before), Known.read(order.after)
     figures = [Figures.model_validate_json(unzstd(body)) for body in order.figures]
     moved = [
@@ -108,9 +108,9 @@ class Outdated(Kind):
             Resting(row.id, _candidates(row, (soc, frequency)), tuple({at[job["model_hash"]] for job in row.jobs}))
             for row in chosen
         )
-        order = Order(before or b"", after, resting, tuple(figures), self._threshold)
+        order = CompareOrder(before or b"", after, resting, tuple(figures), self._threshold)
         if before is None:
-            order = Order(after, after, (), (), self._threshold)
+            order = CompareOrder(after, after, (), (), self._threshold)
         return Task(msgspec.msgpack.encode(order), state)
 
     async def prepare(self, lease: Lease, task: Task, answer: bytes) -> list[str]:

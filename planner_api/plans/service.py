@@ -62,21 +62,13 @@ async def same_for_all(_plan_id: str, _device_id: str | None) -> None:
 class Plans:
     """Plans of all keys. ``choose`` says which version a device gets while a release is under way."""
 
-    def __init__(
-        self,
-        database: Database,
-        settings: Settings,
-        cache: PlanCache,
-        queue: Queue,
-        quotas: Quotas,
-        choose: Choose = same_for_all,
-    ) -> None:
+    def __init__(self, database: Database, settings: Settings, cache: PlanCache, queue: Queue, quotas: Quotas) -> None:
         self._database = database
         self._settings = settings
         self._cache = cache
         self._queue = queue
         self._quotas = quotas
-        self.choose = choose
+        self.choose: Choose = same_for_all
         self.waits = Waits(queue.news, self._stored, self._pending)
         self._asked: SharedCalls[None] = SharedCalls()
         self._read: SharedCalls[StoredPlan | None] = SharedCalls()

@@ -20,7 +20,7 @@ from planner_api.jobs.repository import Lease, Wanted
 from planner_api.models import repository as models
 from planner_api.plans import repository
 from planner_api.plans.jobs import BETTER, FIRST, PLAN
-from planner_api.plans.made import Made, Order
+from planner_api.plans.made import Made, PlanOrder
 from planner_api.plans.stored import StoredPlan, serialise
 from planner_api.profiles import facts
 from planner_api.profiles import repository as profiles
@@ -75,7 +75,7 @@ class _Solve(Kind):
         if self.name == FIRST and version:
             return None
         method, budget_s = self._budget(request)
-        order = Order(
+        order = PlanOrder(
             request=request.model_copy(update={"method": method}).model_dump_json().encode(),
             profiles=tuple(body for _, body in known),
             graphs=tuple(graph or b"" for graph in graphs),

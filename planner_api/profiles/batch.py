@@ -11,7 +11,7 @@ from pydantic_core import from_json
 from planner_api.compression import zstd
 from planner_api.errors import PlannerError
 from planner_api.profiles.facts import Facts
-from planner_api.profiles.fold import Order, Outcome, Upload
+from planner_api.profiles.fold import FoldOrder, FoldOutcome, Upload
 from planner_api.profiles.folding import Folder, estimates
 from planner_api.profiles.plausibility import held_of
 from planner_api.profiles.predictions import Predictions
@@ -23,12 +23,12 @@ _predictions = Predictions()
 
 
 def fold(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
-    """Fold a batch (``Order``) into the statistics of its profile; return the ``Outcome``."""
-    order = msgspec.msgpack.decode(payload, type=Order)
+    """Fold a batch (``FoldOrder``) into the statistics of its profile; return the ``FoldOutcome``."""
+    order = msgspec.msgpack.decode(payload, type=FoldOrder)
     known = Statistics.load(order.statistics)
     if order.taken_back:
         known.forget(map(device_hash, order.taken_back))
-    outcome = Outcome({sent.row_id: sent.device_id for sent in order.uploads})
+    outcome = FoldOutcome({sent.row_id: sent.device_id for sent in order.uploads})
     # What is believed was so where it was accepted, whichever process folds it.
     for trusted in (True, False):
         _fold_some(known, order, [sent for sent in order.uploads if sent.trusted == trusted], outcome)
@@ -51,7 +51,7 @@ def fold(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
     return msgspec.msgpack.encode(outcome)
 
 
-def _fold_some(known: Statistics, order: Order, sent_ones: list[Upload], found: Outcome) -> None:
+def _fold_some(known: Statistics, order: FoldOrder, sent_ones: list[Upload], found: FoldOutcome) -> None:
     uploads: list[tuple[str, dict[str, Any]]] = []
     ids: list[int] = []
     for sent in sent_ones:
@@ -74,7 +74,7 @@ def _fold_some(known: Statistics, order: Order, sent_ones: list[Upload], found: 
     found.unused.update({ids[position]: reason for position, reason in folded.unused.items()})
 
 
-def _say_what_is_held(statistics: Statistics, folded: Outcome) -> None:
+def _say_what_is_held(statistics: Statistics, folded: FoldOutcome) -> None:
     """Note with each upload what is held back of what its device says."""
     for row_id, device in folded.devices.items():
         if row_id not in folded.errors and (held := held_of(statistics, device_hash(device))) is not None:

@@ -48,7 +48,7 @@ class Upload(msgspec.Struct):
     revoked: bool
 
 
-class Order(msgspec.Struct):
+class FoldOrder(msgspec.Struct):
     """What is folded into which profile, as it stands.
 
     ``folded`` counts earlier uploads. Devices in ``taken_back`` are forgotten first. One device that is not trusted may
@@ -67,7 +67,7 @@ class Order(msgspec.Struct):
     most_bytes: int
 
 
-class Outcome(msgspec.Struct):
+class FoldOutcome(msgspec.Struct):
     """What is stored of a profile after a batch, and what became of its uploads, by their rows in the inbox.
 
     ``values`` are the profile's columns, ``snapshot`` the body of its new version, if it has one; ``refused`` counts
@@ -118,7 +118,7 @@ class Fold(Kind):
             statistics = await repository.statistics(session, head.id)
         if not uploads and not taken_back:
             return None
-        order = Order(
+        order = FoldOrder(
             profile_id=head.id,
             soc=soc,
             frequency=frequency,
@@ -144,11 +144,11 @@ class Fold(Kind):
         """Answer what the child asks."""
         return await facts.answer(self._database, question)
 
-    async def prepare(self, lease: Lease, task: Task, answer: bytes) -> Outcome:
+    async def prepare(self, lease: Lease, task: Task, answer: bytes) -> FoldOutcome:
         """Read what the child says."""
-        return msgspec.msgpack.decode(answer, type=Outcome)
+        return msgspec.msgpack.decode(answer, type=FoldOutcome)
 
-    async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: Outcome) -> bool:
+    async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: FoldOutcome) -> bool:
         """Store what was folded, and queue what follows a new version; return whether there is more to fold."""
         state, now = task.state, datetime.now(UTC)
         soc, _ = pair_of(lease.key)
@@ -188,7 +188,7 @@ def first_rows(waiting: Iterable[tuple[int, int]]) -> list[int]:
     return ids
 
 
-def _by_device(folded: Outcome) -> dict[str, tuple[int, str | None]]:
+def _by_device(folded: FoldOutcome) -> dict[str, tuple[int, str | None]]:
     """How many uploads of each device were folded, and what of the newest was not used."""
     count = Counter(folded.devices.values())
     unused = {

@@ -32,7 +32,7 @@ LEAST_ROWS = 5
 
 
 @dataclass(frozen=True)
-class Standing:
+class FamilyStanding:
     """How the figures of one family stand: (F,) estimates, whether devices agree on each, whether one stands open."""
 
     us: FloatArray
@@ -40,7 +40,7 @@ class Standing:
     open: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, votes: Votes, us: FloatArray) -> Standing:
+    def of(cls, votes: Votes, us: FloatArray) -> FamilyStanding:
         """Look at every figure and its estimate. That it is unsupported, too, is agreed on when two say so."""
         centre = median(votes.us)[:, None]
         with np.errstate(invalid="ignore"):
@@ -58,7 +58,7 @@ class Reference:
     """
 
     def __init__(
-        self, statistics: Statistics, latencies: Standing, transfers: Standing, ops: Mapping[str, Features]
+        self, statistics: Statistics, latencies: FamilyStanding, transfers: FamilyStanding, ops: Mapping[str, Features]
     ) -> None:
         self.agreed = int(latencies.agreed.sum() + transfers.agreed.sum())
         votes = statistics.latencies
@@ -68,13 +68,15 @@ class Reference:
         self._lines = _lines(statistics.transfers, transfers)
 
     def hold_back(
-        self, statistics: Statistics, latencies: Standing, transfers: Standing, ops: Mapping[str, Features]
+        self, statistics: Statistics, latencies: FamilyStanding, transfers: FamilyStanding, ops: Mapping[str, Features]
     ) -> None:
         """Mark what is held back; ``ops`` are the features of what stands open, as far as any model has it."""
         statistics.latencies.held = self._against_latencies(statistics.latencies, latencies, ops)
         statistics.transfers.held = self._against_transfers(statistics.transfers, transfers)
 
-    def _against_latencies(self, votes: Votes, standing: Standing, ops: Mapping[str, Features]) -> NDArray[np.bool_]:
+    def _against_latencies(
+        self, votes: Votes, standing: FamilyStanding, ops: Mapping[str, Features]
+    ) -> NDArray[np.bool_]:
         """Return (F,) which open latencies are too far from what is predicted.
 
         NOTE: so is that an op cannot run which no model has: no device is ever asked whether it is true, and nothing
@@ -94,7 +96,7 @@ class Reference:
             held[rows] = _far(standing.us[rows], np.array([one.us for one in found]), spread)
         return held
 
-    def _against_transfers(self, votes: Votes, standing: Standing) -> NDArray[np.bool_]:
+    def _against_transfers(self, votes: Votes, standing: FamilyStanding) -> NDArray[np.bool_]:
         """Return (F,) which open transfers are too far from their direction's line."""
         held = np.zeros(len(votes.keys), dtype=bool)
         for row in np.flatnonzero(standing.open).tolist():
@@ -133,7 +135,7 @@ def _off(us: FloatArray, predicted: FloatArray) -> FloatArray:
     return off
 
 
-def _lines(votes: Votes, standing: Standing) -> dict[tuple[str, ...], tuple[Line, float]]:
+def _lines(votes: Votes, standing: FamilyStanding) -> dict[tuple[str, ...], tuple[Line, float]]:
     """Per direction: a line over bytes through what is agreed on, and how far that lies from it."""
     by_way: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for row in np.flatnonzero(standing.agreed & np.isfinite(standing.us)).tolist():

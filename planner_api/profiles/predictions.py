@@ -18,7 +18,7 @@ from planner_api.prediction.parts import predicted_parts
 from planner_api.prediction.predictor import LEAST_SIGNATURES, Sample
 from planner_api.profiles.facts import Facts
 from planner_api.profiles.folding import Estimates
-from planner_api.profiles.plausibility import Reference, Standing
+from planner_api.profiles.plausibility import FamilyStanding, Reference
 from planner_api.profiles.statistics import Statistics
 
 REMEMBERED, REMEMBERED_BYTES = 16, 64 * 2**20
@@ -79,7 +79,10 @@ class Predictions:
     def doubt(self, profile_id: int, statistics: Statistics, found: Estimates, facts: Facts) -> None:
         """Mark which figures of a profile are held back until a second device says them."""
         votes, moves = statistics.latencies, statistics.transfers
-        latencies, transfers = Standing.of(votes, found["latencies"][0]), Standing.of(moves, found["transfers"][0])
+        latencies, transfers = (
+            FamilyStanding.of(votes, found["latencies"][0]),
+            FamilyStanding.of(moves, found["transfers"][0]),
+        )
         if not (latencies.open.any() or transfers.open.any()):
             votes.held[:], moves.held[:] = False, False
             return

@@ -48,7 +48,7 @@ class Refusal(msgspec.Struct):
     causes: tuple[str, ...] = ()
 
 
-class Task(msgspec.Struct):
+class BodyToRead(msgspec.Struct):
     """A body, the name of its reading, its limit when inflated, and the processor time that it may take."""
 
     reading: str
@@ -94,7 +94,7 @@ class Reader(JobProcess):
         async with self.turns.turn(owner):
             body = received.read()
             refuse_declared(body, self._limit)
-            task = Task(name, body.raw, body.encoding, self._limit, self._timeout_s)
+            task = BodyToRead(name, body.raw, body.encoding, self._limit, self._timeout_s)
             answer = await self._once(msgspec.msgpack.encode(task))
         if not answer[0]:
             refusal = msgspec.msgpack.decode(answer[1:], type=Refusal)
@@ -126,7 +126,7 @@ class Reader(JobProcess):
 
 def answer_to(sent: bytes, _ask: Ask) -> bytes:
     """Return what the child answers: a byte that says whether it went well, and the result or the refusal."""
-    task = msgspec.msgpack.decode(sent, type=Task)
+    task = msgspec.msgpack.decode(sent, type=BodyToRead)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, in the middle of whatever it computes
     signal.setitimer(signal.ITIMER_PROF, task.seconds)
     try:

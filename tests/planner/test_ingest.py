@@ -304,7 +304,7 @@ def test_an_upload_that_kills_children_is_left_out(sqlite_url: str, monkeypatch:
     run = InThread.run
 
     async def deadly(self: InThread, function: str, payload: bytes, *more: Any) -> bytes:
-        order = msgspec.msgpack.decode(payload, type=fold.Order)
+        order = msgspec.msgpack.decode(payload, type=fold.FoldOrder)
         if any(upload.device_id == "deadly" for upload in order.uploads):
             raise JobError("the child process died", permanent=False)
         return await run(self, function, payload, *more)

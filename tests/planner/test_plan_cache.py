@@ -24,7 +24,7 @@ from planner_api.plans import repository as plans
 from planner_api.plans.cache import OVERHEAD_BYTES, PlanCache
 from planner_api.plans.jobs import BETTER
 from planner_api.plans.key import REMEMBERED_BYTES, asked, normalised, plan_id
-from planner_api.plans.made import Made, Order
+from planner_api.plans.made import Made, PlanOrder
 from planner_api.plans.make import make
 from planner_api.plans.solve import BetterPlan
 from planner_api.plans.stored import StoredPlan, matches
@@ -271,7 +271,7 @@ def test_a_better_plan_begins_with_the_version_before_it(database_url: str) -> N
         planner = api.app.planner
         solving = BetterPlan(planner.database, planner.settings)
         task = api.await_(lambda: solving.load(Lease(1, 1, BETTER, first.plan_id)))
-        order = msgspec.msgpack.decode(task.payload, type=Order)
+        order = msgspec.msgpack.decode(task.payload, type=PlanOrder)
         assert PlanReply.model_validate_json(unzstd(order.before)).plan == first.plan
         order.before, order.budget_s = zstd(b"{}"), 0.0
         made = msgspec.msgpack.decode(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hope_schema import LatencyColumns, Missing, Observations, Profile, merge
 from planner_api.compression import unzstd
 from planner_api.profiles.folding import Folder, estimates
-from planner_api.profiles.plausibility import FACTOR, Reference, Standing
+from planner_api.profiles.plausibility import FACTOR, FamilyStanding, Reference
 from planner_api.profiles.snapshot import publish
 from planner_api.profiles.statistics import Statistics
 from tests import CAMPAIGN
@@ -41,7 +41,7 @@ def published(folder: Folder) -> Profile:
     """The profile that plans rest on, after what devices do not agree on was doubted."""
     statistics = folder.statistics
     found = estimates(statistics)
-    standing = [Standing.of(statistics.families[name], found[name][0]) for name in ("latencies", "transfers")]
+    standing = [FamilyStanding.of(statistics.families[name], found[name][0]) for name in ("latencies", "transfers")]
     Reference(statistics, *standing, FEATURES).hold_back(statistics, *standing, FEATURES)
     return Profile.model_validate_json(publish(Statistics.load(statistics.dump()), found, "soc", "max", 1))
 

@@ -21,7 +21,7 @@ from planner_api.db.engine import sync_engine
 from planner_api.db.migrate import upgrade
 from planner_api.db.tables import DeviceRow, DriftRow, PlanVersionRow
 from planner_api.db.upsert import add_all, put_all
-from planner_api.devices.reports import Sent, store
+from planner_api.devices.reports import SentReport, store
 from planner_api.gathering import Gathering
 from planner_api.rollout.counting import listen
 from planner_api.web.body import SMALL_BYTES
@@ -109,7 +109,7 @@ def test_a_device_that_reports_twice_at_once_costs_the_others_nothing(database_u
     """Two reports of one device in a group: its later one stands, and the other devices' are stored."""
     upgrade(database_url)
     older, newer = (DeviceReport(soc=SOC, frequency=frequency) for frequency in ("slow", FREQUENCY))
-    group = [Sent("twice", older, MOMENT), Sent("other", newer, MOMENT), Sent("twice", newer, MOMENT)]
+    group = [SentReport("twice", older, MOMENT), SentReport("other", newer, MOMENT), SentReport("twice", newer, MOMENT)]
     engine = sync_engine(database_url)
     with engine.begin() as connection:
         store(connection, group, listen)
@@ -130,7 +130,9 @@ def test_two_reports_of_one_device_in_a_group_both_count(sqlite_url: str) -> Non
             )
             for us, p99_us, runs in ((5.0, 8.0, 3), (7.0, 32.0, 4))
         ]
-        group = [Sent("twice", DeviceReport(soc=SOC, frequency=FREQUENCY, measured=(run,)), MOMENT) for run in runs]
+        group = [
+            SentReport("twice", DeviceReport(soc=SOC, frequency=FREQUENCY, measured=(run,)), MOMENT) for run in runs
+        ]
         engine = sync_engine(sqlite_url)
         with engine.begin() as connection:
             store(connection, group, listen)

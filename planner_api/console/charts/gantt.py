@@ -19,7 +19,7 @@ TO_HOST = "to host"
 
 
 @dataclass(frozen=True)
-class Bar:
+class Stretch:
     """A stretch of a lane; ``at`` and ``width`` in per cent of the axis. ``steps``: the step it is, or several.
 
     ``label`` is what is written on it where it is wide enough.
@@ -44,8 +44,8 @@ class Lane:
 
     name: str
     kind: str
-    bars: tuple[Bar, ...]
-    moves: tuple[Bar, ...]
+    bars: tuple[Stretch, ...]
+    moves: tuple[Stretch, ...]
     busy: float
 
 
@@ -93,8 +93,8 @@ def draw(plan: Plan, span_us: float = 0.0, names: Sequence[str] = ()) -> Gantt:
     )
 
 
-def _steps(steps: Sequence[Step], span: float, names: Sequence[str]) -> tuple[Bar, ...]:
-    bars: list[Bar] = []
+def _steps(steps: Sequence[Step], span: float, names: Sequence[str]) -> tuple[Stretch, ...]:
+    bars: list[Stretch] = []
     for step in steps:
         at, end = place(step.start_us, span), place(step.finish_us, span)
         last = bars[-1] if bars else None
@@ -103,29 +103,31 @@ def _steps(steps: Sequence[Step], span: float, names: Sequence[str]) -> tuple[Ba
         title += TITLES[step.cause]
         if last is not None and last.kind == step.cause and _joined(last, at, end):
             steps_of = (*last.steps, step.id)
-            bars[-1] = Bar(
+            bars[-1] = Stretch(
                 last.at, end - last.at, last.kind, f"{len(steps_of)} short steps. {TITLES[step.cause]}", steps_of
             )
         else:
-            bars.append(Bar(at, end - at, step.cause, title, (step.id,), "/".join(step.ops[-1].split("/")[-2:])))
+            bars.append(Stretch(at, end - at, step.cause, title, (step.id,), "/".join(step.ops[-1].split("/")[-2:])))
     return tuple(bars)
 
 
-def _moves(moves: Iterable[Transfer], span: float) -> tuple[Bar, ...]:
-    bars: list[Bar] = []
+def _moves(moves: Iterable[Transfer], span: float) -> tuple[Stretch, ...]:
+    bars: list[Stretch] = []
     for move in sorted(moves, key=lambda move: move.start_us):
         at, end = place(move.start_us, span), place(move.finish_us, span)
         title = (
             f"Transfer of {move.tensor} from {move.source} to {move.target}: {duration(move.finish_us - move.start_us)}"
         )
         if bars and _joined(bars[-1], at, end):
-            bars[-1] = Bar(bars[-1].at, max(end - bars[-1].at, bars[-1].width), "transfer", "Several short transfers")
+            bars[-1] = Stretch(
+                bars[-1].at, max(end - bars[-1].at, bars[-1].width), "transfer", "Several short transfers"
+            )
         else:
-            bars.append(Bar(at, end - at, "transfer", title))
+            bars.append(Stretch(at, end - at, "transfer", title))
     return tuple(bars)
 
 
-def _joined(last: Bar, at: float, end: float) -> bool:
+def _joined(last: Stretch, at: float, end: float) -> bool:
     return (last.width < NARROW or end - at < NARROW) and at - (last.at + last.width) < NARROW / 2
 
 

@@ -11,7 +11,7 @@ from planner_api.console.address import HOME, lead
 from planner_api.console.forms import Words, read_form
 from planner_api.console.rendering import render, segment
 from planner_api.devices import service
-from planner_api.devices.finding import Wanted, find
+from planner_api.devices.finding import Filter, find
 from planner_api.devices.groups import service as groups
 from planner_api.devices.repository import drifts
 from planner_api.views import pages
@@ -39,7 +39,7 @@ async def listing(
     """List devices."""
     async with request.database.read() as session:
         chosen = await groups.find(session, group) if group else None
-        wanted = Wanted(soc.strip() or None, search.strip(), chosen)
+        wanted = Filter(soc.strip() or None, search.strip(), chosen)
         page = await find(session, wanted, after=after, before=before, limit=ROWS)
         found = await drifts(session, [row.id for row in page.devices])
         known = await groups.names(session, OFFERED)

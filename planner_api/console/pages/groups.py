@@ -21,7 +21,7 @@ router = APIRouter(prefix=HOME, route_class=StrictRoute)
 ROWS = 50
 
 
-class Sent(GroupSelector):
+class GroupForm(GroupSelector):
     """What the form says."""
 
     name: Name
@@ -45,7 +45,7 @@ async def store(request: Request) -> Response:
     fields = await read_form(request)
     pairs = [part.partition("=") for part in _parts(fields.get("labels", ""))]
     sent = valid(
-        Sent,
+        GroupForm,
         name=fields.get("name", "").strip(),
         socs=_parts(fields.get("socs", "")),
         labels={key.strip(): value.strip() for key, _, value in pairs},

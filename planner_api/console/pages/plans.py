@@ -130,8 +130,8 @@ LISTED = 6
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Measured times of a plan beside the predicted one, in microseconds."""
+class MeasuredTimes:
+    """MeasuredTimes times of a plan beside the predicted one, in microseconds."""
 
     devices: int
     median_us: float
@@ -143,14 +143,14 @@ class Measured:
     """Where the prediction stands on the dots' axis, in per cent."""
 
 
-def _measured(times: Sequence[float], version: PlanVersion, predicted_us: float) -> Measured | None:
+def _measured(times: Sequence[float], version: PlanVersion, predicted_us: float) -> MeasuredTimes | None:
     off = drift.of_version(version.results.measured_us, predicted_us)
     if not times or off is None:
         return None
     ordered = sorted(times)
     low, high = min(ordered[0], predicted_us) * 0.95, max(ordered[-1], predicted_us) * 1.05
     every = max(1, len(ordered) // 200)
-    return Measured(
+    return MeasuredTimes(
         devices=len(ordered),
         median_us=statistics.median(ordered),
         low_us=ordered[len(ordered) // 10],

@@ -27,7 +27,7 @@ LIFETIMES = {"1": "a day", "30": "30 days", "365": "a year", "": "no end"}
 Number = Annotated[int, Path(ge=1, le=2**62)]
 
 
-class Sent(NewClaim):
+class TokenForm(NewClaim):
     """What the form says."""
 
     kind: Literal["admin", "viewer", "claim"]
@@ -45,7 +45,7 @@ async def create(request: Request) -> Response:
     """Make a token and show it, this once."""
     fields = await read_form(request)
     sent = valid(
-        Sent,
+        TokenForm,
         kind=fields.get("kind"),
         label=fields.get("label", "").strip(),
         uses=fields.get("uses", "").strip() or None,
