@@ -2,8 +2,8 @@
 
 1. *Start* from the best of the constructive methods.
 2. *Pieces*: exact plans between the ops that everything must pass, which may prove the whole.
-3. *Search*: annealing of whole ops, with the *bound* on a second thread. Both do the same work whatever the other does,
-   so a budget of rounds gives the same answer every time.
+3. *Search*: annealing of whole ops, with the *bound* on a second thread, where ops may not be cut: it holds for whole
+   ops only. Both do the same work whatever the other does, so a budget of rounds gives the same answer every time.
 4. *Cuts*: where the bound of plans with cuts leaves room for a gain beyond ``NOISE``, the rest of the budget goes to a
    search for cuts around that plan; where they turn out to gain less, what is left goes to whole ops again.
 
@@ -78,9 +78,9 @@ def planned(problem: Problem, budget: Budget) -> Solution:
         best, bound = with_pieces(uncut, best, bound, share)
     if best.schedule.value_us > met_at(bound):
         with ThreadPoolExecutor(1) as pool:
-            proof = pool.submit(lower_bound, uncut, share)
+            proof = None if cuttable else pool.submit(lower_bound, uncut, share)
             best = searched(uncut, best, share, bound)
-            bound = max(bound, proof.result(), key=lambda one: one.us)
+            bound = max(bound, proof.result(), key=lambda one: one.us) if proof else bound
     if not cuttable:
         return replace(best, bound=bound)
 

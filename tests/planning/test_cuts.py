@@ -234,6 +234,25 @@ def test_nothing_is_annealed_once_the_budget_has_ended(monkeypatch: pytest.Monke
     assert set(rounds) == {True, False}
 
 
+@pytest.mark.parametrize(("enough_us", "turns"), [(0.0, 1), (1e9, 2)])
+def test_tiles_that_gain_too_little_in_their_trial_are_given_up(
+    enough_us: float, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of tiles as of cuts: a trial that gains too little is all that is searched; one that gains enough is half."""
+    problem = cuttable([[100.0, 120.0], [80.0, 200.0]], [[], [0]])
+    whole = solve(problem, "single", Budget(0.0)).schedule
+    tiles = solve(problem, "codl", Budget(0.0))
+    assert tiles.cut is not None
+    rounds: list[bool] = []
+    real = Search.round
+    monkeypatch.setattr(
+        Search, "round", lambda self, *turn: rounds.append(self.problem is tiles.cut) or real(self, *turn)
+    )
+    found = search_cuts(problem, whole, Budget(rounds=3), -np.inf, enough_us, tiles)
+    assert sum(rounds) == 3 * turns
+    assert (found is None) == (enough_us == 0.0)
+
+
 def test_more_than_two_processors_share_an_op():
     """Three equal processors: an op is cut in three where moving costs little."""
     problem = cuttable([[3000.0, 3000.0, 3000.0]], [[]])

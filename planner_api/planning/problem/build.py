@@ -9,14 +9,14 @@ from statistics import median
 
 import numpy as np
 
-from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, TensorType, merge
+from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, Tensor, merge
 from hope_schema.hosts import on_host
 from planner_api.planning.problem import FloatArray, IntArray, Job, Machine, Objective, PlanningError, Problem, called
 from planner_api.planning.problem.feasible import prune
 from planner_api.planning.problem.known import KnownKind, Way, known_kinds
 from planner_api.planning.problem.machine import routes
 from planner_api.planning.problem.parts import cutter_of
-from planner_api.planning.problem.transfers import TransferTable
+from planner_api.planning.problem.transfers import TransferTable, Type
 
 SHOWN = 5
 """How many names a sentence on filled figures lists before it says how many more there are."""
@@ -72,7 +72,7 @@ def build_problem(
             producer[index[job, name]] = op
     known = known_kinds(profile)
     table = TransferTable(profile.transfers, profile.channels)
-    tensors = _Types([networks[job].tensor[name].type for job, name in names])
+    tensors = _Types([networks[job].tensor[name] for job, name in names])
     machine, labels = _machine(profile, candidates, table, tensors)
     latency, share, in_parts, spread = _latencies([op for _, op in supers], candidates, known, filled)
     cutter = None
@@ -103,14 +103,16 @@ def build_problem(
 class _Types:
     """The types of T tensors, of which there are few: the distinct ones, and (T,) the number of each tensor's."""
 
-    def __init__(self, types: Sequence[TensorType]) -> None:
-        numbers: dict[TensorType, int] = {}
-        self.number = np.array([numbers.setdefault(type_, len(numbers)) for type_ in types], dtype=np.int64)
-        self.distinct = list(numbers)
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        numbers: dict[Type, int] = {}
+        number = [numbers.setdefault((tensor.shape, tensor.dtype), len(numbers)) for tensor in tensors]
+        self.number, self.distinct = np.array(number, dtype=np.int64), list(numbers)
 
-    def count(self, tensors: slice | IntArray) -> IntArray:
-        """How many of some tensors are of each type."""
-        return np.bincount(self.number[tensors], minlength=len(self.distinct))
+    def costs(self, table: TransferTable, tensors: IntArray, source: str, target: str) -> tuple[FloatArray, str]:
+        """What `TransferTable.costs` says of some tensors."""
+        present, number = np.unique(self.number[tensors], return_inverse=True)
+        costs, note = table.costs([self.distinct[type_] for type_ in present], source, target)
+        return costs[number], note
 
 
 def _candidates(profile: Profile, wanted: Sequence[str] | None) -> list[Processor]:
@@ -176,10 +178,8 @@ def _hops(table: TransferTable, tensors: _Types, labels: Sequence[str], owner: I
     known = {(a, b): table.joins(a, b) for a in labels for b in labels}
     if all(known.values()) and not owner.any():
         return None
-    count = tensors.count(slice(None))
-    total = {
-        way: float(table.costs(tensors.distinct, count, *way)[0] @ count) for way, joined in known.items() if joined
-    }
+    every = np.arange(len(tensors.number))
+    total = {way: float(tensors.costs(table, every, *way)[0].sum()) for way, joined in known.items() if joined}
     direct = np.array([[total.get((a, b), math.inf) for b in labels] for a in labels])
     np.fill_diagonal(direct, 0.0)
     hop = routes(direct, np.isfinite(direct) & (owner[:, None] == owner))
@@ -290,8 +290,7 @@ def _transfers(
             if not moved.size or (start == end == HOST and machine.host in (source, target)):
                 continue
             for a, b in machine.way(source, target):
-                costs, note = table.costs(tensors.distinct, tensors.count(moved), labels[a], labels[b])
-                cost[moved, a, b] = costs[tensors.number[moved]]
+                cost[moved, a, b], note = tensors.costs(table, moved, labels[a], labels[b])
                 if note:
                     sentences[f"transfers from '{labels[a]}' to '{labels[b]}': {note}"] = None
             if len(machine.way(source, target)) > 1:

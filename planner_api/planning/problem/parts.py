@@ -25,7 +25,7 @@ from planner_api.planning.problem.choices import TENTHS, Cutter, Shape, border
 from planner_api.planning.problem.known import KnownKind
 from planner_api.planning.problem.machine import Machine
 from planner_api.planning.problem.problem import called
-from planner_api.planning.problem.transfers import TransferTable
+from planner_api.planning.problem.transfers import TransferTable, Type
 
 FIXED = 0.05
 """Of an op's latency: what each of its parts takes however small it is."""
@@ -103,12 +103,12 @@ def cutter_of(
         return np.array([rule if us is None else us for us, rule in zip(found, by_rule.tolist(), strict=True)])
 
     @cache
-    def moved(kind: TensorType) -> FloatArray:
+    def moved(type_: Type) -> FloatArray:
         cost = np.zeros((len(labels), len(labels)))
         for source, start in enumerate(labels):
             for target, end in enumerate(labels):
                 if source != target and not (start == end == HOST and machine.host in (source, target)):
-                    cost[source, target] = table.costs([kind], np.ones(1, np.int64), start, end)[0][0]
+                    cost[source, target] = table.costs([type_], start, end)[0][0]
         return machine.along(cost)
 
     memories = [labels[place].partition("/")[0] for place in machine.place]
@@ -130,7 +130,7 @@ def cutter_of(
         shapes=shapes,
         part_us=part_us,
         glue_us=glue_us,
-        move_us=lambda tensor, shape: moved(TensorType(shape=shape, dtype=tensors[tensor].dtype)),
+        move_us=lambda tensor, shape: moved((shape, tensors[tensor].dtype)),
     )
 
 

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hope_schema import Channel, TensorType, TransferColumns
+from hope_schema import Channel, TransferColumns
 from hope_schema.graph import BYTES_PER_ELEMENT
-from planner_api.planning.problem.arrays import FloatArray, IntArray
+from planner_api.planning.problem.arrays import FloatArray
+
+Type = tuple[tuple[int, ...], str]
+"""Shape and dtype of a tensor: contract models hash and compare slowly, and there may be 100 000 rows."""
 
 
 def elements(shape: Iterable[int]) -> int:
@@ -76,8 +79,7 @@ class TransferTable:
     """
 
     def __init__(self, rows: TransferColumns, channels: Sequence[Channel] = ()) -> None:
-        # Keyed by plain tuples: hashing and comparing contract models is slow, and there may be 100 000 rows.
-        self._known: dict[tuple[str, str], dict[tuple[tuple[int, ...], str], float]] = defaultdict(dict)
+        self._known: dict[tuple[str, str], dict[Type, float]] = defaultdict(dict)
         for tensor, source, target, us in zip(rows.tensor, rows.source, rows.target, rows.us, strict=True):
             self._known[source, target][tensor.shape, tensor.dtype] = us
         self._lines: dict[tuple[str, str], Line] = {
@@ -97,37 +99,26 @@ class TransferTable:
         """Whether there is a channel from place to place."""
         return (source, target) in self._lines or source.split("/", 1)[0] == target.split("/", 1)[0]
 
-    def costs(self, types: Sequence[TensorType], count: IntArray, source: str, target: str) -> tuple[FloatArray, str]:
-        """Cost of the channel from place to place for each tensor type. Also a sentence on what was filled, or ''.
-
-        Args:
-            types: distinct ones.
-            count: how many tensors of each there are.
-            source: a place.
-            target: another.
-        """
-        if (source, target) in self._lines:
-            return self._measured(types, count, source, target)
-        if self.joins(source, target):
-            return np.zeros(len(types)), ""
-        return np.full(len(types), math.inf), "never measured and nothing to fit from, so nothing moves that way"
-
-    def _measured(
-        self, types: Sequence[TensorType], count: IntArray, source: str, target: str
-    ) -> tuple[FloatArray, str]:
+    def costs(self, types: Sequence[Type], source: str, target: str) -> tuple[FloatArray, str]:
+        """Cost of the channel from place to place for each type. Also a sentence on what was filled, or ''."""
+        if (source, target) not in self._lines:
+            if self.joins(source, target):
+                return np.zeros(len(types)), ""
+            return np.full(len(types), math.inf), "never measured and nothing to fit from, so nothing moves that way"
         known, line = self._known[source, target], self._lines[source, target]
         float32 = self._as_float16.get((source, target), line)
-        keys = [(tensor.shape, tensor.dtype) for tensor in types]
-        missing = sum(many for key, many in zip(keys, count.tolist(), strict=True) if key not in known)
         costs = np.array(
             [
-                known[key] if key in known else (float32 if key[1] == "float32" else line).cost_us(size_bytes(*key))
-                for key in keys
+                known[type_]
+                if type_ in known
+                else (float32 if type_[1] == "float32" else line).cost_us(size_bytes(*type_))
+                for type_ in types
             ]
         )
+        missing = sum(type_ not in known for type_ in types)
         if not missing or not known:
             return costs, ""
         return costs, (
-            f"{missing} of {count.sum()} tensors never measured, taken from the fitted line "
+            f"{missing} of {len(types)} types of tensors never measured, taken from the fitted line "
             f"{line.intercept_us:.4g} us + {line.slope_us:.4g} us/byte over {len(known)} rows"
         )

@@ -51,32 +51,40 @@ def search_cuts(
     with ThreadPoolExecutor(LANES + 1) as pool:
         lanes = [pool.submit(_lane, search, budget, target_us, enough_us) for search in searches]
         if tiled is not None:
-            lanes.append(pool.submit(_polished, tiled, budget, target_us))
-        found = [plan for lane in lanes if (plan := lane.result()) and plan.schedule.value_us <= enough_us]
+            lanes.append(pool.submit(_polished, tiled, budget, target_us, enough_us))
+        found = [plan for lane in lanes if (plan := lane.result())]
     return min(found, key=lambda plan: plan.schedule.value_us, default=None)
 
 
 def _lane(search: Search, budget: Budget, target_us: float, enough_us: float) -> Solution | None:
     """What one search finds; None where that is too little, or its cuts cannot be made."""
-    joint = JOINT_SHARE * min(budget.seconds, budget.left())
-    halfway = (search.value_us + enough_us) / 2
-    for share, least in ((TRIAL_SHARE, halfway), (1 - TRIAL_SHARE, enough_us)):
-        search.run(budget.within(share * joint), target_us)
-        if search.value_us > least or (search.state.mode[:, 0, PARTS] == 1).all():
-            return None
+    joint = budget.within(JOINT_SHARE * min(budget.seconds, budget.left()))
+    if not _gains(search, joint, target_us, enough_us) or (search.state.mode[:, 0, PARTS] == 1).all():
+        return None
     try:
         found = found_by(search)
     except CutError:
         return None
-    return _polished(found, budget, target_us)
+    return _polished(found, budget, target_us, enough_us)
 
 
-def _polished(found: Solution, budget: Budget, target_us: float) -> Solution:
-    """A plan with cuts, what they make annealed as whole ops are."""
+def _polished(found: Solution, budget: Budget, target_us: float, enough_us: float) -> Solution | None:
+    """A plan with cuts, what they make annealed as whole ops are; None where that gains too little."""
     assert found.cut is not None
     polish = Search(found.cut, found.schedule, budget.seed)
-    polish.run(budget, target_us)
+    if not _gains(polish, budget, target_us, enough_us):
+        return None
     return replace(found, schedule=polish.schedule())
+
+
+def _gains(search: Search, budget: Budget, target_us: float, enough_us: float) -> bool:
+    """Whether a search comes to what is enough. It ends early where its trial has not come halfway."""
+    trial = budget.within(TRIAL_SHARE * min(budget.seconds, budget.left()))
+    for part, least in ((trial, (max(search.value_us, enough_us) + enough_us) / 2), (budget, enough_us)):
+        search.run(part, target_us)
+        if search.value_us > least:
+            return False
+    return True
 
 
 def found_by(search: Search) -> Solution:
