@@ -49,6 +49,7 @@ from agent_sdk.agent import Agent
 from agent_sdk.journey.planning import THOROUGH_S
 from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import Model, pre_softmax_outputs
+from agent_sdk.model.bounds import Guard
 from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.base import Segment, whole_network
 from agent_sdk.runtimes.torch.driver import CudaGraphs
@@ -121,9 +122,9 @@ def recorded(executable: TorchExecutable, feeds: Mapping[str, np.ndarray]) -> Co
 
 
 def plain(own: TorchProcessor, model: Model) -> TorchExecutable:
-    """Torch's own calls, no recipe but the table's."""
+    """Torch's own calls, no recipe but the table's; nobody looks at what they read."""
     kernels = [build(super_op, model, own.precision, own.device) for super_op in merge(model.graph)]
-    return TorchExecutable(own, watched(model), kernels)
+    return TorchExecutable(own, watched(replace(model, guard=Guard())), kernels)
 
 
 def as_function(executable: TorchExecutable, feeds: Mapping[str, np.ndarray]) -> tuple[Callable[..., Any], list[Any]]:

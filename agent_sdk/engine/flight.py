@@ -148,6 +148,7 @@ class Flight:
             self.program,
             {load.tensor: (load.readers[0], load.own) for load in self._loads if load.place.memory == HOST},
             {name: own for name, _, place, own in self._stores if name in exported and place.memory == HOST},
+            self._calls,
         )
 
     def load(self, feeds: Feeds) -> None:
@@ -197,7 +198,7 @@ class Flight:
                 raise WrongOutput(f"output '{name}' came back as {list(array.shape)}, the graph declares {declared}")
             made[name] = array
         self._looks.at_others(feeds, made)
-        for memory, like in self._taken.items():  # the looks have waited for them, if there were any
+        for memory, like in self._taken.items():
             self.program.places[memory].settle(like)
         self.ordinary = not self._looks.odd
         if not self.ordinary:

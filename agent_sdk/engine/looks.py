@@ -17,7 +17,7 @@ from agent_sdk.engine.ports import Feeds, Outputs
 from agent_sdk.engine.program import Program, ProgramSegment
 from agent_sdk.errors import ProcessorError
 from agent_sdk.model.bounds import ordinary
-from agent_sdk.runtimes.base import Bound, NativeCall
+from agent_sdk.runtimes.base import Bound, BoundCall, NativeCall
 
 
 class Look:
@@ -76,18 +76,25 @@ class Looks:
         program: what runs.
         read: by input, who reads it on the host first, and the buffer there.
         made: by output that a segment makes on the host, the buffer.
+        calls: the segments' calls, of which some look at what stands in a memory of their own.
     """
 
     def __init__(
-        self, program: Program, read: Mapping[str, tuple[ProgramSegment, np.ndarray]], made: Mapping[str, np.ndarray]
+        self,
+        program: Program,
+        read: Mapping[str, tuple[ProgramSegment, np.ndarray]],
+        made: Mapping[str, np.ndarray],
+        calls: Iterable[BoundCall],
     ) -> None:
+        self._looking = [call for call in calls if call.looked and program.trusting]
+        seen = frozenset[str]().union(*(call.looked for call in self._looking))
         come = [name for name in program.model.guard.floats if program.trusting]
         gone = [name for name in program.graph.outputs if program.trusting and name in program.graph.producer]
         self._read = {name: (read[name][0], Look(read[name][1])) for name in come if name in read}
         self._made = {name: Look(made[name]) for name in gone if name in made and made[name].dtype.kind == "f"}
         self._all = [*(look for _, look in self._read.values()), *self._made.values()]
-        self._come = [name for name in come if name not in read]
-        self._gone = [name for name in gone if name not in made]
+        self._come = [name for name in come if name not in read and name not in seen]
+        self._gone = [name for name in gone if name not in made and name not in seen]
         self._others_odd = False
 
     def around(self, segment: ProgramSegment, call: Bound) -> Bound:
@@ -102,7 +109,7 @@ class Looks:
             self._read[name][1].at(array)
 
     def at_others(self, feeds: Feeds, outputs: Outputs) -> None:
-        """Look at what no lane sees, because it stands elsewhere than on the host."""
+        """Look at what no lane and no call sees, because it stands on another machine."""
         if self._come or self._gone:
             come, gone = (feeds[name] for name in self._come), (outputs[name] for name in self._gone)
             self._others_odd = not ordinary(*come, *gone)
@@ -110,4 +117,4 @@ class Looks:
     @property
     def odd(self) -> bool:
         """Whether something was not ordinary in the latest run."""
-        return self._others_odd or any(look.odd for look in self._all)
+        return self._others_odd or any(look.odd for look in (*self._all, *self._looking))

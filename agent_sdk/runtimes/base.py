@@ -260,9 +260,21 @@ class Bound(ABC):
 
 
 class BoundCall(Bound):
-    """A launch of a compiled segment. Its native calls stay right when inputs are bound anew."""
+    """A launch of a compiled segment. Its native calls stay right when inputs are bound anew.
+
+    Attributes:
+        looked: of the floats that the network takes and gives, the tensors that it looks at where they stand.
+        odd: whether they were not ordinary when it was last made.
+    """
 
     __slots__ = ()
+
+    looked: frozenset[str] = frozenset()
+
+    @property
+    def odd(self) -> bool:
+        """See the class."""
+        return False
 
     @abstractmethod
     def rebind(self, name: str, buffer: Buffer) -> None:

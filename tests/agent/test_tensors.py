@@ -107,6 +107,25 @@ def test_odd_numbers_in_tensors_are_seen(apart: Session) -> None:
     assert by_plans(apart)
 
 
+def test_odd_numbers_in_what_a_plan_makes_are_seen(agent_apart: Agent) -> None:
+    """Where ordinary tensors, or arrays, lead to an answer that is not, the whole network gives it."""
+
+    class Grow(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.relu(x * 2).exp(), x + 1
+
+    with agent_apart.load(Grow(), inputs=(torch.ones(2, 3),), background=False) as session:
+        (name,) = (port.name for port in session.get_inputs())
+        for given in (1.0, 200.0, 1.0, 2.0):
+            x = torch.full((2, 3), given)
+            for feed in (x, x.numpy()):
+                grown, beside = session.run(None, {name: feed})
+                np.testing.assert_allclose(np.asarray(grown), np.asarray(torch.exp(2 * x)), rtol=1e-5)
+                np.testing.assert_allclose(np.asarray(beside), given + 1)
+        assert by_plans(session) >= 3
+        assert session.stats.answered["whole:onnxruntime"] >= 2
+
+
 def test_floats_of_tensors_are_looked_at_as_those_of_arrays() -> None:
     """One among several, of any type, makes a feed odd; one without elements has none that are."""
     guard = Guard(floats=("x", "y"))

@@ -11,6 +11,7 @@ import torch
 from typing_extensions import override
 
 from agent_sdk.errors import CompilationFailed, ProcessorError, ProcessorLost, WrongOutput
+from agent_sdk.model.bounds import ordinary
 from agent_sdk.runtimes.base import BoundCall, Buffer, Executable, Segment
 from agent_sdk.runtimes.torch.driver import CudaGraphs, Memory, Recording, record
 from agent_sdk.runtimes.torch.kernel import Kernel, in_row, translated
@@ -19,13 +20,17 @@ from agent_sdk.runtimes.torch.memory import DeviceTensor, held
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.schedule import Schedule, Task, assign_streams, order
 from agent_sdk.runtimes.torch.shares import device_us
+from agent_sdk.tensors import ends
+from hope_schema import HOST
 
 if TYPE_CHECKING:
     from agent_sdk.runtimes.torch.processor import TorchProcessor
 
 
-PLAIN = "plain:"
-"""Before the names of inputs as they stand in their buffers."""
+PLAIN: Final = "plain:"
+"""Before the names of inputs and outputs as they stand in their buffers."""
+ENDS: Final = "ends"
+"""The least and the largest of what a segment looks at."""
 STREAMS: Final = (1, 3, 4, 6)
 """Over how many streams a plan's steps are listed beside the plan's own intervals: more bring nothing measurable."""
 ALIKE: Final = 1.01
@@ -112,9 +117,9 @@ def _way(kernels: Sequence[Kernel], tasks: Sequence[Task], segment: Segment) -> 
 
 
 class TorchCall(BoundCall):
-    """A recording with its buffers."""
+    """A recording with its buffers. It looks at the floats that the network takes and gives where they stand."""
 
-    __slots__ = ("_calls", "_executable", "_inputs", "_outputs", "_sources", "native", "recording")
+    __slots__ = ("_calls", "_executable", "_inputs", "_outputs", "_seen", "_sources", "looked", "native", "recording")
 
     def __init__(
         self,
@@ -126,6 +131,12 @@ class TorchCall(BoundCall):
         self._executable = executable
         self._inputs, self._outputs = dict(inputs), dict(outputs)
         self._sources: dict[str, DeviceTensor] = {}
+        segment, on_gpu = executable.segment, executable.processor.device.type == "cuda"
+        looked = executable.processor.place.memory != HOST
+        come = [name for name in self._inputs if name in segment.model.guard.floats and looked]
+        gone = [name for name in segment.model.graph.outputs if name in segment.exports and looked]
+        self.looked = frozenset(name for name in (*come, *gone) if self._numbers(name))
+        self._seen = torch.zeros(2 * len(self.looked), dtype=torch.float64, pin_memory=on_gpu)
         try:
             with executable.processor.precision.switched():
                 self.recording = self._fastest(ways)
@@ -153,15 +164,37 @@ class TorchCall(BoundCall):
             driver.synchronise()
         return recording
 
+    def _numbers(self, name: str) -> bool:
+        """Whether there are floats in an input, or an output."""
+        tensor = {**self._inputs, **self._outputs}[name].tensor
+        return tensor.is_floating_point() and tensor.numel() > 0
+
     def _launch(self, way: Way, memory: Memory) -> None:
         driver, precision = self._executable.processor.driver, self._executable.processor.precision
+        come, gone = ([name for name in names if name in self.looked] for names in (self._inputs, self._outputs))
+        beside = way.schedule.streams
         for name, buffer in self._inputs.items():
             memory[PLAIN + name] = buffer.tensor
             driver.launch(0, partial(_held, precision), (PLAIN + name,), (name,), memory)
-        driver.fork(way.schedule.streams)
+        driver.fork(beside + bool(come))
+        if come:
+            driver.launch(beside, _ends, [PLAIN + name for name in come], (ENDS,), memory)
+            arrived = driver.signal(beside)
         record(way.schedule, way.kernels, memory, driver)
         for name, buffer in self._outputs.items():
+            memory[PLAIN + name] = buffer.tensor
             driver.launch(0, partial(_copied, buffer.tensor), (name,), (), memory)
+        if come:
+            driver.wait(0, arrived)
+            driver.launch(0, partial(_copied, self._seen[: 2 * len(come)]), (ENDS,), (), memory)
+        if gone:
+            driver.launch(0, _ends, [PLAIN + name for name in gone], (ENDS,), memory)
+            driver.launch(0, partial(_copied, self._seen[2 * len(come) :]), (ENDS,), (), memory)
+
+    @property
+    @override
+    def odd(self) -> bool:
+        return not ordinary(self._seen.numpy())
 
     @override
     def rebind(self, name: str, buffer: Buffer) -> None:
@@ -205,6 +238,11 @@ def _held(precision: Precision, tensor: torch.Tensor) -> tuple[torch.Tensor]:
     return (precision.laid_out(tensor.to(precision.dtype(tensor.dtype))),)
 
 
+def _ends(*tensors: torch.Tensor) -> tuple[torch.Tensor]:
+    """What there is least and most of in each, as what a copy engine carries."""
+    return (ends(tensors).double(),)
+
+
 def _copied(target: torch.Tensor, tensor: torch.Tensor) -> tuple[()]:
-    target.copy_(tensor)
+    target.copy_(tensor, non_blocking=True)
     return ()

@@ -25,7 +25,7 @@ class DeviceTensor:
 
     @property
     def copied(self) -> torch.cuda.Event:
-        """Recorded behind the last copy out of ``staging``."""
+        """Recorded behind the last copy that came here."""
         if self._copied is None:
             self._copied = torch.cuda.Event()
         return self._copied
@@ -100,12 +100,11 @@ class CopyQueue:
 
     def take(self, given: TorchTensor, into: DeviceTensor) -> None:
         """Copy a tensor of this device, behind all that its stream still has to do; it stays as it is until then."""
-        if self.inwards is None or self.arrived is None:
-            into.tensor.copy_(given.tensor)
-            return
-        self.inwards.wait_stream(given.stream)
-        with torch.cuda.stream(self.inwards):
+        with given.behind():
             into.tensor.copy_(given.tensor, non_blocking=True)
+        if self.inwards is not None and self.arrived is not None:
+            into.copied.record(given.stream)
+            self.inwards.wait_event(into.copied)
             self.arrived.record(self.inwards)
 
     def copy_out(self, source: DeviceTensor) -> np.ndarray:
