@@ -93,18 +93,11 @@ def within(tensors: Iterable[TorchTensor], most: float) -> bool:
             by_device.setdefault(one.tensor.device, []).append(one)
     for same in by_device.values():
         with same[0].behind():
-            found = ends([one.tensor for one in same]).tolist()
-        if not all(-most <= end <= most for end in found):
+            # NOTE: one kernel for each; torch documents that it passes on what is no number.
+            ends = sys.modules["torch"].stack([end for one in same for end in one.tensor.aminmax()]).tolist()
+        if not all(-most <= end <= most for end in ends):
             return False
     return True
-
-
-def ends(tensors: Iterable[Any]) -> Any:
-    """The least and the largest number of each of some tensors of torch's on one device, in a row.
-
-    NOTE: one kernel for each; torch documents that it passes on what is no number.
-    """
-    return sys.modules["torch"].stack([end for one in tensors for end in one.aminmax()])
 
 
 def as_arrays(feed: Mapping[str, Any]) -> dict[str, Any]:

@@ -117,4 +117,4 @@ class Looks:
     @property
     def odd(self) -> bool:
         """Whether something was not ordinary in the latest run."""
-        return self._others_odd or any(look.odd for look in (*self._all, *self._looking))
+        return self._others_odd or any(look.odd for look in self._all) or any(call.odd for call in self._looking)

@@ -50,4 +50,4 @@ def test_calls_take_turns_and_the_first_ones_do_not_count(monkeypatch: pytest.Mo
     calls = {name: partial(said.append, name) for name in "ab"}
     found = backend.interleaved(calls, 2, lambda: said.append("."))
     assert found.keys() == {"a", "b"}
-    assert "".join(said) == ".a..b." * (backend.WARM + 2)
+    assert "".join(said) == (".a." * backend.TURN + ".b." * backend.TURN) * (backend.WARM + 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -20,7 +20,6 @@ from agent_sdk.runtimes.torch.memory import DeviceTensor, held
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.schedule import Schedule, Task, assign_streams, order
 from agent_sdk.runtimes.torch.shares import device_us
-from agent_sdk.tensors import ends
 from hope_schema import HOST
 
 if TYPE_CHECKING:
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
 PLAIN: Final = "plain:"
 """Before the names of inputs and outputs as they stand in their buffers."""
-ENDS: Final = "ends"
-"""The least and the largest of what a segment looks at."""
 STREAMS: Final = (1, 3, 4, 6)
 """Over how many streams a plan's steps are listed beside the plan's own intervals: more bring nothing measurable."""
 ALIKE: Final = 1.01
@@ -131,12 +128,16 @@ class TorchCall(BoundCall):
         self._executable = executable
         self._inputs, self._outputs = dict(inputs), dict(outputs)
         self._sources: dict[str, DeviceTensor] = {}
-        segment, on_gpu = executable.segment, executable.processor.device.type == "cuda"
-        looked = executable.processor.place.memory != HOST
-        come = [name for name in self._inputs if name in segment.model.guard.floats and looked]
-        gone = [name for name in segment.model.graph.outputs if name in segment.exports and looked]
-        self.looked = frozenset(name for name in (*come, *gone) if self._numbers(name))
-        self._seen = torch.zeros(2 * len(self.looked), dtype=torch.float64, pin_memory=on_gpu)
+        model, on_gpu = executable.segment.model, executable.processor.device.type == "cuda"
+        floats = {
+            name: buffer.tensor.dtype
+            for name, buffer in {**self._inputs, **self._outputs}.items()
+            if buffer.tensor.is_floating_point() and buffer.tensor.numel()
+        }
+        far = executable.processor.place.memory != HOST  # there no lane sees them
+        self.looked = frozenset(floats.keys() & {*model.guard.floats, *model.graph.outputs} if far else ())
+        widest = reduce(torch.promote_types, (floats[name] for name in self.looked), torch.float16)
+        self._seen = torch.zeros(2 * len(self.looked), dtype=widest, pin_memory=on_gpu)
         try:
             with executable.processor.precision.switched():
                 self.recording = self._fastest(ways)
@@ -164,32 +165,27 @@ class TorchCall(BoundCall):
             driver.synchronise()
         return recording
 
-    def _numbers(self, name: str) -> bool:
-        """Whether there are floats in an input, or an output."""
-        tensor = {**self._inputs, **self._outputs}[name].tensor
-        return tensor.is_floating_point() and tensor.numel() > 0
-
     def _launch(self, way: Way, memory: Memory) -> None:
         driver, precision = self._executable.processor.driver, self._executable.processor.precision
         come, gone = ([name for name in names if name in self.looked] for names in (self._inputs, self._outputs))
-        beside = way.schedule.streams
+        beside, ends = way.schedule.streams, {name: (f"least:{name}", f"most:{name}") for name in self.looked}
         for name, buffer in self._inputs.items():
             memory[PLAIN + name] = buffer.tensor
             driver.launch(0, partial(_held, precision), (PLAIN + name,), (name,), memory)
         driver.fork(beside + bool(come))
-        if come:
-            driver.launch(beside, _ends, [PLAIN + name for name in come], (ENDS,), memory)
-            arrived = driver.signal(beside)
+        for name in come:
+            driver.launch(beside, torch.aminmax, (PLAIN + name,), ends[name], memory)
+        looked = driver.signal(beside) if come else None
         record(way.schedule, way.kernels, memory, driver)
         for name, buffer in self._outputs.items():
             memory[PLAIN + name] = buffer.tensor
             driver.launch(0, partial(_copied, buffer.tensor), (name,), (), memory)
+        for name in gone:
+            driver.launch(0, torch.aminmax, (PLAIN + name,), ends[name], memory)
         if come:
-            driver.wait(0, arrived)
-            driver.launch(0, partial(_copied, self._seen[: 2 * len(come)]), (ENDS,), (), memory)
-        if gone:
-            driver.launch(0, _ends, [PLAIN + name for name in gone], (ENDS,), memory)
-            driver.launch(0, partial(_copied, self._seen[2 * len(come) :]), (ENDS,), (), memory)
+            driver.wait(0, looked)
+        if ends:
+            driver.launch(0, partial(_stacked, self._seen), [end for both in ends.values() for end in both], (), memory)
 
     @property
     @override
@@ -238,11 +234,12 @@ def _held(precision: Precision, tensor: torch.Tensor) -> tuple[torch.Tensor]:
     return (precision.laid_out(tensor.to(precision.dtype(tensor.dtype))),)
 
 
-def _ends(*tensors: torch.Tensor) -> tuple[torch.Tensor]:
-    """What there is least and most of in each, as what a copy engine carries."""
-    return (ends(tensors).double(),)
-
-
 def _copied(target: torch.Tensor, tensor: torch.Tensor) -> tuple[()]:
-    target.copy_(tensor, non_blocking=True)
+    target.copy_(tensor)
+    return ()
+
+
+def _stacked(target: torch.Tensor, *ends: torch.Tensor) -> tuple[()]:
+    # NOTE: of one type, or the copy to the host would be no mere copy.
+    target.copy_(torch.stack(ends).to(target.dtype), non_blocking=True)
     return ()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from typing_extensions import override
@@ -22,12 +25,18 @@ class DevicePlace(Place):
         super().__init__(name)
         self._device = device
 
+    @contextmanager
+    def _doing(self, what: str) -> Iterator[None]:
+        """Raise what torch's errors mean."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise translated(error, f"{self.name}, {what}", ProcessorLost) from error
+
     @override
     def allocate(self, kind: TensorType) -> DeviceTensor:
-        try:
+        with self._doing(f"a tensor {kind}"):
             return empty(kind, self._device)
-        except RuntimeError as error:
-            raise translated(error, f"{self.name}, a tensor {kind}", ProcessorLost) from error
 
     @override
     def view(self, buffer: DeviceTensor, kind: TensorType, offset: int = 0) -> DeviceTensor:
@@ -35,58 +44,44 @@ class DevicePlace(Place):
 
     @override
     def from_host(self, array: np.ndarray, into: DeviceTensor | None = None) -> DeviceTensor:
-        try:
+        with self._doing("copying from the host"):
             if into is None:
                 kind = TensorType.model_validate({"shape": array.shape, "dtype": str(array.dtype)})
                 into = empty(kind, self._device)
             copy_queue(self._device).copy_in(array, into)
-        except RuntimeError as error:
-            raise translated(error, f"{self.name}, copying from the host", ProcessorLost) from error
-        return into
+            return into
 
     @override
     def to_host(self, buffer: DeviceTensor) -> np.ndarray:
-        try:
+        with self._doing("copying to the host"):
             return copy_queue(self._device).copy_out(buffer)
-        except RuntimeError as error:
-            raise translated(error, f"{self.name}, copying to the host", ProcessorLost) from error
 
     @override
     def take(self, given: TorchTensor, into: DeviceTensor) -> bool:
         if given.tensor.device != self._device:
             return False
-        try:
+        with self._doing(f"copying '{given.name}'"):
             copy_queue(self._device).take(given, into)
-        except RuntimeError as error:
-            raise translated(error, f"{self.name}, copying '{given.name}'", ProcessorLost) from error
-        return True
+            return True
 
     @override
     def hand_out(self, name: str, buffer: DeviceTensor, like: TorchTensor) -> TorchTensor:
-        try:
-            with like.behind():
-                return like.like(name, buffer.tensor.clone())
-        except RuntimeError as error:
-            raise translated(error, f"{self.name}, copying '{name}'", ProcessorLost) from error
+        with self._doing(f"copying '{name}'"), like.behind():
+            return like.like(name, buffer.tensor.clone())
 
     @override
     def settle(self, like: TorchTensor) -> None:
-        if like.stream is None:
-            return
-        try:
-            like.stream.synchronize()
-        except RuntimeError as error:
-            raise translated(error, f"{self.name}, copying outputs", ProcessorLost) from error
+        with self._doing("copying outputs"):
+            if like.stream is not None:
+                like.stream.synchronize()
 
     @override
     def host_array(self, kind: TensorType) -> np.ndarray | None:
         if self._device.type != "cuda":
             return None
-        try:
+        with self._doing(f"pinned memory for a tensor {kind}"):
             made: np.ndarray = torch.empty(kind.shape, dtype=torch_dtype(kind), pin_memory=True).numpy()
-        except RuntimeError as error:
-            raise translated(error, f"{self.name}, pinned memory for a tensor {kind}", ProcessorLost) from error
-        return made
+            return made
 
     @override
     def copy_in(self, array: np.ndarray, into: DeviceTensor) -> Bound | None:
