@@ -213,22 +213,39 @@ def _moves(traces: Sequence[Trace]) -> dict[tuple[TensorType, str, str], list[fl
 
 
 def pressure(trace: Trace, planned: Sequence[Processor]) -> np.ndarray:
-    """(S,) which part of what each segment's processor leaves of its memory's resources others used, on average."""
-    specs = [trace.program.processors[span.processor].spec for span in trace.segments]
-    start, end = (np.array([getattr(span, name) for span in trace.segments]) for name in ("start_us", "end_us"))
-    together = np.maximum(0.0, np.minimum(end[:, None], end) - np.maximum(start[:, None], start))
+    """(S,) which part of what each segment's processor leaves of its memory's resources others took meanwhile.
+
+    As the planner charges it: each step, when it begins, for those that began before it and are still at work; of two
+    that begin at once, for the earlier one in the plan's order. Steps count by what they take by themselves, and lie in
+    the measured segment as they lie in the planned one.
+    """
+    program = trace.program
     near = defaultdict[str, set[str]](set)
-    for spec in (*planned, *specs):
+    for spec in (*planned, *(one.spec for one in program.processors.values())):
         near[spec.memory] |= set(spec.resources)
-    weight = {
-        (one.id, other.id): len(set(other.resources) - set(one.resources)) if one.memory == other.memory else 0
-        for one in set(specs)
-        for other in set(specs)
-    }
-    weights = np.array([[weight[one.id, other.id] for other in specs] for one in specs], dtype=np.float64)
-    room = np.array([len(near[spec.memory]) - len(spec.resources) for spec in specs])
-    used = (together * weights).sum(axis=1) / np.maximum(end - start, 1e-3)
-    return np.asarray(np.clip(used / np.maximum(room, 1), 0.0, 1.0))
+    rows = []
+    for segment, span in zip(program.segments, trace.segments, strict=True):
+        stretch = span.us / max(1e-3, segment.finish_us - segment.start_us)
+        for step in (program.plan.step[step] for step in segment.steps):
+            begin = span.start_us + stretch * (step.start_us - segment.start_us)
+            end = span.start_us + stretch * (step.finish_us - segment.start_us)
+            rows.append((segment.index, span.processor, begin, end, max(1e-3, step.alone_us or 0.0)))
+    segments, processors, begins, ends, took = (np.array(column) for column in zip(*rows, strict=True))
+    position = {step: place for place, step in enumerate(program.plan.order)}
+    order = np.array([position[step] for segment in program.segments for step in segment.steps])
+    taken = np.zeros(len(rows))
+    for name, spec in ((name, one.spec) for name, one in program.processors.items()):
+        mine = np.flatnonzero(processors == name)
+        at, place = begins[mine, None], order[mine, None]
+        working = ((begins < at) | ((begins == at) & (order < place))) & (at < ends)
+        others = {
+            other: len(set(one.spec.resources) - set(spec.resources)) if one.spec.memory == spec.memory else 0
+            for other, one in program.processors.items()
+        }
+        room = max(1, len(near[spec.memory]) - len(spec.resources))
+        taken[mine] = np.minimum(1.0, working @ np.array([others[name] for name in processors.tolist()]) / room)
+    total = np.bincount(segments, took, len(program.segments))
+    return np.asarray(np.bincount(segments, took * taken, len(program.segments)) / np.maximum(total, 1e-3))
 
 
 def _launches(program: Program) -> Counter[int]:

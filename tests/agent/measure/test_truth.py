@@ -25,7 +25,8 @@ from agent_sdk.measure.truth import (
     pressure,
     segment_samples,
 )
-from hope_schema import HOST, Overheads, Plan, Processor, Transfer
+from hope_schema import HOST, LatencyColumns, Overheads, Plan, Processor, Profile, Transfer, merge
+from planner_api.planning import plan
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_legal_plan, whole_plan
 from tests.agent.engine.generate import random_model as simulated_model
 from tests.agent.engine.simulated import SimulatedProcessor
@@ -51,20 +52,65 @@ def spec(cores: str) -> Processor:
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20), st.sampled_from(SETS)), max_size=8))
-def test_pressure_is_what_others_use_meanwhile(times: list[tuple[int, int, str]]) -> None:
-    """Equal to counting, at every microsecond, the cores that others work on and the segment's processor leaves."""
+def test_pressure_is_what_others_take_when_a_step_begins(times: list[tuple[int, int, str]]) -> None:
+    """Equal to counting the cores that others already work on when a segment of one step begins, and that it leaves."""
     spans = [Span("segment", cores, cores, index, start, start + us) for index, (start, us, cores) in enumerate(times)]
-    processors = {cores: SimpleNamespace(spec=spec(cores)) for cores in SETS}
-    trace: Any = SimpleNamespace(segments=spans, program=SimpleNamespace(processors=processors))
+    segments = [
+        SimpleNamespace(index=index, steps=(index,), start_us=start, finish_us=start + us)
+        for index, (start, us, _) in enumerate(times)
+    ]
+    steps = {
+        one.index: SimpleNamespace(start_us=one.start_us, finish_us=one.finish_us, alone_us=1.0) for one in segments
+    }
+    program = SimpleNamespace(
+        processors={cores: SimpleNamespace(spec=spec(cores)) for cores in SETS},
+        segments=segments,
+        plan=SimpleNamespace(step=steps, order=tuple(steps)),
+    )
+    trace: Any = SimpleNamespace(segments=spans, program=program)
     found = pressure(trace, [spec(cores) for cores in SETS]) if spans else []
     for mine, took in zip(spans, found, strict=True):
         used = [
             len(set(other.processor) - set(mine.processor))
-            for now in range(int(mine.start_us), int(mine.end_us))
             for other in spans
-            if other is not mine and other.start_us <= now < other.end_us
+            if (other.start_us, other.segment) < (mine.start_us, mine.segment) and mine.start_us < other.end_us
         ]
-        assert took == pytest.approx(min(1.0, sum(used) / mine.us / (4 - len(mine.processor))))
+        assert took == pytest.approx(min(1.0, sum(used) / (4 - len(mine.processor))))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_that_goes_as_planned_gives_back_what_the_plan_was_made_with(device: Device, seed: int) -> None:
+    """Launches and neighbours are fitted by the rules by which the planner's simulator charges them."""
+    model = simulated_model(random.Random(seed), 60)
+    specs = [one.spec for one in device.processors.values() if one.spec.threads == 1]
+    rows = [(super_op.signature, kind) for super_op in merge(model.graph) for kind in {one.kind for one in specs}]
+    rows = list(dict.fromkeys(rows))
+    drawn = random.Random(seed)
+    profile = Profile(
+        soc="soc",
+        frequency="fixed",
+        processors=tuple(specs),
+        latencies=LatencyColumns(
+            signature=tuple(signature for signature, _ in rows),
+            kind=tuple(kind for _, kind in rows),
+            us=tuple(drawn.uniform(5.0, 200.0) for _ in rows),
+            spread_us=(0.0,) * len(rows),
+            count=(1,) * len(rows),
+        ),
+        overheads=Overheads(launch_us={one.kind: 3.0 for one in specs}, slowdown={one.kind: 1.4 for one in specs}),
+        version=1,
+    )
+    made = plan(model.graph, profile, method="dmdar")  # places in the order of starts
+    program = build_program(made, model, device.processors)
+    spans = [
+        Span("segment", one.processor, one.processor, one.index, one.start_us, one.finish_us)
+        for one in program.segments
+    ]
+    trace: Any = SimpleNamespace(program=program, segments=spans, total_us=made.makespan_us)
+    found = fitted(segment_samples([trace], specs).values())
+    assert found
+    for kind in found.values():
+        assert (kind.launch_us, kind.slowdown) == pytest.approx((3.0, 1.4), rel=1e-6)
 
 
 @given(
