@@ -52,8 +52,14 @@ def examine(
         with Witness() as witness:
             calls = {name: partial(executor.traced, inputs) for name, executor in contenders.items()}
             turns = take_turns(
-                calls, rounds=runs, calm_rounds=runs, most=runs, witness=witness, failing=FAILURES
-            )  # fmt: skip
+                calls,
+                rounds=runs,
+                calm_rounds=runs,
+                most=runs,
+                witness=witness,
+                failing=FAILURES,
+                crowded=(PLAN,),
+            )
         if not turns.counted:
             raise next(iter(turns.failures.values()))
         traces = {name: [turn.result for turn in own] for name, own in turns.counted.items()}

@@ -144,6 +144,7 @@ def hold_trial(
                 witness=witness,
                 failing=FAILURES,
                 alone=lambda trace: trace.alone,
+                crowded=(PLAN,),
             )
             failures |= turns.failures
             names = [name for name in names if name not in failures]

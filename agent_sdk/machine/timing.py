@@ -14,7 +14,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -86,6 +86,7 @@ def take_turns(
     witness: Witness | None = None,
     failing: tuple[type[Exception], ...] = (),
     alone: Callable[[Any], bool] = lambda _: True,
+    crowded: Collection[str] = (),
 ) -> Turns:
     """Have every call take its turns.
 
@@ -100,6 +101,8 @@ def take_turns(
         witness: tells how disturbed the cores were; without one all rounds count.
         failing: exceptions that end a call's part, in all rounds; any other is raised.
         alone: whether a run had what it runs on to itself, by what it returned: one that had not is no calm one.
+        crowded: names of calls whose own threads wait for one another's cores, as a plan's lanes do for its gangs: the
+            kernel's word on waiting is not asked there. Others of the round tell of other processes.
     """
     left = dict(calls)
     made: list[dict[str, Turn]] = []
@@ -123,7 +126,7 @@ def take_turns(
             if made and time.monotonic() >= until:
                 break
             try:
-                turn = _turn(left[name], witness)
+                turn = _turn(left[name], witness, name in crowded)
                 taken[name] = turn if alone(turn.result) else replace(turn, disturbance=math.inf)
             except failing as error:
                 failures[name] = error
@@ -140,14 +143,15 @@ def take_turns(
     )
 
 
-def _turn(call: Callable[[], Any], witness: Witness | None) -> Turn:
-    if witness is None:
+def _turn(call: Callable[[], Any], witness: Witness | None, crowded: bool) -> Turn:
+    def twice() -> tuple[float, Any]:  # nothing between the two: whoever is woken by the first is awake in the second
         call()
-        us, result = timed(call)
-        return Turn(us, result)
+        return timed(call)
+
+    if witness is None:
+        return Turn(*twice())
     before = witness.slowness(rest=True)
-    call()
-    (us, result), waited = witness.kept_waiting(lambda: timed(call))
+    (us, result), waited = (twice(), 1.0) if crowded else witness.kept_waiting(twice)
     # A product, so that waiting tells also where strangers slow the cores all the time.
     return Turn(us, result, waited * max(before, witness.slowness()))
 

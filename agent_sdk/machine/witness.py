@@ -2,7 +2,8 @@
 
 A virtual machine shares physical cores and their caches with strangers: for seconds at a time everything takes up to
 twice as long, and nothing inside the machine says so. Heat does the same. A *witness* computes something of
-known length on every core, before and after what is measured.
+known length on every core, before and after what is measured. On a host that many share some core is always slow, and
+what is delivered there is what they leave: so cores count as disturbed beside what they show while this process rests.
 
 Other processes of this machine are another matter. A witness that wakes up takes the core from them for the
 millisecond of its look and notices nothing; but the kernel says how long a thread was kept waiting for its core.
@@ -13,41 +14,61 @@ from __future__ import annotations
 import os
 import threading
 import time
-import zlib
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import Final, Self, TypeVar
+
+import numpy as np
+
+from agent_sdk import native
 
 T = TypeVar("T")
 
 MOST_CORES: Final = 16
 """Cores looked at, spread over all there are: one thread of this process computes on each."""
 SLOW: Final = 1.2
-"""Times its shortest that the witness must take for a core to count as disturbed."""
+"""Times what it usually shows at rest that the slowest core must show for the cores to count as disturbed."""
 REST_S: Final = 0.001
 """What every measurement is preceded by: long enough for the workers of the one before to go to sleep."""
-_DATA: Final = bytes(256 * 1024)
-"""Fits into a core's own cache, and keeps the interpreter lock free for longer than the switch between two threads."""
+LOOKS: Final = 9
+"""Looks at cores at rest that a witness begins with."""
+KEPT_LOOKS: Final = 99
+"""Looks at cores at rest that tell what these usually show: the latest."""
+_DATA: Final = np.ones(64 * 1024, dtype=np.float32)
+"""Fits into a core's own cache."""
 
 
 def calm(slowness: float) -> bool:
-    """Whether cores that take so many times their shortest count as undisturbed."""
+    """Whether cores so many times as slow as they usually are at rest count as undisturbed."""
     return slowness <= SLOW
+
+
+def pass_us(seconds: float) -> float:
+    """What the last of the passes over the witness's data takes that fit into so many seconds, microseconds."""
+    library = native.library()
+    assert library is not None
+    until = time.monotonic_ns() + int(seconds * 1e9)
+    return float(library.hope_pass(_DATA.ctypes.data, _DATA.size, until) / 1e3)
 
 
 class Witness:
     """One thread per core that computes on demand. Use it in a ``with`` block.
+
+    Without the native library it looks at no core.
 
     Attributes:
         shortest_us: per core, the shortest time that the witness took so far.
     """
 
     def __init__(self) -> None:
-        usable = sorted(os.sched_getaffinity(0))
-        self.cores = usable[:: -(-len(usable) // MOST_CORES)]
+        usable = sorted(os.sched_getaffinity(0)) if native.library() is not None else []
+        self.cores = usable[:: max(1, -(-len(usable) // MOST_CORES))]
         self.shortest_us = dict.fromkeys(self.cores, float("inf"))
         self._last_us = dict.fromkeys(self.cores, 0.0)
+        self._at_rest = deque[Mapping[int, float]](maxlen=KEPT_LOOKS)
         self._seconds: float | None = 0.0
         self._start = [threading.Semaphore(0) for _ in self.cores]
         self._ready = threading.Semaphore(0)
@@ -60,7 +81,8 @@ class Witness:
         try:
             for thread in self._threads:
                 thread.start()
-            self._look(10 * REST_S)
+            for _ in range(LOOKS):
+                self.slowness(rest=True)
         except BaseException:  # Ctrl-C
             self.__exit__()
             raise
@@ -75,20 +97,28 @@ class Witness:
                 thread.join()
 
     def slowness(self, *, rest: bool = False) -> float:
-        """How many times its shortest the slowest core takes just now.
+        """How slow the slowest core is just now, beside how slow the slowest usually is at rest.
 
         With ``rest`` the cores are first kept at work for a moment, in which other threads fall asleep: kept at work,
         not left idle, because a virtual core that halts may wake up beside another stranger.
         """
-        return self._look(REST_S if rest else 0.0)
+        look = self._look(REST_S if rest else 0.0)
+        if rest:
+            self._at_rest.append(look)
+        return self._slowest(look) / median(map(self._slowest, self._at_rest)) if self._at_rest else 1.0
 
-    def _look(self, seconds: float) -> float:
+    def _slowest(self, look: Mapping[int, float]) -> float:
+        """How many times its shortest the slowest core took."""
+        return max((us / self.shortest_us[core] for core, us in look.items()), default=1.0)
+
+    def _look(self, seconds: float) -> dict[int, float]:
+        """What each core takes just now, microseconds."""
         self._seconds = seconds
         for start in self._start:
             start.release()
         for _ in self._start:
             self._ready.acquire()
-        return max(self._last_us[core] / self.shortest_us[core] for core in self.cores)
+        return dict(self._last_us)
 
     def kept_waiting(self, call: Callable[[], T]) -> tuple[T, float]:
         """Call, and tell how many times too long it took because a thread of this process had to wait for its core.
@@ -124,14 +154,6 @@ class Witness:
             seconds = self._seconds
             if seconds is None:
                 return
-            zlib.crc32(_DATA)  # brings the data back into the core's cache
-            end = time.perf_counter_ns() + int(seconds * 1e9)
-            while True:
-                started = time.perf_counter_ns()
-                zlib.crc32(_DATA)
-                now = time.perf_counter_ns()
-                self._last_us[core] = (now - started) / 1e3
-                self.shortest_us[core] = min(self.shortest_us[core], self._last_us[core])
-                if now >= end:
-                    break
+            self._last_us[core] = pass_us(seconds)
+            self.shortest_us[core] = min(self.shortest_us[core], self._last_us[core])
             self._ready.release()

@@ -54,6 +54,7 @@ def measure(
         least_s=min(LEAST_S, patience_s),
         share=deadline,
         witness=witness,
+        crowded=("ours", "ours_planned"),
     ).counted
 
 

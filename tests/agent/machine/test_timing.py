@@ -48,7 +48,7 @@ SCRIPTS = st.lists(
 @pytest.fixture
 def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn is whatever the call says it was."""
-    monkeypatch.setattr(timing, "_turn", lambda call, witness: call())
+    monkeypatch.setattr(timing, "_turn", lambda call, witness, crowded: call())
 
 
 @given(script=SCRIPTS)
@@ -62,7 +62,7 @@ def test_all_are_judged_by_the_same_rounds(script: list[dict[str, Turn]]) -> Non
         return next(scripts[kind])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timing, "_turn", lambda call, witness: call())
+        patch.setattr(timing, "_turn", lambda call, witness, crowded: call())
         found = take_turns({kind: partial(play, kind) for kind in KINDS}, rounds=ROUNDS, witness=WITNESS)
     calm = [all(own.disturbance <= SLOW for own in row.values()) for row in script]
     made = next((n for n in range(ROUNDS, MOST) if sum(calm[:n]) >= LEAST), MOST)
@@ -176,6 +176,18 @@ def test_a_turn_is_two_runs_and_tells_slow_cores_and_waiting(
     monkeypatch.setattr(witness, "kept_waiting", lambda call: (call(), waited))
     found = take_turns({"": lambda: next(results)}, rounds=1, most=1, witness=witness)
     assert [(turn.result, turn.disturbance) for turn in found.counted[""]] == [("b", disturbance)]
+
+
+def test_what_the_kernel_says_of_crowded_calls_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads of one call that wait for one another's cores disturb nobody."""
+    witness = Witness()
+    monkeypatch.setattr(witness, "slowness", lambda *, rest=False: 1.0)
+    monkeypatch.setattr(witness, "kept_waiting", lambda call: (call(), 2.0))
+    found = take_turns(
+        {"plan": lambda: "a", "single": lambda: "b"}, rounds=1, most=1, witness=witness, crowded=("plan",)
+    )
+    told = {name: [(turn.result, turn.disturbance) for turn in turns] for name, turns in found.counted.items()}
+    assert told == {"plan": [("a", 1.0)], "single": [("b", 2.0)]}
 
 
 @given(st.lists(st.sampled_from([1.0, 1.1, SLOW, 1.21, 1.5, 2.0, 9.0]), max_size=30), st.integers(1, 12))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ import pytest
 
 from agent_sdk.machine import witness as witness_module
 from agent_sdk.machine.cores import bound_to
-from agent_sdk.machine.witness import SLOW, Witness
+from agent_sdk.machine.witness import SLOW, Witness, calm, pass_us
 from tests.agent.cores import GONE
 
 TOLD = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not tell who waited")
@@ -26,12 +26,12 @@ def test_it_looks_at_every_core_and_leaves_no_thread(monkeypatch: pytest.MonkeyP
     """A thread is bound to each and computes there, and the threads end with the block."""
     looked: set[int] = set()
 
-    def crc32(data: bytes) -> int:
+    def on_core(seconds: float) -> float:
         [core] = os.sched_getaffinity(0)
         looked.add(core)
-        return zlib.crc32(data)
+        return pass_us(seconds)
 
-    monkeypatch.setattr(witness_module, "zlib", SimpleNamespace(crc32=crc32))
+    monkeypatch.setattr(witness_module, "pass_us", on_core)
     before = set(threading.enumerate())
     with Witness() as witness:
         assert looked == os.sched_getaffinity(0)
@@ -39,21 +39,42 @@ def test_it_looks_at_every_core_and_leaves_no_thread(monkeypatch: pytest.MonkeyP
     assert set(threading.enumerate()) <= before
 
 
+def test_a_pass_goes_on_for_as_long_as_it_is_asked_to() -> None:
+    """The core is kept at work until then; what is told is one pass, which is shorter."""
+    began = time.monotonic()
+    took_us = pass_us(0.02)
+    assert time.monotonic() - began >= 0.02
+    assert 0 < took_us < 1e6 * (time.monotonic() - began)
+
+
 def test_a_slowed_core_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """One core of all on which everything takes eight times as long shows, and no longer once that is over."""
     slowed: set[int] = set()
-
-    def crc32(data: bytes) -> int:
-        for _ in range(8 if os.sched_getaffinity(0) <= slowed else 1):
-            found = zlib.crc32(data)
-        return found
-
-    monkeypatch.setattr(witness_module, "zlib", SimpleNamespace(crc32=crc32))
+    monkeypatch.setattr(witness_module, "pass_us", lambda _: 8.0 if os.sched_getaffinity(0) <= slowed else 1.0)
     with Witness() as witness:
+        assert witness.slowness() == witness.slowness(rest=True) == 1.0
         slowed.add(witness.cores[-1])
-        assert min(witness.slowness() for _ in range(5)) > 4
+        assert witness.slowness() == 8.0
         slowed.clear()
-        assert min(witness.slowness() for _ in range(50)) < 4
+        assert witness.slowness() == 1.0
+
+
+def test_a_host_on_which_some_core_is_always_slow_is_calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside what its cores show at rest nothing disturbs it; what slows them all once more does."""
+    looks, times = itertools.count(), [1.0]
+    lock = threading.Lock()
+
+    def strangers(_: float) -> float:
+        with lock:  # each look finds another core beside a stranger, who takes half of it
+            slow = next(looks) // len(cores) % len(cores) == cores.index(min(os.sched_getaffinity(0)))
+        return times[0] * (2.0 if slow else 1.0)
+
+    monkeypatch.setattr(witness_module, "pass_us", strangers)
+    cores = Witness().cores
+    with Witness() as witness:
+        assert all(calm(witness.slowness(rest=rest)) for rest in (True, False) * 4)
+        times[0] = 2.0
+        assert not calm(witness.slowness())
 
 
 def test_ctrl_c_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
