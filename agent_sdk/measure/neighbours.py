@@ -11,7 +11,7 @@ import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from itertools import pairwise
@@ -73,6 +73,22 @@ def slowdown(processor: Processor, others: Sequence[Processor], model: Model, de
             )
     ratio = summarise(turns.us("beside")).us / max(1e-3, summarise(turns.us("alone")).us)
     return min(MOST, max(1.0, 1.0 + (ratio - 1.0) / pressure))
+
+
+def like_the_nearest(
+    late: Sequence[Processor], others: Sequence[Processor], known: Mapping[str, float]
+) -> dict[str, float]:
+    """By kind what slows processors that were not measured, as far as they have neighbours and a kind of their runtime
+    is ``known``: the figure of the one that is nearest in width, of equals the narrower.
+    """
+    widths = {one.spec.kind: (one.spec.runtime, one.spec.threads) for one in others if one.spec.kind in known}
+    found = {}
+    for own in late:
+        alike = {kind: threads for kind, (runtime, threads) in widths.items() if runtime == own.spec.runtime}
+        if alike and neighbours(own, others):
+            nearest = min(alike, key=lambda kind: (abs(math.log(alike[kind] / own.spec.threads)), alike[kind]))
+            found[own.spec.kind] = known[nearest]
+    return found
 
 
 def _while(call: Callable[[], None], at_work: Callable[[bool], None], busy: bool) -> None:

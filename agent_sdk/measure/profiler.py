@@ -50,7 +50,7 @@ from agent_sdk.measure.delivery import deliveries
 from agent_sdk.measure.handover import handover_us
 from agent_sdk.measure.launch import ROW_BYTES, ROWS, launch_us
 from agent_sdk.measure.moves import channels, time_move
-from agent_sdk.measure.neighbours import end_us, slowdown
+from agent_sdk.measure.neighbours import end_us, like_the_nearest, slowdown
 from agent_sdk.model import Model
 from agent_sdk.model.feeds import draw
 from agent_sdk.model.weights import copies_at_once
@@ -348,10 +348,18 @@ class _Profiling:
         return _per_kind(self.by_kind, lambda own: launch_us(own, ROWS * own.spec.threads, self.deadline))
 
     def slowdowns(self, deadline: float) -> dict[str, float]:
-        """By how much each kind is slowed down while its neighbours work, the widest kinds first."""
+        """By how much each kind is slowed down while its neighbours work.
+
+        The narrowest first, which have the most neighbours. A kind that there was no time for is slowed as the one of
+        its runtime that is nearest in width: on many cores nothing is as far from the truth as that nobody slows it.
+        """
         found = {kind: own.slowdown for kind, own in self.by_kind.items() if own.slowdown > 1.0}
-        for kind, processor in sorted(self.by_kind.items(), key=lambda item: -item[1].spec.threads):
-            if kind in found or not self.asked or time.monotonic() >= deadline or not copies_at_once(self.model) > 1:
+        late = []
+        for kind, processor in sorted(self.by_kind.items(), key=lambda item: item[1].spec.threads):
+            if kind in found or not self.asked or not copies_at_once(self.model) > 1:
+                continue
+            if time.monotonic() >= deadline:
+                late.append(processor)
                 continue
             self.progress(f"{processor.id} beside its neighbours")
             try:
@@ -361,7 +369,7 @@ class _Profiling:
                 continue
             if factor is not None:
                 found[kind] = factor
-        return found
+        return found | like_the_nearest(late, self.processors, found)
 
     def ends(self, launch_us: Mapping[str, float]) -> dict[str, float]:
         """What the end of a segment costs per kind where another lane reads what it made."""

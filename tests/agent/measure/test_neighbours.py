@@ -12,7 +12,15 @@ import pytest
 from agent_sdk.machine.soc import Soc
 from agent_sdk.machine.timing import Timing, Turn, Turns
 from agent_sdk.measure import neighbours as module
-from agent_sdk.measure.neighbours import end_us, kept_busy, neighbours, segment_of_all, slowdown, stretch
+from agent_sdk.measure.neighbours import (
+    end_us,
+    kept_busy,
+    like_the_nearest,
+    neighbours,
+    segment_of_all,
+    slowdown,
+    stretch,
+)
 from agent_sdk.runtimes.base import Processor, Segment
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 from tests.agent.runtimes.networks import random_model
@@ -51,6 +59,16 @@ def test_what_few_neighbours_cost_is_scaled_up(
     found = Turns({"alone": [Turn(100.0)], "beside": [Turn(100.0 * ratio)]})
     monkeypatch.setattr(module, "take_turns", lambda calls, **_: found)
     assert slowdown(own, offered, random_model(1, steps=4), time.monotonic() + 9) == pytest.approx(factor)
+
+
+def test_who_was_not_measured_is_slowed_like_the_nearest() -> None:
+    """In width, of the same runtime, the narrower of two; nothing for who has no neighbours, or nobody's figure."""
+    offered = [ort(0, 15), ort(0, 7), ort(8, 15), ort(0, 3), ort(4, 7), ort(0, 1), ort(2, 3), ort(0, 0)]
+    single, pair, eight = offered[-1].spec.kind, offered[5].spec.kind, offered[1].spec.kind
+    found = like_the_nearest([offered[0], offered[1], offered[3]], offered, {single: 1.5, pair: 1.4})
+    assert found == {eight: 1.4, offered[3].spec.kind: 1.4}
+    assert like_the_nearest([offered[3]], offered, {pair: 1.4, eight: 1.1}) == {offered[3].spec.kind: 1.4}
+    assert like_the_nearest([offered[3]], offered, {"another": 1.4}) == {}
 
 
 def test_neighbours_work_when_told_and_end_with_the_block(processors: list[Processor]) -> None:

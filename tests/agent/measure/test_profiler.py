@@ -74,7 +74,7 @@ def script_turns(monkeypatch: pytest.MonkeyPatch, turn: Callable[[str], Turn]) -
         return ran(turn(processor.spec.kind))
 
     monkeypatch.setattr(Executor, "traced", scripted)
-    monkeypatch.setattr(timing, "_turn", lambda call, witness: call())
+    monkeypatch.setattr(timing, "_turn", lambda call, witness, crowded: call())
     monkeypatch.setattr(profiler, "slowdown", lambda *_: None)
 
 
