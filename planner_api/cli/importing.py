@@ -32,7 +32,8 @@ def import_profile(file: Path, planner: str, token: str | None, as_json: bool) -
         first = error.errors(include_url=False, include_input=False)[0]
         said = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
         raise UsageError(f"{file} is not a profile: {said}") from None
-    measured: dict[str, Any] = {name: getattr(profile, name) for name in Observations.model_fields if name in _MEASURED}
+    shared = Profile.model_fields.keys() & Observations.model_fields.keys()
+    measured: dict[str, Any] = {name: getattr(profile, name) for name in shared}
     upload_id = f"import-{hashlib.sha256(text).hexdigest()[:32]}"
     upload = Observations(**measured, device_id=DEVICE, upload_id=upload_id)
     with open_client(planner, token) as client, waiting(planner):
@@ -40,9 +41,6 @@ def import_profile(file: Path, planner: str, token: str | None, as_json: bool) -
     done = "known already" if receipt["duplicate"] else f"imported {plural(receipt['rows'], 'figure')}"
     click.echo(json.dumps(receipt) if as_json else f"{done}: SoC '{profile.soc}' at frequency '{profile.frequency}'")
     return 0
-
-
-_MEASURED = frozenset(Profile.model_fields) & frozenset(Observations.model_fields)
 
 
 def _read(file: Path) -> bytes:

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import get_args
 
 from sqlalchemy import func, select
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import Fanout, FanoutRequest, Job, PlanRequest
 from hope_schema.fleet import PlanStatus
@@ -89,7 +88,9 @@ async def progress(database: Database, fanout_id: str) -> Fanout:
         row = await session.get(FanoutRow, fanout_id)
         if row is None:
             raise NotFoundError("fanout-unknown", f"no {fanout_id}: `hope-planner models plan HASH` plans ahead")
-        counts = await _count(session, fanout_id)
+        query = select(STATUS.label("status"), func.count()).join(FanoutPlanRow, FanoutPlanRow.plan_id == PlanRow.id)
+        query = query.where(FanoutPlanRow.fanout_id == fanout_id).group_by("status")
+        counts: dict[str, int] = {row[0]: row[1] for row in await session.execute(query)}
     by = per_status(counts)
     return Fanout(
         fanout_id=row.id,
@@ -104,14 +105,3 @@ async def progress(database: Database, fanout_id: str) -> Fanout:
 def per_status(counts: Mapping[str, int]) -> dict[PlanStatus, int]:
     """Counts of plans with a zero for every status that none is in."""
     return {status: counts.get(status, 0) for status in get_args(PlanStatus)}
-
-
-async def _count(session: AsyncSession, fanout_id: str) -> dict[str, int]:
-    """Plans of a planning ahead per status."""
-    query = (
-        select(STATUS.label("status"), func.count())
-        .join(FanoutPlanRow, FanoutPlanRow.plan_id == PlanRow.id)
-        .where(FanoutPlanRow.fanout_id == fanout_id)
-        .group_by("status")
-    )
-    return {row[0]: row[1] for row in await session.execute(query)}

@@ -48,8 +48,7 @@ async def list_fleet_plans(
     """List plans with status, gap, age, hit rate and drift."""
     wanted = {"model_hash": model_hash, "soc": soc, "status": status}
     where = {name: value for name, value in wanted.items() if value is not None}
-    found = await service.plans(request.database, where=where, after=after or "", limit=limit)
-    return found
+    return await service.plans(request.database, where=where, after=after or "", limit=limit)
 
 
 Soc = Annotated[str, Query(max_length=128, pattern=LABEL, description="The SoC")]

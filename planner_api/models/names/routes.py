@@ -30,8 +30,7 @@ async def list_names(request: Request, after: AfterName = None, limit: Limit = 1
 )
 async def add_version(request: Request, name: PlainName, message: NewModelVersion) -> ModelVersion:
     """Make a graph the next version of a named model; the first one makes the name."""
-    made = await service.add_version(request.database, name, message, request.actor)
-    return made
+    return await service.add_version(request.database, name, message, request.actor)
 
 
 @router.get("/names/{name}/versions", response_description="One page.")
