@@ -61,7 +61,8 @@ class Turns:
 
     Attributes:
         counted: by name the turns that count, in the same rounds for all.
-        disturbance: the worst beside any turn that counts; 1 for none.
+        disturbance: beside the usual turn, of those that count, of the call that was disturbed most; 1 for none. A
+            figure is what usual turns take, so that of many turns on many cores a few were not calm says nothing of it.
         failures: by name what ended a call's part in it; it has no turns that count.
     """
 
@@ -136,11 +137,9 @@ def take_turns(
         made.append(taken)
     found = disturbed()
     chosen = counted(found, min(calm_rounds, rounds))
-    return Turns(
-        {name: [made[index][name] for index in chosen] for name in left},
-        max((found[index] for index in chosen), default=1.0),
-        failures,
-    )
+    turns = {name: [made[index][name] for index in chosen] for name in left}
+    beside = [statistics.median_high(turn.disturbance for turn in own) for own in turns.values() if own]
+    return Turns(turns, max(beside, default=1.0), failures)
 
 
 def _turn(call: Callable[[], Any], witness: Witness | None, crowded: bool) -> Turn:

@@ -53,7 +53,10 @@ def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(script=SCRIPTS)
 def test_all_are_judged_by_the_same_rounds(script: list[dict[str, Turn]]) -> None:
-    """What counts equals what the definition says: whole rounds, the calm ones or else the calmest third."""
+    """What counts equals what the definition says: whole rounds, the calm ones or else the calmest third.
+
+    How disturbed they were is what the usual turn of the call shows that was disturbed most.
+    """
     scripts = {kind: iter([row[kind] for row in script]) for kind in KINDS}
     taken: Counter[str] = Counter()
 
@@ -70,7 +73,8 @@ def test_all_are_judged_by_the_same_rounds(script: list[dict[str, Turn]]) -> Non
     worst = sorted((max(own.disturbance for own in row.values()), index) for index, row in enumerate(script[:made]))
     count = sum(calm[:made]) if sum(calm[:made]) >= LEAST else made // 3
     chosen = [script[index] for _, index in worst[:count]]
-    assert found.disturbance == max(own.disturbance for row in chosen for own in row.values())
+    usual = [sorted(row[kind].disturbance for row in chosen)[len(chosen) // 2] for kind in KINDS]
+    assert found.disturbance == max(usual)
     for kind in KINDS:
         assert found.us(kind) == [row[kind].us for row in chosen]
 
