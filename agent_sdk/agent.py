@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -54,8 +54,9 @@ from agent_sdk.scheduling.periodic import Periodic
 from agent_sdk.scheduling.policies import EarliestDeadline
 from agent_sdk.scheduling.policies import policy as chosen
 from agent_sdk.scheduling.request import Late, check_terms
+from agent_sdk.scheduling.rounds import rates
 from agent_sdk.scheduling.scheduler import Policy
-from agent_sdk.scheduling.together import Together
+from agent_sdk.scheduling.together import Participant, Together
 from agent_sdk.session import Session
 from hope_schema import MeasuredRun, Missing, Observations, PlanReply
 from hope_schema.plan import Method
@@ -318,16 +319,32 @@ class Agent(Closes):
         self.jobs.spread(session.plans, groups, in_flight)
         return tuple(groups)
 
-    def together(self, *sessions: Session, wait_s: float | None = None) -> Together:
+    def together(
+        self,
+        *sessions: Session,
+        every_ms: Sequence[float] = (),
+        deadlines_ms: Sequence[float] = (),
+        wait_s: float | None = None,
+    ) -> Together:
         """Have one plan made for networks that run together; ``run`` of what this returns computes them all.
 
         The planner makes it at once and improves it for ``wait_s`` seconds. Where the sessions are faster as jobs,
         they answer. A session in the set twice runs twice.
 
-        Raises InputError for fewer than two sessions, UnplannableError where one has no plan, PlannerError, or
-        ProcessorError where the plan cannot run here.
+        With ``every_ms``, the period of each session, the plan holds every run until all periods begin anew together;
+        ``deadlines_ms`` are the periods unless they are given. A policy that follows plans keeps to it, once it has the
+        ``parts`` of what this returns (``agent.jobs.use``).
+
+        Raises InputError for fewer than two sessions, UnplannableError where one has no plan or the periods come
+        together too seldom, PlannerError, or ProcessorError where the plan cannot run here.
         """
-        members = [(session.plans, session.plans.ready.last or session.prepare()) for session in sessions]
+        if any(len(times) not in (0, len(sessions)) for times in (every_ms, deadlines_ms)):
+            raise InputError("every_ms and deadlines_ms have one time for each session")
+        known = rates(every_ms, deadlines_ms or every_ms) if every_ms else [None] * len(sessions)
+        members = [
+            Participant(session.plans, session.plans.ready.last or session.prepare(), rate)
+            for session, rate in zip(sessions, known, strict=True)
+        ]
         with self._services.cancel.current():
             return Together.planned(members, self._services, self.device, self.jobs, wait_s)
 

@@ -97,12 +97,18 @@ class Played:
 
 def planned(agent: Agent, mix: Mix, ready: Mapping[str, Voice], closing: ExitStack) -> tuple[Together | None, str]:
     """A joint plan of the mix's periodic streams, for policies that follow one; and what is to be said of it."""
-    periodic = [one for one in mix.streams if one.arrival == "periodic" and one.after is None]
+    sessions, every_ms, due_ms = [], [], []
+    for one in mix.streams:
+        if one.period_ms is not None and one.arrival == "periodic" and one.after is None:
+            sessions.append(ready[one.name].session)
+            every_ms.append(one.period_ms)
+            due_ms.append(one.due_ms or one.period_ms)
     try:
-        found = closing.enter_context(agent.together(*(ready[one.name].session for one in periodic)))
+        found = closing.enter_context(agent.together(*sessions, every_ms=every_ms, deadlines_ms=due_ms))
     except (InputError, ExecutionError, PlannerError) as error:
         return None, f"no joint plan: {error}"
-    return found, "; ".join(found.notes)
+    runs = f"a round of {len(found.plan.jobs)} runs"
+    return found, "; ".join([runs, *found.notes])
 
 
 def played(

@@ -16,6 +16,7 @@ from agent_sdk.agent import Agent
 from agent_sdk.cli.options import PRECISION
 from agent_sdk.model.weights import available_bytes
 from agent_sdk.runtimes.torch.choice import PRECISIONS
+from agent_sdk.scheduling.mixes import read_rate
 from agent_sdk.scheduling.policies import POLICIES
 from agent_sdk.scheduling.request import Late
 from agent_sdk.server.access import Access, Address, Tls
@@ -35,7 +36,7 @@ MIB: Final = 2**20
 
 
 @click.command(epilog=EXAMPLES)
-@click.option("--models", default="", metavar="[NAME=]FILE,...", help="networks; files, or names of the zoo")
+@click.option("--models", default="", metavar="[NAME=]FILE[@RATE],...", help="networks; files, or names of the zoo")
 @click.option("--listen", default="127.0.0.1:8000", show_default=True, metavar="HOST:PORT", help="HTTP; port 0: any")
 @click.option("--grpc", default="127.0.0.1:8001", show_default=True, metavar="HOST:PORT|off", help="gRPC")
 @click.option("--tokens", type=click.Path(path_type=Path), metavar="FILE", help="a token a line: who may call")
@@ -87,6 +88,15 @@ def serve(
         raise click.UsageError("say what to serve: --models FILE,..., or --lend")
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key are given together")
+    wanted = [_named(one) for one in filter(None, models.split(","))]
+    every_ms = [period_ms for _, _, period_ms in wanted if period_ms is not None]
+    if POLICIES[policy].joint and len(every_ms) != max(len(wanted), 2):
+        raise click.UsageError(
+            f"--policy {policy} follows one plan of networks whose rates are known: give two or more as FILE@30fps or "
+            "FILE@100ms; least_slack needs no plan"
+        )
+    if every_ms and not POLICIES[policy].joint:
+        raise click.UsageError("rates of networks, as in FILE@30fps, are followed by --policy planned alone")
     settings = Settings(
         http=Address.parsed(listen),
         grpc=None if grpc == "off" else Address.parsed(grpc),
@@ -102,11 +112,16 @@ def serve(
         agent = closing.enter_context(
             Agent(planner, soc=soc, processors=processors, precision=precision, policy=policy, queued=requests)
         )
-        served = []
-        for named in filter(None, models.split(",")):
-            name, _, source = named.strip().rpartition("=")
+        served, sessions = [], []
+        for name, source, _ in wanted:
             session = closing.enter_context(agent.load(source, in_flight=in_flight))
             served.append(Served.of_session(name or session.name, session, on_late))
+            sessions.append(session)
+        if every_ms:
+            joint = closing.enter_context(agent.together(*sessions, every_ms=every_ms))
+            agent.jobs.use(agent.jobs.policy, joint.parts)
+            for note in joint.notes:
+                click.echo(f"hope-agent: {note}", err=True)
         lending = closing.enter_context(Lending(agent, settings.memory)) if lend else None
         wait = closing.enter_context(asked_to_end())  # before it serves there is nothing to be answered first
         server = closing.enter_context(Server(served, access, settings, lending))
@@ -122,6 +137,12 @@ def serve(
             closing.pop_all()
             return 1
     return 0
+
+
+def _named(given: str) -> tuple[str, str, float | None]:
+    """A name, a network and its period in milliseconds, of which the name and the period may be missing."""
+    name, _, source = given.strip().rpartition("=")
+    return (name, source, None) if Path(source).exists() else (name, *read_rate(source))
 
 
 @contextmanager

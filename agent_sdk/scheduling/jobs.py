@@ -8,18 +8,16 @@ the device's arbiter, segment by segment; what runs in one go takes its turn whe
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
-from operator import attrgetter
+from itertools import pairwise
 from time import perf_counter_ns
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from agent_sdk.engine import Device, Executor
 from agent_sdk.engine.arbiter import Hold
-from agent_sdk.engine.turn import Turn
 from agent_sdk.errors import (
     DeviceClosedError,
     DroppedError,
@@ -34,44 +32,22 @@ from agent_sdk.journey.preparing import Feed
 from agent_sdk.journey.trial import FAILURES
 from agent_sdk.scheduling.groups import Group
 from agent_sdk.scheduling.job import USUAL, Job, JobStats, Terms
+from agent_sdk.scheduling.member import Member, Where
 from agent_sdk.scheduling.network import Network
+from agent_sdk.scheduling.parts import Part
 from agent_sdk.scheduling.policies import Fifo
 from agent_sdk.scheduling.request import Request, check_terms
 from agent_sdk.scheduling.scheduler import Dispatch, Policy, Scheduler
-from agent_sdk.scheduling.sequence import Slot
-from hope_schema import HOST
 
 MOST_QUEUED: Final = 1024
 """Runs that may wait by default."""
 THREADS: Final = 64
 """Runs under way at most; the arbiter tells no more resources apart."""
-GUESS_NS: Final = 1_000_000
-"""What a network is taken to last that has never run."""
-NO_PARTS: Final[Mapping[Plans, Executor]] = MappingProxyType({})
+NO_PARTS: Final[Mapping[Plans, Sequence[Part]]] = MappingProxyType({})
 """Of no joint plan."""
-JOINTLY: Final = "joint plan"
-"""Where a run was that a network's part of a joint plan has answered."""
 LATE: Final = 2
-"""Networks that are asked for further apart than one in so many parts of their joint plan are not as planned."""
-
-
-@dataclass(eq=False)
-class _Member:
-    """A session among the others.
-
-    Attributes:
-        plans: who answers it.
-        network: what policies know of it.
-        executors: by processor, where it is spread.
-        part: its part of the joint plan that the policy follows; None where there is none.
-        stats: what became of its jobs.
-    """
-
-    plans: Plans
-    network: Network
-    executors: dict[int, Executor] = field(default_factory=dict)
-    part: Executor | None = None
-    stats: JobStats = field(default_factory=JobStats)
+"""A run is not as planned that is asked for further from its time than one in so many parts of the longest run of its
+joint plan, or of the shortest period."""
 
 
 class _Started(NamedTuple):
@@ -79,7 +55,7 @@ class _Started(NamedTuple):
 
     dispatch: Dispatch
     job: Job
-    member: _Member
+    member: Member
 
 
 class Jobs(Forks):
@@ -89,21 +65,17 @@ class Jobs(Forks):
         device: what runs them.
         policy: who goes first, and where.
         most: runs that may wait.
+
+    Attributes:
+        where: the device's processors, as the scheduler numbers them.
     """
 
     def __init__(self, device: Device, policy: Policy, most: int = MOST_QUEUED) -> None:
         self._device, self._most = device, most
-        self.processors = list(device.processors)
-        """Ids, by the number that the scheduler knows a processor by."""
-        masks = [device.arbiter.mask(own.spec.resources) for own in device.processors.values()]
-        cores = [mask for mask, own in zip(masks, device.processors.values(), strict=True) if own.spec.memory == HOST]
-        every = 0
-        for mask in cores:
-            every |= mask
-        self._in_turn, self._at_once, self._jointly = range(len(masks), len(masks) + 3)
-        self._scheduler = Scheduler(policy, [*masks, every, 0, 0], Fifo())
-        self._members: dict[Plans, _Member] = {}
-        self._of: dict[Network, _Member] = {}
+        self.where = Where(device)
+        self._scheduler = Scheduler(policy, self.where.masks, Fifo())
+        self._members: dict[Plans, Member] = {}
+        self._of: dict[Network, Member] = {}
         self._jobs: dict[Request, Job] = {}
         self._closed = False
         self.in_child()
@@ -119,24 +91,21 @@ class Jobs(Forks):
         """Who goes first, and where."""
         return self._scheduler.policy
 
-    def use(self, policy: Policy, parts: Mapping[Plans, Executor] = NO_PARTS) -> None:
+    def use(self, policy: Policy, parts: Mapping[Plans, Sequence[Part]] = NO_PARTS) -> None:
         """Have another policy decide from now on; it may follow a joint plan, of which these are the networks' parts.
 
         Whoever opened the parts closes them, once another policy decides.
         """
         with self._lock:
             for member in self._members.values():
-                member.part = None
-            # A part is no processor of which its network knows: it is chosen by the plan alone. Nor does it take any:
-            # the keys of its segments say when the plan has each, and the arbiter keeps them apart from all others'.
-            plan: dict[Network, dict[int, Slot]] = {}
-            for plans, executor in parts.items():
-                member = self._member(plans)
-                member.part = executor
-                ns = round(max(own.finish_us for own in executor.program.segments) * 1e3)
-                plan[member.network] = {0: Slot(0, self._jointly, 0, ns)}
+                member.parts = ()
+            for plans, own in parts.items():
+                self._member(plans).parts = own
             self._scheduler.policy = policy
-            policy.follow(plan, max((by[0].left_ns for by in plan.values()), default=0) // LATE)
+            runs = [part.finish_ns - part.start_ns for own in parts.values() for part in own]
+            apart = [b.release_ns - a.release_ns for own in parts.values() for a, b in pairwise(own)]
+            late_ns = min([max(runs, default=0), *filter(None, apart)]) // LATE
+            policy.follow({self._member(plans).network: self._member(plans).planned() for plans in parts}, late_ns)
 
     @property
     def waiting(self) -> int:
@@ -170,13 +139,15 @@ class Jobs(Forks):
             refuse_unless_seconds("timeout_s", terms.timeout_s)
         self._device.refuse_when_forked()
         deadline = None if terms.deadline_ms is None else now + round(terms.deadline_ms * 1e6)
+        known = self._members.get(plans)
+        fits = known is None or known.fits(inputs)
         with self._lock:
             if self._closed:
                 raise DeviceClosedError("the agent is closed")
             if len(self._jobs) >= self._most:
                 raise QueueFullError(f"{len(self._jobs)} runs wait already, and no more may; try again later")
             member = self._member(plans)
-            self._look_at(member)
+            member.look()
             member.stats.submitted += 1
             request = self._scheduler.submit(
                 member.network,
@@ -184,7 +155,7 @@ class Jobs(Forks):
                 deadline_ns=deadline,
                 priority=terms.priority,
                 on_late=terms.on_late,
-                fits=member.part is None or plans.at(inputs) is not None,
+                fits=fits,
             )
             job = self._jobs[request] = Job(request, inputs, terms.timeout_s, member.stats, self.cancel)
             started, gone = self._decide()
@@ -215,35 +186,21 @@ class Jobs(Forks):
     def spread(self, plans: Plans, groups: Mapping[str, Group], in_flight: int) -> None:
         """Have a network's runs go to these core groups, by processor."""
         with self._lock:
-            member = self._member(plans)
-            number = {name: index for index, name in enumerate(self.processors)}
-            before = member.executors
-            for index in (*before, self._in_turn, self._at_once):
-                member.network.forget(index)
-            alike: dict[str, list[int]] = {}
-            for name, group in groups.items():
-                index = number[name]
-                same = alike.setdefault(self._device.processors[name].spec.kind, [])
-                same.append(index)
-                member.network.alike[index] = same
-                member.network.border_ns[index] = round(group.border_us * 1e3)
-                member.network.set((0, 0, index), round(group.us * 1e3))
-            member.executors = {number[name]: group.executor for name, group in groups.items()}
-            member.network.in_flight = in_flight
-        for executor in before.values():
+            before = self._member(plans).spread(groups, in_flight)
+        for executor in before:
             executor.close()
 
     def alone_ms(self, plans: Plans) -> float:
         """What a run is expected to take with the machine to itself."""
         with self._lock:
             member = self._member(plans)
-            self._look_at(member)
+            member.look()
             return min(ns for _, ns in member.network.wholes()) / 1e6
 
     def degrade(self, plans: Plans, to: Plans) -> None:
         """Have another network answer runs of one that may be degraded and would be late."""
         with self._lock:
-            self._look_at(self._member(to))
+            self._member(to).look()
             self._member(plans).network.cheaper = self._member(to).network
 
     def leave(self, plans: Plans) -> None:
@@ -259,7 +216,7 @@ class Jobs(Forks):
             own = [job for job in self._jobs.values() if job.stats is member.stats]
             del self._of[member.network]
             self._scheduler.active.pop(member.network, None)
-            if member.part is not None:
+            if member.parts:
                 self.use(self.policy)
             for other in self._of:
                 other.cheaper = None if other.cheaper is member.network else other.cheaper
@@ -290,30 +247,15 @@ class Jobs(Forks):
                 self.leave(plans)
             self._threads.shutdown(wait=False)
 
-    def _member(self, plans: Plans) -> _Member:
+    def _member(self, plans: Plans) -> Member:
         if plans not in self._members:
-            network = Network(plans.preparing.name, 1, self._jointly + 1, {})
-            network.in_flight = plans.in_flight
-            self._members[plans] = self._of[network] = _Member(plans, network)
+            member = self._members[plans] = Member(plans, self.where)
+            self._of[member.network] = member
         return self._members[plans]
 
-    def _owner(self, job: Job) -> _Member:
+    def _owner(self, job: Job) -> Member:
         """Whose job it is, though another's network may run."""
         return next(member for member in self._members.values() if member.stats is job.stats)
-
-    def _look_at(self, member: _Member) -> None:
-        """Who answers a session that is not spread: what holds its cores by segments begins at once."""
-        if member.executors:
-            return
-        network, last = member.network, member.plans.ready.last
-        by_segments = last is not None and len(last.executor.program.segments) > 1
-        here, other = (self._at_once, self._in_turn) if by_segments else (self._in_turn, self._at_once)
-        if not network.runs_on(here):
-            known = None if last is None else last.serving.quiet_us.get(last.serving.current)
-            network.set((0, 0, here), round(known * 1e3) if known else GUESS_NS)
-            network.forget(other)
-            if not known:
-                network.assumed.add(here)
 
     def _decide(self) -> tuple[list[_Started], list[Job]]:
         """What starts now, and whose runs were dropped. With the lock."""
@@ -325,15 +267,10 @@ class Jobs(Forks):
         return [_Started(one, self._jobs[one.request], self._of[one.request.network]) for one in started], gone
 
     def _note_deadline(self, job: Job, *, missed: bool) -> None:
-        """Have the planner told how a plan keeps deadlines; a network that is spread has none. With the lock."""
+        """Have the planner told whether a job kept its deadline. With the lock."""
         member = self._of.get(job.request.network)
-        if (
-            job.deadline_ns is not None
-            and member is not None
-            and not member.executors
-            and member.plans.ready.last is not None
-        ):
-            member.plans.ready.last.serving.note_deadline(missed=missed)
+        if job.deadline_ns is not None and member is not None:
+            member.note_deadline(missed=missed)
 
     def _hand_out(self, started: Iterable[_Started]) -> None:
         """Have threads run what was started. With the lock."""
@@ -360,21 +297,25 @@ class Jobs(Forks):
 
         It holds the cores that it has until it knows that: a decision costs less than who would compute meanwhile.
         """
-        job, member, where = one.job, one.member, one.dispatch.processor
+        job, member = one.job, one.member
         job.started_ns = perf_counter_ns()
         found: dict[str, Any] | BaseException
         took: int | None = None
         failed: Executor | None = None
         try:
             job.wanted.check()
-            executor = self._spread_to(one)
+            own = member.stats is job.stats
+            fits = job.request.fits if own else member.fits(job.inputs)  # else it was degraded to another network
+            executor = member.executor(one.dispatch) if fits else None
+            by_start = self.policy.by_start
             try:
-                found, alone = self._outputs(one, executor, hold)
+                found, alone = member.outputs(job, one.dispatch, executor, hold, by_start=by_start)
             except FAILURES:
                 if executor is None:
                     raise
                 job.where = ""
-                found, alone = self._outputs(one, None, hold)[0], False  # where that fails too, it is the feed's fault
+                # Where that fails too, it is the feed's fault.
+                found, alone = member.outputs(job, one.dispatch, None, hold, by_start=by_start)[0], False
                 failed = executor
             job.ended_ns = perf_counter_ns()
             took = job.ended_ns - job.started_ns if alone else None
@@ -383,13 +324,12 @@ class Jobs(Forks):
         except BaseException as error:  # noqa: BLE001  the job's caller is who is told
             found = error
         with self._lock:
-            for index in [index for index, other in member.executors.items() if other is failed]:
-                del member.executors[index]  # nothing where it was spread again meanwhile
-                member.network.forget(index)
-                self._look_at(member)
-            if failed is not None and failed is member.part:
-                self.use(self.policy)
-            known = member.network.runs_on(where)  # else its executor has gone meanwhile, or a plan has come
+            if failed is not None:
+                member.lose(failed)  # nothing where it was spread again meanwhile
+                if any(failed is part.executor for part in member.parts):
+                    self.use(self.policy)
+            # It does not run there where its executor has gone meanwhile, or a plan has come.
+            known = member.network.runs_on(one.dispatch.processor)
             self._scheduler.finished(one.dispatch, took if known else None, failed=True)
             gone_under_it = isinstance(found, DeviceClosedError) and job.stats is not member.stats and not self._closed
             again = gone_under_it and any(other.stats is job.stats for other in self._members.values())
@@ -412,29 +352,3 @@ class Jobs(Forks):
             with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
                 failed.close()
         return following
-
-    def _spread_to(self, one: _Started) -> Executor | None:
-        """The core group that runs it, or its part of a joint plan; None where whoever answers the session does."""
-        member, where = one.member, one.dispatch.processor
-        executor = member.part if where == self._jointly else member.executors.get(where)
-        return executor if executor is not None and member.plans.at(one.job.inputs) is not None else None
-
-    def _outputs(self, one: _Started, executor: Executor | None, hold: Hold) -> tuple[dict[str, Any], bool]:
-        """What a run computes, and whether it was alone on its resources."""
-        job, plans = one.job, one.member.plans
-        offsets = attrgetter("starts_ns") if self.policy.by_start else None
-        spread = executor is not None and one.dispatch.processor != self._jointly
-        turn = Turn(one.dispatch.key, offsets, job.wanted, hold if spread else None)
-        if executor is not None and spread:
-            job.where = self.processors[one.dispatch.processor]
-            outputs, trace = executor.run(job.inputs, timeout_s=job.timeout_s, turn=turn)
-            held, masks = hold.mask.value, self._scheduler.masks
-            job.where = next((self.processors[at] for at in one.member.executors if masks[at] == held), job.where)
-            return dict(outputs), trace.alone
-        hold.give_back()  # whoever answers may be several, one after the other
-        if executor is not None:
-            outputs, trace = executor.run(job.inputs, timeout_s=job.timeout_s, turn=turn)
-            if trace.ordinary:
-                job.where = JOINTLY
-                return dict(outputs), trace.alone
-        return plans.run(job.inputs, timeout_s=job.timeout_s, turn=turn), True

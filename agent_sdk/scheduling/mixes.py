@@ -177,6 +177,19 @@ class Mix(Strict):
 _LINE: Final = re.compile(r"(?P<model>[^@,]+)(@(?P<rate>[0-9.]+)(?P<unit>fps|ms))?")
 
 
+def read_rate(given: str) -> tuple[str, float | None]:
+    """A network and its period in milliseconds, from ``a@30fps``, ``a@100ms`` or ``a``. Raises InputError."""
+    found = _LINE.fullmatch(given.strip())
+    if found is None:
+        raise InputError(f"'{given}' is no stream: MODEL@30fps, MODEL@100ms, MODEL, or a file that ends in .json")
+    if (rate := found["rate"]) is None:
+        return found["model"], None
+    try:
+        return found["model"], 1e3 / float(rate) if found["unit"] == "fps" else float(rate)
+    except (ValueError, ZeroDivisionError) as error:
+        raise InputError(f"'{given}': '{rate}' is no rate above 0") from error
+
+
 def read_mix(given: str, seconds: float | None = None) -> Mix:
     """A mix from a JSON file, or from a line like ``a@30fps,b@100ms,c``: frames a second, a period, or a closed loop.
 
@@ -187,20 +200,11 @@ def read_mix(given: str, seconds: float | None = None) -> Mix:
         return mix if seconds is None else mix.model_copy(update={"seconds": seconds})
     streams: list[dict[str, object]] = []
     for part in given.split(","):
-        found = _LINE.fullmatch(part.strip())
-        if found is None:
-            raise InputError(f"'{part}' is no stream: MODEL@30fps, MODEL@100ms, MODEL, or a file that ends in .json")
-        model, rate = found["model"], found["rate"]
+        model, period_ms = read_rate(part)
         name = Path(model).stem if model.endswith(".onnx") else model
         taken = sum(stream["model"] == model for stream in streams)
         stream: dict[str, object] = {"name": f"{name}#{taken + 1}" if taken else name, "model": model}
-        if rate is None:
-            stream["arrival"] = "closed"
-        else:
-            try:
-                stream["period_ms"] = 1e3 / float(rate) if found["unit"] == "fps" else float(rate)
-            except (ValueError, ZeroDivisionError) as error:
-                raise InputError(f"'{part}': '{rate}' is no rate above 0") from error
+        stream |= {"arrival": "closed"} if period_ms is None else {"period_ms": period_ms}
         streams.append(stream)
     return _validated({"streams": streams} | ({} if seconds is None else {"seconds": seconds}), given)
 

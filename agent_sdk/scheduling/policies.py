@@ -11,7 +11,7 @@ from agent_sdk.errors import UnknownNameError
 from agent_sdk.scheduling.network import NEVER
 from agent_sdk.scheduling.request import Request
 from agent_sdk.scheduling.scheduler import Policy, Scheduler
-from agent_sdk.scheduling.sequence import Choice, Slot, Slots
+from agent_sdk.scheduling.sequence import Choice, PlannedRun, Slot, Slots
 
 MARGIN: Final = 8
 """A run may well take longer than expected: by one part in so many, or by what it took longer of late."""
@@ -127,15 +127,16 @@ class LeastSlack(Policy):
 
 
 class Planned(LeastSlack):
-    """A joint plan of several networks, followed as long as they are asked for together; least slack first otherwise.
+    """A joint plan of several networks, followed as long as they are asked for as planned; least slack first otherwise.
 
-    A round is one run of each, and begins when the first of them is asked for. Whoever comes later than the plan
-    allows, or a second time, begins another. A round follows the plan where the one before was whole: where a network
-    stayed out, or came with inputs of another shape, everybody goes by slack until all have come together again.
+    A round is what the plan holds: one run of each network, or as many as its period has in the hyperperiod. It begins
+    when the first of them is asked for. Whoever is asked for further from its planned release than the plan allows, or
+    more often, begins another. A round follows the plan where the one before was whole: where a run stayed out, or came
+    with inputs of another shape, everybody goes by slack until all have come as planned again.
 
     Args:
         plan: of the networks; without one it is ``least_slack``.
-        late_ns: how much later than the first one the others of a round may be asked for.
+        late_ns: how far from its planned release each run may be asked for.
     """
 
     name = "planned"
@@ -147,18 +148,31 @@ class Planned(LeastSlack):
     def follow(self, plan: Slots, late_ns: int = 0) -> None:
         """All networks have come together, until one does not."""
         self._plan, self._late_ns = plan, late_ns
-        self._came = set(plan)
+        self._came = {network: len(runs) for network, runs in plan.items()}
+        self._last_ns = dict.fromkeys(plan, -NEVER)
         self._whole, self._epoch_ns = True, -NEVER
 
     def arrived(self, request: Request) -> None:
         """It has its place in the round, or begins the next one."""
-        if request.network not in self._plan or not request.fits:
+        runs = self._plan.get(request.network, ()) if request.fits else ()
+        if not runs:
             return
-        if request.network in self._came or request.release_ns > self._epoch_ns + self._late_ns:
-            self._whole = len(self._came) == len(self._plan)
-            self._came, self._epoch_ns = set(), request.release_ns
-        self._came.add(request.network)
-        request.epoch_ns = self._epoch_ns if self._whole else None
+        came = self._came[request.network]
+        if came == len(runs) or not self._is_due(runs[came], request.release_ns):
+            self._begin(request.release_ns - runs[0].release_ns)
+            came = 0
+        self._came[request.network], self._last_ns[request.network] = came + 1, request.release_ns
+        request.run, request.epoch_ns = came, self._epoch_ns if self._whole else None
+
+    def _is_due(self, run: PlannedRun, now_ns: int) -> bool:
+        return abs(now_ns - self._epoch_ns - run.release_ns) <= self._late_ns
+
+    def _begin(self, epoch_ns: int) -> None:
+        """A round begins. Who has come just before, to one that is given up for it, has come to this one."""
+        self._whole = all(self._came[network] == len(runs) for network, runs in self._plan.items())
+        self._epoch_ns = epoch_ns
+        for network, runs in self._plan.items():
+            self._came[network] = int(not self._whole and self._is_due(runs[0], self._last_ns[network]))
 
     def key(self, request: Request, tail_ns: int) -> int:
         """Begin of the round + planned start; both this and the other's slack are times by which to start."""
@@ -180,7 +194,8 @@ class Planned(LeastSlack):
     def _slot(self, request: Request) -> Slot | None:
         if request.epoch_ns is None:
             return None
-        return self._plan.get(request.network, {}).get(request.unit)
+        runs = self._plan.get(request.network, ())
+        return runs[request.run].slots.get(request.unit) if request.run < len(runs) else None
 
 
 class _Option(NamedTuple):

@@ -32,6 +32,7 @@ class Request:
         on_late: what becomes of it where it cannot make its deadline.
         fits: whether its inputs are those that plans were made for.
         epoch_ns: when the round of a joint plan began that it belongs to; None where it follows none.
+        run: which of its network's runs in that round it is.
         unit: the first unit that has not run.
         then: what is reserved for it behind the subgraph that it runs: processor and nanoseconds.
     """
@@ -44,6 +45,7 @@ class Request:
     on_late: Late = "late"
     fits: bool = True
     epoch_ns: int | None = None
+    run: int = 0
     unit: int = 0
     then: tuple[int, int] | None = None
 

@@ -167,7 +167,7 @@ class Scheduler:
 
     def wait_again(self, request: Request, network: Network) -> None:
         """A request that was taken out, or whose run came to nothing, waits in its old place for this network."""
-        request.network, request.unit = network, 0
+        request.network, request.epoch_ns, request.unit = network, None, 0
         later = (at for at, one in enumerate(self.queue) if not one.unit and one.number > request.number)
         self.queue.insert(next(later, len(self.queue)), request)
 
@@ -357,7 +357,7 @@ class Scheduler:
             self.drop(request)
             return None
         if request.on_late == "degrade" and (cheaper := request.network.cheaper) is not None:
-            request.network = cheaper
+            request.network, request.epoch_ns = cheaper, None
             return self.kept(request, self.shortest(request))
         return choice
 

@@ -49,8 +49,20 @@ class Slot(NamedTuple):
     left_ns: int
 
 
-Slots = Mapping[Network, Mapping[int, Slot]]
-"""A joint plan: by network, and by the first unit of each of its subgraphs."""
+class PlannedRun(NamedTuple):
+    """One run of a network in a joint plan.
+
+    Attributes:
+        release_ns: when it is asked for, from the begin of a round.
+        slots: by the first unit of each of its subgraphs.
+    """
+
+    release_ns: int
+    slots: Mapping[int, Slot]
+
+
+Slots = Mapping[Network, Sequence[PlannedRun]]
+"""A joint plan: by network its runs within a round, in the order of their releases."""
 
 
 class Shortest:

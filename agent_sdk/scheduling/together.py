@@ -1,31 +1,32 @@
 """A known set of networks that run together: one plan for all of them, followed by keys at the arbiter.
 
-Each network's part of the plan is a program of its own. A run of the set begins at one epoch, and a segment stands at
-the arbiter by epoch + planned start: who is late goes behind nobody whom the plan has later, and no network waits for
-another where the plan shares nothing. What the plan cannot answer the sessions answer as jobs, by the agent's policy.
+Each run of a network in the plan is a program of its own. A round of the plan begins at one epoch, and a segment stands
+at the arbiter by epoch + planned start: who is late goes behind nobody whom the plan has later, and no network waits
+for another where the plan shares nothing. What the plan cannot answer the sessions answer as jobs, by the policy.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from agent_sdk.closing import Closes
-from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.engine import Device
 from agent_sdk.engine.trace import Trace
 from agent_sdk.engine.turn import Turn
-from agent_sdk.errors import DeviceClosedError, ExecutionError, InputError, ProcessorError, UnplannableError
+from agent_sdk.errors import DeviceClosedError, InputError, UnplannableError
 from agent_sdk.journey.catalogue import Plans
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.preparing import Feed
 from agent_sdk.journey.services import Services
-from agent_sdk.journey.trial import FAILURES, warm
-from agent_sdk.journey.verify import agreement
+from agent_sdk.journey.trial import FAILURES
 from agent_sdk.scheduling.jobs import Jobs
+from agent_sdk.scheduling.parts import Part, open_parts
+from agent_sdk.scheduling.rounds import Rate
 from hope_schema import Job as PlannedNetwork
 from hope_schema import Plan, PlanRequest
 
@@ -33,25 +34,19 @@ ROUNDS: Final = 5
 """Runs by which the plan is compared with one network after the other."""
 
 
-def part_of(plan: Plan, job: int) -> Plan:
-    """One network's part of a plan of several, with the times that it has there."""
-    steps = tuple(step.model_copy(update={"job": 0}) for step in plan.steps if step.job == job)
-    own = {step.id for step in steps}
-    return plan.model_copy(
-        update={
-            "jobs": (plan.jobs[job],),
-            "steps": steps,
-            "order": tuple(step for step in plan.order if step in own),
-            "transfers": tuple(move.model_copy(update={"job": 0}) for move in plan.transfers if move.job == job),
-        }
-    )
+class Participant(NamedTuple):
+    """A session of the set: who answers it, what it is prepared for, and how often it is asked for if that is known."""
+
+    plans: Plans
+    prepared: Prepared
+    rate: Rate | None = None
 
 
 class Together(Closes):
     """Sessions that run together; made by ``Agent.together``. May be used from any number of threads.
 
     Args:
-        members: who answers the sessions, and what each is prepared for.
+        members: the sessions.
         plan: of all of them.
         services: of the agent.
         device: runs them.
@@ -68,7 +63,7 @@ class Together(Closes):
 
     def __init__(
         self,
-        members: Sequence[tuple[Plans, Prepared]],
+        members: Sequence[Participant],
         plan: Plan,
         services: Services,
         device: Device,
@@ -77,24 +72,26 @@ class Together(Closes):
         self.plan, self._device, self._jobs = plan, device, jobs
         self._closed = False
         self.notes: list[str] = []
-        self._members = [plans for plans, _ in members]
-        self._executors: list[Executor] = []
+        self._members = [member.plans for member in members]
+        self._parts: list[list[Part]] = []
         self._threads = ThreadPoolExecutor(len(members), thread_name_prefix="hope-together")
         left = list(range(len(plan.jobs)))
         with ExitStack() as opened:
             opened.callback(self.close)
-            for _, prepared in members:
-                job = next(one for one in left if plan.jobs[one].model_hash == prepared.model.graph.model_hash)
-                left.remove(job)
-                self._executors.append(_opened(part_of(plan, job), prepared, services, device))
-            feeds = [prepared.drawn.tried[0] for _, prepared in members]
+            for member in members:
+                own = _runs_of(plan, left, member)
+                left = [job for job in left if job not in own]
+                self._parts.append(open_parts(plan, own, member.prepared, services, device))
+            feeds = [member.prepared.drawn.tried[0] for member in members]
             joint, apart = [], []
             for _ in range(ROUNDS):
                 joint.append(_took(lambda: self._planned(feeds)))
                 apart.append(_took(lambda: self._apart(feeds)))
             opened.pop_all()
         self.joint_us, self.apart_us = statistics.median(joint), statistics.median(apart)
-        if not self.faster:
+        if plan.lateness_us is not None and plan.lateness_us > 0:
+            self.notes.append(f"the plan misses a deadline by {plan.lateness_us / 1e3:.2f} ms: the policy decides")
+        elif not self.faster:
             self.notes.append(
                 f"the plan takes {self.joint_us / 1e3:.2f} ms, the sessions as jobs {self.apart_us / 1e3:.2f} ms: "
                 "these answer"
@@ -102,35 +99,40 @@ class Together(Closes):
 
     @classmethod
     def planned(
-        cls,
-        members: Sequence[tuple[Plans, Prepared]],
-        services: Services,
-        device: Device,
-        jobs: Jobs,
-        wait_s: float | None,
+        cls, members: Sequence[Participant], services: Services, device: Device, jobs: Jobs, wait_s: float | None
     ) -> Together:
-        """Have one plan made in which the last network ends soonest. Raises like ``Agent.together``."""
+        """Have one plan made: where rates are known of a whole round in which the latest run is as early as it can be,
+        else of one run of each, of which the last ends soonest. Raises like ``Agent.together``.
+        """
         if len(members) < 2:
             raise InputError("it takes two sessions or more to run together")
-        for _, prepared in members:
+        for _, prepared, _ in members:
             if prepared.obtained.served is None or prepared.serving.pinned:
                 raise UnplannableError(f"'{prepared.model.name}' has no plan that may answer with those of others")
-        hashes = [prepared.model.graph.model_hash for _, prepared in members]
-        wanted = tuple(PlannedNetwork(model_hash=one) for one in hashes)
-        alone = services.obtainer.request(hashes[0])
-        request = PlanRequest.model_validate({**dict(alone), "jobs": wanted, "objective": "makespan"})
+        wanted = tuple(
+            PlannedNetwork(
+                model_hash=member.prepared.model.graph.model_hash, **(member.rate._asdict() if member.rate else {})
+            )
+            for member in members
+        )
+        alone = services.obtainer.request(wanted[0].model_hash)
+        objective = "makespan" if members[0].rate is None else "lateness"
+        request = PlanRequest.model_validate({**dict(alone), "jobs": wanted, "objective": objective})
         plan = services.obtainer.supplier.joint(request, wait_s).reply.plan
         return cls(members, plan, services, device, jobs)
 
     @property
     def faster(self) -> bool:
-        """Whether the plan is, and answers."""
-        return self.joint_us < self.apart_us
+        """Whether the plan is, and keeps its deadlines: then it answers."""
+        return self.joint_us < self.apart_us and (self.plan.lateness_us or 0.0) <= 0.0
 
     @property
-    def parts(self) -> dict[Plans, Executor]:
-        """Who computes each session's part, for a policy that follows the plan; nothing where it is not faster."""
-        return dict(zip(self._members, self._executors, strict=True)) if self.faster else {}
+    def parts(self) -> dict[Plans, list[Part]]:
+        """Each session's runs in a round, for a policy that follows the plan; nothing where it does not answer."""
+        found: dict[Plans, list[Part]] = {}
+        for plans, own in zip(self._members, self._parts, strict=True) if self.faster else ():
+            found[plans] = sorted([*found.get(plans, []), *own], key=lambda part: part.release_ns)
+        return found
 
     def run(self, *feeds: Feed) -> list[dict[str, Any]]:
         """Compute all of them, of an input each, in the order of the sessions. Raises like ``Session.run``."""
@@ -152,11 +154,12 @@ class Together(Closes):
 
     def _planned(self, feeds: Sequence[Feed]) -> list[dict[str, Any]]:
         """What the plan computes; nothing where that is not to be believed."""
-        turn = Turn(perf_counter_ns(), lambda program: program.starts_ns)
+        epoch_ns = perf_counter_ns()
 
         def one(index: int) -> tuple[dict[str, Any], Trace]:
-            executor = self._executors[index]
-            return executor.run(feeds[index], turn=turn)
+            part = self._parts[index][0]
+            turn = Turn(epoch_ns + part.start_ns, lambda program: program.starts_ns)
+            return part.executor.run(feeds[index], turn=turn)
 
         others = [self._threads.submit(one, index) for index in range(1, len(feeds))]
         try:
@@ -180,25 +183,23 @@ class Together(Closes):
         self._closed = True
         self._threads.shutdown(wait=True)
         with ExitStack() as closing:
-            for executor in self._executors:
+            for executor in {part.executor for own in self._parts for part in own}:
                 closing.callback(executor.close)
 
 
-def _opened(plan: Plan, prepared: Prepared, services: Services, device: Device) -> Executor:
-    """One network's part, compiled and judged by the network's file."""
-    feed = prepared.drawn.tried[0]
-    fit: Mapping[str, Any] = services.fit_for(prepared.model, prepared.drawn.tried).processors
-    services.first_runs.at_plan(prepared.model, plan, prepared.drawn.tried)
-    executor = Executor(build_program(plan, prepared.model, fit), device)
-    answers, failures = warm({"plan": executor}, feed)
-    right = prepared.reference.outputs(feed)
-    found = agreement(prepared.model, {"plan": executor}, answers, feed, right, prepared.reference)
-    wrong = {**failures, **found.wrong}
-    if wrong:
-        with suppress(ExecutionError):
-            executor.close()
-        raise ProcessorError(f"the plan of several networks is not used: {wrong['plan']}") from wrong["plan"]
-    return executor
+def _runs_of(plan: Plan, left: Sequence[int], member: Participant) -> list[int]:
+    """A session's runs among those of a plan that are left; of one network there may be several sessions."""
+    model, rate = member.prepared.model.graph.model_hash, member.rate
+
+    def is_own(job: int) -> bool:
+        run = plan.jobs[job]
+        if run.model_hash != model or rate is None:
+            return run.model_hash == model
+        return run.period_us == rate.period_us and run.deadline_us == rate.deadline_us + run.run * rate.period_us
+
+    own = [job for job in left if is_own(job)]
+    numbers = [plan.jobs[job].run for job in own]
+    return [job for at, job in enumerate(own) if numbers.index(numbers[at]) == at]
 
 
 def _took(run: Any) -> float:

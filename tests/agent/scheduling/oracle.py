@@ -30,7 +30,8 @@ class World:
 
     ``borders`` says how long the pieces are that a model's run is in, by processor: it gives way to smaller keys.
     ``pools`` are processors on each of which a piece may be that was meant for one of them.
-    ``plan`` is a joint one, ``{model: {first: (last, processor, start, left)}}``, whose rounds come within ``late``.
+    ``plan`` is a joint one, ``{model: [(release, {first: (last, processor, start, left)})]}`` by run of a round, whose
+    runs are asked for within ``late`` of their releases.
     """
 
     nets: dict
@@ -97,23 +98,34 @@ class World:
         return self.decisions
 
     def _rounds(self, asked):
-        """By run when its round of the plan began; nothing for those of a round behind one that was not whole."""
-        rounds: list[dict] = []
+        """By run when its round of the plan began, and which of its model's runs there it is; nothing for those of a
+        round behind one that was not whole.
+        """
+        begun: dict = {}
+        latest: dict = {}
+        epoch, follows, there = -BIG, True, dict(self.plan)
         for run in asked:
-            if run.model in self.plan:
-                first = next(iter(rounds[-1].values())).release if rounds else -BIG
-                if not rounds or run.model in rounds[-1] or run.release > first + self.late:
-                    rounds.append({})
-                rounds[-1][run.model] = run
-        whole = [True, *(set(one) == set(self.plan) for one in rounds)]
-        begun = {}
-        for one, follows in zip(rounds, whole, strict=False):
-            for run in one.values() if follows else ():
-                begun[run] = next(iter(one.values())).release
+            if run.model not in self.plan:
+                continue
+            mine = self.plan[run.model]
+            due = [epoch + at for at, _ in mine][len(there[run.model]) :]
+            if not due or abs(run.release - due[0]) > self.late:
+                follows = all(len(there[model]) == len(self.plan[model]) for model in self.plan)
+                epoch = run.release - mine[0][0]
+                firsts = {model: epoch + runs[0][0] for model, runs in self.plan.items()}
+                near = {model for model, at in latest.items() if abs(at - firsts[model]) <= self.late}
+                there = {
+                    model: ["from the round before"] if model in near and not follows and model != run.model else []
+                    for model in self.plan
+                }
+            if follows:
+                begun[run] = epoch, len(there[run.model])
+            there[run.model] = [*there[run.model], run]
+            latest[run.model] = run.release
         return begun
 
     def _slot(self, run):
-        return self.plan[run.model].get(run.unit) if run in self.begun else None
+        return self.plan[run.model][self.begun[run][1]][1].get(run.unit) if run in self.begun else None
 
     def _takes(self, what):
         run, first, last, where = what
@@ -126,7 +138,7 @@ class World:
         due = run.release + PATIENCE if run.deadline is None else run.deadline
         rest = self._best(run, [0] * len(self.sets), 0)[0]
         if self._slot(run):
-            return self.begun[run] + self._slot(run)[2]
+            return self.begun[run][0] + self._slot(run)[2]
         return {"fifo": run.release, "least_slack": due - rest, "planned": due - rest}.get(self.name, due)
 
     def _yields(self, what, run):
@@ -293,7 +305,7 @@ class World:
     def planned(self, group):
         """As its name says."""
         mine = [run for run in group if self._slot(run)]
-        for run in sorted(mine, key=lambda one: (self.begun[one] + self._slot(one)[2], group.index(one))):
+        for run in sorted(mine, key=lambda one: (self.begun[one][0] + self._slot(one)[2], group.index(one))):
             last, where, _, left = self._slot(run)
             if self._lost(run, self._free(run)[where] + left):
                 continue

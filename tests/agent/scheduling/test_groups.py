@@ -121,7 +121,7 @@ def test_a_run_on_one_core_is_on_whichever_is_free(agent: Agent) -> None:
     with agent.load(CHAIN, background=False) as session:
         agent.spread(session)
         member = agent.jobs._members[session.plans]
-        number = agent.jobs.processors.index
+        number = agent.jobs.where.names.index
         assert len({member.executors[number(one)] for one in kin}) == 1
         for index in set(member.executors) - {number(one) for one in kin}:
             member.executors.pop(index).close()

@@ -218,7 +218,7 @@ def test_a_processor_that_fails_is_left_out_and_the_job_goes_elsewhere(agent: Ag
     feed = dict(session.draw())
     member = agent.jobs._members[session.plans]
     *broken, left = dict.fromkeys(member.executors.values())
-    names = {agent.jobs.processors[index] for index, own in member.executors.items() if own is left}
+    names = {agent.jobs.where.names[index] for index, own in member.executors.items() if own is left}
     for executor in broken:
         executor.close()
     where = []
@@ -244,7 +244,7 @@ def test_a_run_that_never_ends_keeps_nobody_else(
         agent.spread(session)
         agent.spread(other)
         member = agent.jobs._members[session.plans]
-        narrow = [agent.jobs.processors.index(spec.id) for spec in agent.planned if len(spec.resources) == 1]
+        narrow = [agent.jobs.where.names.index(spec.id) for spec in agent.planned if len(spec.resources) == 1]
         ends = threading.Event()
         for index in set(member.executors) - {narrow[0]}:
             member.executors.pop(index).close()
@@ -335,7 +335,7 @@ def test_a_run_that_ends_where_nobody_runs_any_more_teaches_nothing(agent: Agent
     agent.jobs._ran(started, Hold(agent.device.arbiter), only=True)
     assert job.done()
     network = agent.jobs._members[session.plans].network
-    assert {agent.jobs.processors[where] for where, _ in network.wholes()} == set(groups)
+    assert {agent.jobs.where.names[where] for where, _ in network.wholes()} == set(groups)
 
 
 def test_a_feed_that_only_the_whole_network_gets_and_fails_costs_no_core_group(agent: Agent) -> None:

@@ -14,7 +14,7 @@ from agent_sdk.scheduling.network import Network
 from agent_sdk.scheduling.policies import POLICIES, LeastSlack, Planned, policy
 from agent_sdk.scheduling.request import Request, check_terms
 from agent_sdk.scheduling.scheduler import Dispatch, Scheduler
-from agent_sdk.scheduling.sequence import Shortest, Slot, Slots, in_python
+from agent_sdk.scheduling.sequence import PlannedRun, Shortest, Slot, Slots, in_python
 from agent_sdk.scheduling.simulation import simulate
 from agent_sdk.scheduling.units import subgraphs, units
 from tests import CAMPAIGN
@@ -59,18 +59,23 @@ def random_mix(draw: random.Random, models: list[str]) -> Mix:
     return Mix.model_validate({"seconds": 0.4, "streams": streams})
 
 
-def random_plan(networks: Sequence[Network], draw: random.Random) -> Slots:
-    """Each network on subgraphs drawn one behind the other, with times that may not fit."""
-    plan: dict[Network, dict[int, Slot]] = {}
+def random_plan(networks: Sequence[Network], mix: Mix, draw: random.Random) -> Slots:
+    """Each run on subgraphs drawn one behind the other, with times that may not fit; as often as a stream of it has."""
+    plan: dict[Network, list[PlannedRun]] = {}
     for network in networks:
-        unit, start, drawn = 0, 0, list[tuple[int, int, int, int]]()
-        while unit < network.units:
-            last, where = draw.choice([key[1:] for key in network.latency_ns if key[0] == unit])
-            start += draw.randint(0, 10 * MS)
-            drawn.append((unit, last, where, start))
-            start += network.expected(unit, last, where)
-            unit = last + 1
-        plan[network] = {unit: Slot(last, where, at, start - at) for unit, last, where, at in drawn}
+        periods = [stream.period_ms for stream in mix.streams if stream.model == network.name and stream.period_ms]
+        plan[network] = []
+        for run in range(draw.randint(1, 3)):
+            unit, release = 0, round(run * (periods[0] if periods else 30) * MS)
+            start, slots = release, dict[int, Slot]()
+            while unit < network.units:
+                last, where = draw.choice([key[1:] for key in network.latency_ns if key[0] == unit])
+                start += draw.randint(0, 10 * MS)
+                took = network.expected(unit, last, where)
+                slots[unit] = Slot(last, where, start, took)
+                start, unit = start + took, last + 1
+            slots = {unit: slot._replace(left_ns=start - slot.start_ns) for unit, slot in slots.items()}
+            plan[network].append(PlannedRun(release, slots))
     return plan
 
 
@@ -120,14 +125,17 @@ def test_decisions_are_those_of_an_independent_simulation(name: str, groups: boo
             found += [(now, one.number, 0, 0, None) for one in dropped]
 
         who, late_ns = policy(name), draw.choice((0, 3 * MS, 30 * MS))
-        plan = random_plan([networks[model] for model in draw.sample("abc", draw.randint(2, 3))], draw)
+        plan = random_plan([networks[model] for model in draw.sample("abc", draw.randint(2, 3))], mix, draw)
         who.follow(plan, late_ns)
         simulate(mix, networks, masks, who, seed=seed, told=told)
         sets = [frozenset(bit for bit in range(8) if mask >> bit & 1) for mask in masks]
         nets = {model: (own.units, own.latency_ns) for model, own in networks.items()}
         borders = {(model, where): ns for model, own in networks.items() for where, ns in own.border_ns.items()}
         pools = {(model, where): pool for model, own in networks.items() for where, pool in own.alike.items()}
-        slots = {own.name: {unit: tuple(slot) for unit, slot in by.items()} for own, by in plan.items()}
+        slots = {
+            own.name: [(run.release_ns, {unit: tuple(slot) for unit, slot in run.slots.items()}) for run in runs]
+            for own, runs in plan.items()
+        }
         rounds = {"plan": slots, "late": late_ns} if who.joint else {}
         wanted = World(nets, sets, name, borders, pools=pools, **rounds).run(asked)
 
@@ -191,7 +199,10 @@ def test_a_plan_is_followed_while_the_mix_is_as_planned() -> None:
     have come together again.
     """
     first, last = (Network(name, 1, 2, {(0, 0, 0): 10 * MS, (0, 0, 1): 30 * MS}) for name in "ab")
-    plan = {first: {0: Slot(0, 1, 0, 30 * MS)}, last: {0: Slot(0, 0, 5 * MS, 10 * MS)}}
+    plan = {
+        first: [PlannedRun(0, {0: Slot(0, 1, 0, 30 * MS)})],
+        last: [PlannedRun(0, {0: Slot(0, 0, 5 * MS, 10 * MS)})],
+    }
     scheduler = Scheduler(Planned(plan, 2 * MS), [1, 2])
 
     def played(begin: int, *comers: tuple[Network, int, bool]) -> list[tuple[int, bool]]:
@@ -201,7 +212,7 @@ def test_a_plan_is_followed_while_the_mix_is_as_planned() -> None:
             now = (begin + after) * MS
             scheduler.submit(network, now, deadline_ns=now + 100 * MS, fits=fits)
             (one,), _ = scheduler.decide(now)
-            found.append((one.processor, one.key == begin * MS + plan[network][0].start_ns))
+            found.append((one.processor, one.key == begin * MS + plan[network][0].slots[0].start_ns))
             scheduler.finished(one, None)
         return found
 
@@ -215,6 +226,34 @@ def test_a_plan_is_followed_while_the_mix_is_as_planned() -> None:
     assert played(600, (first, 0, True), (last, 0, True)) == by_slack
     assert played(700, (first, 0, True), (last, 0, False)) == [(1, True), (0, False)]  # another shape
     assert played(800, (first, 0, True), (last, 0, True)) == by_slack
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+@pytest.mark.parametrize("phase", [0, 30, 60])
+def test_a_plan_is_followed_over_its_hyperperiod(phase: int, behind: int) -> None:
+    """Three runs of one network to one of another each have their own place; whenever they were first asked for, and
+    whoever comes first, two rounds later they follow, and a run that stays out ends that for the next round alone.
+    """
+    fast, slow = (Network(name, 1, 2, {(0, 0, 0): 5 * MS, (0, 0, 1): 8 * MS}) for name in "ab")
+    starts = {fast: [0, 31, 62], slow: [6]}
+    plan = {
+        network: [PlannedRun(30 * run * MS, {0: Slot(0, 1, at * MS, 8 * MS)}) for run, at in enumerate(own)]
+        for network, own in starts.items()
+    }
+    scheduler = Scheduler(Planned(plan, 10 * MS), [1, 2])
+    asked = [(30 * run, fast) for run in range(24) if run != 15]
+    asked += [(phase + 90 * run + 2 * behind, slow) for run in range(8)]
+    follows = dict[int, bool]()
+    for at, network in sorted(asked, key=lambda one: (one[0], (one[1] is fast) == bool(behind))):
+        scheduler.submit(network, at * MS, deadline_ns=(at + 90) * MS)
+        (one,), _ = scheduler.decide(at * MS)
+        begin = (at - phase) // 90 * 90 + phase
+        planned = starts[network][(at - begin) // 30]
+        follows[at] = follows.get(at, True) and (one.key, one.processor) == ((begin + planned) * MS, 1)
+        scheduler.finished(one, None)
+    assert all(follows[at] for at in follows if phase + 180 <= at < 450)
+    assert not all(follows[at] for at in follows if 450 <= at < 600)
+    assert all(follows[at] for at in follows if 660 <= at < 720)
 
 
 @pytest.mark.parametrize("name", list(POLICIES))

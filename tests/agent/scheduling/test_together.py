@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from agent_sdk import Agent, Session
-from agent_sdk.errors import DeviceClosedError, InputError
-from agent_sdk.scheduling.jobs import JOINTLY
+from agent_sdk.errors import DeviceClosedError, InputError, UnplannableError
+from agent_sdk.scheduling.member import JOINTLY
+from agent_sdk.scheduling.parts import part_of
 from agent_sdk.scheduling.policies import Planned
-from agent_sdk.scheduling.together import Together, part_of
+from agent_sdk.scheduling.rounds import MOST_RUNS, rates
+from agent_sdk.scheduling.together import Together
 from tests.agent.models import branching_model
 
 SIZES = (4, 8)
@@ -52,16 +54,62 @@ def test_networks_of_one_plan_are_each_answered_right(
 
 
 def test_parts_keep_the_order_and_times_of_the_plan(agent: Agent, sessions: list[Session]) -> None:
-    """The parts have every step of the plan once, and keys that grow as the plan's starts do."""
+    """The parts have every step of the plan once, and keys that grow as the plan's starts do, from their first on."""
     with agent.together(*sessions) as together:
+        steps = together.plan.steps
         parts = [part_of(together.plan, job) for job in range(2)]
         assert sorted(step.id for part in parts for step in part.steps) == sorted(together.plan.order)
-        for executor in together._executors:
-            begun = {own.index: own.start_us for own in executor.program.segments}
-            for row, keys in zip(executor.program.by_lane, executor.program.starts_ns, strict=True):
+        for (own,) in together._parts:
+            program = own.executor.program
+            starts = {step.id: step.start_us for step in steps}
+            begun = {segment.index: starts[segment.steps[0]] * 1e3 - own.start_ns for segment in program.segments}
+            assert min(begun.values()) == pytest.approx(0, abs=1)
+            for row, keys in zip(program.by_lane, program.starts_ns, strict=True):
                 assert list(keys) == sorted(keys)
                 for work, key in zip(row, keys, strict=True):
-                    assert work.index < 0 or key == round(begun[work.index] * 1e3)
+                    assert work.index < 0 or key == pytest.approx(begun[work.index], abs=1)
+
+
+def test_a_plan_has_every_run_of_a_hyperperiod(
+    agent: Agent, sessions: list[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs of one network to three of the other, each in its own place of a round; all jobs are answered right."""
+    monkeypatch.setattr(Together, "faster", True)
+    three = [*sessions, sessions[0]]
+    with agent.together(*three, every_ms=(3000, 2000, 3000), deadlines_ms=(3000, 2000, 1500)) as together:
+        assert [len(own) for own in together._parts] == [2, 3, 2]
+        assert [part.release_ns for part in together.parts[sessions[0].plans]] == [0, 0, 3 * 10**9, 3 * 10**9]
+        for own in together.parts.values():
+            assert all(part.release_ns <= part.start_ns < part.finish_ns for part in own)
+        plan = together.plan
+        assert {(run.deadline_us, run.release_us) for run in plan.jobs if run.period_us == 3e6} == {
+            (3e6, 0.0), (6e6, 3e6), (1.5e6, 0.0), (4.5e6, 3e6),
+        }  # fmt: skip
+        before, policy = agent.jobs.policy, Planned()
+        agent.jobs.use(policy, together.parts)
+        policy.follow(policy._plan, 60 * 10**9)  # whatever the machine's speed, all are as planned
+        order = [sessions[0], sessions[1], sessions[0], sessions[1], sessions[0], sessions[1], sessions[0]]
+        feeds = [dict(session.draw()) for session in order]
+        jobs = [agent.submit(session, feed) for session, feed in zip(order, feeds, strict=True)]
+        assert all(map(right, order, feeds, [job.result(60) for job in jobs]))
+        assert {job.where for job in jobs} == {JOINTLY}
+        assert [job.request.run for job in jobs] == [0, 0, 1, 1, 2, 2, 3]
+        agent.jobs.use(before)
+
+
+def test_periods_come_together_or_are_refused() -> None:
+    """A round is short, and at its end no run is off by an eighth of the shortest period; what has none is refused."""
+    for every_ms in ((100 / 3, 100), (100 / 3 * 1.0731, 107.31), (33, 100), (40, 60, 90), (16.667, 33.333, 50)):
+        found = rates(every_ms, every_ms)
+        longest = max(rate.period_us for rate in found)
+        rounds = next(n for n in range(1, 99) if all(n * longest % rate.period_us == 0 for rate in found)) * longest
+        assert sum(rounds / rate.period_us for rate in found) <= MOST_RUNS
+        for rate, ms in zip(found, every_ms, strict=True):
+            assert abs(rate.period_us - 1e3 * ms) * rounds / rate.period_us <= 125 * min(every_ms)
+    with pytest.raises(UnplannableError, match="multiples"):
+        rates((1, 977), (1, 977))
+    with pytest.raises(InputError, match="above 0"):
+        rates((0, 1), (1, 1))
 
 
 def test_what_the_plan_is_not_for_is_answered_by_the_sessions(agent: Agent, sessions: list[Session]) -> None:
@@ -70,7 +118,7 @@ def test_what_the_plan_is_not_for_is_answered_by_the_sessions(agent: Agent, sess
         agent.together(sessions[0])
     with agent.together(*sessions) as together:
         together.joint_us = 0.0
-        together._executors[1].close()
+        together._parts[1][0].executor.close()
         feeds = [dict(session.draw()) for session in sessions]
         assert all(map(right, sessions, feeds, together.run(*feeds)))
         assert any("failed" in note for note in together.notes)
@@ -99,13 +147,13 @@ def test_a_policy_has_jobs_follow_the_plan(
         assert answered() == {""}
         agent.jobs.use(planned, together.parts)
         planned.follow(planned._plan, 60 * 10**9)
-        together._executors[1].close()
+        together._parts[1][0].executor.close()
         assert answered() <= {"", JOINTLY}
         assert answered() == {""}
-        agent.jobs.use(planned, {sessions[0].plans: together._executors[0]})
+        agent.jobs.use(planned, {sessions[0].plans: together._parts[0]})
         assert answered() == {"", JOINTLY}
         with agent.load(branching_model(4).SerializeToString(), background=False) as leaving:
-            agent.jobs.use(planned, {leaving.plans: together._executors[0]})
+            agent.jobs.use(planned, {leaving.plans: together._parts[0]})
             assert planned._plan
         assert not planned._plan
         agent.jobs.use(before)

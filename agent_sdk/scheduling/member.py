@@ -1,0 +1,158 @@
+"""A session among the others of an agent: what policies know of it, and what computes its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Final
+
+from agent_sdk.engine import Device, Executor
+from agent_sdk.engine.arbiter import Hold
+from agent_sdk.engine.turn import Turn
+from agent_sdk.journey.catalogue import Plans
+from agent_sdk.journey.preparing import Feed
+from agent_sdk.scheduling.groups import Group
+from agent_sdk.scheduling.job import Job, JobStats
+from agent_sdk.scheduling.network import Network
+from agent_sdk.scheduling.parts import Part
+from agent_sdk.scheduling.scheduler import Dispatch
+from agent_sdk.scheduling.sequence import PlannedRun, Slot
+from hope_schema import HOST
+
+GUESS_NS: Final = 1_000_000
+"""What a network is taken to last that has never run."""
+JOINTLY: Final = "joint plan"
+"""Where a run was that a network's part of a joint plan has answered."""
+
+
+class Where:
+    """A device's processors as policies number them, and behind them three that stand for who answers a session.
+
+    Attributes:
+        names: ids by number.
+        kinds: likewise; single cores of a kind are equals.
+        masks: per number the resources that it takes, as bits.
+        in_turn: whoever answers in one go: it takes every core.
+        at_once: whoever answers by segments: the arbiter's keys decide there.
+        jointly: a part of a joint plan. Nor does that take any processor: the keys of its segments say when the plan
+            has each.
+    """
+
+    def __init__(self, device: Device) -> None:
+        processors = device.processors.values()
+        self.names = list(device.processors)
+        self.kinds = [own.spec.kind for own in processors]
+        masks = [device.arbiter.mask(own.spec.resources) for own in processors]
+        every = 0
+        for mask, own in zip(masks, processors, strict=True):
+            every |= mask if own.spec.memory == HOST else 0
+        self.masks = [*masks, every, 0, 0]
+        self.in_turn, self.at_once, self.jointly = range(len(masks), len(self.masks))
+
+
+@dataclass(eq=False)
+class Member:
+    """A session among the others. Everything but ``fits`` and ``outputs`` is asked with the queue's lock.
+
+    Attributes:
+        plans: who answers it.
+        where: the device's processors.
+        executors: by processor, where it is spread.
+        parts: its runs in a round of the joint plan that the policy follows; empty where there is none.
+        stats: what became of its jobs.
+        network: what policies know of it.
+    """
+
+    plans: Plans
+    where: Where
+    executors: dict[int, Executor] = field(default_factory=dict)
+    parts: Sequence[Part] = ()
+    stats: JobStats = field(default_factory=JobStats)
+    network: Network = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.network = Network(self.plans.preparing.name, 1, len(self.where.masks), {})
+        self.network.in_flight = self.plans.in_flight
+
+    def look(self) -> None:
+        """See who answers where the session is not spread: what holds its cores by segments begins at once."""
+        if self.executors:
+            return
+        network, last, where = self.network, self.plans.ready.last, self.where
+        by_segments = last is not None and len(last.executor.program.segments) > 1
+        here, other = (where.at_once, where.in_turn) if by_segments else (where.in_turn, where.at_once)
+        if not network.runs_on(here):
+            known = None if last is None else last.serving.quiet_us.get(last.serving.current)
+            network.set((0, 0, here), round(known * 1e3) if known else GUESS_NS)
+            network.forget(other)
+            if not known:
+                network.assumed.add(here)
+
+    def spread(self, groups: Mapping[str, Group], in_flight: int) -> Collection[Executor]:
+        """Have runs go to these core groups, by processor; what ran them before."""
+        before, network = self.executors, self.network
+        for index in (*before, self.where.in_turn, self.where.at_once):
+            network.forget(index)
+        alike: dict[str, list[int]] = {}
+        self.executors = {}
+        for name, group in groups.items():
+            index = self.where.names.index(name)
+            same = alike.setdefault(self.where.kinds[index], [])
+            same.append(index)
+            network.alike[index] = same
+            network.border_ns[index] = round(group.border_us * 1e3)
+            network.set((0, 0, index), round(group.us * 1e3))
+            self.executors[index] = group.executor
+        network.in_flight = in_flight
+        return before.values()
+
+    def lose(self, failed: Executor) -> None:
+        """Leave out a core group that has failed."""
+        for index in [index for index, other in self.executors.items() if other is failed]:
+            del self.executors[index]
+            self.network.forget(index)
+            self.look()
+
+    def planned(self) -> list[PlannedRun]:
+        """Its runs as a policy follows them. A part is no processor of which its network knows: the plan chooses it."""
+        return [
+            PlannedRun(one.release_ns, {0: Slot(0, self.where.jointly, one.start_ns, one.finish_ns - one.start_ns)})
+            for one in self.parts
+        ]
+
+    def fits(self, inputs: Feed) -> bool:
+        """Whether inputs are those that its core groups and parts were made for; looks at floats, so without a lock."""
+        return bool(self.executors or self.parts) and self.plans.at(inputs) is not None
+
+    def executor(self, dispatch: Dispatch) -> Executor | None:
+        """What a policy chose to compute a run; None where whoever answers the session does."""
+        if dispatch.processor == self.where.jointly:
+            run = dispatch.request.run
+            return self.parts[run].executor if run < len(self.parts) else None
+        return self.executors.get(dispatch.processor)
+
+    def outputs(
+        self, job: Job, dispatch: Dispatch, executor: Executor | None, hold: Hold, *, by_start: bool
+    ) -> tuple[dict[str, Any], bool]:
+        """What a run computes, and whether it was alone on its resources; ``by_start`` is as of ``Policy``."""
+        offsets = attrgetter("starts_ns") if by_start else None
+        if executor is not None and dispatch.processor != self.where.jointly:
+            turn = Turn(dispatch.key, offsets, job.wanted, hold)
+            outputs, trace = executor.run(job.inputs, timeout_s=job.timeout_s, turn=turn)
+            at = next((one for one in self.executors if self.where.masks[one] == hold.mask.value), dispatch.processor)
+            job.where = self.where.names[at]
+            return dict(outputs), trace.alone
+        hold.give_back()  # whoever answers may be several, one after the other
+        turn = Turn(dispatch.key, offsets, job.wanted)
+        if executor is not None:
+            outputs, trace = executor.run(job.inputs, timeout_s=job.timeout_s, turn=turn)
+            if trace.ordinary:
+                job.where = JOINTLY
+                return dict(outputs), trace.alone
+        return self.plans.run(job.inputs, timeout_s=job.timeout_s, turn=turn), True
+
+    def note_deadline(self, *, missed: bool) -> None:
+        """Have the planner told how a plan keeps deadlines; a network that is spread has none."""
+        if not self.executors and self.plans.ready.last is not None:
+            self.plans.ready.last.serving.note_deadline(missed=missed)

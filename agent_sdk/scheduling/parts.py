@@ -1,0 +1,101 @@
+"""The runs of one network in a plan of several: each with its times in a round, and what computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, NamedTuple
+
+from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.errors import ExecutionError, ProcessorError, UnplannableError
+from agent_sdk.journey.prepared import Prepared
+from agent_sdk.journey.services import Services
+from agent_sdk.journey.trial import warm
+from agent_sdk.journey.verify import agreement
+from agent_sdk.model.weights import copies_at_once
+from hope_schema import Plan
+
+
+class Part(NamedTuple):
+    """One run of a network in a round of a plan; times are nanoseconds.
+
+    Attributes:
+        executor: computes it; its segments' planned starts count from ``start_ns``.
+        release_ns: when it is asked for, from the begin of a round.
+        start_ns: when it begins, likewise.
+        finish_ns: when it ends, likewise.
+    """
+
+    executor: Executor
+    release_ns: int
+    start_ns: int
+    finish_ns: int
+
+
+def part_of(plan: Plan, job: int) -> Plan:
+    """One run's part of a plan of several, with the times that it has there, from its first step on."""
+    mine = [step for step in plan.steps if step.job == job]
+    start = min(step.start_us for step in mine)
+
+    def moved(us: float) -> float:
+        return max(us - start, 0.0)
+
+    steps = tuple(
+        step.model_copy(update={"job": 0, "start_us": moved(step.start_us), "finish_us": moved(step.finish_us)})
+        for step in mine
+    )
+    own = {step.id for step in steps}
+    return plan.model_copy(
+        update={
+            "jobs": (plan.jobs[job],),
+            "steps": steps,
+            "order": tuple(step for step in plan.order if step in own),
+            "transfers": tuple(
+                move.model_copy(update={"job": 0, "start_us": moved(move.start_us), "finish_us": moved(move.finish_us)})
+                for move in plan.transfers
+                if move.job == job
+            ),
+        }
+    )
+
+
+def open_parts(plan: Plan, jobs: Sequence[int], prepared: Prepared, services: Services, device: Device) -> list[Part]:
+    """A network's runs in a plan, in the order of their releases; runs that are placed alike share an executor.
+
+    Raises ProcessorError where one answers otherwise than the network's file, UnplannableError where memory has no
+    room for so many executors.
+    """
+    opened: dict[object, Executor] = {}
+    found = []
+    with ExitStack() as closing:
+        for job in sorted(jobs, key=lambda one: (plan.jobs[one].release_us, plan.jobs[one].run)):
+            part = part_of(plan, job)
+            by_id = part.step
+            where = tuple((by_id[step].ops, by_id[step].dtype, by_id[step].processor) for step in part.order)
+            alike = (where, plan.jobs[job].cuts)
+            if alike not in opened:
+                if opened and copies_at_once(prepared.model) < 2:
+                    raise UnplannableError(f"memory has no room for all ways in which '{prepared.model.name}' runs")
+                opened[alike] = closing.enter_context(_opened(part, prepared, services, device))
+            start = min(step.start_us for step in plan.steps if step.job == job)
+            times = (plan.jobs[job].release_us, start, plan.jobs[job].finish_us)
+            found.append(Part(opened[alike], *(round(us * 1e3) for us in times)))
+        closing.pop_all()
+    return found
+
+
+def _opened(plan: Plan, prepared: Prepared, services: Services, device: Device) -> Executor:
+    """One run's part, compiled and judged by the network's file."""
+    feed = prepared.drawn.tried[0]
+    fit: Mapping[str, Any] = services.fit_for(prepared.model, prepared.drawn.tried).processors
+    services.first_runs.at_plan(prepared.model, plan, prepared.drawn.tried)
+    executor = Executor(build_program(plan, prepared.model, fit), device)
+    answers, failures = warm({"plan": executor}, feed)
+    right = prepared.reference.outputs(feed)
+    found = agreement(prepared.model, {"plan": executor}, answers, feed, right, prepared.reference)
+    wrong = {**failures, **found.wrong}
+    if wrong:
+        with suppress(ExecutionError):
+            executor.close()
+        raise ProcessorError(f"the plan of several networks is not used: {wrong['plan']}") from wrong["plan"]
+    return executor
