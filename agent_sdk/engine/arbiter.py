@@ -48,6 +48,7 @@ class Arbiter:
             if not self.handle:
                 raise MemoryError("no memory for a device's arbiter")
             weakref.finalize(self, library.hope_free, self.handle).atexit = False
+            library.hope_cores(self.handle, ctypes.addressof(self.cores))
 
     def mask(self, resources: Iterable[str]) -> int:
         """The bits by which resources are claimed."""

@@ -138,7 +138,6 @@ class NativeLoop:
         weakref.finalize(self, library.hope_close, self._run).atexit = False
         self._cores = _mask(cores)
         library.hope_may_use(self._run, self._cores)
-        library.hope_cores(self._run, ctypes.addressof(arbiter.cores))
         steps = Steps(code, arbiter)
         self._told = steps.told
         self._errors = steps.errors

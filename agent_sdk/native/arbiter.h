@@ -43,6 +43,7 @@ struct arbiter {
     int closed;
     uint64_t arrivals;
     struct claim *first;
+    const int32_t *core;        /* per resource the CPU that it is, below 0: none; NULL: none is */
 };
 
 struct grants {                 /* whom to wake after the lock was given back */
@@ -70,6 +71,11 @@ static void unlock(struct arbiter *arbiter, const struct grants *grants) {
     if (atomic_exchange(&arbiter->lock, 0) == 2) futex(&arbiter->lock, FUTEX_WAKE, 1, NULL);
     /* NOTE: a claim may be gone by now; the kernel only looks for sleepers at the address. */
     for (int i = 0; i < grants->count; i++) futex(grants->word[i], FUTEX_WAKE, 1, NULL);
+}
+
+/* The CPU that the lowest resource of a mask is; below 0: none. */
+static int core_of(const struct arbiter *arbiter, uint64_t mask) {
+    return arbiter->core ? arbiter->core[__builtin_ctzll(mask)] : -1;
 }
 
 static int take(struct arbiter *arbiter, uint64_t mask) {

@@ -32,6 +32,7 @@ enum {
                              * the kernel's scheduler is 3 to 4 ms, and so is what it then waits */
     JUDGED_NS = 50000000,   /* what bound threads work before that is judged */
     ASIDE = 16, MOST_ASIDE = 1024,  /* runs for which they step aside: doubled where it is no better then, up to this */
+    HOLDING_NS = 20000000,  /* the kernel's slices of a thread that holds cores from run to run */
     CALLS = 2               /* whom each wakes; a call takes a few microseconds of who makes it */
 };
 #define FINISHED UINT32_MAX
@@ -93,7 +94,6 @@ struct run {
     int32_t brief;          /* whether the run before took less than BRIEF_NS */
     int32_t keeps;          /* whether a lane that has ended still holds what its last segment held */
     const cpu_set_t *cpus;  /* all that threads may use which step aside from where they are bound; NULL: they do not */
-    const int32_t *core;    /* per resource the CPU that it is, -1: none. NULL: nobody may compute on either of several */
     int32_t aside, spell;   /* runs for which they still do, and how many the last time */
     atomic_llong worked, lost;  /* nanoseconds of bound threads since it was judged, and how often they lost their core */
     _Alignas(LINE) atomic_int stop;
@@ -193,7 +193,7 @@ static int stands_on(const cpu_set_t *cpus) {
 /* Moves the calling thread to the core that it was granted, where the kernel may move it on from: two that compute would
  * share another core else, as long as the kernel finds none that idles. A brief run stays where the kernel has it. */
 static void sit_down(const struct run *run, struct lane *lane) {
-    int core = run->core && lane->held ? run->core[__builtin_ctzll(lane->held)] : -1;
+    int core = lane->held ? core_of(run->arbiter, lane->held) : -1;
     cpu_set_t there;
     if (core < 0 || run->brief || !lane->seat) return;
     CPU_ZERO(&there);
@@ -206,8 +206,8 @@ static void sit_down(const struct run *run, struct lane *lane) {
  * chosen; 0 where none is free. */
 static uint64_t take_near(const struct run *run, uint64_t mask) {
     int core = sched_getcpu();
-    for (uint64_t left = mask; left && run->core; left &= left - 1)
-        if (run->core[__builtin_ctzll(left)] == core && take(run->arbiter, left & -left)) return left & -left;
+    for (uint64_t left = mask; left; left &= left - 1)
+        if (core_of(run->arbiter, left) == core && take(run->arbiter, left & -left)) return left & -left;
     return take_one(run->arbiter, mask);
 }
 
@@ -609,12 +609,12 @@ EXPORT int hope_alone(struct run *run, int first, int64_t key, int interruptible
     int there = !cpus || stays || (moves && CPU_EQUAL(&before, cpus));
     if (!there && sched_setaffinity(0, sizeof *cpus, cpus)) return -errno;
     moves &= away || !there;
+    if (held && !*held) ask_for_slices(HOLDING_NS);
     if (held) run->lane[0].held = *held, *held = 0;
     int64_t began = now();
-    if (held) ask_for_slices(20000000);
     int again = hope_drive(run, 0, interruptible);
-    if (held) ask_for_slices(0);
     if (held) *held = run->lane[0].held, run->lane[0].held = 0;
+    if (held && !*held) ask_for_slices(0);
     run->brief = now() - began < BRIEF_NS;
     if (moves) sched_setaffinity(0, sizeof before, &before);
     if (again) return UNFINISHED;
@@ -635,8 +635,8 @@ EXPORT void hope_lane(struct run *run, int lane, const struct step *steps, int64
 /* The CPUs among which threads may move that step aside, which the caller keeps. */
 EXPORT void hope_may_use(struct run *run, const cpu_set_t *cpus) { run->cpus = cpus; }
 
-/* Per resource the CPU that it is, which the caller keeps: runs on either of several cores move there. */
-EXPORT void hope_cores(struct run *run, const int32_t *core) { run->core = core; }
+/* Says which CPU each resource is, which the caller keeps; below 0: none. Runs on either of several cores move there. */
+EXPORT void hope_cores(struct arbiter *arbiter, const int32_t *core) { arbiter->core = core; }
 
 /* For how many runs they still step aside. */
 EXPORT int hope_aside(struct run *run) { return run->aside; }
@@ -705,8 +705,11 @@ EXPORT void hope_forgo(struct arbiter *arbiter, struct claim *claim) {
 /* Turns away whoever asks, from now on. */
 EXPORT void hope_shut(struct arbiter *arbiter) { refuse(arbiter, UINT64_MAX, 1); }
 
-/* Gives back what a run has left to its caller. */
-EXPORT void hope_leave(struct arbiter *arbiter, uint64_t mask) { leave(arbiter, mask); }
+/* Gives back what a run has left to its caller, by the thread that walked it. */
+EXPORT void hope_leave(struct arbiter *arbiter, uint64_t mask) {
+    ask_for_slices(0);
+    leave(arbiter, mask);
+}
 
 EXPORT uint64_t hope_busy(struct arbiter *arbiter) { return atomic_load(&arbiter->busy); }
 
