@@ -16,7 +16,7 @@ from agent_sdk.errors import DeviceClosedError, ExecutionError
 from agent_sdk.journey.reference import Reference
 from agent_sdk.journey.serving import Serving
 from agent_sdk.journey.trial import PLAN
-from agent_sdk.journey.verify import Verdict, verdict
+from agent_sdk.journey.verify import Judge, Verdict
 from agent_sdk.model import Model
 from agent_sdk.model.bounds import ordinary
 from agent_sdk.model.feeds import Drawn
@@ -80,7 +80,7 @@ class Prepared(Closes):
         self, inputs: Mapping[str, Any], executors: Collection[Executor], tolerance: float | None = None
     ) -> Verdict:
         """Judge executors of it by the network's file. Raises like ``Reference.outputs``."""
-        return verdict(self.model, inputs, executors, self.reference, tolerance)
+        return Judge(self.model, inputs, self.reference).verdict(executors, tolerance)
 
     @property
     def executor(self) -> Executor:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -56,40 +57,54 @@ class Verdict:
         return f"wrong: {self.error:.1e} of the largest value, more than {self.tolerance:.1e} ({self.cause})"
 
 
-def verdict(
-    model: Model,
-    inputs: Mapping[str, np.ndarray],
-    executors: Collection[Executor],
-    reference: Reference,
-    tolerance: float | None = None,
-) -> Verdict:
-    """Judge executors, of which the worst counts, by the network's file. Raises like ``Reference.outputs``."""
-    used = {precision for executor in executors for precision in executor.program.precisions}
-    coarsest = max((rounding(model.graph, precision) for precision in used), key=lambda one: one.tolerance)
-    right = Right.of(model.graph, inputs, reference)
-    error = max(executor_error(executor, model, inputs, right) for executor in executors)
-    if tolerance is None:
-        tolerance = coarsest.tolerance
-        if error > tolerance:
-            tolerance = max(
-                tolerance, magnified(used, reference, lambda n: right.error(Right.of(model.graph, inputs, n)))
-            )
-    return Verdict(error, tolerance, coarsest.cause)
+class Judge:
+    """Judges answers to one feed by the network's file, which is loaded once, and once more for each precision.
 
-
-def magnified(precisions: Iterable[str], reference: Reference, error: Callable[[Reference], float]) -> float:
-    """How far right answers may differ where a network magnifies what the precisions round: asked of its file.
-
-    ``error`` says how far a reference is from the right one. Where rounding weights and inputs alone makes more than
-    ``WIDEST``, a precision is not fit for the network, and explains nothing.
+    Args:
+        model: what was made of the file.
+        feed: what is answered.
+        reference: asks the file.
     """
-    moved = 0.0
-    for precision in {*precisions} - {"model"}:
-        try:
-            moved = max(moved, error(reference.narrowed(precision)))
-        except (ModelError, UnplannableError):  # no file that could be changed
-            return 0.0
-    return INSIDE * moved if moved <= WIDEST else 0.0
+
+    def __init__(self, model: Model, feed: Mapping[str, np.ndarray], reference: Reference) -> None:
+        self._model, self._feed, self._reference = model, feed, reference
+        self._moved: dict[str, float] = {}
+
+    @cached_property
+    def right(self) -> Right:
+        """What the file computes. Raises like ``Reference.outputs``."""
+        return Right.of(self._model.graph, self._feed, self._reference)
+
+    def verdict(self, executors: Collection[Executor], tolerance: float | None = None) -> Verdict:
+        """Judge executors, of which the worst counts. Raises like ``Reference.outputs``."""
+        used = {precision for executor in executors for precision in executor.program.precisions}
+        coarsest = max((rounding(self._model.graph, precision) for precision in used), key=lambda one: one.tolerance)
+        error = max(executor_error(executor, self._model, self._feed, self.right) for executor in executors)
+        if tolerance is None:
+            tolerance = coarsest.tolerance
+            if error > tolerance:
+                tolerance = max(tolerance, self.magnified(used))
+        return Verdict(error, tolerance, coarsest.cause)
+
+    def magnified(self, precisions: Iterable[str]) -> float:
+        """How far right answers may differ where a network magnifies what the precisions round: asked of its file.
+
+        Where rounding weights and inputs alone makes more than ``WIDEST``, a precision is not fit for the network, and
+        explains nothing.
+        """
+        moved = max((self._moved_by(precision) for precision in {*precisions} - {"model"}), default=0.0)
+        return INSIDE * moved if moved <= WIDEST else 0.0
+
+    def _moved_by(self, precision: str) -> float:
+        """How far the file's own answer is off that is rounded so; infinite where it is none that could be changed."""
+        if precision not in self._moved:
+            right = self.right
+            try:
+                narrowed = Right.of(self._model.graph, self._feed, self._reference.narrowed(precision))
+                self._moved[precision] = right.error(narrowed)
+            except (ModelError, UnplannableError):
+                self._moved[precision] = math.inf
+        return self._moved[precision]
 
 
 @dataclass(frozen=True)
@@ -119,6 +134,7 @@ def agreement(
     wrong: dict[str, WrongOutput] = {}
     errors: dict[str, float] = {}
     exact = [0.0]
+    judge = Judge(model, feed, reference)
     for name, answer in answers.items():
         used = contenders[name].program.precisions
         tolerance = max(rounding(model.graph, precision).tolerance for precision in used)
@@ -126,7 +142,7 @@ def agreement(
         if error > tolerance and used != {"model"}:
             # A final softmax, or the network itself, may magnify what is rounded.
             with suppress(ExecutionError, ModelError):
-                closer = verdict(model, feed, [contenders[name]], reference)
+                closer = judge.verdict([contenders[name]])
                 error, tolerance = closer.error, closer.tolerance
         if error > tolerance:
             wrong[name] = WrongOutput(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from typing_extensions import override
 
 from agent_sdk.journey.reference import Reference
 from agent_sdk.journey.rounding import FLOAT32, WIDEST, nearest, rounding
-from agent_sdk.journey.verify import INSIDE, magnified, relative_error
-from agent_sdk.model import Content
+from agent_sdk.journey.verify import INSIDE, Judge, relative_error
+from agent_sdk.model import Content, read_model
 from hope_schema import ModelGraph, Op, Tensor
 
 
@@ -62,6 +65,26 @@ def test_nearest_keeps_eleven_bits(precision: str) -> None:
     assert nearest(np.arange(3), precision).dtype == np.int64
 
 
+class Asked(Reference):
+    """Takes note of what its file is asked."""
+
+    asked: list[str]
+
+    def __init__(self, content: Content) -> None:
+        super().__init__(content)
+        self.asked = []
+
+    @override
+    def outputs(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        self.asked.append("outputs")
+        return super().outputs(feed)
+
+    @override
+    def narrowed(self, precision: str) -> Reference:
+        self.asked.append("narrowed")
+        return super().narrowed(precision)
+
+
 @pytest.mark.parametrize(("apart", "fit"), [(0.05, True), (1e-4, False)])
 def test_a_network_that_magnifies_rounding_may_differ_by_what_its_file_says(apart: float, fit: bool) -> None:
     """Two products that nearly cancel err by many times what they round; beyond WIDEST nothing is explained."""
@@ -80,14 +103,14 @@ def test_a_network_that_magnifies_rounding_may_differ_by_what_its_file_says(apar
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 8))],
         [numpy_helper.from_array(left, "left"), numpy_helper.from_array(right, "right")],
     )
-    reference = Reference(Content(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)))
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    reference = Asked(Content(proto))
     expected, (x16, left16, right16) = x @ left - x @ right, (nearest(one, "float16") for one in (x, left, right))
     moved = relative_error({"y": x16 @ left16 - x16 @ right16}, {"y": expected})
     assert (moved <= WIDEST) == fit
 
-    def error(narrowed: Reference) -> float:
-        return relative_error(narrowed.outputs({"x": x}), {"y": expected})
-
-    found = magnified({"float16"}, reference, error)
-    assert found == pytest.approx(INSIDE * moved if fit else 0.0, rel=1e-2)
-    assert magnified({"model"}, reference, error) == 0.0
+    judge = Judge(read_model(proto), {"x": x}, reference)
+    for _ in range(2):
+        assert judge.magnified({"float16"}) == pytest.approx(INSIDE * moved if fit else 0.0, rel=1e-2)
+        assert judge.magnified({"model"}) == 0.0
+    assert reference.asked == ["outputs", "narrowed"]  # once, however often it is judged

@@ -20,7 +20,7 @@ from agent_sdk import Agent
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.errors import CompilationFailed, OutOfMemory, ProcessorLost, UnsupportedOp
 from agent_sdk.journey.reference import Reference
-from agent_sdk.journey.verify import verdict
+from agent_sdk.journey.verify import Judge
 from agent_sdk.machine.soc import Soc, accelerator_names
 from agent_sdk.model import Content, Model, read_model
 from agent_sdk.model.feeds import draw
@@ -451,7 +451,7 @@ def test_a_plan_mixes_precisions() -> None:
     made = plan(model.graph, figures, rounds=2)
     assert set(made.processors_used) == {"cpu", "cpu/fp16"}
     with Device(own.values()) as device, Executor(build_program(made, model, own), device) as executor:
-        found = verdict(model, draw(model, 0), [executor], Reference(Content(source)))
+        found = Judge(model, draw(model, 0), Reference(Content(source))).verdict([executor])
     assert found.correct
     assert 1e-6 < found.error < found.tolerance
     assert "float16" in found.cause
