@@ -85,7 +85,9 @@ def halves(model: Model, axis: int) -> list[Cut]:
     """Every op cut in the middle, as one chain where rows are cut."""
     ops = [op.id for op in merge(model.graph)]
     return [
-        Cut(op=op, axis=axis, at=(model.graph.tensor[op].shape[axis] // 2,), chained=axis == ROWS and op != ops[0])
+        Cut(
+            op=op, axes=(axis,), at=((model.graph.tensor[op].shape[axis] // 2,),), chained=axis == ROWS and op != ops[0]
+        )
         for op in ops
     ]
 

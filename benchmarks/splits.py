@@ -10,6 +10,7 @@ line says of so many elements. Windows and types are read from the names of ops,
 from __future__ import annotations
 
 import argparse
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from benchmarks.phones import REFERENCE, replay
 from benchmarks.prediction import phone_features
 from benchmarks.profiles import CPU, GPU, BadProfile, PhoneProfile, find, phone_problem
 from benchmarks.results import Found, Table, TableRow, joined, judged, report
-from hope_schema.cutting import CutError, Node, Region
+from hope_schema.cutting import CutError, Node, Region, Span
 from planner_api.planning import Budget, PlanningError, Problem, check, optimise
 from planner_api.planning.problem.arrays import FloatArray
 from planner_api.planning.problem.choices import Cutter, Shape
@@ -37,8 +38,9 @@ FIXED = 0.05
 """Of an op's latency: what each of its parts takes however small it is."""
 CHAIN = 3
 """Convolutions of one resolution in a chain like VGG's."""
-CHANNELS, ROWS = 1, 2
-AXES = dict.fromkeys((*POOLS, "Relu", "Add", "Conv", "DepthwiseConv"), (CHANNELS, ROWS)) | {"Concat": (ROWS,)}
+CHANNELS, ROWS, COLUMNS = 1, 2, 3
+IMAGE = (ROWS, COLUMNS)
+AXES = dict.fromkeys((*POOLS, "Relu", "Add", "Conv", "DepthwiseConv"), (CHANNELS, *IMAGE)) | {"Concat": IMAGE}
 """Along which ops are cut, by type."""
 
 
@@ -66,8 +68,9 @@ def phone_cutter(profile: PhoneProfile, problem: Problem) -> Cutter:
         lines[source, target] = fit([elements(shape) for shape in known], list(known.values()))
 
     def part_us(op: int, region: Region) -> FloatArray:
-        extent = shapes[nodes[op].writes[0]][region.axis]
-        part: FloatArray = problem.latency_us[op] * (FIXED + (1 - FIXED) * (region.stop - region.start) / extent)
+        whole = shapes[nodes[op].writes[0]]
+        share = math.prod(region.shape(whole)) / math.prod(whole)
+        part: FloatArray = problem.latency_us[op] * (FIXED + (1 - FIXED) * share)
         return part
 
     def move_us(tensor: str, shape: tuple[int, ...]) -> FloatArray:
@@ -92,15 +95,18 @@ def needs(op: Features, kinds: Mapping[str, Shape], out: Shape, part: Region) ->
     for name, shape in kinds.items():
         if len(shape) != 4 or len(out) != 4:
             raise CutError("no image")
-        if part.axis == CHANNELS:
-            found[name] = None if op.type == "Conv" else part
-            continue
-        size, stride = op.kernel[0], op.stride
-        pad = max(0, (out[ROWS] - 1) * stride + size - shape[ROWS]) // 2
-        start, stop = max(0, part.start * stride - pad), min(shape[ROWS], (part.stop - 1) * stride - pad + size)
-        if start >= stop:
-            raise CutError("a part of padding alone")
-        found[name] = Region(ROWS, start, stop)
+        spans = []
+        for axis, first, last in part.spans:
+            if axis == CHANNELS:
+                spans += [] if op.type == "Conv" else [Span(axis, first, last)]
+                continue
+            size, stride = op.kernel[axis - ROWS], op.stride
+            pad = max(0, (out[axis] - 1) * stride + size - shape[axis]) // 2
+            start, stop = max(0, first * stride - pad), min(shape[axis], (last - 1) * stride - pad + size)
+            if start >= stop:
+                raise CutError("a part of padding alone")
+            spans.append(Span(axis, start, stop))
+        found[name] = Region(tuple(spans)) if spans else None
     return found
 
 

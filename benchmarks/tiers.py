@@ -137,8 +137,8 @@ def hosts_of(
     own = phone_cutter(profile, base)
 
     def part_us(op: int, region: Region) -> FloatArray:
-        extent = own.shapes[own.nodes[op].writes[0]][region.axis]
-        part: FloatArray = latency[op] * (FIXED + (1 - FIXED) * (region.stop - region.start) / extent)
+        whole = own.shapes[own.nodes[op].writes[0]]
+        part: FloatArray = latency[op] * (FIXED + (1 - FIXED) * np.prod(region.shape(whole)) / np.prod(whole))
         return part
 
     def move_us(tensor: str, shape: Shape) -> FloatArray:

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from hope_schema.cutrules import PartOp, demands, granularity, part_of, reads
-from hope_schema.cutting import Node, Piece, Region, pieces
+from hope_schema.cutting import Node, Piece, Region, Span, pieces
 from hope_schema.graph import ModelGraph, Op, Tensor, TensorType
 from hope_schema.plan import Cut
 from hope_schema.superop import SuperOp, merge
-
-INDEX = TensorType(shape=(1,), dtype="int64")
-"""Each of a Slice's constants: where it starts and stops, along which axis."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +86,13 @@ def part_super_op(super_op: SuperOp, region: Region) -> SuperOp:
     return SuperOp(graph=alone, ops=alone.ops)
 
 
-def glue_super_op(reads: Sequence[TensorType], made: TensorType, axis: int) -> SuperOp:
-    """What slices a tensor of some type, or joins several, by itself: its signature is that in any plan."""
+def glue_super_op(reads: Sequence[TensorType], made: TensorType, axes: Sequence[int]) -> SuperOp:
+    """What slices a tensor of some type, or joins several, by itself: its signature is that in any plan.
+
+    ``axes``: those that it cuts, or the one that it joins along.
+    """
     names = tuple(f"read{index}" for index in range(len(reads)))
-    whole = Region(axis, 0, made.shape[axis])
+    whole = Region(tuple(Span(axis, 0, made.shape[axis]) for axis in axes))
     piece = Piece("slice" if len(reads) == 1 else "join", "made", names, ("made",), whole)
     types = dict(zip(names, reads, strict=True))
     alone = _graph("glue", types, [_glue(piece, types)], piece.writes)
@@ -118,9 +118,10 @@ def _glue(piece: Piece, types: Mapping[str, TensorType]) -> CutOp:
     assert piece.region is not None
     kind = sized(types[piece.reads[0]], piece.region)
     if piece.kind == "slice":
-        op = Op(type="Slice", inputs=piece.reads, outputs=piece.writes, parameters=(INDEX,) * 3)
+        bounds = TensorType(shape=(len(piece.region.spans),), dtype="int64")  # starts, stops, axes
+        op = Op(type="Slice", inputs=piece.reads, outputs=piece.writes, parameters=(bounds,) * 3)
         return CutOp(op, (kind,), region=piece.region)
-    op = Op(type="Concat", attributes={"axis": piece.region.axis}, inputs=piece.reads, outputs=piece.writes)
+    op = Op(type="Concat", attributes={"axis": piece.region.axes[0]}, inputs=piece.reads, outputs=piece.writes)
     return CutOp(op, (kind,))
 
 
@@ -148,6 +149,5 @@ def _part(super_op: SuperOp, piece: Piece) -> list[CutOp]:
 
 
 def sized(kind: TensorType, region: Region) -> TensorType:
-    """The type with as much along an axis as the region holds."""
-    axis, start, stop = region
-    return TensorType(shape=(*kind.shape[:axis], stop - start, *kind.shape[axis + 1 :]), dtype=kind.dtype)
+    """The type of what a region holds."""
+    return TensorType(shape=region.shape(kind.shape), dtype=kind.dtype)

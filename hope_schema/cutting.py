@@ -1,13 +1,15 @@
 """Splits as a rewriting of the graph: which parts, slices and joins cuts make of it, and what these are called.
 
-A cut op is computed in parts of its output along one axis (CoDL section 4). Parts, slices and joins are ordinary ops of
-the graph that results, and are measured, planned, moved and executed as such; nobody else knows of splits. Here is the
-algebra of intervals, on names: both wings use it, so that a plan's steps are the ops that a device makes.
+A cut op is computed in parts of its output: intervals of one axis (CoDL section 4), or boxes along two (D3's tiles).
+Parts, slices and joins are ordinary ops of the graph that results, and are measured, planned, moved and executed as
+such; nobody else knows of splits. Here is the algebra of boxes, on names: both wings use it, so that a plan's steps are
+the ops that a device makes.
 
-- What a part leaves of the tensor ``X`` is called ``X[axis:start:stop]``; joined, for those who read all of it, ``X``.
-- A part reads all of an input, or an interval. It reads an interval that stands as it is, else a slice
-  ``X[axis:start:stop]``, else a join for it alone, ``X[axis:start:stop]>Y#j``: made where it is read, so that only what
-  is missing there is moved.
+- What a part leaves of the tensor ``X`` is called ``X[axis:start:stop]``, along two axes
+  ``X[axis:start:stop,axis:start:stop]``; joined, for those who read all of it, ``X``.
+- A part reads all of an input, or a box. It reads a box that stands as it is, else a slice ``X[axis:start:stop]``, else
+  a join for it alone, ``X[axis:start:stop]>Y#j``: made where it is read, so that only what is missing there is moved.
+- A join is along one axis: boxes are joined to bands, and bands to what is read.
 - Chained parts read nothing but what the same part of the op before left: that one is extended by what is computed
   twice instead of exchanged (CoDL section 4.3, rows_in = (rows_out - 1) * stride + size).
 """
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Literal, NamedTuple
 
 from hope_schema.base import MAX_NAME
@@ -27,16 +29,55 @@ class CutError(ValueError):
     """A cut that cannot be made; the message says why."""
 
 
-class Region(NamedTuple):
-    """An interval of a tensor along one axis."""
+class Span(NamedTuple):
+    """An interval along one axis."""
 
     axis: int
     start: int
     stop: int
 
+
+@dataclass(frozen=True, order=True)
+class Region:
+    """A box of a tensor: one interval along each of some axes, which ascend, and all of the others."""
+
+    spans: tuple[Span, ...]
+
+    @classmethod
+    def along(cls, axis: int, start: int, stop: int) -> Region:
+        """An interval of one axis."""
+        return cls((Span(axis, start, stop),))
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Along which it does not hold everything."""
+        return tuple(span.axis for span in self.spans)
+
     def of(self, tensor: str) -> str:
         """What it is called."""
-        return f"{tensor}[{self.axis}:{self.start}:{self.stop}]"
+        return f"{tensor}[{','.join(f'{axis}:{start}:{stop}' for axis, start, stop in self.spans)}]"
+
+    def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
+        """The shape of what it holds of a tensor."""
+        sizes = {axis: stop - start for axis, start, stop in self.spans}
+        return tuple(sizes.get(axis, size) for axis, size in enumerate(whole))
+
+    def within(self, part: Region) -> Region:
+        """Where it stands in a part that holds it, without the axes along which it is all of that."""
+        begins = {axis: start for axis, start, _ in part.spans}
+        left = (one for one in self.spans if one not in part.spans)
+        return Region(tuple(Span(axis, *(at - begins.get(axis, 0) for at in ends)) for axis, *ends in left))
+
+    def meet(self, other: Region) -> Region | None:
+        """What two along the same axes both hold; None where that is nothing."""
+        pairs = zip(self.spans, other.spans, strict=True)
+        both = tuple(Span(one.axis, max(one.start, two.start), min(one.stop, two.stop)) for one, two in pairs)
+        return Region(both) if all(span.start < span.stop for span in both) else None
+
+    def hull(self, other: Region) -> Region:
+        """The smallest box around two along the same axes."""
+        pairs = zip(self.spans, other.spans, strict=True)
+        return Region(tuple(Span(one.axis, min(one.start, two.start), max(one.stop, two.stop)) for one, two in pairs))
 
 
 @dataclass(frozen=True)
@@ -63,8 +104,8 @@ class Piece:
     """An op of the graph that results.
 
     ``op`` is the op that a ``whole`` or a ``part`` computes, and the tensor that a ``slice`` or a ``join`` is of.
-    ``region`` is what a part makes of the output, what a join holds of its tensor, and what a slice takes of the one
-    tensor that it reads. A join puts what it reads one after the other along the region's axis.
+    ``region`` is what a part makes of the output, what a slice takes of the one tensor that it reads, and how much a
+    join holds along the one axis along which it puts what it reads one after the other.
     """
 
     kind: Literal["whole", "part", "slice", "join"]
@@ -89,8 +130,8 @@ def halve(node: Node, axis: int, extent: int) -> int:
     middle = extent // 2 // step * step
     if not 0 < middle < extent:
         raise CutError(f"'{node.id}' has {extent} along axis {axis} in steps of {step}: a part would be empty")
-    node.needs(Region(axis, 0, middle))
-    node.needs(Region(axis, middle, extent))
+    node.needs(Region.along(axis, 0, middle))
+    node.needs(Region.along(axis, middle, extent))
     return middle
 
 
@@ -139,27 +180,39 @@ def regions(nodes: Sequence[Node], cuts: Sequence[Cut], shapes: Shapes) -> dict[
             for name, need in node.needs(part).items():
                 if need is None:
                     continue
-                before = found.get(makers.get(name, ""))
-                if before is None or before[0].axis != need.axis or len(before) != len(found[node.id]):
+                before = makers.get(name, "")
+                if (
+                    before not in found
+                    or need.axes != cut[before].axes
+                    or _counts(cut[before]) != _counts(cut[node.id])
+                ):
                     raise CutError(f"op '{node.id}' is chained to '{name}', which is not cut the same way")
-                own = before[index]
-                before[index] = Region(own.axis, min(own.start, need.start), max(own.stop, need.stop))
+                found[before][index] = found[before][index].hull(need)
     return found
 
 
+def _counts(cut: Cut) -> tuple[int, ...]:
+    """In how many parts an op is, axis by axis."""
+    return tuple(len(at) + 1 for at in cut.at)
+
+
 def _parts(node: Node, cut: Cut, shapes: Shapes) -> list[Region]:
+    """The first axis changes slowest."""
     if len(node.writes) != 1:
         raise CutError(f"op '{node.id}' has {len(node.writes)} outputs")
     shape = shapes[node.writes[0]]
-    if cut.axis >= len(shape):
-        raise CutError(f"op '{node.id}' cannot be cut along axis {cut.axis} of {len(shape)}")
-    step = node.granularity(cut.axis)
-    borders = [0, *cut.at, shape[cut.axis]]
-    if any(low >= high for low, high in pairwise(borders)):
-        raise CutError(f"op '{node.id}' is cut at {list(cut.at)} of {shape[cut.axis]}: a part is empty")
-    if any(border % step for border in cut.at):
-        raise CutError(f"op '{node.id}' is cut at {list(cut.at)}, which are not all multiples of {step}")
-    return [Region(cut.axis, low, high) for low, high in pairwise(borders)]
+    found: list[list[Span]] = []
+    for axis, at in zip(cut.axes, cut.at, strict=True):
+        if axis >= len(shape):
+            raise CutError(f"op '{node.id}' cannot be cut along axis {axis} of {len(shape)}")
+        step = node.granularity(axis)
+        borders = [0, *at, shape[axis]]
+        if any(low >= high for low, high in pairwise(borders)):
+            raise CutError(f"op '{node.id}' is cut at {list(at)} of {shape[axis]}: a part is empty")
+        if any(border % step for border in at):
+            raise CutError(f"op '{node.id}' is cut at {list(at)}, which are not all multiples of {step}")
+        found.append([Span(axis, low, high) for low, high in pairwise(borders)])
+    return [Region(spans) for spans in product(*found)]
 
 
 def pieces(nodes: Sequence[Node], cuts: Sequence[Cut], shapes: Shapes, outputs: Sequence[str]) -> list[Piece]:
@@ -177,6 +230,36 @@ def pieces(nodes: Sequence[Node], cuts: Sequence[Cut], shapes: Shapes, outputs: 
     return _Pieces(nodes, cuts, shapes, outputs).made
 
 
+class _Grid:
+    """The parts of a tensor: boxes in rows and columns, which overlap where chains compute twice."""
+
+    def __init__(self, op: str, parts: Sequence[Region], counts: Sequence[int]) -> None:
+        self.places = list(product(*map(range, counts)))
+        self.parts = dict(zip(self.places, parts, strict=True))
+        firsts = [[(0,) * g + (k,) + (0,) * (len(counts) - g - 1) for k in range(n)] for g, n in enumerate(counts)]
+        self.lines = [[self.parts[place].spans[g] for place in line] for g, line in enumerate(firsts)]
+        if [*parts] != [Region(spans) for spans in product(*self.lines)]:
+            raise CutError(f"op '{op}' is in a chain whose tiles would be no rows and columns")
+
+    def cover(self, g: int, wanted: Span, own: int | None) -> list[tuple[int, Span]]:
+        """Which parts an interval along an axis is made of, and what each gives: ``own`` as much as it has."""
+        line = self.lines[g]
+        inside = [k for k, span in enumerate(line) if span.start <= wanted.start and wanted.stop <= span.stop]
+        if inside:
+            return [(own if own in inside and own is not None else inside[0], wanted)]
+        found: list[tuple[int, Span]] = []
+        at = wanted.start
+        while at < wanted.stop:
+            holders = [k for k, span in enumerate(line) if span.start <= at < span.stop]
+            holder = own if own in holders and own is not None else max(holders, key=lambda k: line[k].stop)
+            stop = min(line[holder].stop, wanted.stop)
+            if own is not None and at < line[own].start:
+                stop = min(stop, line[own].start)
+            found.append((holder, Span(wanted.axis, at, stop)))
+            at = stop
+        return found
+
+
 class _Pieces:
     """The graph that results, as it grows."""
 
@@ -184,14 +267,16 @@ class _Pieces:
         self.shapes = shapes
         self.made: list[Piece] = []
         self.names: set[str] = set()
-        self.parts: dict[str, list[Region]] = {}
+        self.grids: dict[str, _Grid] = {}
         computed = regions(nodes, cuts, shapes)
+        counts = {cut.op: _counts(cut) for cut in cuts}
         kept = set(outputs)
         for node in nodes:
             if node.id not in computed:
                 self.add(Piece("whole", node.id, tuple(map(self.whole, node.reads)), node.writes))
                 continue
             self.cut(node, computed[node.id])
+            self.grids[node.writes[0]] = _Grid(node.id, computed[node.id], counts[node.id])
             if node.writes[0] in kept:
                 self.whole(node.writes[0])
 
@@ -210,77 +295,64 @@ class _Pieces:
         tensor = node.writes[0]
         for index, part in enumerate(computed):
             needs, reader = node.needs(part), f"{node.id}#{index}"
-            reads = []
-            for name in node.reads:
-                need = needs.get(name)
-                if need is None or need[1:] == (0, self.shapes[name][need.axis]):
-                    reads.append(self.whole(name, reader))
-                else:
-                    reads.append(self.some(name, need, index, reader))
+            reads = [self.some(name, needs.get(name), index, reader) for name in node.reads]
             self.add(Piece("part", node.id, tuple(reads), (part.of(tensor),), part, index))
-        self.parts[tensor] = computed
 
-    def whole(self, tensor: str, reader: str = "") -> str:
-        """A tensor as a whole: for everybody, or for a part that reads it."""
-        if tensor not in self.parts:
+    def whole(self, tensor: str) -> str:
+        """A tensor as a whole, for everybody."""
+        if tensor not in self.grids:
             return tensor
-        axis = self.parts[tensor][0].axis
-        name = f"{tensor}>{reader}" if reader else tensor
-        return self.join(tensor, name, Region(axis, 0, self.shapes[tensor][axis]))
+        found = self.join(tensor, tensor, "", self.all_of(tensor), -1)
+        if found == tensor:
+            return tensor
+        axis, start, stop = self.all_of(tensor).spans[0]  # a part of a chain is the whole by itself
+        return self.add(Piece("join", tensor, (found,), (tensor,), Region.along(axis, start, stop)))
 
-    def some(self, tensor: str, wanted: Region, index: int, reader: str) -> str:
-        """A region of a tensor for part ``index`` of its reader."""
-        parts = self.parts.get(tensor)
-        if parts is None:
-            return self.slice(tensor, tensor, wanted)
-        name = f"{wanted.of(tensor)}>{reader}"
-        if parts[0].axis != wanted.axis:
-            sliced: list[str] = []
-            at = 0
-            for part in parts:  # what was computed twice is left out of the second
-                if part.stop <= at:
-                    continue
-                piece = self.slice(tensor, part.of(tensor), wanted)
-                if part.start < at:
-                    piece = self.slice(tensor, piece, Region(part.axis, at - part.start, part.stop - part.start))
-                sliced.append(piece)
-                at = part.stop
-            axis = parts[0].axis
-            whole = Region(axis, 0, self.shapes[tensor][axis])
-            return self.add(Piece("join", tensor, tuple(sliced), (name,), whole))
-        holders = [part for part in parts if part.start <= wanted.start and wanted.stop <= part.stop]
-        if holders:
-            return self.within(
-                tensor, parts[index] if index < len(parts) and parts[index] in holders else holders[0], wanted
-            )
-        return self.join(tensor, name, wanted, index)
+    def all_of(self, tensor: str) -> Region:
+        """All of a tensor, along the axes of its parts."""
+        shape = self.shapes[tensor]
+        return Region(tuple(Span(line[0].axis, 0, shape[line[0].axis]) for line in self.grids[tensor].lines))
 
-    def within(self, tensor: str, part: Region, wanted: Region) -> str:
-        """What is wanted of a part: all of it, or a slice."""
-        if part == wanted:
-            return part.of(tensor)
-        return self.slice(
-            tensor, part.of(tensor), Region(part.axis, wanted.start - part.start, wanted.stop - part.start)
-        )
+    def some(self, tensor: str, need: Region | None, index: int, reader: str) -> str:
+        """What part ``index`` of its reader needs of a tensor."""
+        shape = self.shapes[tensor]
+        wanted = Region(tuple(one for one in need.spans if one[1:] != (0, shape[one.axis])) if need else ())
+        if tensor not in self.grids:
+            return self.slice(tensor, tensor, wanted) if wanted.spans else tensor
+        box = {span.axis: span for span in (*self.all_of(tensor).spans, *wanted.spans)}
+        name = wanted.of(tensor) if wanted.spans else tensor
+        whole = Region(tuple(box[axis] for axis in sorted(box)))
+        return self.join(tensor, f"{name}>{reader}", f">{reader}", whole, index)
+
+    def join(self, tensor: str, name: str, suffix: str, wanted: Region, index: int) -> str:
+        """A region put together of parts, of part ``index`` as much as there is; the part itself where it has all."""
+        grid = self.grids[tensor]
+        own = grid.places[index] if 0 <= index < len(grid.places) else (None,) * len(grid.lines)
+        spans = {span.axis: span for span in wanted.spans}
+
+        def joined(name: str, chosen: tuple[int, ...]) -> str:
+            """The part chosen row by row and column by column, or what of it is wanted, or several side by side."""
+            here = Region(tuple(spans[axis] for axis in sorted(spans)))
+            g = len(chosen)
+            if g == len(grid.lines):
+                part = grid.parts[chosen]
+                left = here.within(part)
+                return self.slice(tensor, part.of(tensor), left) if left.spans else part.of(tensor)
+            axis = grid.lines[g][0].axis
+            along = spans[axis]
+            reads = []
+            found = grid.cover(g, along, own[g])
+            for k, span in found:
+                spans[axis] = span
+                band = Region(tuple(spans[axis] for axis in sorted(spans)))
+                reads.append(joined(name if len(found) == 1 else f"{band.of(tensor)}{suffix}", (*chosen, k)))
+            spans[axis] = along
+            if len(reads) == 1:
+                return reads[0]
+            return self.add(Piece("join", tensor, tuple(reads), (name,), Region((along,))))
+
+        return joined(name, ())
 
     def slice(self, tensor: str, source: str, wanted: Region) -> str:
         """A region of what stands under a name, counted from its beginning."""
         return self.add(Piece("slice", tensor, (source,), (wanted.of(source),), wanted))
-
-    def join(self, tensor: str, name: str, wanted: Region, index: int = -1) -> str:
-        """A region put together of parts, of part ``index`` as much as there is."""
-        parts = self.parts[tensor]
-        own = parts[index] if 0 <= index < len(parts) else None
-        reads: list[str] = []
-        at = wanted.start
-        while at < wanted.stop:
-            holders = [part for part in parts if part.start <= at < part.stop]
-            holder = own if own in holders and own is not None else max(holders, key=lambda part: part.stop)
-            stop = min(holder.stop, wanted.stop)
-            if own is not None and at < own.start:
-                stop = min(stop, own.start)
-            reads.append(self.within(tensor, holder, Region(wanted.axis, at, stop)))
-            at = stop
-        if len(reads) == 1 and name != tensor:  # a part of a chain is the whole by itself
-            return reads[0]
-        return self.add(Piece("join", tensor, tuple(reads), (name,), wanted))

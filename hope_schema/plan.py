@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
+from math import prod
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
@@ -27,7 +28,7 @@ from hope_schema.graph import DType
 from hope_schema.hosts import MAX_HOSTS, MAX_LINKS, Link, PlannedHost
 from hope_schema.periods import MAX_RUNS
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """Version of the plan's shape; a breaking change raises it."""
 
 Objective = Literal["makespan", "lateness", "throughput"]
@@ -63,22 +64,36 @@ Weight = Annotated[float, Field(gt=0.0, le=1e6, allow_inf_nan=False)]
 """How much a job's lateness counts."""
 
 
-class Cut(Contract):
-    """A super-op computed in parts of its only output along one axis (CoDL), see ``hope_schema.cutting``.
+MAX_PARTS = 64
+"""Of an op."""
+Borders = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...], Field(min_length=1, max_length=MAX_PARTS - 1)
+]
+"""Between parts, along one axis."""
 
-    ``op`` is the super-op's id, ``at`` the borders between its parts. With ``chained``, part j reads what part j of the
-    op before left, and what that lacks is computed twice instead of exchanged.
+
+class Cut(Contract):
+    """A super-op computed in parts of its only output, see ``hope_schema.cutting``.
+
+    ``op`` is the super-op's id. Along one axis its parts are intervals (CoDL), along several boxes (D3's tiles), of
+    which the last axis changes first. ``at`` has the borders along each of the axes, which ascend. With ``chained``,
+    part j reads what part j of the op before left, and what that lacks is computed twice instead of exchanged.
     """
 
     op: Name
-    axis: Annotated[int, Field(ge=0, le=15)]
-    at: Annotated[tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...], Field(min_length=1, max_length=63)]
+    axes: Annotated[tuple[Annotated[int, Field(ge=0, le=15)], ...], Field(min_length=1, max_length=2)]
+    at: Annotated[tuple[Borders, ...], Field(min_length=1, max_length=2)]
     chained: bool = False
 
     @model_validator(mode="after")
     def _has_parts(self) -> Cut:
-        if any(low >= high for low, high in pairwise(self.at)):
-            raise ValueError(f"op '{self.op}' is cut at {list(self.at)}: a part is empty")
+        if len(self.axes) != len(self.at) or any(low >= high for low, high in pairwise(self.axes)):
+            raise ValueError(f"op '{self.op}' is cut along axes {list(self.axes)} at {len(self.at)} lists of borders")
+        for at in self.at:
+            if any(low >= high for low, high in pairwise(at)):
+                raise ValueError(f"op '{self.op}' is cut at {list(at)}: a part is empty")
+        if prod(len(at) + 1 for at in self.at) > MAX_PARTS:
+            raise ValueError(f"op '{self.op}' is cut into more than {MAX_PARTS} parts")
         return self
 
 
@@ -159,7 +174,7 @@ class Plan(Contract):
     ``method`` is what found it; where that is not what was asked for it reads ``ilp→greedy`` or ``ilp→single``.
     """
 
-    schema_version: Literal[3] = SCHEMA_VERSION
+    schema_version: Literal[4] = SCHEMA_VERSION
     jobs: Annotated[tuple[PlannedJob, ...], Field(min_length=1, max_length=MAX_RUNS)]
     soc: Label
     frequency: Frequency

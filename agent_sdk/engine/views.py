@@ -17,7 +17,7 @@ from agent_sdk.model.cutting import CutModel
 from agent_sdk.runtimes.base import Processor
 from hope_schema import ModelGraph, Step
 from hope_schema.cutgraph import CutOp
-from hope_schema.cutting import Region
+from hope_schema.cutting import Span
 
 if TYPE_CHECKING:
     from agent_sdk.model import Model
@@ -43,7 +43,7 @@ class _Place:
     """A tensor as an interval of another one."""
 
     storage: str
-    region: Region
+    span: Span
 
 
 def find_views(
@@ -75,15 +75,15 @@ def find_views(
             families.setdefault(place.storage, []).append(name)
     views: dict[str, View] = {}
     for storage, names in families.items():
-        written = sorted((name for name in names if name not in glue), key=lambda name: places[name].region)
-        apart = all(places[a].region.stop <= places[b].region.start for a, b in pairwise(written))
+        written = sorted((name for name in names if name not in glue), key=lambda name: places[name].span)
+        apart = all(places[a].span.stop <= places[b].span.start for a, b in pairwise(written))
         if not apart or len(memories[storage]) > 1 or storage in whole or not glue.intersection(names):
             continue
         for name in names:
-            region = places[name].region
-            inner = math.prod(model.graph.tensor[name].shape[region.axis + 1 :])
-            parts = tuple(part for part in written if _overlap(places[part].region, region))
-            views[name] = View(storage, region.start * inner, parts)
+            span = places[name].span
+            inner = math.prod(model.graph.tensor[name].shape[span.axis + 1 :])
+            parts = tuple(part for part in written if _overlap(places[part].span, span))
+            views[name] = View(storage, span.start * inner, parts)
     needless = glue & views.keys()
     left = [step.model_copy(update={"ops": tuple(op for op in step.ops if op not in needless)}) for step in steps]
     return views, [step for step in left if step.ops]
@@ -99,7 +99,7 @@ def same_layout(makers: Mapping[str, Processor], model: Model) -> bool:
     return len(blocks) == 1 and all(size % block == 0 for size in sizes for block in blocks)
 
 
-def _overlap(one: Region, other: Region) -> bool:
+def _overlap(one: Span, other: Span) -> bool:
     return one.start < other.stop and other.start < one.stop
 
 
@@ -109,8 +109,8 @@ def _places(model: CutModel) -> dict[str, _Place]:
     for one in model.made:
         name = one.op.id
         if one.source is not None:
-            if one.part is not None and one.region is not None and _flat(model.graph, name, one.region.axis):
-                places[name] = _Place(one.source.id, one.region)
+            if one.part is not None and (span := _interval(one)) and _flat(model.graph, name, span.axis):
+                places[name] = _Place(one.source.id, span)
             continue
         found = _sliced(model, one, places) if one.op.type == "Slice" else _joined(model, one, places)
         if found is not None:
@@ -118,31 +118,35 @@ def _places(model: CutModel) -> dict[str, _Place]:
     return places
 
 
+def _interval(one: CutOp) -> Span | None:
+    """What a part makes, or a slice takes, where that is of one axis: boxes are not in one piece."""
+    return one.region.spans[0] if one.region is not None and len(one.region.spans) == 1 else None
+
+
 def _flat(graph: ModelGraph, tensor: str, axis: int) -> bool:
     return math.prod(graph.tensor[tensor].shape[:axis]) == 1
 
 
 def _sliced(model: CutModel, one: CutOp, places: dict[str, _Place]) -> _Place | None:
-    [source], region = one.op.inputs, one.region
-    assert region is not None
-    if source in model.graph.inputs or not _flat(model.graph, source, region.axis):
+    [source], span = one.op.inputs, _interval(one)
+    if span is None or source in model.graph.inputs or not _flat(model.graph, source, span.axis):
         return None
-    size = model.graph.tensor[source].shape[region.axis]
-    whole = places.setdefault(source, _Place(source, Region(region.axis, 0, size)))
-    if whole.region.axis != region.axis:
+    size = model.graph.tensor[source].shape[span.axis]
+    whole = places.setdefault(source, _Place(source, Span(span.axis, 0, size)))
+    if whole.span.axis != span.axis:
         return None
-    start = whole.region.start
-    return _Place(whole.storage, Region(region.axis, start + region.start, start + region.stop))
+    start = whole.span.start
+    return _Place(whole.storage, Span(span.axis, start + span.start, start + span.stop))
 
 
 def _joined(model: CutModel, one: CutOp, places: Mapping[str, _Place]) -> _Place | None:
     found = [places.get(name) for name in one.op.inputs]
     parts = [place for place in found if place is not None]
-    if len(parts) < len(found) or len({(place.storage, place.region.axis) for place in parts}) > 1:
+    if len(parts) < len(found) or len({(place.storage, place.span.axis) for place in parts}) > 1:
         return None
-    if any(a.region.stop != b.region.start for a, b in pairwise(parts)):
+    if any(a.span.stop != b.span.start for a, b in pairwise(parts)):
         return None
-    axis = parts[0].region.axis
+    axis = parts[0].span.axis
     if axis != one.op.attributes["axis"]:
         return None
-    return _Place(parts[0].storage, Region(axis, parts[0].region.start, parts[-1].region.stop))
+    return _Place(parts[0].storage, Span(axis, parts[0].span.start, parts[-1].span.stop))

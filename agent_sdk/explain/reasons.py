@@ -141,8 +141,9 @@ def _besides(op: Op, step: Step, split: set[str]) -> list[str]:
     whole, bracket, region = step.ops[-1].partition("[")
     if not bracket:
         return [*said, f"joins the parts of '{whole}'"] if whole in split and op.type == "Concat" else said
-    bounds = region.partition("]")[0].split(":")
-    if len(bounds) == 3 and split:
+    spans = [span.split(":") for span in region.partition("]")[0].split(",")]
+    if all(len(span) == 3 for span in spans) and split:
         what = "part" if whole in split and op.type not in ("Slice", "Concat") else "taken for a part:"
-        said.append(f"{what} {bounds[1]} to {bounds[2]} of '{whole}' along axis {bounds[0]}")
+        bounds, axes = " and ".join(f"{one[1]} to {one[2]}" for one in spans), " and ".join(one[0] for one in spans)
+        said.append(f"{what} {bounds} of '{whole}' along {'axis' if len(spans) == 1 else 'axes'} {axes}")
     return said

@@ -135,19 +135,19 @@ def cut_model(model: Model, cuts: Sequence[Cut], folder: Path | None = None) -> 
 
 def part_of_constant(tensor: onnx.TensorProto, region: Region, folder: Path | None) -> onnx.TensorProto:
     """A region of a constant, called after it: a place in its file where that is contiguous, else a copy."""
-    axis, start, stop = region
-    dims = [*tensor.dims[:axis], stop - start, *tensor.dims[axis + 1 :]]
+    dims = region.shape(tensor.dims)
     if not external_data_helper.uses_external_data(tensor):
         values = numpy_helper.to_array(tensor)
         return numpy_helper.from_array(np.ascontiguousarray(_within(values, region)), region.of(tensor.name))
     place = external_data_helper.ExternalDataInfo(tensor)
     kind = helper.tensor_dtype_to_np_dtype(tensor.data_type)
     made = onnx.TensorProto(name=region.of(tensor.name), data_type=tensor.data_type, dims=dims)
-    if math.prod(tensor.dims[:axis]) == 1:
-        each = math.prod(tensor.dims[axis + 1 :]) * kind.itemsize
+    axis, start, _ = region.spans[0]
+    if len(region.spans) == 1 and math.prod(tensor.dims[:axis]) == 1:
         made.data_location = onnx.TensorProto.EXTERNAL
-        offset = (place.offset or 0) + start * each
-        for key, value in (("location", place.location), ("offset", offset), ("length", (stop - start) * each)):
+        offset = (place.offset or 0) + start * math.prod(tensor.dims[axis + 1 :]) * kind.itemsize
+        length = math.prod(dims) * kind.itemsize
+        for key, value in (("location", place.location), ("offset", offset), ("length", length)):
             made.external_data.add(key=key, value=str(value))
         return made
     file = (folder or Path()) / place.location
@@ -157,7 +157,10 @@ def part_of_constant(tensor: onnx.TensorProto, region: Region, folder: Path | No
 
 
 def _within(values: np.ndarray, region: Region) -> np.ndarray:
-    return values[(slice(None),) * region.axis + (slice(region.start, region.stop),)]
+    bounds = [slice(None)] * values.ndim
+    for axis, start, stop in region.spans:
+        bounds[axis] = slice(start, stop)
+    return values[tuple(bounds)]
 
 
 def _nodes(model: Model, one: CutOp, constants: Constants) -> list[onnx.NodeProto]:
@@ -178,12 +181,12 @@ def _glue(model: Model, one: CutOp, constants: Constants) -> onnx.NodeProto:
     name = one.op.id
     if one.region is None:
         return helper.make_node("Concat", one.op.inputs, [name], name=name, axis=one.op.attributes["axis"])
-    axis, start, stop = one.region
+    axes, starts, ends = zip(*one.region.spans, strict=True)
     if any(opset.domain in ("", "ai.onnx") and opset.version < 10 for opset in model.proto.opset_import):
         return helper.make_node(
-            "Slice", one.op.inputs, [name], name=name, axes=[axis], starts=[start], ends=[stop]
+            "Slice", one.op.inputs, [name], name=name, axes=axes, starts=starts, ends=ends
         )  # its bounds became inputs later
-    bounds = [constants.new(f"{name}/{what}", [value]) for what, value in zip(BOUNDS, (start, stop, axis), strict=True)]
+    bounds = [constants.new(f"{name}/{what}", ends) for what, ends in zip(BOUNDS, (starts, ends, axes), strict=True)]
     return helper.make_node("Slice", [*one.op.inputs, *bounds], [name], name=name)
 
 
@@ -212,8 +215,8 @@ def _part(model: Model, one: CutOp, node: onnx.NodeProto, constants: Constants) 
         _check_scale(model, one, model.constants[read[SCALES[kind]]])
     elif kind == "Pad" and len(read) > PADS:
         pads = numpy_helper.to_array(model.constants[read[PADS]]).reshape(2, -1)
-        if len(read) > PADS + 2 or pads[:, one.region.axis].any():
-            raise CutError(f"Pad pads axis {one.region.axis}")
+        if len(read) > PADS + 2 or pads[:, one.region.axes].any():
+            raise CutError(f"Pad pads axis {' or '.join(map(str, one.region.axes))}")
     return made
 
 
@@ -221,11 +224,11 @@ def _check_scale(model: Model, one: CutOp, scales: onnx.TensorProto) -> None:
     """Refuse a factor that is another than that of the shapes, which are rounded."""
     assert one.source is not None
     assert one.region is not None
-    axis = one.region.axis
-    given, whole = (model.graph.tensor[name].shape[axis] for name in (one.source.inputs[0], one.source.id))
     found = numpy_helper.to_array(scales)
-    if len(found) <= axis or float(found[axis]) * given != whole:
-        raise CutError(f"{one.op.type} enlarges axis {axis} by no whole factor")
+    for axis in one.region.axes:
+        given, whole = (model.graph.tensor[name].shape[axis] for name in (one.source.inputs[0], one.source.id))
+        if len(found) <= axis or float(found[axis]) * given != whole:
+            raise CutError(f"{one.op.type} enlarges axis {axis} by no whole factor")
 
 
 def _set(node: onnx.NodeProto, before: Mapping[str, object], after: Mapping[str, object]) -> None:

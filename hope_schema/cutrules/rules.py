@@ -8,7 +8,7 @@ from typing import Final
 
 from hope_schema.cutrules import places, windows
 from hope_schema.cutrules.view import MisalignedError, Rule, View
-from hope_schema.cutting import CutError, Region
+from hope_schema.cutting import CutError, Region, Span
 from hope_schema.graph import AttributeValue, ModelGraph, Op
 from hope_schema.superop import SuperOp
 
@@ -33,20 +33,25 @@ def part_of(graph: ModelGraph, op: Op, region: Region) -> PartOp:
     if len(op.outputs) > 1:
         raise CutError(f"{op.type} has {len(op.outputs)} outputs")
     shape = graph.tensor[op.id].shape
-    if not 0 <= region.axis < len(shape):
-        raise CutError(f"'{op.id}' has no axis {region.axis}")
-    if not 0 <= region.start < region.stop <= shape[region.axis]:
-        raise CutError(f"a part of '{op.id}' would be empty, or reach beyond it")
     rule = RULES.get(op.type)
     if rule is None:
         raise CutError(f"no rule says how {op.type} is cut")
     view = View(graph, op)
-    part = rule(view, region)
-    return PartOp(
-        tuple(part.get(place) for place in range(len(op.inputs))),
-        tuple(part.get(place) for place in range(len(op.inputs), view.operands)),
-        view.changed,
-    )
+    found: list[dict[int, Span]] = [{} for _ in range(view.operands)]
+    for span in region.spans:
+        if not 0 <= span.axis < len(shape):
+            raise CutError(f"'{op.id}' has no axis {span.axis}")
+        if not 0 <= span.start < span.stop <= shape[span.axis]:
+            raise CutError(f"a part of '{op.id}' would be empty, or reach beyond it")
+        part = rule(view, span)
+        view.cut(span, part)
+        for place, read in part.items():
+            if read is not None and read.axis in found[place]:
+                raise CutError(f"{op.type} cannot be cut along {region.axes}: both divide one axis of what it reads")
+            if read is not None:
+                found[place][read.axis] = read
+    regions = [Region(tuple(spans[axis] for axis in sorted(spans))) if spans else None for spans in found]
+    return PartOp(tuple(regions[: len(op.inputs)]), tuple(regions[len(op.inputs) :]), view.changed)
 
 
 def reads(super_op: SuperOp, region: Region) -> dict[str, Region | None]:
@@ -87,7 +92,7 @@ def granularity(super_op: SuperOp, axis: int) -> int:
         if size % step:
             continue
         try:
-            demands(super_op, Region(axis, step, size))
+            demands(super_op, Region.along(axis, step, size))
         except MisalignedError:
             continue
         return step

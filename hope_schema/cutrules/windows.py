@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hope_schema.cutrules.view import MisalignedError, Part, View
-from hope_schema.cutting import CutError, Region
+from hope_schema.cutting import CutError, Span
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ def _windows(op: View, kernel: Sequence[int], given: Sequence[int], made: Sequen
     return found
 
 
-def _rows(op: View, window: _Window, region: Region, size: int) -> tuple[Region, int, int]:
-    """The indices that a region's windows cover within an image of ``size``, and the padding left on either side.
+def _rows(op: View, window: _Window, span: Span, size: int) -> tuple[Span, int, int]:
+    """The indices that a span's windows cover within an image of ``size``, and the padding left on either side.
 
     D3's reverse tile calculation (Zhang et al. 2021, section III-F): padding stays only where the image ends.
     """
-    first = region.start * window.stride - window.before
-    last = (region.stop - 1) * window.stride - window.before + window.extent
+    first = span.start * window.stride - window.before
+    last = (span.stop - 1) * window.stride - window.before + window.extent
     before, behind = max(0, -first), max(0, last - size)
-    inside = Region(region.axis, max(0, first), min(size, last))
+    inside = Span(span.axis, max(0, first), min(size, last))
     if inside.start >= inside.stop or before >= window.extent or behind >= window.extent:
         raise CutError(f"{op.type}: a window would see nothing but padding")
     if window.extent > inside.stop - inside.start:
@@ -64,11 +64,11 @@ def _put_pads(op: View, before: Sequence[int], behind: Sequence[int]) -> None:
     op.put("pads", (*before, *behind), (0,) * 2 * len(before))
 
 
-def pooled(op: View, region: Region) -> Part:
+def pooled(op: View, span: Span) -> Part:
     """Pooling: channels are independent; windows that only a rounded-up size lets in are padded for."""
     given, made = op.shapes[0][2:], op.output[2:]
-    if region.axis < 2:
-        return {0: region}
+    if span.axis < 2:
+        return {0: span}
     kernel = op.get("kernel_shape", given)
     windows = _windows(op, kernel, given, made)
     counts = op.type == "AveragePool" and bool(op.get("count_include_pad", 0))
@@ -79,8 +79,8 @@ def pooled(op: View, region: Region) -> Part:
     ]
     if counts and behind != [window.behind for window in windows]:
         raise CutError(f"{op.type} counts padding but not what rounding up the size adds to it")
-    place = region.axis - 2
-    inside, before[place], behind[place] = _rows(op, windows[place], region, given[place])
+    place = span.axis - 2
+    inside, before[place], behind[place] = _rows(op, windows[place], span, given[place])
     if any(pad >= size for pad, size in zip((*before, *behind), (*kernel, *kernel), strict=True)):
         raise CutError(f"{op.type} would be padded by a whole window, which runtimes refuse")
     op.changed.pop("ceil_mode", None)
@@ -98,55 +98,55 @@ def _weights(op: View) -> tuple[int, int | None]:
     return op.inputs, bias if op.operands > 2 else None
 
 
-def _grouped(op: View, region: Region, groups: int) -> tuple[Region, int]:
+def _grouped(op: View, span: Span, groups: int) -> tuple[Span, int]:
     """The input channels behind whole groups of output channels, and how many groups these are."""
     size = op.output[1] // groups
-    if region.start % size or region.stop % size:
+    if span.start % size or span.stop % size:
         raise MisalignedError(f"{op.type} has groups of {size} channels: a border would fall inside one")
-    first, last = region.start // size, region.stop // size
+    first, last = span.start // size, span.stop // size
     each = op.shapes[0][1] // groups
-    return Region(1, first * each, last * each), last - first
+    return Span(1, first * each, last * each), last - first
 
 
-def convolved(op: View, region: Region) -> Part:
+def convolved(op: View, span: Span) -> Part:
     """A convolution: channels with their weights, in whole groups; rows with what their windows cover."""
     weights, bias = _weights(op)
     groups = int(op.get("group", 1))
-    if region.axis == 0:
-        return {0: region}
-    if region.axis == 1:
-        channels = Region(0, *region[1:])
+    if span.axis == 0:
+        return {0: span}
+    if span.axis == 1:
+        channels = Span(0, *span[1:])
         part: Part = {weights: channels}
         if bias is not None:
             part[bias] = channels
         if groups > 1:
-            part[0], count = _grouped(op, region, groups)
+            part[0], count = _grouped(op, span, groups)
             op.put("group", count, 1)
         return part
     given, made = op.shapes[0][2:], op.output[2:]
     windows = _windows(op, op.shapes[weights][2:], given, made)
     before, behind = [window.before for window in windows], [window.behind for window in windows]
-    place = region.axis - 2
-    inside, before[place], behind[place] = _rows(op, windows[place], region, given[place])
+    place = span.axis - 2
+    inside, before[place], behind[place] = _rows(op, windows[place], span, given[place])
     _put_pads(op, before, behind)
     return {0: inside}
 
 
-def deconvolved(op: View, region: Region) -> Part:
-    """A transposed convolution: out = in S - P + k D, so a region of the output is reached from few indices.
+def deconvolved(op: View, span: Span) -> Part:
+    """A transposed convolution: out = in S - P + k D, so a span of the output is reached from few indices.
 
-    Pads cut off what the part's first and last windows make beyond the region; where no window reaches its end,
+    Pads cut off what the part's first and last windows make beyond the span; where no window reaches its end,
     output padding makes up for it.
     """
     weights, bias = _weights(op)
     groups = int(op.get("group", 1))
-    if region.axis == 0:
-        return {0: region}
-    if region.axis == 1:
-        part: Part = {bias: Region(0, *region[1:])} if bias is not None else {}
+    if span.axis == 0:
+        return {0: span}
+    if span.axis == 1:
+        part: Part = {bias: Span(0, *span[1:])} if bias is not None else {}
         if groups == 1:
-            return part | {weights: region}
-        channels, count = _grouped(op, region, groups)
+            return part | {weights: span}
+        channels, count = _grouped(op, span, groups)
         op.put("group", count, 1)
         return part | {0: channels, weights: channels._replace(axis=0)}
     given, made = op.shapes[0][2:], op.output[2:]
@@ -162,19 +162,19 @@ def deconvolved(op: View, region: Region) -> Part:
         behind.append(total - before[at])
     if min(before + behind) < 0:
         raise CutError(f"{op.type} makes more than its windows reach")
-    at = region.axis - 2
+    at = span.axis - 2
     stride, extent, shift = int(strides[at]), extents[at], before[at]
-    first = min(-(-(region.start + shift - extent + 1) // stride), (region.start + shift) // stride)
-    first, last = max(0, first), min(given[at], (region.stop - 1 + shift) // stride + 1)
-    before[at] = region.start - (first * stride - shift)
-    beyond = (last - 1) * stride - shift + extent - region.stop
+    first = min(-(-(span.start + shift - extent + 1) // stride), (span.start + shift) // stride)
+    first, last = max(0, first), min(given[at], (span.stop - 1 + shift) // stride + 1)
+    before[at] = span.start - (first * stride - shift)
+    beyond = (last - 1) * stride - shift + extent - span.stop
     behind[at], extra[at] = max(0, beyond), max(0, -beyond)
     if last <= first or extra[at] >= stride:
         raise CutError(f"{op.type}: no window reaches the part")
     op.changed.pop("output_shape", None)
     _put_pads(op, before, behind)
     op.put("output_padding", tuple(extra), (0,) * count)
-    return {0: Region(region.axis, first, last)}
+    return {0: Span(span.axis, first, last)}
 
 
 REPEATS: Final = frozenset(
@@ -183,16 +183,16 @@ REPEATS: Final = frozenset(
 """How coordinates and rounding make nearest neighbours a plain repetition, for whole factors."""
 
 
-def resized(op: View, region: Region) -> Part:
+def resized(op: View, span: Span) -> Part:
     """What is not resized along the axis is cut anywhere; a repetition between two indices of the input."""
-    size, made = op.shapes[0][region.axis], op.output[region.axis]
+    size, made = op.shapes[0][span.axis], op.output[span.axis]
     if size == made:
-        return {0: region}
+        return {0: span}
     rounding = op.get("coordinate_transformation_mode", "half_pixel"), op.get("nearest_mode", "round_prefer_floor")
     repeats = op.get("mode", "nearest") == "nearest" and (op.type == "Upsample" or rounding in REPEATS)
     if not repeats or made % size:
         raise CutError(f"{op.type} interpolates across the border")
     factor = made // size
-    if region.start % factor or region.stop % factor:
+    if span.start % factor or span.stop % factor:
         raise MisalignedError(f"{op.type} repeats every index {factor} times: a border would fall between them")
-    return {0: Region(region.axis, region.start // factor, region.stop // factor)}
+    return {0: Span(span.axis, span.start // factor, span.stop // factor)}

@@ -26,7 +26,7 @@ def predicted_parts(supers: Iterable[SuperOp], predictors: Predictors) -> PartCo
         for axis in axes_of(shape):
             try:
                 middle = halve(node, axis, shape[axis])
-                half = features(part_super_op(op, Region(axis, 0, middle)))
+                half = features(part_super_op(op, Region.along(axis, 0, middle)))
             except ValueError:  # it stays whole, or its name is too long for parts
                 continue
             halves.append((signature, axis, middle / shape[axis]))

@@ -50,8 +50,8 @@ def vgg_like() -> onnx.ModelProto:
 def cuts(model: Model) -> list[Cut]:
     """The first block along height in one chain with its maximum, the second one's convolutions along channels."""
     ops = {op.id: model.graph.tensor[op.id].shape for op in merge(model.graph)}
-    rows = [Cut(op=op, axis=ROWS, at=(ops[op][ROWS] // 2,), chained=op != "r00") for op in ("r00", "r01", "p0")]
-    return [*rows, *(Cut(op=op, axis=CHANNELS, at=(16,)) for op in ("r10", "r11"))]
+    rows = [Cut(op=op, axes=(ROWS,), at=((ops[op][ROWS] // 2,),), chained=op != "r00") for op in ("r00", "r01", "p0")]
+    return [*rows, *(Cut(op=op, axes=(CHANNELS,), at=((16,),)) for op in ("r10", "r11"))]
 
 
 def obtain_split(_: Obtainer, model: Model, **_wanted: object) -> Obtained:

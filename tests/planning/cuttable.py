@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hope_schema.cutting import CutError, Node, Region
+from hope_schema.cutting import CutError, Node, Region, Span
 from planner_api.planning import Machine, Problem
 from planner_api.planning.problem.arrays import FloatArray
 from planner_api.planning.problem.choices import Cutter, Shape
@@ -23,8 +23,9 @@ def cuttable(
     least: int = 0,
     machine: Machine | None = None,
     home_us: float = 0.0,
+    columns: int = 4,
 ) -> Problem:
-    """Convolutions of three rows over ten channels; op k reads the ops ``before[k]``, or the input.
+    """Convolutions of 3x3 over ten channels; op k reads the ops ``before[k]``, or the input.
 
     A part must read ``least`` rows: a window may not be larger than what it looks at. Outputs take ``home_us`` to the
     host.
@@ -33,20 +34,25 @@ def cuttable(
     n, p = latency.shape
     machine = machine or Machine.apart([f"p{k}" for k in range(p)])
     names = ["x", *(f"t{k}" for k in range(n))]
-    shapes: dict[str, Shape] = dict.fromkeys(names, (1, 10, rows, 4))
+    shapes: dict[str, Shape] = dict.fromkeys(names, (1, 10, rows, columns))
     reads = [[names[earlier + 1] for earlier in ops] or ["x"] for ops in before]
 
     def granularity(axis: int) -> int:
-        if axis not in (1, 2):
+        if axis not in (1, 2, 3):
             raise CutError("stays whole along this axis")
         return 1
 
     def node(op: int) -> Node:
         def needs(part: Region) -> dict[str, Region | None]:
-            near = Region(2, max(0, part.start - 1), min(rows, part.stop + 1))
-            if part.axis == 2 and near.stop - near.start < least:
-                raise CutError("its window is larger than the part")
-            return dict.fromkeys(reads[op], near if part.axis == 2 else None if mixes else part)
+            spans = []
+            for axis, start, stop in part.spans:
+                if axis == 1:
+                    spans += [] if mixes else [Span(axis, start, stop)]
+                    continue
+                spans.append(Span(axis, max(0, start - 1), min((rows, columns)[axis - 2], stop + 1)))
+                if axis == 2 and spans[-1].stop - spans[-1].start < least:
+                    raise CutError("its window is larger than the part")
+            return dict.fromkeys(reads[op], Region(tuple(spans)) if spans else None)
 
         return Node(f"t{op}", tuple(reads[op]), (f"t{op}",), granularity, needs)
 
@@ -58,7 +64,8 @@ def cuttable(
         return cost
 
     def part_us(op: int, part: Region) -> FloatArray:
-        found: FloatArray = latency[op] * (FIXED + (1 - FIXED) * (part.stop - part.start) / (10, rows)[part.axis - 1])
+        share = np.prod(part.shape(shapes["x"])) / np.prod(shapes["x"])
+        found: FloatArray = latency[op] * (FIXED + (1 - FIXED) * share)
         return found
 
     read = {earlier for ops in before for earlier in ops}

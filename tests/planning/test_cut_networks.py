@@ -147,7 +147,9 @@ def test_what_was_measured_of_parts_counts():
     for op in merge(GRAPH):
         for axis, extent in ((1, 16), (2, 20)):
             borders = [round(k / 10 * extent) for k in range(11)]
-            parts = [Region(axis, start, stop) for start, stop in combinations(borders, 2) if stop - start < extent]
+            parts = [
+                Region.along(axis, start, stop) for start, stop in combinations(borders, 2) if stop - start < extent
+            ]
             slow |= {(part_super_op(op, part).signature, kind): 1000.0 for part in parts for kind in KINDS}
     assert not plan(GRAPH, profile(slow), rounds=5).jobs[0].cuts
     assert not plan(GRAPH, profile(WHOLE), method="ilp", rounds=5).jobs[0].cuts
@@ -157,7 +159,7 @@ def test_slices_and_joins_take_what_was_measured():
     """Those along rows take their own figure, where it is not known the rule's; those along channels are views."""
     op = merge(GRAPH)[1].id
     for axis, extent in ((2, 20), (1, 16)):
-        cuts = [Cut(op=op, axis=axis, at=(extent // 2,))]
+        cuts = [Cut(op=op, axes=(axis,), at=((extent // 2,),))]
         glue = [one for one in merge(cut_graph(GRAPH, cuts)) if one.ops[0].type in ("Slice", "Concat")]
         assert glue
         told = {(one.signature, KINDS[0]): 70.0 + len(one.signature) for one in glue}
@@ -172,14 +174,14 @@ def test_slices_and_joins_take_what_was_measured():
 
 def test_what_reads_of_unknown_shapes_takes_is_the_rules():
     """The search asks before it knows what is read, also where slices and joins were measured."""
-    cuts = [Cut(op=merge(GRAPH)[1].id, axis=2, at=(10,))]
+    cuts = [Cut(op=merge(GRAPH)[1].id, axes=(2,), at=((10,),))]
     glue = [one for one in merge(cut_graph(GRAPH, cuts)) if one.ops[0].type in ("Slice", "Concat")]
     told = {(one.signature, KINDS[0]): 70.0 for one in glue}
     without, found = (build_problem(GRAPH, profile(WHOLE | more), cut=True).cutter for more in ({}, told))
     name, shape = next(
         (name, tensor.type.shape) for name, tensor in GRAPH.tensor.items() if len(tensor.type.shape) == 4
     )
-    assert found.glue_us(name, shape, 2, ()).tolist() == without.glue_us(name, shape, 2, ()).tolist()
+    assert found.glue_us(name, shape, (2,), ()).tolist() == without.glue_us(name, shape, (2,), ()).tolist()
 
 
 def test_parts_of_ops_alike_are_looked_up_once(monkeypatch: pytest.MonkeyPatch):
@@ -191,7 +193,7 @@ def test_parts_of_ops_alike_are_looked_up_once(monkeypatch: pytest.MonkeyPatch):
         return part_super_op(op, region)
 
     monkeypatch.setattr(parts, "part_super_op", counted)
-    half = part_super_op(merge(GRAPH)[0], Region(1, 0, 8)).signature
+    half = part_super_op(merge(GRAPH)[0], Region.along(1, 0, 8)).signature
     plan(GRAPH, profile(WHOLE | {(half, KINDS[0]): 500.0}), rounds=5)
     assert asked
     assert len(asked) == len(set(asked))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hope_schema import Cut
-from hope_schema.cutting import CutError, Region, regions
+from hope_schema.cutting import CutError, Region, Span, regions
 from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise, simulate
-from planner_api.planning.construct.vsm import ROWS, _Tiler
+from planner_api.planning.construct.vsm import COLUMNS, ROWS, _Tiler
 from planner_api.planning.methods import solve
 from tests import CAMPAIGN
 from tests.planning.cuttable import cuttable
@@ -43,7 +44,8 @@ def hosts(count: int) -> Machine:
 def chain(us: list[float], count: int, rows: int = 12) -> Problem:
     """A chain on a slow device and ``count`` hosts that take ``us`` each."""
     latency = [[50.0 * one, *(one for _ in range(count))] for one in us]
-    return cuttable(latency, [[k - 1] if k else [] for k in range(len(us))], rows, machine=hosts(count))
+    before = [[k - 1] if k else [] for k in range(len(us))]
+    return cuttable(latency, before, rows, columns=rows, machine=hosts(count))
 
 
 def ways(n: int) -> Iterator[Spans]:
@@ -58,20 +60,21 @@ def ways(n: int) -> Iterator[Spans]:
 
 
 def counted_us(tiler: _Tiler, spans: Spans) -> float:
-    """What a way takes by the method's count, written out: computing, and the rows that each place lacks, summed."""
+    """What a way takes by the method's count, written out: computing, and the boxes that each place lacks, summed."""
     problem, count = tiler.problem, len(tiler.team)
-    rows = tiler.cutter.shapes["x"][ROWS]
-    equal = [Region(ROWS, round(rows * k / count), round(rows * (k + 1) / count)) for k in range(count)]
+    lines = [
+        [Span(axis, round(extent * k / parts), round(extent * (k + 1) / parts)) for k in range(parts)]
+        for axis, parts in tiler.counts.items()
+        for extent in [tiler.cutter.shapes["x"][axis]]
+    ]
+    equal = [Region(spans) for spans in itertools.product(*lines)]
+    at = tuple(tuple(span.start for span in line[1:]) for line in lines)
     total, was_tiled = 0.0, False
-
-    def moved(tensor: int, size: int, source: int, target: int) -> float:
-        return tiler.move_us(tensor, size, source, target) if size > 0 and source != target else 0.0
 
     for first, stop, tiled in spans:
         tensor = problem.reads[first][0]
         if tiled:
-            last = [Cut(op=f"t{k}", axis=ROWS, at=tuple(one.start for one in equal[1:]), chained=k > first)
-                    for k in range(first, stop)]  # fmt: skip
+            last = [Cut(op=f"t{k}", axes=tiler.axes, at=at, chained=k > first) for k in range(first, stop)]
             computed = regions(tiler.cutter.nodes[first:stop], last, tiler.cutter.shapes)
             total += max(
                 sum(
@@ -85,11 +88,17 @@ def counted_us(tiler: _Tiler, spans: Spans) -> float:
                 assert need is not None
                 if was_tiled:
                     for other, own in enumerate(equal):
-                        size = min(own.stop, need.stop) - max(own.start, need.start)
-                        total += moved(tensor, size, tiler.places[other], tiler.places[tile])
+                        both = [
+                            range(max(a[1], b[1]), min(a[2], b[2])) for a, b in zip(own.spans, need.spans, strict=True)
+                        ]
+                        if other != tile and all(both):
+                            box = Region(
+                                tuple(Span(a.axis, r.start, r.stop) for a, r in zip(own.spans, both, strict=True))
+                            )
+                            total += tiler.move_us(tensor, box, tiler.places[other], tiler.places[tile])
                 else:
                     source = tiler.places[0] if first else problem.machine.host
-                    total += moved(tensor, need.stop - need.start, source, tiler.places[tile])
+                    total += tiler.move_us(tensor, need, source, tiler.places[tile])
         else:
             total += sum(float(problem.latency_us[k, tiler.team[0]]) for k in range(first, stop))
             if was_tiled:
@@ -100,20 +109,17 @@ def counted_us(tiler: _Tiler, spans: Spans) -> float:
 
 def gathered(tiler: _Tiler, equal: list[Region], tensor: int, target: int) -> float:
     """What bringing all tiles of a tensor to a place takes."""
-    return sum(
-        tiler.move_us(tensor, own.stop - own.start, place, target)
-        for own, place in zip(equal, tiler.places, strict=True)
-        if place != target
-    )
+    return sum(tiler.move_us(tensor, own, place, target) for own, place in zip(equal, tiler.places, strict=True))
 
 
-@given(us=st.lists(st.floats(1, 60), min_size=1, max_size=5), count=st.integers(2, 3))
+@given(us=st.lists(st.floats(1, 60), min_size=1, max_size=5), grid=st.sampled_from([(2, 1), (1, 2), (3, 1), (2, 2)]))
 @settings(max_examples=100 if CAMPAIGN else 15, deadline=None)
-def test_no_other_division_of_a_stack_is_counted_less(us: list[float], count: int) -> None:
+def test_no_other_division_of_a_stack_is_counted_less(us: list[float], grid: tuple[int, int]) -> None:
     """The dynamic program against trying every division into stretches, whose halos the algebra of cuts works out."""
-    tiler = _Tiler(chain(us, count), range(1, count + 1))
+    count = grid[0] * grid[1]
+    tiler = _Tiler(chain(us, count), range(1, count + 1), grid[0])
     found, at = [], 0
-    for stretch in tiler.best(range(len(us))):
+    for stretch in tiler.best(range(len(us)))[1]:
         found += [(k, k + 1, False) for k in range(at, stretch.first)]
         at = stretch.first + len(stretch.tiles)
         found.append((stretch.first, at, True))
@@ -145,18 +151,47 @@ def test_heavy_stacks_are_shared_by_all_hosts() -> None:
     assert optimise(problem, "auto", Budget(rounds=3)).solution.schedule.makespan_us <= 0.45 * alone
 
 
+def test_squares_are_chosen_where_their_halos_are_less() -> None:
+    """Four square tiles of a large image need less of each other than four stripes, over hosts as over cores."""
+    for machine in (None, Machine.apart([f"core{k}" for k in range(4)])):
+        us = [4000.0] * 6
+        before = [[k - 1] if k else [] for k in range(len(us))]
+        problem = (
+            chain(us, 4, rows=224) if machine is None else cuttable([[one] * 4 for one in us], before, 224, columns=224)
+        )
+        found = solve(problem, "vsm", Budget(rounds=0))
+        assert {cut.axes for cut in found.cuts} == {(ROWS, COLUMNS)}
+        assert found.cut is not None
+        check(found.cut, found.schedule)
+        stripes = _Tiler(problem, range(problem.host - 4, problem.host), 4).solution()
+        assert stripes is not None
+        assert found.schedule.makespan_us < stripes.schedule.makespan_us
+
+
+def test_what_is_as_fast_makes_a_team_however_fast_another_host_is() -> None:
+    """Equal hosts share a stack although another, behind a slow link, computes all of it in less."""
+    us = [4000.0] * 8
+    problem = chain(us, 5, rows=56)
+    latency = problem.latency_us.copy()
+    latency[:, 5] /= 50
+    far = problem.transfer_us.copy()
+    far[:, 5, :5], far[:, :5, 5] = 1e6, 1e6
+    found = solve(replace(problem, latency_us=latency, transfer_us=far), "vsm", Budget(rounds=0))
+    assert {1, 2} < set(found.schedule.assignment) <= {1, 2, 3, 4}
+
+
 def test_a_single_host_has_no_tiles() -> None:
     """Without a second host, or knowledge of parts, the method says so."""
     problem = chain([10.0] * 3, 1)
     for asked in (problem, problem.whole):
-        with pytest.raises(PlanningError, match=r"alike|several hosts"):
+        with pytest.raises(PlanningError, match=r"alike|knowledge"):
             solve(asked, "vsm", Budget(rounds=0))
 
 
 def test_what_reads_everything_ends_a_stack() -> None:
     """An op whose parts read all of their input is not computed in tiles."""
     problem = chain([4000.0] * 4, 2)
-    tiler = _Tiler(problem, [1, 2])
+    tiler = _Tiler(problem, [1, 2], 2)
     assert list(tiler.chains()) == [[0, 1, 2, 3]]
     node = problem.cutter.nodes[2] if problem.cutter else None
     assert node is not None

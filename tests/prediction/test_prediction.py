@@ -113,7 +113,7 @@ def test_parts_are_predicted_as_ops_of_their_own():
     parts = predicted_parts([whole, whole], {"cpu": predictor})
     assert (parts.signature, parts.axis) == ((whole.signature,) * 2, (1, 2))
     for axis, fixed in zip(parts.axis, parts.fixed, strict=True):
-        half = true_us(features(part_super_op(whole, Region(axis, 0, (64, 14)[axis - 1]))))
+        half = true_us(features(part_super_op(whole, Region.along(axis, 0, (64, 14)[axis - 1]))))
         assert fixed == pytest.approx(2 * half / true_us(features(whole)) - 1, abs=0.1)
     assert predicted_parts([whole], {}) == PartColumns()
 

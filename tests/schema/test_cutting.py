@@ -14,7 +14,7 @@ from hypothesis.strategies import DataObject
 from numpy.typing import NDArray
 
 from hope_schema import Cut
-from hope_schema.cutting import CutError, Node, Region, pieces, regions, whole_because
+from hope_schema.cutting import CutError, Node, Region, Span, pieces, regions, whole_because
 from tests import CAMPAIGN
 
 CHANNELS = 4
@@ -34,14 +34,13 @@ class Toy:
 
     def needs(self, part: Region) -> dict[str, Region | None]:
         """What a part reads."""
-        if part.axis == 1:
-            return dict.fromkeys(self.reads, None if self.mixes else part)
-        found: dict[str, Region | None] = {}
-        for name in self.reads:
-            first = part.start * self.stride - self.pad
-            last = (part.stop - 1) * self.stride - self.pad + self.size
-            found[name] = Region(2, max(0, first), min(self.rows[name], last))
-        return found
+        spans = [] if self.mixes else [span for span in part.spans if span.axis == 1]
+        size = self.rows[self.reads[0]]
+        for axis, start, stop in part.spans:
+            if axis == 2:
+                first, last = start * self.stride - self.pad, (stop - 1) * self.stride - self.pad + self.size
+                spans.append(Span(axis, max(0, first), min(size, last)))
+        return dict.fromkeys(self.reads, Region(tuple(spans)) if spans else None)
 
     def whole(self, inputs: list[NDArray[np.int64]]) -> NDArray[np.int64]:
         """All of its output."""
@@ -55,19 +54,17 @@ class Toy:
 
     def part(self, inputs: list[NDArray[np.int64]], region: Region) -> NDArray[np.int64]:
         """A part of its output, from what it said that it needs and from nothing else."""
-        if region.axis == 1:
-            out = self.whole(inputs)
-            return out[:, region.start : region.stop] if self.mixes else out
-        first = region.start * self.stride - self.pad
+        made = (self.rows[self.reads[0]] + 2 * self.pad - self.size) // self.stride + 1
+        spans = {1: (0, CHANNELS), 2: (0, made)} | {axis: (start, stop) for axis, start, stop in region.spans}
+        start, stop = spans[2]
         image = np.sum(inputs, axis=0)
-        height = (region.stop - region.start - 1) * self.stride + self.size
-        before = max(0, -first)
+        height = (stop - start - 1) * self.stride + self.size
+        before = max(0, self.pad - start * self.stride)
         padded = np.pad(image, ((0, 0), (0, 0), (before, max(0, height - before - image.shape[2]))))
-        count = region.stop - region.start
         out = np.stack(
-            [padded[:, :, k * self.stride : k * self.stride + self.size].sum(axis=2) for k in range(count)], 2
+            [padded[:, :, k * self.stride : k * self.stride + self.size].sum(axis=2) for k in range(stop - start)], 2
         )
-        return out + out.sum(axis=1, keepdims=True) if self.mixes else out
+        return (out + out.sum(axis=1, keepdims=True))[:, slice(*spans[1])] if self.mixes else out
 
 
 def drawn(data: DataObject) -> tuple[list[Toy], dict[str, tuple[int, ...]], list[Cut]]:
@@ -86,19 +83,29 @@ def drawn(data: DataObject) -> tuple[list[Toy], dict[str, tuple[int, ...]], list
         made = (rows[first] + 2 * toy.pad - size) // stride + 1
         rows[toy.id] = made
         toys.append(toy)
-        axis = data.draw(st.sampled_from([0, 1, 2]))
-        extent = CHANNELS if axis == 1 else made
-        if axis and extent > 1:
-            at = sorted(data.draw(st.sets(st.integers(1, extent - 1), min_size=1, max_size=2)))
+        axes = tuple(axis for axis in data.draw(st.sampled_from([(), (1,), (2,), (1, 2)])) if axis == 1 or made > 1)
+        if axes:
+            sizes = [(CHANNELS, made)[axis - 1] for axis in axes]
+            at = tuple(
+                tuple(sorted(data.draw(st.sets(st.integers(1, size - 1), min_size=1, max_size=2)))) for size in sizes
+            )
             before = {cut.op: cut for cut in cuts}
             same = all(
-                name in before and before[name].axis == axis and len(before[name].at) == len(at) for name in toy.reads
+                name in before and before[name].axes == axes and [*map(len, before[name].at)] == [*map(len, at)]
+                for name in toy.reads
             )
-            chained = axis == 2 and same and data.draw(st.booleans())
-            cuts.append(Cut(op=toy.id, axis=axis, at=tuple(at), chained=chained))
+            chained = axes[-1] == 2 and not (toy.mixes and 1 in axes) and same and data.draw(st.booleans())
+            cuts.append(Cut(op=toy.id, axes=axes, at=at, chained=chained))
         if made < 3:
             break
     return toys, {name: (1, CHANNELS, count) for name, count in rows.items()}, cuts
+
+
+def held(values: NDArray[np.int64], region: Region) -> NDArray[np.int64]:
+    """What a region holds."""
+    for axis, start, stop in region.spans:
+        values = values.take(range(start, stop), axis)
+    return values
 
 
 def nodes(toys: list[Toy]) -> list[Node]:
@@ -116,13 +123,13 @@ def test_a_part_inside_the_one_before_is_not_joined_again():
         Toy("t2", ("t0",), 3, 1, 1, False, rows),
     ]
     cuts = [
-        Cut(op="t0", axis=2, at=(1, 2)),
-        Cut(op="t1", axis=1, at=(1,)),
-        Cut(op="t2", axis=2, at=(1, 13), chained=True),
+        Cut(op="t0", axes=(2,), at=((1, 2),)),
+        Cut(op="t1", axes=(1,), at=((1,),)),
+        Cut(op="t2", axes=(2,), at=((1, 13),), chained=True),
     ]
     slices = [piece.region for piece in pieces(nodes(toys), cuts, shapes, ["t1", "t2"]) if piece.kind == "slice"]
     assert slices
-    assert all(region is not None and region.start < region.stop for region in slices)
+    assert all(region and all(start < stop for _, start, stop in region.spans) for region in slices)
 
 
 @given(data=st.data())
@@ -145,14 +152,14 @@ def test_cut_graphs_compute_what_whole_ones_compute(data: DataObject):
             values[piece.writes[0]] = by_id[piece.op].whole(inputs)
             continue
         assert piece.region is not None
-        axis, start, stop = piece.region
         if piece.kind == "part":
             values[piece.writes[0]] = by_id[piece.op].part(inputs, piece.region)
-            np.testing.assert_array_equal(values[piece.writes[0]], whole[piece.op].take(range(start, stop), axis))
+            np.testing.assert_array_equal(values[piece.writes[0]], held(whole[piece.op], piece.region))
         elif piece.kind == "slice":
-            assert 0 <= start < stop <= inputs[0].shape[axis]
-            values[piece.writes[0]] = inputs[0].take(range(start, stop), axis)
+            assert all(0 <= start < stop <= inputs[0].shape[axis] for axis, start, stop in piece.region.spans)
+            values[piece.writes[0]] = held(inputs[0], piece.region)
         else:
+            [(axis, start, stop)] = piece.region.spans
             values[piece.writes[0]] = np.concatenate(inputs, axis)
             assert values[piece.writes[0]].shape[axis] == stop - start
     for name in outputs:
@@ -163,7 +170,7 @@ def chain(*chained: bool) -> tuple[list[Node], dict[str, tuple[int, ...]], list[
     """Windows of three rows, one behind the other, halved."""
     rows = dict.fromkeys(("x", *(f"t{k}" for k in range(len(chained)))), 8)
     toys = [Toy(f"t{k}", (list(rows)[k],), 3, 1, 1, True, rows) for k in range(len(chained))]
-    cuts = [Cut(op=toy.id, axis=2, at=(4,), chained=one) for toy, one in zip(toys, chained, strict=True)]
+    cuts = [Cut(op=toy.id, axes=(2,), at=((4,),), chained=one) for toy, one in zip(toys, chained, strict=True)]
     return nodes(toys), dict.fromkeys(rows, (1, CHANNELS, 8)), cuts
 
 
@@ -171,9 +178,9 @@ def test_a_chain_exchanges_nothing_and_recomputes_its_halo():
     """rows_in = (rows_out - 1) * S + F, clipped, from the last op backwards; nothing is cut or joined between."""
     parts = regions(*((found := chain(False, True, True))[0], found[2], found[1]))
     assert [parts[f"t{k}"] for k in range(3)] == [
-        [Region(2, 0, 6), Region(2, 2, 8)],
-        [Region(2, 0, 5), Region(2, 3, 8)],
-        [Region(2, 0, 4), Region(2, 4, 8)],
+        [Region.along(2, 0, 6), Region.along(2, 2, 8)],
+        [Region.along(2, 0, 5), Region.along(2, 3, 8)],
+        [Region.along(2, 0, 4), Region.along(2, 4, 8)],
     ]
     made = pieces(found[0], found[2], found[1], ["t2"])
     assert [piece.kind for piece in made] == ["slice", "part", "slice", "part", "part", "part", "part", "part", "join"]
@@ -185,20 +192,23 @@ def test_neighbours_that_are_not_chained_exchange_halos():
     made = pieces(found[0], found[2], found[1], ["t1"])
     halos = [piece for piece in made if piece.kind == "slice" and piece.op == "t0"]
     assert [(piece.reads, piece.region) for piece in halos] == [
-        (("t0[2:4:8]",), Region(2, 0, 1)),
-        (("t0[2:0:4]",), Region(2, 3, 4)),
+        (("t0[2:4:8]",), Region.along(2, 0, 1)),
+        (("t0[2:0:4]",), Region.along(2, 3, 4)),
     ]
 
 
 @pytest.mark.parametrize(
     ("cuts", "words"),
     [
-        ([Cut(op="nowhere", axis=2, at=(1,))], "no op 'nowhere'"),
-        ([Cut(op="t0", axis=2, at=(8,))], "a part is empty"),
-        ([Cut(op="t0", axis=5, at=(1,))], "axis 5 of 3"),
-        ([Cut(op="t0", axis=2, at=(1,)), Cut(op="t0", axis=1, at=(1,))], "cut twice"),
-        ([Cut(op="t0", axis=1, at=(2,)), Cut(op="t1", axis=2, at=(4,), chained=True)], "not cut the same way"),
-        ([Cut(op="t1", axis=2, at=(4,), chained=True)], "not cut the same way"),
+        ([Cut(op="nowhere", axes=(2,), at=((1,),))], "no op 'nowhere'"),
+        ([Cut(op="t0", axes=(2,), at=((8,),))], "a part is empty"),
+        ([Cut(op="t0", axes=(5,), at=((1,),))], "axis 5 of 3"),
+        ([Cut(op="t0", axes=(2,), at=((1,),)), Cut(op="t0", axes=(1,), at=((1,),))], "cut twice"),
+        (
+            [Cut(op="t0", axes=(1,), at=((2,),)), Cut(op="t1", axes=(2,), at=((4,),), chained=True)],
+            "not cut the same way",
+        ),
+        ([Cut(op="t1", axes=(2,), at=((4,),), chained=True)], "not cut the same way"),
     ],
 )
 def test_what_cannot_be_cut_is_said(cuts: list[Cut], words: str):
@@ -212,7 +222,7 @@ def test_borders_lie_between_groups():
     """An op whose channels come in groups is cut between them."""
     node = Node("t", ("x",), ("t",), partial(lambda groups, axis: groups, 2), lambda part: {"x": None})
     with pytest.raises(CutError, match="multiples of 2"):
-        pieces([node], [Cut(op="t", axis=1, at=(1,))], {"x": (1, 4, 8), "t": (1, 4, 8)}, ["t"])
+        pieces([node], [Cut(op="t", axes=(1,), at=((1,),))], {"x": (1, 4, 8), "t": (1, 4, 8)}, ["t"])
 
 
 def test_what_stays_whole_says_why():

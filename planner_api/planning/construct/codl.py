@@ -100,11 +100,12 @@ class _Planner:
         for name in node.reads:
             shape, first, second = self.cutter.shapes[name], one.get(name), two.get(name)
             if first is not None and second is not None:
-                both = max(0, min(first.stop, second.stop) - max(first.start, second.start))
-                shape = (*shape[: first.axis], both, *shape[first.axis + 1 :])
-            if math.prod(shape):
-                costs = self.cutter.move_us(name, shape)
-                total += min(float(costs[way]) for way in self.ways)
+                both = first.meet(second)
+                if both is None:
+                    continue
+                shape = both.shape(shape)
+            costs = self.cutter.move_us(name, shape)
+            total += min(float(costs[way]) for way in self.ways)
         return total
 
     def chains(self, own: dict[str, _Choice]) -> dict[str, list[Cut]]:
@@ -130,7 +131,7 @@ class _Planner:
         """The chain from a head at a ratio, and what it gains over the ops' own best."""
         lists, nodes = self.problem.lists, self.cutter.nodes
         first = own[head].cut
-        start = self.cut(head, first.axis, tenths) if first is not None and 0 < tenths < TENTHS else None
+        start = self.cut(head, first.axes[0], tenths) if first is not None and 0 < tenths < TENTHS else None
         if start is None:
             return 0.0, []
         chain, apart, op = [start], own[head].us, self.choices.index[head]
@@ -138,9 +139,9 @@ class _Planner:
         while len(lists.after[op]) == 1 and len(lists.before[lists.after[op][0]]) == 1:
             op = lists.after[op][0]
             name = nodes[op].id
-            if name in taken or start.axis not in self.choices.axes.get(name, ()):
+            if name in taken or start.axes[0] not in self.choices.axes.get(name, ()):
                 break
-            cut = self.cut(name, start.axis, tenths, chained=True)
+            cut = self.cut(name, start.axes[0], tenths, chained=True)
             if cut is None or not _continues(nodes[op], cut):
                 break
             chain = [*chain, cut]
@@ -156,7 +157,7 @@ class _Planner:
 def _continues(node: Node, cut: Cut) -> bool:
     """Whether a part of an op reads a part of what the op before it makes."""
     try:
-        return None not in node.needs(Region(cut.axis, 0, cut.at[0])).values()
+        return None not in node.needs(Region.along(cut.axes[0], 0, cut.at[0][0])).values()
     except CutError:  # so small a part cannot be
         return False
 

@@ -1,11 +1,10 @@
-"""D3's vertical separation (Zhang et al. 2021, section III-F): stacks of convolutions and pools in tiles over hosts.
+"""D3's vertical separation (Zhang et al. 2021, section III-F): stacks of convolutions and pools in A x B tiles.
 
-A stack is a chain of ops each of which reads rows of what the one before makes. A stretch of it is computed in as many
-tiles as there are hosts, without loss: each computes the rows that its part of the last output needs, halo included,
-twice where tiles overlap. Where stretches end the paper leaves open; here a dynamic program says, which counts what
-tiles compute twice against what hosts exchange between two stretches. What is not in tiles stays on one of the hosts.
-
-Tiles are rows: where hosts exchange halos alone, squares of as many pixels gain little more.
+A stack is a chain of ops each of which reads a box of what the one before makes. A stretch of it is computed in as many
+tiles as there are hosts, or cores, without loss: each computes the box that its part of the last output needs, halo
+included, twice where tiles overlap. Where stretches end the paper leaves open; here a dynamic program says, which
+counts what tiles compute twice against what hosts exchange between two stretches, and so which A and B are tried. What
+is not in tiles stays on one of the processors.
 """
 
 from __future__ import annotations
@@ -13,25 +12,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 
 from hope_schema import Cut
-from hope_schema.cutting import CutError, Region
+from hope_schema.cutting import CutError, Region, Span
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.tiers import tiers_of
-from planner_api.planning.judge.simulator import simulate
+from planner_api.planning.construct.listing import listed
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.problem.cuts import cut_problem, homes_of
 
-ROWS = 2
-"""The axis of tiles."""
+ROWS, COLUMNS = 2, 3
+"""The axes of tiles."""
 LONGEST = 24
 """Ops of a stretch at most."""
 ALIKE = 2.0
-"""How many times what the fastest host takes one may take that has a tile."""
+"""How many times what the fastest of a team takes one may take that has a tile."""
+CORES = 4
+"""Tiles within one host take so many processors: with fewer they are stripes, which the search for cuts finds."""
 
 Tiles = tuple[Region, ...]
 
@@ -56,54 +56,83 @@ class _Way:
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """The best plan of any number of hosts; scored by the simulator."""
-    if problem.cutter is None or problem.machine.owner is None:
-        raise PlanningError("tiles take several hosts, and knowledge of parts")
-    tiers = tiers_of(problem)
-    total = np.where(np.isfinite(tiers.us), tiers.us, 0.0).sum(axis=0)
-    order = [k for k in np.argsort(total, kind="stable").tolist() if np.isfinite(tiers.us[:, k]).all()]
-    hosts = [k for k in order if total[k] <= ALIKE * total[order[0]]]
+    """The best plan of any team and division that the method counts as best for its size; scored by the simulator."""
+    if problem.cutter is None:
+        raise PlanningError("tiles take knowledge of parts")
     found = []
-    for count in range(2, len(hosts) + 1):
-        team = [int(tiers.processor[0, k]) for k in hosts[:count]]
-        try:
-            found.append(_Tiler(problem, team).solution())
-        except CutError as error:
-            raise PlanningError(f"tiles cannot be made: {error}") from error
+    for team, counts in _teams(problem).items():
+        for count in counts:
+            try:
+                tilers = [_Tiler(problem, team[:count], rows) for rows in range(1, count + 1) if count % rows == 0]
+                found.append(min(tilers, key=lambda tiler: tiler.us).solution())
+            except CutError as error:
+                raise PlanningError(f"tiles cannot be made: {error}") from error
     best = min((one for one in found if one is not None), key=lambda one: one.schedule.value_us, default=None)
     if best is None:
-        raise PlanningError("no two hosts are alike, or nothing is worth computing in tiles")
+        raise PlanningError("no two hosts or four cores are alike, or nothing is worth computing in tiles")
     return best
 
 
-class _Tiler:
-    """Tiles over some processors, of which the first computes all else."""
+def _teams(problem: Problem) -> dict[tuple[int, ...], list[int]]:
+    """Processors about as fast as each other that can work side by side, and how many of them to take.
 
-    def __init__(self, problem: Problem, team: Sequence[int]) -> None:
+    They are one of each host, or of one host all.
+    """
+    hosts = problem.machine.owners[problem.machine.place]
+    total = problem.latency_us.sum(axis=0)
+    order = [p for p in np.argsort(total, kind="stable").tolist() if math.isfinite(total[p])]
+    found: dict[tuple[int, ...], list[int]] = {}
+    for turn, head in enumerate(order):
+        apart: list[int] = []
+        within: list[int] = []
+        for one in (p for p in order[turn:] if total[p] <= ALIKE * total[head]):
+            if not any(hosts[one] == hosts[other] for other in apart):
+                apart.append(one)
+            if hosts[one] == hosts[head] and not any(problem.conflicts[one, other] for other in within):
+                within.append(one)
+        for team, least in ((apart, 2), (within, CORES)):
+            if len(team) >= least and not any({*team} <= {*other} for other in found):
+                counts = range(least, len(team) + 1)
+                found[tuple(team)] = [k for k in counts if k <= CORES or k % CORES == 0 or k == len(team)]
+    return found
+
+
+class _Tiler:
+    """Tiles over some processors, so many of them below each other; the first processor computes all else.
+
+    ``us`` is what the stacks take by the method's own count.
+    """
+
+    def __init__(self, problem: Problem, team: Sequence[int], rows: int) -> None:
         self.problem, self.team = problem, tuple(team)
         assert problem.cutter is not None
         self.cutter, self.lists = problem.cutter, problem.lists
         self.places = [int(problem.machine.place[processor]) for processor in team]
+        counts = {ROWS: rows, COLUMNS: len(team) // rows}
+        self.counts = {axis: count for axis, count in counts.items() if count > 1}
+        self.axes = tuple(self.counts)
+        self.found = [(chain, *self.best(chain)) for chain in self.chains()]
+        self.us = sum(us for _, us, _ in self.found)
 
     def solution(self) -> Solution | None:
         """The plan; None where nothing is computed in tiles."""
         cuts: dict[str, Cut] = {}
-        for chain in self.chains():
-            for stretch in self.best(chain):
+        for chain, _, stretches in self.found:
+            for stretch in stretches:
                 for k, tiles in enumerate(stretch.tiles):
                     op = chain[stretch.first + k]
                     name = self.cutter.nodes[op].id
-                    cuts[name] = Cut(op=name, axis=ROWS, at=self.borders(op, tiles), chained=k > 0)
+                    cuts[name] = Cut(op=name, axes=self.axes, at=self.borders(op, tiles), chained=k > 0)
         if not cuts:
             return None
         cut, made = cut_problem(self.problem, tuple(cuts.values()))
         home = self.team[0]
         homes = {node.id: self.team if node.id in cuts else (home,) for node in self.cutter.nodes}
-        schedule = simulate(cut, homes_of(cut, made, homes), cut.lists.order)
+        schedule = listed(cut, homes_of(cut, made, homes))
         return Solution(schedule, "vsm", cuts=tuple(cuts.values()), cut=cut)
 
     def chains(self) -> Iterator[list[int]]:
-        """Maximal runs of ops that each read rows of what the one before makes, and nothing else does."""
+        """Maximal runs of ops that each read a box of what the one before makes, and nothing else does."""
         before, after = self.lists.before, self.lists.after
         taken: set[int] = set()
         for op in self.lists.order:
@@ -124,20 +153,22 @@ class _Tiler:
         shape = self.cutter.shapes[node.writes[0]]
         if len(node.writes) != 1 or len(node.reads) != 1 or len(shape) != 4:
             return None
-        extent, count = shape[ROWS], len(self.team)
+        lines: list[list[Span]] = []
         try:
-            step = node.granularity(ROWS)
-            borders = [*(round(extent * k / count / step) * step for k in range(count)), extent]
-            tiles = tuple(Region(ROWS, low, high) for low, high in pairwise(borders))
-            if min(map(_size, tiles)) > 0:
-                self.needed(op, tiles)
-                return tiles
+            for axis, count in self.counts.items():
+                extent, step = shape[axis], node.granularity(axis)
+                borders = [*(round(extent * k / count / step) * step for k in range(count)), extent]
+                if any(low >= high for low, high in pairwise(borders)):
+                    return None
+                lines.append([Span(axis, low, high) for low, high in pairwise(borders)])
+            tiles = tuple(Region(spans) for spans in product(*lines))
+            self.needed(op, tiles)
         except CutError:
-            pass
-        return None
+            return None
+        return tiles
 
-    def best(self, chain: Sequence[int]) -> list[_Stretch]:
-        """The stretches of a chain that are computed in tiles."""
+    def best(self, chain: Sequence[int]) -> tuple[float, list[_Stretch]]:
+        """What a chain takes by the method's count, and its stretches that are computed in tiles."""
         tiled: list[_Way] = [_Way(math.inf)]
         solo: list[_Way] = [_Way(0.0)]
         for last, op in enumerate(chain):
@@ -155,13 +186,14 @@ class _Tiler:
             solo.append(_Way(entered.us + one, entered))
             tiled.append(min(ways, key=lambda way: way.us, default=_Way(math.inf)))
         ended = _Way(tiled[-1].us + self.gather_us(chain[-1]), tiled[-1])
-        way: _Way | None = min(solo[-1], ended, key=lambda one: one.us)
+        best = min(solo[-1], ended, key=lambda one: one.us)
         found = []
+        way: _Way | None = best
         while way is not None:
             if way.stretch is not None:
                 found.append(way.stretch)
             way = way.before
-        return found[::-1]
+        return best.us, found[::-1]
 
     def stretches(self, chain: Sequence[int], last: int) -> Iterator[_Stretch]:
         """All that end with an op, and what the slowest tile of each computes."""
@@ -178,25 +210,34 @@ class _Tiler:
             except CutError:
                 return
             yield _Stretch(first, tuple(computed), needed, float(us.max()))
-            if not first or not self.borders(chain[first - 1], needed):
+            if not first or not all(self.borders(chain[first - 1], needed)):
                 return
             tiles = needed
 
-    def borders(self, op: int, tiles: Tiles) -> tuple[int, ...]:
-        """Where an op is cut so that no tile becomes larger by it; empty where it cannot be."""
+    def borders(self, op: int, tiles: Tiles) -> tuple[tuple[int, ...], ...]:
+        """Where an op is cut, axis by axis, so that no tile becomes larger by it; empty where it cannot be."""
         equal = self.whole(op)
         assert equal is not None
-        step = self.cutter.nodes[op].granularity(ROWS)
-        inner = zip(equal[1:], tiles[1:], tiles, strict=False)
-        at = tuple(min(max(own.start, tile.start), before.stop) // step * step for own, tile, before in inner)
-        ends = [tiles[0].start, *at, tiles[-1].stop]
-        return at if all(low < high for low, high in pairwise(ends)) else ()
+        found = []
+        for own_line, line in zip(self.lines(equal), self.lines(tiles), strict=True):
+            step = self.cutter.nodes[op].granularity(line[0].axis)
+            inner = zip(own_line[1:], line[1:], line, strict=False)
+            at = tuple(min(max(own.start, tile.start), before.stop) // step * step for own, tile, before in inner)
+            ends = [line[0].start, *at, line[-1].stop]
+            found.append(at if all(low < high for low, high in pairwise(ends)) else ())
+        return tuple(found)
+
+    def lines(self, tiles: Tiles) -> list[list[Span]]:
+        """The intervals of tiles, axis by axis."""
+        counts, step = [*self.counts.values()], {ROWS: self.counts.get(COLUMNS, 1), COLUMNS: 1}
+        firsts = [tiles[:: step[axis]][:count] for axis, count in zip(self.axes, counts, strict=True)]
+        return [[tile.spans[g] for tile in line] for g, line in enumerate(firsts)]
 
     def needed(self, op: int, tiles: Tiles) -> Tiles:
         """What tiles of an op read. Raises CutError."""
         node = self.cutter.nodes[op]
         found = [node.needs(tile).get(node.reads[0]) for tile in tiles]
-        if any(need is None or need.axis != ROWS for need in found):
+        if any(need is None or need.axes != self.axes for need in found):
             raise CutError("a tile reads everything")
         return tuple(need for need in found if need is not None)
 
@@ -207,7 +248,7 @@ class _Tiler:
         given = self.lists.producer[tensor] < 0
         source = self.problem.machine.host if given else self.places[0]
         ways = zip(stretch.needed, self.places, strict=True)
-        return sum(self.move_us(tensor, _size(tile), source, place) for tile, place in ways)
+        return sum(self.move_us(tensor, tile, source, place) for tile, place in ways)
 
     def exchange_us(self, chain: Sequence[int], stretch: _Stretch) -> float:
         """What tiles of the stretch before miss of their input, from their neighbours."""
@@ -219,8 +260,8 @@ class _Tiler:
         total = 0.0
         for k, need in enumerate(stretch.needed):
             for other, part in enumerate(own):
-                missing = min(part.stop, need.stop) - max(part.start, need.start)
-                if other != k and missing > 0:
+                missing = part.meet(need)
+                if other != k and missing is not None:
                     total += self.move_us(tensor, missing, self.places[other], self.places[k])
         return total
 
@@ -231,14 +272,9 @@ class _Tiler:
         tensor = self.lists.writes[op][0]
         target = self.places[0] if self.lists.readers[tensor] else self.problem.machine.host
         ways = zip(tiles, self.places, strict=True)
-        return sum(self.move_us(tensor, _size(tile), place, target) for tile, place in ways)
+        return sum(self.move_us(tensor, tile, place, target) for tile, place in ways)
 
-    def move_us(self, tensor: int, rows: int, source: int, target: int) -> float:
-        """What moving some rows takes."""
+    def move_us(self, tensor: int, tile: Region, source: int, target: int) -> float:
+        """What moving a box of a tensor takes."""
         name = self.problem.tensors[tensor]
-        shape = self.cutter.shapes[name]
-        return float(self.cutter.move_us(name, (*shape[:ROWS], rows, *shape[ROWS + 1 :]))[source, target])
-
-
-def _size(tile: Region) -> int:
-    return tile.stop - tile.start
+        return float(self.cutter.move_us(name, tile.shape(self.cutter.shapes[name]))[source, target])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hope_schema.cutting import CutError, Region
+from hope_schema.cutting import CutError, Region, Span
 from planner_api.planning.native import Struct
 from planner_api.planning.problem import FloatArray, IntArray, Problem
 from planner_api.planning.problem.choices import TENTHS, Choices, Team
@@ -122,9 +122,10 @@ class _Needs:
         tenths = choices.tenths(node.id, axis)
         extent = tenths[-1]
 
-        def asked(start: int, stop: int) -> dict[str, Region | None] | None:
+        def asked(start: int, stop: int) -> dict[str, Span | None] | None:
             try:
-                return dict(node.needs(Region(axis, start, stop)))
+                needs = node.needs(Region.along(axis, start, stop))
+                return {name: need.spans[0] if need else None for name, need in needs.items()}
             except CutError:
                 return None
 
@@ -175,4 +176,4 @@ def _moves(choices: Choices, problem: Problem, fixed: FloatArray, slope: FloatAr
         slope[tensor][finite] = np.clip((whole[finite] - some[finite]) / (1 - part), 0.0, whole[finite])
         fixed[tensor] = np.where(finite, whole - slope[tensor], np.inf)
         for along in range(min(4, len(shape))):
-            glue[tensor, along] = choices.cutter.glue_us(name, shape, along, ()).min()
+            glue[tensor, along] = choices.cutter.glue_us(name, shape, (along,), ()).min()

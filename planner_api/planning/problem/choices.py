@@ -40,15 +40,15 @@ class Cutter:
         nodes: the problem's ops, in its order, under its names.
         shapes: of every tensor, by name.
         part_us: of an op (by index) and a region of its output: (P,) microseconds; ``inf`` where it does not run.
-        glue_us: of a tensor, the shape that a slice or a join of it writes, their axis, and the shapes that they read,
-            if that is known: (P,) microseconds.
+        glue_us: of a tensor, the shape that a slice or a join of it writes, the axes of which it holds a part, and the
+            shapes that they read, if that is known: (P,) microseconds.
         move_us: of a tensor and the shape of what is moved of it: (L, L) microseconds from place to place.
     """
 
     nodes: tuple[Node, ...]
     shapes: Mapping[str, Shape]
     part_us: Callable[[int, Region], FloatArray]
-    glue_us: Callable[[str, Shape, int, tuple[Shape, ...]], FloatArray]
+    glue_us: Callable[[str, Shape, tuple[int, ...], tuple[Shape, ...]], FloatArray]
     move_us: Callable[[str, Shape], FloatArray]
 
     def pieces(self, cuts: Sequence[Cut], outputs: Sequence[str]) -> list[Piece]:
@@ -141,7 +141,7 @@ class Choices:
         at = [borders[round(float(share) * TENTHS)] for share in np.cumsum(shares)[:-1]]
         if any(low >= high for low, high in pairwise([0, *at, borders[-1]])):
             return None
-        return Cut(op=op, axis=axis, at=tuple(at), chained=chained)
+        return Cut(op=op, axes=(axis,), at=(tuple(at),), chained=chained)
 
     def tenths(self, op: str, axis: int) -> list[int]:
         """Where parts of an op may begin and end: at its tenths, or as near as its granularity allows."""
@@ -162,7 +162,7 @@ class Choices:
             if borders[start] == borders[stop] or (pairs and start > 0 and stop < TENTHS):
                 continue  # of two parts one begins and one ends the op
             with suppress(CutError):  # no plan has such a part
-                us = self.cutter.part_us(index, Region(axis, borders[start], borders[stop]))
+                us = self.cutter.part_us(index, Region.along(axis, borders[start], borders[stop]))
                 yield (start, stop), np.where(runs, us, np.inf)
 
 

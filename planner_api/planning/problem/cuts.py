@@ -39,15 +39,16 @@ def cut_problem(problem: Problem, cuts: Sequence[Cut]) -> tuple[Problem, list[Pi
             latency.append(problem.latency_us[source[-1]])
             continue
         assert piece.region is not None
-        name, (axis, start, stop) = piece.writes[0], piece.region
+        name = piece.writes[0]
         tensor = cutter.nodes[source[-1]].writes[0] if piece.kind == "part" else piece.op
         base = cutter.shapes[tensor] if piece.kind == "part" else shapes[piece.reads[0]]
-        shapes[name], whole[name] = (*base[:axis], stop - start, *base[axis + 1 :]), tensor
+        shapes[name], whole[name] = piece.region.shape(base), tensor
         if piece.kind == "part":
             runs = np.isfinite(problem.latency_us[source[-1]])
             latency.append(np.where(runs, cutter.part_us(source[-1], piece.region), np.inf))
         else:
-            latency.append(cutter.glue_us(tensor, shapes[name], axis, tuple(shapes[read] for read in piece.reads)))
+            reads = tuple(shapes[read] for read in piece.reads)
+            latency.append(cutter.glue_us(tensor, shapes[name], piece.region.axes, reads))
 
     tensors = tuple(shapes)
     place = {name: tensor for tensor, name in enumerate(tensors)}
@@ -105,8 +106,11 @@ def homes_of(
             home[op] = home[cut.lists.before[op][0]]
     for op in reversed(cut.lists.order):
         if home[op] < 0:
-            readers = cut.lists.after[op] or cut.lists.before[op][:1]
-            home[op] = home[min(readers, key=turn.__getitem__) if turn else readers[0]]
+            near = cut.lists.after[op] or cut.lists.before[op][:1]
+            by = min(near, key=turn.__getitem__) if turn else near[0]
+            while home[by] < 0:  # an output is joined of joins
+                by = cut.lists.before[by][0]
+            home[op] = home[by]
     for op, piece in enumerate(made):
         if piece.kind == "slice":
             there = {home[reader] for reader in cut.lists.after[op]}

@@ -18,7 +18,7 @@ import numpy as np
 
 from hope_schema import HOST, ModelGraph, SuperOp, TensorType
 from hope_schema.cutgraph import glue_super_op, node_of, part_super_op
-from hope_schema.cutting import CutError, Node, Region
+from hope_schema.cutting import CutError, Node, Region, Span
 from hope_schema.graph import BYTES_PER_ELEMENT
 from planner_api.planning.problem.arrays import FloatArray
 from planner_api.planning.problem.choices import TENTHS, Cutter, Shape, border
@@ -87,18 +87,25 @@ def cutter_of(
         except ValueError as error:  # of the contract: a name becomes too long
             raise CutError(f"op '{supers[op].id[:80]}' cannot be cut: {str(error)[:200]}") from error
 
+    def on_grid(op: int, span: Span) -> Span:
+        """The largest interval on the grid within one, or else that."""
+        extent, step = shapes[nodes[op].id][span.axis], nodes[op].granularity(span.axis)
+        grid = [border(extent, step, tenths) for tenths in range(TENTHS + 1)]
+        inner = [at for at in grid if span.start <= at <= span.stop]
+        return Span(span.axis, inner[0], inner[-1]) if len({*inner}) > 1 else span
+
     @cache
     def part_us(op: int, region: Region) -> FloatArray:
-        size, extent = region.stop - region.start, shapes[nodes[op].id][region.axis]
-        step = nodes[op].granularity(region.axis)
-        grid = [border(extent, step, tenths) for tenths in range(TENTHS + 1)]
-        inner = [at for at in grid if region.start <= at <= region.stop]
+        shape = shapes[nodes[op].id]
+        size, extent = math.prod(region.shape(shape)), math.prod(shape)
         found = known_us(first[op], region)
-        if inner[1:] and inner[-1] - inner[0] < size and None in found:
-            base = known_us(first[op], Region(region.axis, inner[0], inner[-1]))
-            more = size / (inner[-1] - inner[0])
+        inner = Region(tuple(on_grid(op, span) for span in region.spans)) if None in found else region
+        if inner != region:
+            base = known_us(first[op], inner)
+            more = size / math.prod(inner.shape(shape))
             found = [other and other * more if us is None else us for us, other in zip(found, base, strict=True)]
-        least = np.array([kind.fixed.get((supers[op].signature, region.axis), FIXED) for kind in known])
+        fixed = [[kind.fixed.get((supers[op].signature, axis), FIXED) for axis in region.axes] for kind in known]
+        least = np.array(fixed).max(axis=1)
         by_rule = latency_us[op] * (least + (1 - least) * size / extent)
         return np.array([rule if us is None else us for us, rule in zip(found, by_rule.tolist(), strict=True)])
 
@@ -115,14 +122,14 @@ def cutter_of(
     copied_us = np.array([1.0 / (BYTES_PER_US if memory == HOST else DEVICE_BYTES_PER_US) for memory in memories])
 
     @cache
-    def glue_us(tensor: str, shape: Shape, axis: int, reads: tuple[Shape, ...]) -> FloatArray:
+    def glue_us(tensor: str, shape: Shape, axes: tuple[int, ...], reads: tuple[Shape, ...]) -> FloatArray:
         dtype = tensors[tensor].dtype
-        copied = 0 if math.prod(shape[:axis]) == 1 else math.prod(shape)
+        copied = 0 if math.prod(shape[: axes[-1]]) == 1 else math.prod(shape)
         by_rule: FloatArray = copied_us * copied * BYTES_PER_ELEMENT[dtype]
         if not copied or not reads or ("Concat" if len(reads) > 1 else "Slice") not in foreign:
             return by_rule
         read, made = [TensorType(shape=one, dtype=dtype) for one in reads], TensorType(shape=shape, dtype=dtype)
-        found = measured(glue_super_op(read, made, axis))
+        found = measured(glue_super_op(read, made, axes))
         return np.array([rule if us is None else us for us, rule in zip(found, by_rule.tolist(), strict=True)])
 
     return Cutter(

@@ -102,7 +102,7 @@ def found_by(search: Search) -> Solution:
             axis = choices.axes[name][int(mode[0, AXIS])]
             at = np.array(choices.tenths(name, axis))[mode[1:, TENTH]]
             chained = search.kernels.holds_on(op)
-            cuts[name] = Cut(op=name, axis=axis, at=tuple(at.tolist()), chained=chained)
+            cuts[name] = Cut(op=name, axes=(axis,), at=(tuple(at.tolist()),), chained=chained)
     return realised(problem, cuts, homes, begins)
 
 

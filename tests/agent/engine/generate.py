@@ -152,7 +152,7 @@ def random_cuts(model: Model, rng: random.Random) -> list[Cut]:
         if rng.random() < 0.5:
             continue
         with suppress(CutError):
-            cuts_with = [*cuts, Cut(op=super_op.id, axis=axis, at=at, chained=chained)]
+            cuts_with = [*cuts, Cut(op=super_op.id, axes=(axis,), at=(at,), chained=chained)]
             cut_graph(model.graph, cuts_with)
             cuts = cuts_with
     return cuts

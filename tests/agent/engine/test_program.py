@@ -206,7 +206,7 @@ def test_an_unknown_op_is_refused(model: Model) -> None:
 def test_cuts_that_cannot_be_made_are_refused(model: Model) -> None:
     """A plan that cuts an op beyond its end is none, and the message says why."""
     plan = whole_plan(model, "a")
-    job = plan.jobs[0].model_copy(update={"cuts": (Cut(op=plan.steps[0].ops[-1], axis=1, at=(10_000,)),)})
+    job = plan.jobs[0].model_copy(update={"cuts": (Cut(op=plan.steps[0].ops[-1], axes=(1,), at=((10_000,),)),)})
     with pytest.raises(IllegalPlanError, match="a part is empty"):
         program_of(plan.model_copy(update={"jobs": (job,)}), model)
 

@@ -115,7 +115,7 @@ def test_shared_memory_holds_one_tensor_at_a_time(seed: int) -> None:
 def test_channels_are_joined_by_where_they_are_written(channels: int, device: Device, reference: Reference) -> None:
     """Parts of channels, whole blocks or not, stand in the whole's memory: no join is run, no bit is lost."""
     model = chain(channels, 12, 3)
-    cuts = [Cut(op=op.id, axis=1, at=(channels // 2,)) for op in merge(model.graph)]
+    cuts = [Cut(op=op.id, axes=(1,), at=((channels // 2,),)) for op in merge(model.graph)]
     program = build_program(split(model, cuts), model, device.processors)
     assert all(op.type in ("Conv", "Relu") for s in program.segments for op in map(program.graph.op.get, s.ops) if op)
     assert any(op.type == "Concat" for op in program.graph.ops)
@@ -131,7 +131,7 @@ def test_rows_are_sliced_and_joined_by_ordinary_ops(device: Device, reference: R
     """A chain cut along height runs as one segment on each of two lanes, and a join; the trace shows all three."""
     model = chain(16, 24, 4)
     ops = [op.id for op in merge(model.graph)]
-    cuts = [Cut(op=op, axis=2, at=(12,), chained=op != ops[0]) for op in ops]
+    cuts = [Cut(op=op, axes=(2,), at=((12,),), chained=op != ops[0]) for op in ops]
     with Executor(build_program(split(model, cuts), model, device.processors), device) as executor:
         feeds = random_inputs(model, 3)
         outputs, trace = executor.run(feeds)

@@ -119,7 +119,7 @@ def test_a_network_that_runs_whole_says_why(agent: Agent) -> None:
 def test_what_is_computed_in_parts_says_so(agent: Agent) -> None:
     """Parts of a cut op name their interval; what cuts out and puts together for them says that."""
     model = read_model(BRANCHING)
-    cuts = [Cut(op="stem_r", axis=1, at=(3,))]
+    cuts = [Cut(op="stem_r", axes=(1,), at=((3,),))]
     super_ops = merge(cut_graph(model.graph, cuts))
     where = ["ort@0"] * len(super_ops)
     plan = plan_of(model, super_ops, range(len(super_ops)), where, ("ort@0",), cuts)
@@ -139,7 +139,7 @@ def test_what_is_computed_in_parts_says_so(agent: Agent) -> None:
 def test_what_stays_whole_says_why(agent: Agent) -> None:
     """In a plan that splits others: the rule that forbids it, or that no split of it was worth its cost."""
     model = read_model(BRANCHING)
-    cuts = [Cut(op="stem_r", axis=1, at=(3,))]
+    cuts = [Cut(op="stem_r", axes=(1,), at=((3,),))]
     super_ops = merge(cut_graph(model.graph, cuts))
     plan = plan_of(model, super_ops, range(len(super_ops)), ["ort@0"] * len(super_ops), ("ort@0",), cuts)
     with Executor(build_program(plan, model, agent.device.processors), agent.device) as executor:

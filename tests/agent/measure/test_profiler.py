@@ -82,12 +82,12 @@ def test_parts_are_measured_like_any_op(processors: list[Processor]) -> None:
     """The parts of a cut op are profiled under the signatures by which the planner knows them."""
     model = read_model(BRANCHING)
     [stem] = [one for one in merge(model.graph) if one.id == "stem_r"]
-    parts = [part_super_op(stem, Region(1, start, start + 4)).signature for start in (0, 4)]
+    parts = [part_super_op(stem, Region.along(1, start, start + 4)).signature for start in (0, 4)]
     kind = processors[0].spec.kind
     missing = Missing(
         profile_version=0, latencies=tuple(MissingLatency(signature=one, kind=kind) for one in set(parts))
     )
-    found = measured(cut_model(model, [Cut(op="stem_r", axis=1, at=(4,))]), processors[:1], missing)
+    found = measured(cut_model(model, [Cut(op="stem_r", axes=(1,), at=((4,),))]), processors[:1], missing)
     assert set(found.latencies.signature) == set(parts)
     assert all(us is not None and us > 0 for us in found.latencies.us)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import combinations
 
 import numpy as np
 import onnx
@@ -49,15 +50,20 @@ def _difference(whole: Model, *cuts: Cut) -> float:
 @UNSHRUNK
 @given(data=st.data())
 def test_parts_put_together_are_the_whole(kind: str, data: st.DataObject) -> None:
-    """Every cut of every op along every axis computes what the whole computes, unless the op stays whole."""
+    """Every cut of every op along every axis, and into boxes of two, computes what the whole computes, if it can be."""
     whole = read_model(KINDS[kind](data.draw))
     super_op = merge(whole.graph)[-1]
+    found = {}
     for axis, size in enumerate(whole.graph.tensor[super_op.id].shape):
         with suppress(CutError):
             step = granularity(super_op, axis)
             borders = data.draw(st.sets(st.integers(1, size // step - 1), min_size=1, max_size=2))
             at = tuple(sorted(step * border for border in borders))
-            assert _difference(whole, Cut(op=super_op.id, axis=axis, at=at)) <= ROUNDING
+            assert _difference(whole, Cut(op=super_op.id, axes=(axis,), at=(at,))) <= ROUNDING
+            found[axis] = at
+    for axes in combinations(found, 2):
+        with suppress(CutError):
+            assert _difference(whole, Cut(op=super_op.id, axes=axes, at=tuple(map(found.get, axes)))) <= ROUNDING
 
 
 def _chain(channels: int, size: int, rows: list[tuple[int, int, int, int]]) -> onnx.ModelProto:
@@ -77,24 +83,33 @@ def _chain(channels: int, size: int, rows: list[tuple[int, int, int, int]]) -> o
 @UNSHRUNK
 @given(data=st.data())
 def test_chains_are_the_whole_bit_for_bit(data: st.DataObject) -> None:
-    """Ops cut along height or width without exchanging anything compute twice what both parts need: D3's tiles."""
+    """D3's tiles: for any F, S and P, pools and tilings along height, width or both, without exchanging anything."""
     rows = st.tuples(st.integers(1, 4), st.integers(1, 2), st.integers(0, 3), st.integers(1, 2))
-    axis = data.draw(st.sampled_from([2, 3]))
+    axes = data.draw(st.sampled_from([(2,), (3,), (2, 3)]))
     whole = read_model(_chain(16, 96, data.draw(st.lists(rows, min_size=3, max_size=4))))
     ops = merge(whole.graph)
-    ratio = data.draw(st.integers(2, 8)) / 10
-    borders = [max(1, round(ratio * whole.graph.tensor[op.id].shape[axis])) for op in ops]
-    cuts = [Cut(op=op.id, axis=axis, at=(at,), chained=op != ops[0]) for op, at in zip(ops, borders, strict=True)]
+    ratios = [sorted(data.draw(st.sets(st.integers(2, 8), min_size=1, max_size=2))) for _ in axes]
+    cuts = []
+    for op in ops:
+        shape = whole.graph.tensor[op.id].shape
+        at = [
+            tuple(sorted({max(1, round(tenth / 10 * shape[axis])) for tenth in own}))
+            for axis, own in zip(axes, ratios, strict=True)
+        ]
+        cuts.append(Cut(op=op.id, axes=axes, at=tuple(at), chained=op != ops[0]))
     with suppress(CutError):
         assert _difference(whole, *cuts) == 0.0
-        assert not any(op.type == "Concat" for op in cut_graph(whole.graph, cuts).ops[:-1])
+        joined = [op.outputs[0] for op in cut_graph(whole.graph, cuts).ops if op.type == "Concat"]
+        assert all(name.partition("[")[0] == "y" for name in joined)
 
 
 def test_a_part_that_is_the_whole_is_read_as_it_is() -> None:
     """The second part of a deep chain needs all that is before it: nothing is put together of one part."""
     whole = read_model(_chain(16, 96, [(1, 2, 0, 2), (4, 2, 2, 2), (4, 1, 2, 2), (4, 1, 2, 1)]))
     ops = [op.id for op in merge(whole.graph)]
-    cuts = [Cut(op=op, axis=2, at=(at,), chained=op != ops[0]) for op, at in zip(ops, (10, 5, 4, 4, 4), strict=True)]
+    cuts = [
+        Cut(op=op, axes=(2,), at=((at,),), chained=op != ops[0]) for op, at in zip(ops, (10, 5, 4, 4, 4), strict=True)
+    ]
     assert [op.outputs for op in cut_graph(whole.graph, cuts).ops if op.type == "Concat"] == [("y",)]
     assert _difference(whole, *cuts) == 0.0
 
@@ -105,7 +120,7 @@ def test_models_of_old_opsets_are_cut() -> None:
     del proto.opset_import[:]
     proto.opset_import.append(helper.make_opsetid("", 9))
     whole = read_model(proto)
-    cuts = [Cut(op=one.id, axis=2, at=(6,)) for one in merge(whole.graph)]
+    cuts = [Cut(op=one.id, axes=(2,), at=((6,),)) for one in merge(whole.graph)]
     assert any(node.op_type == "Slice" for node in cut_model(whole, cuts).proto.graph.node)
     assert _difference(whole, *cuts) == 0.0
 
@@ -114,7 +129,7 @@ def test_a_chain_of_four_is_cut() -> None:
     """Four convolutions of 3x3 in two parts: one slice each in, one join out, three more rows at the first border."""
     whole = read_model(_chain(16, 32, [(3, 1, 1, 1)] * 4))
     ops = [op.id for op in merge(whole.graph)]
-    cuts = [Cut(op=op, axis=2, at=(16,) if op != "y" else (15,), chained=op != ops[0]) for op in ops]
+    cuts = [Cut(op=op, axes=(2,), at=((16,) if op != "y" else (15,),), chained=op != ops[0]) for op in ops]
     made = cut_graph(whole.graph, cuts)
     assert [op.type for op in made.ops].count("Slice") == 2
     assert [op.type for op in made.ops].count("Concat") == 1
@@ -127,7 +142,7 @@ def test_convolutions_of_whole_blocks_are_equal_to_the_bit(axis: int, kernel: in
     """Where the runtime computes every output alike, as it does in blocks of channels, not a bit differs."""
     node = helper.make_node("Conv", ["x", "w", "b"], ["y"], pads=[kernel // 2] * 4)
     whole = read_model(model([node], {"x": (1, 32, 20, 20)}, {"w": (64, 32, kernel, kernel), "b": (64,)}))
-    assert _difference(whole, Cut(op="y", axis=axis, at=(16,))) == 0.0
+    assert _difference(whole, Cut(op="y", axes=(axis,), at=((16,),))) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -154,9 +169,9 @@ def test_a_part_has_the_signature_that_it_has_in_a_plan(axis: int) -> None:
     after = helper.make_node("Relu", ["c"], ["y"])
     whole = read_model(model([node, after], {"x": (1, 8, 12, 12)}, {"w": (16, 8, 3, 3), "b": (16,)}))
     [super_op] = merge(whole.graph)
-    planned = {one.id: one.signature for one in merge(cut_graph(whole.graph, [Cut(op="y", axis=axis, at=(5,))]))}
+    planned = {one.id: one.signature for one in merge(cut_graph(whole.graph, [Cut(op="y", axes=(axis,), at=((5,),))]))}
     for start, stop in ((0, 5), (5, whole.graph.tensor["y"].shape[axis])):
-        region = Region(axis, start, stop)
+        region = Region.along(axis, start, stop)
         assert part_super_op(super_op, region).signature == planned[region.of("y")]
 
 
@@ -183,9 +198,9 @@ def test_heads_of_an_attention_are_cut_from_the_products_to_the_last_reshape() -
     whole = read_model(proto)
     axes = {"q1": 2, "k1": 2, "v1": 2, "q": 1, "k": 1, "v": 1, "scores": 1, "weights": 1, "mixed": 1}
     found = [op.id for op in merge(whole.graph)]
-    cuts = [Cut(op=op, axis=axes[op], at=(1,)) for op in found if op in axes]
-    cuts += [Cut(op="turned", axis=2, at=(1,))] if "turned" in found else []
-    cuts += [Cut(op="y", axis=2, at=(width,))] if "y" in found else []
+    cuts = [Cut(op=op, axes=(axes[op],), at=((1,),)) for op in found if op in axes]
+    cuts += [Cut(op="turned", axes=(2,), at=((1,),))] if "turned" in found else []
+    cuts += [Cut(op="y", axes=(2,), at=((width,),))] if "y" in found else []
     assert _difference(whole, *cuts) <= ROUNDING
     joins = [op for op in cut_graph(whole.graph, cuts).ops if op.type == "Concat"]
     assert [join.id for join in joins] == ["y"]
@@ -194,11 +209,11 @@ def test_heads_of_an_attention_are_cut_from_the_products_to_the_last_reshape() -
 @pytest.mark.parametrize(
     ("cut", "reason"),
     [
-        (Cut(op="y", axis=2, at=(9,)), "empty"),
-        (Cut(op="y", axis=1, at=(3,)), "multiples of 6"),
-        (Cut(op="y", axis=2, at=(1,)), "larger than the part"),
-        (Cut(op="y", axis=4, at=(1,)), "axis 4"),
-        (Cut(op="nobody", axis=1, at=(1,)), "no op 'nobody'"),
+        (Cut(op="y", axes=(2,), at=((9,),)), "empty"),
+        (Cut(op="y", axes=(1,), at=((3,),)), "multiples of 6"),
+        (Cut(op="y", axes=(2,), at=((1,),)), "larger than the part"),
+        (Cut(op="y", axes=(4,), at=((1,),)), "axis 4"),
+        (Cut(op="nobody", axes=(1,), at=((1,),)), "no op 'nobody'"),
     ],
 )
 def test_what_cannot_be_cut_says_why(cut: Cut, reason: str) -> None:
@@ -214,7 +229,7 @@ def test_padding_beyond_the_image_keeps_an_op_whole() -> None:
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[3, 0, 3, 0])
     [super_op] = merge(read_model(model([node], {"x": (1, 4, 9, 9)}, {"w": (4, 4, 2, 2)})).graph)
     with pytest.raises(CutError, match="nothing but padding"):
-        reads(super_op, Region(2, 0, 2))
+        reads(super_op, Region.along(2, 0, 2))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +258,7 @@ def test_weights_are_cut_by_offset_in_the_file(tmp_path_factory: pytest.TempPath
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("MatMul", ["c", "m"], ["y"])]
     whole = read_model(model(nodes, {"x": (1, 16, 8, 32)}, {"w": (32, 16, 1, 1), "m": (32, 64)}))
     lights = LightModels(tmp_path_factory.mktemp("weights"))
-    parts = cut_model(whole, [Cut(op="c", axis=1, at=(8,)), Cut(op="y", axis=3, at=(32,))])
+    parts = cut_model(whole, [Cut(op="c", axes=(1,), at=((8,),)), Cut(op="y", axes=(3,), at=((32,),))])
     light, folder = lights.get(parts)
     places = {
         tensor.name: {entry.key: entry.value for entry in tensor.external_data} for tensor in light.constants.values()

@@ -113,7 +113,7 @@ def held(host: RemoteHost) -> float:
 def test_tiles_of_a_stack_are_computed_on_several_hosts(host: RemoteHost, relay: Relay) -> None:
     """D3's lossless tiles are chained cuts: each host takes rows of the input, gives rows of the output, no others."""
     model = read_model(chain_model(8, 8, 8, 8, size=30))
-    cuts = [Cut(op=f"t{k}", axis=2, at=(10, 20), chained=k > 1) for k in range(1, 5)]
+    cuts = [Cut(op=f"t{k}", axes=(2,), at=((10, 20),), chained=k > 1) for k in range(1, 5)]
     other = RemoteHost("edge2", HostSettings(address=f"http://127.0.0.1:{relay.port}", token=TOKEN))
     far = [RemoteProcessor(one, one.offer.processors[0], frozenset(read_soc().cores)) for one in (host, other)]
     with Device([*discover("ort@0"), *far]) as device:
