@@ -168,7 +168,7 @@ def test_codl_minimises_the_formula_of_its_paper():
     (cut,) = solution.cuts
     assert cut.at in {((7,),), ((8,),)}
     first = 100.0 * (FIXED + 0.95 * cut.at[0][0] / 10)
-    second = 300.0 * (FIXED + 0.95 * (1 - cut.at[0] / 10))
+    second = 300.0 * (FIXED + 0.95 * (1 - cut.at[0][0] / 10))
     assert solution.schedule.makespan_us >= max(first, second)
     assert solution.schedule.makespan_us < 100.0 + 2 * MOVE_US
 
