@@ -24,6 +24,7 @@ from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.program import memory_of
 from agent_sdk.engine.turn import Turn
 from agent_sdk.model import Model, read_model
+from agent_sdk.native import LANES_VARIABLE
 from agent_sdk.runtimes.alone import bound
 from agent_sdk.runtimes.base import Buffer, Processor, segment_of
 from agent_sdk.runtimes.offered import discover
@@ -43,6 +44,14 @@ SETTLED_AFTER = 2_000 // BLOCK
 """Blocks after which memory has settled: OpenVINO keeps compiled kernels, up to a number, for ever."""
 LEAK_BYTES = 64 * 2**20
 ACROSS_RUNTIMES = 1e-4
+
+
+@pytest.fixture(autouse=True)
+def lanes(first: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every other block of plans runs in lanes outside the interpreter, every other in sequence."""
+    way = ("native", "sequence")[first // BLOCK % 2]
+    monkeypatch.setenv(LANES_VARIABLE, way)
+    return way
 
 
 @pytest.fixture(scope="module")
