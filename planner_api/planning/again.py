@@ -143,5 +143,5 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     if not earlier.changed or budget.left() <= 0 or budget.rounds == 0:
         return Solution(begun, METHOD)
     search = Search(problem, begun, budget.seed, near=earlier.changed)
-    search.run(budget.within(SHARE * min(budget.seconds, budget.left())), quick_bound(problem).us)
+    search.run(budget.part(SHARE), quick_bound(problem).us)
     return Solution(search.schedule() if search.value_us < begun.value_us else begun, METHOD, rounds=search.rounds)

@@ -71,7 +71,7 @@ def solve(problem: Problem, budget: Budget) -> Solution:
 def planned(problem: Problem, budget: Budget) -> Solution:
     """The best plan for the figures as they stand."""
     uncut, cuttable = problem.whole, problem.cuttable
-    share = budget.within(WHOLE_SHARE * min(budget.seconds, budget.left())) if cuttable else budget
+    share = budget.part(WHOLE_SHARE) if cuttable else budget
 
     best, bound = start(uncut, share), quick_bound(uncut)
     if best.schedule.value_us > met_at(bound):
@@ -129,7 +129,7 @@ def tiled(problem: Problem, budget: Budget) -> Solution | None:
 
 def with_pieces(problem: Problem, best: Solution, bound: Bound, budget: Budget) -> tuple[Solution, Bound]:
     """The better of a plan and what exact pieces make, and the better bound."""
-    pieces = solve_pieces(problem, budget.within(PIECES_SHARE * min(budget.seconds, budget.left())))
+    pieces = solve_pieces(problem, budget.part(PIECES_SHARE))
     if pieces is None:
         return best, bound
     if pieces.schedule is not None and pieces.schedule.value_us < best.schedule.value_us:

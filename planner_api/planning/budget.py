@@ -44,6 +44,6 @@ class Budget:
         """Whether as much again as was given has been spent: time for what ends late to give up."""
         return time.monotonic() > self.deadline + self.seconds
 
-    def within(self, seconds: float) -> Budget:
-        """A budget for a part of the work: the same seed and rounds, at most ``seconds`` of what is left."""
-        return Budget(min(seconds, self.left()), self.rounds, self.seed)
+    def part(self, share: float) -> Budget:
+        """A budget for a part of the work: the same seed and rounds, and a share of the seconds that are left."""
+        return Budget(share * min(self.seconds, self.left()), self.rounds, self.seed)

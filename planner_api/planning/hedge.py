@@ -51,7 +51,6 @@ def hedge(problem: Problem, budget: Budget, solve: Callable[[Problem, Budget], S
     alone = singles(problem)
     if not alone:
         return solve(problem, budget)
-    seconds = min(budget.seconds, budget.left())
     best = min(alone, key=lambda p: alone[p].value_us)
     (first,) = (members for members in equal_processors(problem) if best in members)
     others = np.array([p not in first for p in range(problem.host)])
@@ -61,11 +60,11 @@ def hedge(problem: Problem, budget: Budget, solve: Callable[[Problem, Budget], S
         worst = slower(found.cut or problem, FAR * others)
         return simulate(worst, found.schedule.assignment, found.schedule.sequence).value_us <= most
 
-    believing = solve(problem, budget.within(SHARE * seconds))
+    believing = solve(problem, budget.part(SHARE))
     if bounded(believing):
         return believing
     whole = problem.whole
-    cautious = solve(slower(whole, others), budget.within((1 - SHARE) * seconds))
+    cautious = solve(slower(whole, others), budget)
     chosen = cautious if bounded(cautious) else Solution(alone[best], "single")
     taken = simulate(whole, chosen.schedule.assignment, chosen.schedule.sequence)
     return replace(chosen, schedule=in_start_order(whole, taken), bound=believing.bound, notes=(NOTE,))

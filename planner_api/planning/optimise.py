@@ -43,7 +43,7 @@ def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
         problem = problem.whole  # bounds on whole ops are better
     bounds = []
     if not chosen.proves and not chosen.at_once and budget.left() > 0:
-        bounds.append(lower_bound(problem, budget.within(BOUND_SHARE * budget.seconds)))
+        bounds.append(lower_bound(problem, budget.part(BOUND_SHARE)))
     alone = singles(problem)
     try:
         solution = settled(problem, solve(problem, name, budget))

@@ -17,10 +17,10 @@ import numpy as np
 
 from planner_api.planning.budget import Budget
 from planner_api.planning.exact.constants import constant_ops, put_back, without
-from planner_api.planning.exact.labels import MOST_OPS, expand, room, take, undominated
+from planner_api.planning.exact.labels import MOST_OPS, room, take
 from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.methods import Bound
-from planner_api.planning.native import Struct
+from planner_api.planning.native import Struct, library
 from planner_api.planning.problem import IntArray, Problem
 
 BEAM = 64
@@ -315,14 +315,14 @@ def _grow(
         if not beam and (budget.left() <= 0 or effort > EFFORT):
             return [None] * host, False
         children = room(min(ROOM, len(labels.done) * m * host), piece)
-        count = expand(piece, labels, children, limit)
-        if count <= 0:
+        count = library().hope_expand(piece.ctypes, labels.ctypes, children.ctypes, limit)
+        if count <= 0:  # below: there was no room for them
             return [None] * host, complete and count == 0
         effort += count
         kept = np.lexsort((children.bound[:count], children.done[:count]))
         if level < m - 1:
             # Complete labels differ in where the last op ran, which matters to the next piece.
-            kept = undominated(piece, kept, children)
+            kept = kept[: library().hope_undominated(piece.ctypes, kept.ctypes, len(kept), children.ctypes)]
         if beam and len(kept) > beam:
             complete = False
             kept = kept[np.argsort(children.bound[kept], kind="stable")[:beam]]

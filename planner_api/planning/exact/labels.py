@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner_api.planning.native import Struct, library
+from planner_api.planning.native import Struct
 from planner_api.planning.problem import IntArray
 
 MOST_OPS = 62
@@ -46,24 +46,3 @@ def room(count: int, piece: Struct) -> Struct:
 def take(labels: Struct, rows: IntArray) -> Struct:
     """Some of them, in that order."""
     return Struct("Labels", count=len(rows), **{name: field[rows] for name, field in labels.arrays().items()})
-
-
-def expand(piece: Struct, labels: Struct, children: Struct, limit: float) -> int:
-    """All children of a level's labels that may still end before ``limit``.
-
-    Args:
-        piece: what is planned.
-        labels: of the level.
-        children: filled.
-        limit: labels that cannot end before it are dropped.
-
-    Returns:
-        How many there are; -1 when there was no room for them.
-    """
-    return int(library().hope_expand(piece.ctypes, labels.ctypes, children.ctypes, limit))
-
-
-def undominated(piece: Struct, order: IntArray, labels: Struct) -> IntArray:
-    """Of labels listed by ops done, then by bound: those that no kept one with the same ops done dominates."""
-    kept = library().hope_undominated(piece.ctypes, order.ctypes, len(order), labels.ctypes)
-    return order[:kept]

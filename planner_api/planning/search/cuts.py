@@ -58,7 +58,7 @@ def search_cuts(
 
 def _lane(search: Search, budget: Budget, target_us: float, enough_us: float) -> Solution | None:
     """What one search finds; None where that is too little, or its cuts cannot be made."""
-    joint = budget.within(JOINT_SHARE * min(budget.seconds, budget.left()))
+    joint = budget.part(JOINT_SHARE)
     if not _gains(search, joint, target_us, enough_us) or (search.state.mode[:, 0, PARTS] == 1).all():
         return None
     try:
@@ -79,8 +79,8 @@ def _polished(found: Solution, budget: Budget, target_us: float, enough_us: floa
 
 def _gains(search: Search, budget: Budget, target_us: float, enough_us: float) -> bool:
     """Whether a search comes to what is enough. It ends early where its trial has not come halfway."""
-    trial = budget.within(TRIAL_SHARE * min(budget.seconds, budget.left()))
-    for part, least in ((trial, (max(search.value_us, enough_us) + enough_us) / 2), (budget, enough_us)):
+    halfway = (max(search.value_us, enough_us) + enough_us) / 2
+    for part, least in ((budget.part(TRIAL_SHARE), halfway), (budget, enough_us)):
         search.run(part, target_us)
         if search.value_us > least:
             return False

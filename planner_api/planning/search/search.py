@@ -30,12 +30,6 @@ COLD_US = 5.0
 """Last temperature in microseconds, where the first is above it."""
 
 
-def temperatures(problem: Problem) -> tuple[float, float]:
-    """First and last temperature of a window in microseconds."""
-    hot = HOT * float(problem.latency_us.min(axis=1).mean())
-    return hot, min(COLD_US, hot / 10)
-
-
 class Search:
     """An improving plan: where ops run, in what order, and, where the problem knows how, in which parts.
 
@@ -65,7 +59,7 @@ class Search:
         # Who stands late in the sequence slows nobody: only in the order of starts is a schedule charged in full.
         self._neighbours = bool((problem.machine.slowdown > 1.0).any())
         self.value_us = self._evaluate()
-        self._hot, self._cold = temperatures(problem)
+        self._hot = HOT * float(problem.latency_us.min(axis=1).mean())
 
     @property
     def movable(self) -> bool:
@@ -138,7 +132,11 @@ class Search:
         """One window; the value it believes in, the modes and the order."""
         kernels = self._lanes[lane]
         s, view = kernels.s, self._survey.window(kernels.s, low, high)
-        believed = kernels.anneal(view, moves, self._hot, self._cold, self._states[lane]) if moves else math.inf
+        believed = (
+            kernels.anneal(view, moves, self._hot, min(COLD_US, self._hot / 10), self._states[lane])
+            if moves
+            else math.inf
+        )
         return believed, s.mode.copy(), s.sequence.copy()
 
     def _keep_best(self, known: tuple[float, IntArray, IntArray], candidates: list[tuple[IntArray, IntArray]]) -> None:
