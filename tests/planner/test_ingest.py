@@ -249,6 +249,9 @@ def test_one_upload_after_the_other_holds_up_nobody(database_url: str, monkeypat
         lease, _ = await ingest.queue.next([FOLD])
         assert lease is not None
         assert lease.key == key_of("other", FREQUENCY), "the rest of the first waits behind it"
+        rest, _ = await ingest.queue.next([FOLD])
+        assert rest is not None, "and it does wait"
+        assert rest.key == key_of(SOC, FREQUENCY)
 
     on(database_url, scenario)
 
