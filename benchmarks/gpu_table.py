@@ -46,10 +46,10 @@ def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[Measure]:
                 verdict(f"{label}: memory reserved / one stream's", row["graph_bytes"] / one["graph_bytes"], 2)
             )
             found.append(verdict(f"{label}: memory in use / one stream's", row["live_bytes"] / one["live_bytes"], 2))
-        if row["config"].endswith("in flight auto"):
+        if row["config"].endswith("in flight graph"):
             ours = next(o for o in rows if _same(o, row) and o["config"] == "auto")
-            what = f"{label}: throughput of our plan, {row['config'].removesuffix(' auto')} / one after the other"
-            found.append(verdict(what, ours["median_us"] / row["median_us"], 1.0, at_least=True))
+            what = f"{label}: throughput of our plan / of torch's graph, {row['config'].removesuffix(' graph')}"
+            found.append(verdict(what, row["median_us"] / ours["median_us"], 1.0, at_least=True))
         if row["config"] == "sessions":
             what = f"{label}: of {row['sessions']} sessions"
             found.append(

@@ -64,8 +64,7 @@ class Driver(ABC):
     def release(self) -> None:  # noqa: B027  a device without graphs takes over what torch keeps
         """Give the device back what torch keeps for later, while nothing runs: a graph takes memory of its own."""
 
-    @abstractmethod
-    def fork(self, streams: int) -> None:
+    def fork(self, streams: int) -> None:  # noqa: B027  on one queue streams and events say nothing
         """Let the other streams begin where the first one is now."""
 
     @abstractmethod
@@ -76,12 +75,10 @@ class Driver(ABC):
     def free(self, stream: int, names: Names, memory: Memory) -> None:
         """Give the memory of tensors back to the allocator of the streams they were made on."""
 
-    @abstractmethod
-    def signal(self, stream: int) -> Any:
+    def signal(self, stream: int) -> Any:  # noqa: B027
         """Record an event behind what was launched on a stream."""
 
-    @abstractmethod
-    def wait(self, stream: int, event: Any) -> None:
+    def wait(self, stream: int, event: Any) -> None:  # noqa: B027
         """Let what is launched on a stream from now on wait for an event."""
 
     def first(self) -> AbstractContextManager[Any]:
@@ -238,16 +235,13 @@ class _Graph(Recording):
     def replay(self) -> None:
         self._graph.replay()
 
-    def calls(self, where: str, *, asleep: bool) -> CudaCalls | None:
-        launched = getattr(self._graph, "raw_cuda_graph_exec", None)
-        if launched is None:  # torch does not tell before 2.9
-            return None
+    def calls(self, where: str, *, asleep: bool) -> CudaCalls:
         driver, stream = self._driver, self._driver.stream(0).cuda_stream
         arrived = copy_queue(driver.device).arrived
         assert arrived is not None
         calls: list[Call] = [
             ("cuStreamWaitEvent", stream, arrived.cuda_event, 0),
-            ("cuGraphLaunch", launched(), stream),
+            ("cuGraphLaunch", self._graph.raw_cuda_graph_exec(), stream),
         ]
         if asleep:
             driver.finished.record(driver.stream(0))  # makes it
@@ -259,7 +253,7 @@ class _Graph(Recording):
 
 
 class Eager(Driver):
-    """Launches in the order of issue, again at every replay; on one queue, streams and events say nothing."""
+    """Launches in the order of issue, again at every replay, on one queue."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -270,10 +264,6 @@ class Eager(Driver):
     def recording(self, streams: int, *, rehearsal: bool = False) -> Iterator[Recording]:
         self._lines = []
         yield _Lines(self._lines)
-
-    @override
-    def fork(self, streams: int) -> None:
-        pass
 
     @override
     def launch(self, stream: int, call: Callable[..., Any], reads: Names, writes: Names, memory: Memory) -> None:
@@ -289,14 +279,6 @@ class Eager(Driver):
                 memory.pop(name, None)
 
         self._lines.append(line)
-
-    @override
-    def signal(self, stream: int) -> None:
-        return None
-
-    @override
-    def wait(self, stream: int, event: Any) -> None:
-        pass
 
     @override
     def synchronise(self, *, asleep: bool = False) -> None:

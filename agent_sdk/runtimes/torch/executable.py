@@ -142,7 +142,8 @@ class TorchCall(BoundCall):
             with executable.processor.precision.switched():
                 self.recording = self._fastest(ways)
         except Exception as error:
-            raise translated(error, executable.where, _uncaptured) from error
+            where = f"{executable.where}, recording its launches"
+            raise translated(error, where, CompilationFailed) from error
         self._calls = self.recording.calls(executable.where, asleep=executable.beside)
         self.native = self._calls.native if self._calls is not None else ()
 
@@ -223,10 +224,6 @@ class TorchCall(BoundCall):
     def failure(self, place: int, status: int) -> ProcessorError:
         assert self._calls is not None
         return self._calls.failure(place, status)
-
-
-def _uncaptured(text: str) -> CompilationFailed:
-    return CompilationFailed(f"{text} (while its launches were recorded)")
 
 
 def _held(precision: Precision, tensor: torch.Tensor) -> tuple[torch.Tensor]:

@@ -92,7 +92,8 @@ class TorchProcessor(Processor):
         except ProcessorError:
             raise
         except Exception as error:
-            raise translated(error, f"processor '{choice.id}' cannot be used", _lost) from error
+            where = f"processor '{choice.id}' cannot be used (`hope-agent devices` lists what this machine has)"
+            raise translated(error, where, ProcessorLost) from error
         part = f"-{choice.multiprocessors}sm" if choice.multiprocessors is not None else ""
         on_cores = self.device.type == "cpu"
         place = choice.device if not on_cores else "host/torch"
@@ -237,16 +238,8 @@ class TorchProcessor(Processor):
             self._green.close()
 
 
-def _lost(text: str) -> ProcessorLost:
-    return ProcessorLost(f"{text}; `hope-agent devices` lists what this machine has")
-
-
 def _name(device: torch.device) -> str:
     """The device's name as a label."""
-    if device.type == "cuda":
-        text = torch.cuda.get_device_name(device)
-    elif device.type == "xpu":
-        text = torch.xpu.get_device_name(device)
-    else:
-        text = device.type
+    named = getattr(getattr(torch, device.type), "get_device_name", None)
+    text = named(device) if named is not None else device.type
     return re.sub(r"[^a-z0-9._+]+", "-", text.lower()).strip("-._+") or "unknown"

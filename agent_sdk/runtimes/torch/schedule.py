@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 SLACK_US = 1e-3
 """Intervals that overlap by less than this touch."""
@@ -102,11 +103,7 @@ def assign_streams(tasks: Sequence[Task]) -> list[int]:
 
 
 def _joined(a: Sequence[int], b: Sequence[int]) -> list[int]:
-    longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
-    joined = list(longer)
-    for place, count in enumerate(shorter):
-        joined[place] = max(joined[place], count)
-    return joined
+    return [max(pair) for pair in zip_longest(a, b, fillvalue=0)]
 
 
 def order(tasks: Sequence[Task], streams: Sequence[int], kept: Iterable[str] = ()) -> Schedule:
