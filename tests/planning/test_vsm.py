@@ -191,15 +191,14 @@ def test_a_single_host_has_no_tiles() -> None:
 def test_what_reads_everything_ends_a_stack() -> None:
     """An op whose parts read all of their input is not computed in tiles."""
     problem = chain([4000.0] * 4, 2)
-    tiler = _Tiler(problem, [1, 2], 2)
-    assert list(tiler.chains()) == [[0, 1, 2, 3]]
+    assert list(_Tiler(problem, [1, 2], 2).chains()) == [[0, 1, 2, 3]]
     node = problem.cutter.nodes[2] if problem.cutter else None
     assert node is not None
     object.__setattr__(node, "needs", lambda part: {"t1": None})
-    assert list(tiler.chains()) == [[0, 1], [3]]
+    assert list(_Tiler(problem, [1, 2], 2).chains()) == [[0, 1], [3]]
 
     def refused(part: Region) -> dict[str, Region | None]:
         raise CutError("no")
 
     object.__setattr__(node, "needs", refused)
-    assert list(tiler.chains()) == [[0, 1], [3]]
+    assert list(_Tiler(problem, [1, 2], 2).chains()) == [[0, 1], [3]]

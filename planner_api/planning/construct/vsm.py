@@ -111,6 +111,8 @@ class _Tiler:
         counts = {ROWS: rows, COLUMNS: len(team) // rows}
         self.counts = {axis: count for axis, count in counts.items() if count > 1}
         self.axes = tuple(self.counts)
+        equal = {op: self._equal(op) for op in self.lists.order}
+        self.equal = {op: tiles for op, tiles in equal.items() if tiles is not None}
         self.found = [(chain, *self.best(chain)) for chain in self.chains()]
         self.us = sum(us for _, us, _ in self.found)
 
@@ -136,18 +138,18 @@ class _Tiler:
         before, after = self.lists.before, self.lists.after
         taken: set[int] = set()
         for op in self.lists.order:
-            if op in taken or self.whole(op) is None:
+            if op in taken or op not in self.equal:
                 continue
             chain = [op]
             while len(after[chain[-1]]) == 1 and len(before[after[chain[-1]][0]]) == 1:
                 following = after[chain[-1]][0]
-                if self.whole(following) is None:
+                if following not in self.equal:
                     break
                 chain.append(following)
             taken.update(chain)
             yield chain
 
-    def whole(self, op: int) -> Tiles | None:
+    def _equal(self, op: int) -> Tiles | None:
         """An op's output in equal tiles; None where it has none, or cannot be made of tiles."""
         node = self.cutter.nodes[op]
         shape = self.cutter.shapes[node.writes[0]]
@@ -197,8 +199,7 @@ class _Tiler:
 
     def stretches(self, chain: Sequence[int], last: int) -> Iterator[_Stretch]:
         """All that end with an op, and what the slowest tile of each computes."""
-        tiles = self.whole(chain[last])
-        assert tiles is not None
+        tiles = self.equal[chain[last]]
         us = np.zeros(len(self.team))
         computed: list[Tiles] = []
         for first in range(last, max(-1, last - LONGEST), -1):
@@ -216,8 +217,7 @@ class _Tiler:
 
     def borders(self, op: int, tiles: Tiles) -> tuple[tuple[int, ...], ...]:
         """Where an op is cut, axis by axis, so that no tile becomes larger by it; empty where it cannot be."""
-        equal = self.whole(op)
-        assert equal is not None
+        equal = self.equal[op]
         found = []
         for own_line, line in zip(self.lines(equal), self.lines(tiles), strict=True):
             step = self.cutter.nodes[op].granularity(line[0].axis)
@@ -254,8 +254,7 @@ class _Tiler:
         """What tiles of the stretch before miss of their input, from their neighbours."""
         if not stretch.first:
             return math.inf
-        own = self.whole(chain[stretch.first - 1])
-        assert own is not None
+        own = self.equal[chain[stretch.first - 1]]
         tensor = self.problem.reads[chain[stretch.first]][0]
         total = 0.0
         for k, need in enumerate(stretch.needed):
@@ -267,8 +266,7 @@ class _Tiler:
 
     def gather_us(self, op: int) -> float:
         """What bringing an op's tiles together takes."""
-        tiles = self.whole(op)
-        assert tiles is not None
+        tiles = self.equal[op]
         tensor = self.lists.writes[op][0]
         target = self.places[0] if self.lists.readers[tensor] else self.problem.machine.host
         ways = zip(tiles, self.places, strict=True)
