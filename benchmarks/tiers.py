@@ -19,6 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 
@@ -141,6 +142,7 @@ def hosts_of(
         part: FloatArray = latency[op] * (FIXED + (1 - FIXED) * np.prod(region.shape(whole)) / np.prod(whole))
         return part
 
+    @cache
     def move_us(tensor: str, shape: Shape) -> FloatArray:
         return machine.along(crossing(shape, own.move_us(tensor, shape)))
 

@@ -76,13 +76,16 @@ def solve(problem: Problem, budget: Budget) -> Solution:
 def _teams(problem: Problem) -> dict[tuple[int, ...], list[int]]:
     """Processors about as fast as each other that can work side by side, and how many of them to take.
 
-    They are one of each host, or of one host all.
+    They are one of each host, the first that are so, or of one host all.
     """
     hosts = problem.machine.owners[problem.machine.place]
     total = problem.latency_us.sum(axis=0)
     order = [p for p in np.argsort(total, kind="stable").tolist() if math.isfinite(total[p])]
     found: dict[tuple[int, ...], list[int]] = {}
+    spread = False
     for turn, head in enumerate(order):
+        if any(head in team for team in found):
+            continue
         apart: list[int] = []
         within: list[int] = []
         for one in (p for p in order[turn:] if total[p] <= ALIKE * total[head]):
@@ -91,7 +94,8 @@ def _teams(problem: Problem) -> dict[tuple[int, ...], list[int]]:
             if hosts[one] == hosts[head] and not any(problem.conflicts[one, other] for other in within):
                 within.append(one)
         for team, least in ((apart, 2), (within, CORES)):
-            if len(team) >= least and not any({*team} <= {*other} for other in found):
+            if len(team) >= least and not (team is apart and spread):
+                spread = spread or team is apart
                 counts = range(least, len(team) + 1)
                 found[tuple(team)] = [k for k in counts if k <= CORES or k % CORES == 0 or k == len(team)]
     return found
