@@ -138,3 +138,15 @@ def test_rows_are_sliced_and_joined_by_ordinary_ops(device: Device, reference: R
         np.testing.assert_array_equal(outputs["t4"], reference(model, feeds)["t4"])
         assert [span.processor for span in trace.segments] == ["ort@0", "ort@1", "ort@0"]
         assert executor.program.segments[-1].ops == ("t4",)
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_boxes_are_computed_by_ordinary_ops(chained: bool, device: Device, reference: Reference) -> None:
+    """Four tiles along both axes, which exchange halos or compute them twice, leave what the whole network leaves."""
+    model = chain(16, 24, 3)
+    ops = [op.id for op in merge(model.graph)]
+    cuts = [Cut(op=op, axes=(2, 3), at=((12,), (10,)), chained=chained and op != ops[0]) for op in ops]
+    with Executor(build_program(split(model, cuts), model, device.processors), device) as executor:
+        feeds = random_inputs(model, 3)
+        outputs, _ = executor.run(feeds)
+        np.testing.assert_array_equal(outputs["t3"], reference(model, feeds)["t3"])
