@@ -373,9 +373,9 @@ class World:
         return False
 
     def _tight(self, run, option, limit):
-        """Whether a run that takes an eighth longer misses its deadline."""
+        """Whether a run that takes half as long again misses its deadline."""
         takes = self._takes((run, 0, self.nets[run.model][0] - 1, option[2]))
-        return self._free(run, part=1)[option[2]] + takes + takes // 8 > limit
+        return self._free(run, part=1)[option[2]] + takes + takes // 2 > limit
 
     def _wholes(self, run):
         units, table = self.nets[run.model]

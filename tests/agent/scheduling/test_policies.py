@@ -277,7 +277,7 @@ def test_expected_latencies_are_smoothed() -> None:
 def test_the_cheapest_group_that_makes_the_deadline() -> None:
     """One core where that makes the deadline, two where it does not: four would cost more core time."""
     network = Network("n", 1, 3, {(0, 0, 0): 40 * MS, (0, 0, 1): 24 * MS, (0, 0, 2): 16 * MS})
-    for deadline, where in ((50, 0), (30, 1), (17, 2)):
+    for deadline, where in ((60, 0), (38, 1), (17, 2)):
         scheduler = Scheduler(policy("earliest_deadline"), [1, 3, 15])
         scheduler.submit(network, 0, deadline_ns=deadline * MS)
         assert [one.processor for one in scheduler.decide(0)[0]] == [where]
@@ -289,11 +289,11 @@ def test_runs_that_take_longer_now_and_then_get_more_cores() -> None:
 
     def chosen() -> int:
         scheduler = Scheduler(policy("earliest_deadline"), [1, 3, 15])
-        scheduler.submit(network, 0, deadline_ns=50 * MS)
+        scheduler.submit(network, 0, deadline_ns=70 * MS)
         return scheduler.decide(0)[0][0].processor
 
     assert chosen() == 0
-    network.learn(0, 0, 0, 60 * MS)
+    network.learn(0, 0, 0, 100 * MS)
     assert chosen() == 1
     for _ in range(50):
         network.learn(0, 0, 1, 24 * MS)
