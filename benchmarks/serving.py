@@ -35,6 +35,7 @@ from agent_sdk.engine import Device
 from agent_sdk.engine.single import whole_run
 from agent_sdk.journey.serving import Serving
 from agent_sdk.journey.trial import PLAN
+from agent_sdk.machine.cores import bound_to
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
@@ -156,20 +157,9 @@ def theirs(python: str, folder: Path, network: Path) -> Iterator[int]:
             process.wait(30)
 
 
-@contextmanager
-def on_core(core: int) -> Iterator[None]:
-    """Keep this thread, and processes that it starts, on one core."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
 def once(call: Callable[[], object], core: int) -> float:
     """Seconds of a call on one core."""
-    with on_core(core):
+    with bound_to(frozenset({core})):
         began = time.perf_counter()
         call()
         return time.perf_counter() - began
@@ -264,7 +254,7 @@ def served(folder: Path, rounds: int, seconds: float, mlserver: str | None) -> t
     rows: list[TableRow] = []
     ratios: list[float] = []
     with ExitStack() as opened:
-        with on_core(computes):
+        with bound_to(frozenset({computes})):
             port, _ = opened.enter_context(ours(folder / "served", "--models", str(network), "--processors", processor))
             plain = opened.enter_context(echo(feed.nbytes))
         free, _ = opened.enter_context(ours(folder / "free", "--models", str(network), "--processors", processor))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -67,19 +67,29 @@ def phone_cutter(profile: PhoneProfile, problem: Problem) -> Cutter:
         known = {tuple(row["shape"]): float(row[direction]) for row in profile.transfers}
         lines[source, target] = fit([elements(shape) for shape in known], list(known.values()))
 
-    def part_us(op: int, region: Region) -> FloatArray:
-        whole = shapes[nodes[op].writes[0]]
-        share = math.prod(region.shape(whole)) / math.prod(whole)
-        part: FloatArray = problem.latency_us[op] * (FIXED + (1 - FIXED) * share)
-        return part
-
     def move_us(tensor: str, shape: tuple[int, ...]) -> FloatArray:
         costs = np.zeros((3, 3))
         for way, line in lines.items():
             costs[way] = line.cost_us(elements(shape))
         return costs
 
-    return Cutter(tuple(nodes), shapes, part_us, lambda *_: np.zeros(2), move_us)
+    return Cutter(
+        tuple(nodes), shapes, parts_by_share(nodes, shapes, problem.latency_us), lambda *_: np.zeros(2), move_us
+    )
+
+
+def parts_by_share(
+    nodes: Sequence[Node], shapes: Mapping[str, Shape], latency_us: FloatArray
+) -> Callable[[int, Region], FloatArray]:
+    """What a part takes by the stated rule: ``FIXED`` of its op's latency, and its share of the rest."""
+
+    def part_us(op: int, region: Region) -> FloatArray:
+        whole = shapes[nodes[op].writes[0]]
+        share = math.prod(region.shape(whole)) / math.prod(whole)
+        part: FloatArray = latency_us[op] * (FIXED + (1 - FIXED) * share)
+        return part
+
+    return part_us
 
 
 def granularity(type_: str, axis: int) -> int:

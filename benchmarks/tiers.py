@@ -30,9 +30,8 @@ from agent_sdk.model.work import work
 from benchmarks import cli
 from benchmarks.profiles import CPU, GPU, BadProfile, PhoneProfile, find, phone_problem
 from benchmarks.results import Measure, Table, TableRow, report, verdict
-from benchmarks.splits import FIXED, phone_cutter
+from benchmarks.splits import parts_by_share, phone_cutter
 from hope_schema import LatencyColumns, Link, ModelGraph, Overheads, Processor, Profile, TransferColumns, merge
-from hope_schema.cutting import Region
 from hope_zoo.network import Network
 from planner_api.planning import (
     Budget,
@@ -137,16 +136,16 @@ def hosts_of(
         return problem
     own = phone_cutter(profile, base)
 
-    def part_us(op: int, region: Region) -> FloatArray:
-        whole = own.shapes[own.nodes[op].writes[0]]
-        part: FloatArray = latency[op] * (FIXED + (1 - FIXED) * np.prod(region.shape(whole)) / np.prod(whole))
-        return part
-
     @cache
     def move_us(tensor: str, shape: Shape) -> FloatArray:
         return machine.along(crossing(shape, own.move_us(tensor, shape)))
 
-    cutter = replace(own, part_us=part_us, glue_us=lambda *_: np.zeros(len(processors)), move_us=move_us)
+    cutter = replace(
+        own,
+        part_us=parts_by_share(own.nodes, own.shapes, latency),
+        glue_us=lambda *_: np.zeros(len(processors)),
+        move_us=move_us,
+    )
     return replace(problem, cutter=cutter)
 
 
