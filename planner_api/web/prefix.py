@@ -32,13 +32,14 @@ class ProxyHeaders(ProxyHeadersMiddleware):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one request."""
         client = scope.get("client")
-        trusted = client and client[0] in self.trusted_hosts
-        if scope["type"] == "http" and not trusted and not self._warned:
-            self._warn(scope)
-        if scope["type"] == "http" and trusted:
-            given = dict(scope["headers"]).get(HEADER, b"").decode("latin-1").rstrip("/")
-            if PREFIX.fullmatch(given):
-                scope["root_path"] = given
+        if scope["type"] != "http" or not client or client[0] not in self.trusted_hosts:
+            if scope["type"] == "http" and not self._warned:
+                self._warn(scope)
+            await self.app(scope, receive, send)
+            return
+        given = dict(scope["headers"]).get(HEADER, b"").decode("latin-1").rstrip("/")
+        if PREFIX.fullmatch(given):
+            scope["root_path"] = given
         await super().__call__(scope, receive, send)
 
     def _warn(self, scope: Any) -> None:

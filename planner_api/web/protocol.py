@@ -184,11 +184,13 @@ class _Answering(RequestResponseCycle):
     async def send(self, message: Any) -> None:
         """Send a message, the body of it piece by piece."""
         body = message.get("body", b"")
-        last = max(0, len(body) - 1) // SENT_BYTES * SENT_BYTES
-        for start in range(0, last, SENT_BYTES):
-            piece = {"type": message["type"], "body": body[start : start + SENT_BYTES], "more_body": True}
-            await super().send(cast(Any, piece))
-        await super().send(cast(Any, {**message, "body": body[last:]} if last else message))
+        if len(body) > SENT_BYTES:
+            last = (len(body) - 1) // SENT_BYTES * SENT_BYTES
+            for start in range(0, last, SENT_BYTES):
+                piece = {"type": message["type"], "body": body[start : start + SENT_BYTES], "more_body": True}
+                await super().send(cast(Any, piece))
+            message = {**message, "body": body[last:]}
+        await super().send(message)
 
 
 class _Flow(FlowControl):

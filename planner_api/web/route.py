@@ -59,10 +59,11 @@ class HeadRoute(APIRoute):
 
     async def handle(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer a request that matches."""
-        if scope["method"] == "HEAD" and "GET" in (self.methods or ()):
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        if method in (self.methods or ()):
             await self.app(scope, receive, send)
         else:
-            await super().handle(scope, receive, send)
+            await super().handle(scope, receive, send)  # says which methods there are
 
 
 class StrictRoute(HeadRoute):
