@@ -12,11 +12,12 @@ from planner_api.db.engine import shown, sync_engine
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "1.0001"
+HEAD = "2.0001"
 """Newest revision; kept here so that an up-to-date database is recognised without importing Alembic."""
 EPOCH = "."
-"""Ends a revision's epoch (``1.0042``; the first had none). Within an epoch revisions only add what older programs can
-ignore: their replicas serve on while newer ones start. What takes away or tightens begins the next epoch."""
+"""Ends a revision's epoch (``2.0042``; the first, 0, had none). Within an epoch revisions only add what older programs
+can ignore: their replicas serve on while newer ones start. What takes away or tightens begins the next epoch, and so
+does a plan's schema that older agents refuse."""
 MIGRATIONS = Path(__file__).with_name("migrations")
 """The revisions, which lie beside this file in a checkout and in a wheel."""
 MIGRATION_LOCK = 0x484F5045
@@ -55,8 +56,11 @@ def serves(revision: str | None) -> bool:
     """Whether this program can work on a database at a revision: its own, or a later one of the same epoch."""
     if revision is None:
         return False
-    (epoch, number), (own_epoch, own) = (found.rpartition(EPOCH)[::2] for found in (revision, HEAD))
-    return epoch == own_epoch and number >= own
+    return _epoch(revision) == _epoch(HEAD) and revision >= HEAD
+
+
+def _epoch(revision: str) -> int:
+    return int(revision.rpartition(EPOCH)[0] or 0)
 
 
 def upgrade(url: str, revision: str = "head") -> bool:
@@ -87,7 +91,7 @@ def _revision(connection: Connection) -> str | None:
     if not inspect(connection).has_table("alembic_version"):
         return None
     found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    if found is not None and EPOCH not in found:
+    if found is not None and _epoch(found) < _epoch(HEAD):
         raise SchemaError(
             f"an earlier planner wrote the database {shown(connection.engine.url)} (revision {found}), and nothing "
             "leads from there to this one: begin anew with an empty database"

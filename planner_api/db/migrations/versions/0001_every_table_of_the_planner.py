@@ -1,6 +1,6 @@
 """Every table of the planner
 
-Revision ID: 1.0001
+Revision ID: 2.0001
 Revises: none
 """
 
@@ -9,7 +9,7 @@ from alembic import op
 
 from planner_api.db import types
 
-revision = "1.0001"
+revision = "2.0001"
 down_revision = None
 branch_labels = None
 depends_on = None
