@@ -12,9 +12,8 @@ from agent_sdk.errors import ExecutionError, PlannerError
 from agent_sdk.model import Model, extract
 from agent_sdk.planner.supplier import PlanSupplier
 from agent_sdk.runtimes.remote.host import RemoteHost, file_of
-from agent_sdk.runtimes.remote.peer import Peer
 from agent_sdk.runtimes.remote.processor import RemoteProcessor
-from agent_sdk.runtimes.remote.served import ServedNetworks
+from agent_sdk.runtimes.remote.served import ServedNetworks, server_at
 from agent_sdk.runtimes.remote.settings import read_hosts
 from hope_schema import Host, Link, MissingRequest
 
@@ -52,7 +51,7 @@ class Hosts:
         for name, settings in (read_hosts(file) if file is not None else {}).items():
             try:
                 if settings.serves:
-                    servers.append(ServedNetworks(Peer(name, settings), settings.serves, own))
+                    servers.append(ServedNetworks(server_at(name, settings), settings.serves, own))
                 else:
                     reached.append(RemoteHost(name, settings))
             except ExecutionError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import BoundedSemaphore
 from typing import Any, Final
@@ -12,10 +12,10 @@ import grpc
 import numpy as np
 
 from agent_sdk.errors import InputError, RefusedError
+from agent_sdk.protocol.messages import MOST_MESSAGE, RAW_OUTPUTS, SERVICE, STATUS, message, methods, with_contents
 from agent_sdk.server.access import Access, Address, Tls
 from agent_sdk.server.admission import Admission
 from agent_sdk.server.datatypes import BYTES, datatype_of, from_bytes, from_values, to_bytes
-from agent_sdk.server.messages import SERVICE, message, methods
 from agent_sdk.server.models import VERSION, Inference, Models, Served, schedule
 from agent_sdk.server.said import model_config, model_statistics, repository_index, server_metadata
 
@@ -23,18 +23,8 @@ log = logging.getLogger(__name__)
 
 CALLS: Final = 64
 """Most calls at once. Each may hold a message before it is admitted, so none has more than its part of the memory."""
-MOST_MESSAGE: Final = 2**31 - 1
-"""Most bytes that a message of protobuf can have."""
 MOST_STREAMS: Final = CALLS // 2
 """Most streams among them, which last as long as their clients wish."""
-STATUS: Final[Mapping[int, grpc.StatusCode]] = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    404: grpc.StatusCode.NOT_FOUND,
-    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    503: grpc.StatusCode.UNAVAILABLE,
-    504: grpc.StatusCode.DEADLINE_EXCEEDED,
-}
 _CONTENTS: Final = {
     "BOOL": "bool_contents",
     **{f"INT{bits}": "int_contents" for bits in (8, 16, 32)},
@@ -45,8 +35,6 @@ _CONTENTS: Final = {
     "FP64": "fp64_contents",
     BYTES: "bytes_contents",
 }
-_RAW: Final = b"\x32"
-"""What stands before each of ``raw_output_contents`` on the wire: field 6, with a length."""
 Answer = tuple[Any, Sequence[memoryview]]
 """A ``ModelInferResponse`` without contents, and the contents."""
 
@@ -244,18 +232,5 @@ def _answered(request: Any, names: Sequence[str], outputs: Sequence[np.ndarray])
 
 
 def _serialised(answer: Answer) -> bytes:
-    """The message on the wire: fields of one message may stand in several parts, so contents are joined once."""
     head, tail = answer
-    parts: list[bytes | memoryview] = [head.SerializeToString()]
-    for contents in tail:
-        parts += (_RAW, _varint(len(contents)), contents)
-    return b"".join(parts)
-
-
-def _varint(number: int) -> bytes:
-    made = bytearray()
-    while number > 0x7F:
-        made.append(number & 0x7F | 0x80)
-        number >>= 7
-    made.append(number)
-    return bytes(made)
+    return with_contents(head.SerializeToString(), RAW_OUTPUTS, tail)

@@ -12,7 +12,7 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 from urllib.parse import quote
 
@@ -23,9 +23,9 @@ from typing_extensions import override
 from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost
 from agent_sdk.model.source import expected_bytes
 from agent_sdk.runtimes.remote.halved import change_us_per_byte
-from agent_sdk.runtimes.remote.line import Reply, request
+from agent_sdk.runtimes.remote.line import request
 from agent_sdk.runtimes.remote.link import Way
-from agent_sdk.runtimes.remote.peer import CONNECT_S, Peer
+from agent_sdk.runtimes.remote.peer import CONNECT_S, HttpPeer
 from agent_sdk.runtimes.remote.settings import HostSettings
 from hope_schema import Missing, Observations, Offer
 
@@ -53,7 +53,7 @@ def file_of(network: onnx.ModelProto) -> bytes:
     return network.SerializeToString(deterministic=True)
 
 
-class RemoteHost(Peer):
+class RemoteHost(HttpPeer):
     """A host that lends processors; may be used from any number of threads.
 
     Args:
@@ -89,9 +89,9 @@ class RemoteHost(Peer):
         self.way = self.measured_way()
 
     @override
-    def learn(self, reply: Reply, sent: int, received: int, took_us: float) -> None:
+    def learn(self, fields: Mapping[str, str], sent: int, received: int, took_us: float) -> None:
         """Take in how long a run took there, as it says, and thereby how long the way."""
-        said = _RAN.search(reply.fields.get("server-timing", ""))
+        said = _RAN.search(fields.get("server-timing", ""))
         ran_us = min(float(said[1]) * 1e3 if said else 0.0, took_us)
         self.way.learn(sent, received, took_us - ran_us)
         self._crossed = True
@@ -189,7 +189,6 @@ class RemoteHost(Peer):
         took = []
         for _ in range(times):
             began = time.perf_counter()
-            reply, said = self.ask([head, body], [into], CONNECT_S + (sent + received) / SLOWEST)
-            self.refuse(reply, said)
+            self.ask([head, body], [into], CONNECT_S + (sent + received) / SLOWEST)
             took.append(time.perf_counter() - began)
         return statistics.median(took) * 1e6

@@ -1,17 +1,20 @@
-"""Another machine that speaks the Open Inference Protocol: connections that are kept, deadlines, refusals."""
+"""Another machine that speaks the Open Inference Protocol: deadlines, refusals, and the way over HTTP."""
 
 from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
+from typing_extensions import override
+
 from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost, UnsupportedOp, printable
-from agent_sdk.runtimes.remote.line import GoneError, Line, Reply, request
+from agent_sdk.runtimes.remote.line import GoneError, Line, request
 from agent_sdk.runtimes.remote.settings import HostSettings
 
 CONNECT_S: Final = 2.0
@@ -20,28 +23,31 @@ RETRY_S: Final = 2.0
 """How long a host that failed is left alone: whoever asks meanwhile is told so at once."""
 
 
-class Peer:
-    """A machine that answers runs of networks; may be used from any number of threads.
+class AbsentError(ProcessorLost):
+    """The host has no such network, or has it no more."""
+
+
+class Peer(ABC):
+    """A machine that answers runs of networks, over any transport; may be used from any number of threads.
 
     Args:
         name: what it is called here.
         settings: where it is, and what it serves us for.
 
     Attributes:
+        extension: what a server must say that it has, so that tensors cross as bytes; "": nothing.
+        shown: host and port, as a URL has them.
         lost: how often it has failed.
 
     Raises InputError for settings that are none.
     """
 
+    extension: ClassVar[str] = ""
+
     def __init__(self, name: str, settings: HostSettings) -> None:
         self.name = name
         host, port, _ = settings.place
-        self._address, self._context = (host, port), settings.context()
-        shown = f"[{host}]" if ":" in host else host
-        self._fields: dict[str, str | int] = {"host": f"{shown}:{port}"}
-        if settings.token:
-            self._fields["authorization"] = f"Bearer {settings.token}"
-        self._idle: deque[Line] = deque()
+        self.shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._down_until = 0.0
         self._why = ""
         self.lost = 0
@@ -52,31 +58,106 @@ class Peer:
         """Whether it failed a moment ago, and is left alone for a while."""
         return time.monotonic() < self._down_until
 
-    def say(self, method: str, path: str, body: bytes = b"", within_s: float = CONNECT_S) -> bytes:
-        """Ask something whose answer is JSON. Raises ProcessorLost, or what the host's refusal means."""
-        head = request(method, path, self._fields, len(body))
-        reply, said = self.ask([head, body], [], within_s)
-        self.refuse(reply, said)
-        return said
-
-    def ask(
-        self, parts: Sequence[bytes | memoryview], into: Sequence[memoryview], within_s: float
-    ) -> tuple[Reply, bytes]:
-        """Make a request on a connection that is idle, or on a new one. Raises ProcessorLost."""
+    @contextmanager
+    def trying(self) -> Iterator[None]:
+        """Leave the host alone for a while after ProcessorLost, and raise that at once meanwhile."""
         if self.is_down:
             raise ProcessorLost(f"host '{self.name}' is left alone for a while: {self._why}")
-        began = time.monotonic()
         try:
-            while True:
-                with self._line(within_s) as line:
-                    try:
-                        return line.ask(parts, into, max(0.001, within_s - (time.monotonic() - began)))
-                    except GoneError:  # it was idle for too long; what was asked changes nothing there, so ask again
-                        continue
+            yield
         except ProcessorLost as error:
             self._down_until, self._why = time.monotonic() + RETRY_S, str(error)
             self.lost += 1
             raise
+
+    def refused(self, status: int, why: str) -> ProcessorError:
+        """What it means that the host refused, by the status that HTTP has for it."""
+        kinds: dict[int, type[ProcessorError]] = {
+            400: UnsupportedOp,
+            404: AbsentError,
+            413: OutOfMemory,
+            503: OutOfMemory,
+        }
+        kind = kinds.get(status, ProcessorLost)
+        return kind(f"host '{self.name}' refuses with {status}: {printable(why)[:400] or 'no reason'}")
+
+    @abstractmethod
+    def about(self) -> bytes:
+        """What the server says of itself, in JSON. Raises ProcessorError."""
+
+    @abstractmethod
+    def described(self, network: str) -> bytes:
+        """What it says of a network, in JSON. Raises ProcessorError."""
+
+    @abstractmethod
+    def run_request(self, name: str, said: Mapping[str, Any], tensors: int) -> bytes:
+        """What stands before the tensors of every run of a network, so many bytes of them."""
+
+    @abstractmethod
+    def ask(
+        self, parts: Sequence[bytes | memoryview], into: Sequence[memoryview], within_s: float
+    ) -> tuple[Mapping[str, str], bytes]:
+        """Make a request, and read the tensors of its answer into the memory given.
+
+        Returns the fields of the answer's head, and what it says in JSON. Raises ProcessorLost where the host does not
+        answer in time, or not as the protocol has it; what a refusal means, AbsentError among it.
+        """
+
+    def learn(  # noqa: B027  plans are made only for links to those that lend processors
+        self, fields: Mapping[str, str], sent: int, received: int, took_us: float
+    ) -> None:
+        """Take in how long a run took."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+
+
+class HttpPeer(Peer):
+    """A machine that is asked over HTTP/1.1, on connections that are kept."""
+
+    extension = "binary_tensor_data"
+
+    def __init__(self, name: str, settings: HostSettings) -> None:
+        super().__init__(name, settings)
+        self._address, self._context = settings.place[:2], settings.context()
+        self._fields: dict[str, str | int] = {"host": self.shown}
+        if settings.token:
+            self._fields["authorization"] = f"Bearer {settings.token}"
+        self._idle: deque[Line] = deque()
+
+    def say(self, method: str, path: str, body: bytes = b"", within_s: float = CONNECT_S) -> bytes:
+        """Ask something whose answer is JSON. Raises ProcessorLost, or what the host's refusal means."""
+        return self.ask([request(method, path, self._fields, len(body)), body], [], within_s)[1]
+
+    @override
+    def about(self) -> bytes:
+        return self.say("GET", "/v2")
+
+    @override
+    def described(self, network: str) -> bytes:
+        return self.say("GET", f"/v2/models/{quote(network, safe='')}")
+
+    @override
+    def ask(
+        self, parts: Sequence[bytes | memoryview], into: Sequence[memoryview], within_s: float
+    ) -> tuple[Mapping[str, str], bytes]:
+        began = time.monotonic()
+        with self.trying():
+            while True:
+                with self._line(within_s) as line:
+                    try:
+                        reply, said = line.ask(parts, into, max(0.001, within_s - (time.monotonic() - began)))
+                        break
+                    except GoneError:  # it was idle for too long; what was asked changes nothing there, so ask again
+                        continue
+        if reply.status != 200:
+            try:
+                why = str(json.loads(said)["error"])
+            except (ValueError, KeyError, TypeError):
+                why = ""
+            raise self.refused(reply.status, why)
+        return reply.fields, said
 
     @contextmanager
     def _line(self, within_s: float) -> Iterator[Line]:
@@ -92,28 +173,14 @@ class Peer:
             elif not line.closed:
                 self._idle.append(line)
 
-    def refuse(self, reply: Reply, said: bytes) -> None:
-        """Raise what it means that the host refused; nothing where it did not."""
-        if reply.status == 200:
-            return
-        try:
-            why = printable(str(json.loads(said)["error"]))[:400]
-        except (ValueError, KeyError, TypeError):
-            why = "no reason"
-        kinds: dict[int, type[ProcessorError]] = {400: UnsupportedOp, 413: OutOfMemory, 503: OutOfMemory}
-        kind = kinds.get(reply.status, ProcessorLost)
-        raise kind(f"host '{self.name}' refuses with {reply.status}: {why}")
-
-    def run_request(self, name: str, head: bytes, tensors: int) -> bytes:
-        """What stands before the tensors of every run of a network."""
+    @override
+    def run_request(self, name: str, said: Mapping[str, Any], tensors: int) -> bytes:
+        head = json.dumps(said).encode()
         fields = self._fields | {"inference-header-content-length": len(head)}
         return request("POST", f"/v2/models/{quote(name, safe='')}/infer", fields, len(head) + tensors) + head
 
-    def learn(self, reply: Reply, sent: int, received: int, took_us: float) -> None:
-        """Take in how long a run took."""
-
+    @override
     def close(self) -> None:
-        """Close the connections. Idempotent."""
         self.closed = True
         while self._idle:
             self._idle.pop().close()

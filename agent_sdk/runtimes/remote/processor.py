@@ -22,7 +22,7 @@ from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.runtimes.openvino.trusted import OPENVINO
 from agent_sdk.runtimes.remote.halved import cast_at_border, crossing, crossing_name, narrow, widen
 from agent_sdk.runtimes.remote.host import RemoteHost, file_of
-from agent_sdk.runtimes.remote.peer import Peer
+from agent_sdk.runtimes.remote.peer import AbsentError, Peer
 from agent_sdk.runtimes.torch.trusted import TORCH
 from agent_sdk.runtimes.trust import Trust
 from hope_schema import Processor as ProcessorSpec
@@ -36,8 +36,6 @@ DATATYPES: Final[Mapping[str, str]] = {
     "float64": "FP64",
 }
 """Types of tensors as the protocol calls them."""
-GONE: Final = 404
-"""How a host answers for a network that it does not have, or has no more."""
 FIRST_S: Final = 5.0
 """Longest time of a segment's first runs, of which nobody knows yet how long they take."""
 LEAST_S: Final = 0.1
@@ -135,7 +133,7 @@ class RemoteExecutable(Executable, ABC):
         }
         """Of its border, as it crosses."""
 
-    def head(self, at: Mapping[str, str]) -> bytes:
+    def head(self, at: Mapping[str, str]) -> dict[str, Any]:
         """What a run says before its tensors, which stay there as ``at`` says, or have stayed."""
         inputs, outputs = [], []
         for name in self.segment.inputs:
@@ -146,7 +144,7 @@ class RemoteExecutable(Executable, ABC):
             stays = {"hold": at[name]} if name in self._stays else {}
             parameters = stays | {"binary_data": name in self.received}
             outputs.append({"name": self._called(name), "parameters": parameters})
-        return json.dumps({"inputs": inputs, "outputs": outputs}).encode()
+        return {"inputs": inputs, "outputs": outputs}
 
     def _called(self, name: str) -> str:
         return crossing_name(name) if name in self.halved else name
@@ -231,7 +229,7 @@ class RemoteCall(BoundCall):
         self,
         executable: RemoteExecutable,
         name: str,
-        head: bytes,
+        head: Mapping[str, Any],
         inputs: Mapping[str, np.ndarray],
         outputs: Mapping[str, np.ndarray],
     ) -> None:
@@ -268,19 +266,19 @@ class RemoteCall(BoundCall):
             *(self._inputs[name] for name in self._executable.sent),
         ]
         began = time.perf_counter()
-        reply, said = host.ask(parts, self._into, within_s)
-        if reply.status == GONE:
+        try:
+            fields, said = host.ask(parts, self._into, within_s)
+        except AbsentError:
             self._executable.bring_back()
             began = time.perf_counter()
-            reply, said = host.ask(parts, self._into, FIRST_S)
+            fields, said = host.ask(parts, self._into, FIRST_S)
         took_s = time.perf_counter() - began
-        host.refuse(reply, said)
         if said != self._answer:  # it says the same each time, but what was never read may say anything
             self._executable.check(said)
             self._answer = said
         for name, wide in self._wide.items():
             widen(wide, self._halves[name], name)
-        host.learn(reply, self._sent, self._received, took_s * 1e6)
+        host.learn(fields, self._sent, self._received, took_s * 1e6)
         self._runs += 1
         self._longest_s = max(took_s, self._longest_s * FADING)
 

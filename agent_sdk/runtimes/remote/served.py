@@ -1,8 +1,9 @@
 """A server with networks of its own, as its owner names them: one more runtime that has a whole network.
 
-Any server of the Open Inference Protocol that takes tensors as bytes; nothing is sent there but inputs. Whether it
-means the network that it is named for is not known: its metadata is compared when a network is made ready, and its
-answers are judged like any contender's. A model that is replaced there later is no longer the one that was judged.
+Any server of the Open Inference Protocol that takes tensors as bytes, over HTTP or gRPC; nothing is sent there but
+inputs. Whether it means the network that it is named for is not known: its metadata is compared when a network is made
+ready, and its answers are judged like any contender's. A model that is replaced there later is no longer the one that
+was judged.
 """
 
 from __future__ import annotations
@@ -11,15 +12,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, TypeVar
-from urllib.parse import quote
 
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 from typing_extensions import override
 
-from agent_sdk.errors import ProcessorLost, UnsupportedOp, WrongOutput
+from agent_sdk.errors import InputError, ProcessorLost, UnsupportedOp, WrongOutput
 from agent_sdk.runtimes.base import Processor, Segment
-from agent_sdk.runtimes.remote.peer import Peer
+from agent_sdk.runtimes.remote.peer import HttpPeer, Peer
 from agent_sdk.runtimes.remote.processor import (
     DATATYPES,
     RemoteCall,
@@ -27,14 +27,13 @@ from agent_sdk.runtimes.remote.processor import (
     RemotePlace,
     refuse_unless_named,
 )
+from agent_sdk.runtimes.remote.settings import HostSettings
 from agent_sdk.runtimes.trust import Trust
 from hope_schema import ModelGraph
 from hope_schema import Processor as ProcessorSpec
 from hope_schema.base import Label
 from hope_schema.hosts import on_host
 
-BINARY: Final = "binary_tensor_data"
-"""The extension of the protocol by which tensors cross as bytes."""
 SERVER: Final = "server"
 """What a server's processor, resource and place are called, behind the server's name."""
 
@@ -67,6 +66,18 @@ class Served(BaseModel):
     outputs: tuple[Port, ...] = Field(min_length=1)
 
 
+def server_at(name: str, settings: HostSettings) -> Peer:
+    """A server, asked over what its address begins with. Raises InputError, also where gRPC is not installed."""
+    if not settings.over_grpc:
+        return HttpPeer(name, settings)
+    try:
+        from agent_sdk.runtimes.remote.channel import GrpcPeer
+    except ImportError as error:
+        cure = "pip install 'hope-inference[serve]'"
+        raise InputError(f"host '{name}' is to be asked over gRPC, which is not installed ({error}): {cure}") from None
+    return GrpcPeer(name, settings)
+
+
 _Said = TypeVar("_Said", About, Served)
 
 
@@ -87,10 +98,11 @@ class ServedNetworks(Processor):
 
     def __init__(self, server: Peer, serves: Mapping[str, str], cores: frozenset[int]) -> None:
         self.host, self.serves, self.caller_cores = server, dict(serves), cores
-        about = self._asked("/v2", About)
-        if BINARY not in about.extensions:
+        about = self._valid(About, server.about())
+        if server.extension not in ("", *about.extensions):
             raise ProcessorLost(
-                f"host '{server.name}' ({about.name} {about.version}) takes no tensors as bytes over HTTP"
+                f"host '{server.name}' ({about.name} {about.version}) takes no tensors as bytes over HTTP; "
+                'it may take them over gRPC: address = "grpc://HOST:PORT"'
             )
         self.details = f"{server.name}: {about.name}"
         own = on_host(server.name, SERVER)
@@ -118,7 +130,7 @@ class ServedNetworks(Processor):
         for op in segment.ops:
             if why := self.trusted.marked(graph.op[op]):
                 raise UnsupportedOp(f"{self.id} is not trusted with op '{op}' ({graph.op[op].type}): {why}")
-        served = self._asked(f"/v2/models/{quote(name, safe='')}", Served)
+        served = self._valid(Served, self.host.described(name))
         what = f"{self.id} has another '{name}' than '{here}' is"
         _compare(served.inputs, segment.inputs, graph, f"{what}: its input")
         if strange := {port.name for port in served.inputs} - {*segment.inputs}:
@@ -128,14 +140,14 @@ class ServedNetworks(Processor):
         ordered = tuple(sorted(segment.outputs, key=rank.index))  # servers answer in an order of their own
         return ServedExecutable(self, replace(segment, outputs=ordered), name)
 
-    def _asked(self, path: str, kind: type[_Said]) -> _Said:
+    def _valid(self, kind: type[_Said], said: bytes) -> _Said:
         try:
-            return kind.model_validate_json(self.host.say("GET", path))
+            return kind.model_validate_json(said)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"]))
+            what, where = "itself" if kind is About else "a model", ".".join(map(str, first["loc"]))
             raise ProcessorLost(
-                f"host '{self.host.name}' answers {path} otherwise than the protocol has it: {where}: {first['msg']}"
+                f"host '{self.host.name}' describes {what} otherwise than the protocol has it: {where}: {first['msg']}"
             ) from None
 
     @override

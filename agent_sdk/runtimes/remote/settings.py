@@ -16,6 +16,8 @@ from hope_schema.hosts import MAX_HOSTS, HostName
 MOST_SERVED: Final = 256
 ServedName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^/\s]+$")]
 """What a server calls a model."""
+SECURE: Final = {"http": False, "https": True, "grpc": False, "grpcs": True}
+"""What addresses begin with, and whether that means TLS."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -23,7 +25,8 @@ class HostSettings(BaseModel):
     """One host.
 
     Attributes:
-        address: ``https://HOST:PORT``, or ``http://`` on this machine or where ``plain`` says so.
+        address: ``https://HOST:PORT``, or ``http://`` on this machine or where ``plain`` says so; ``grpcs://`` and
+            ``grpc://`` for a server of whole networks that is asked over gRPC.
         token: what it serves us for.
         certificate: whom its certificate is to be signed by, in PEM; the system's authorities by default.
         plain: whether tensors, weights and the token may cross the network as anybody can read them.
@@ -35,7 +38,7 @@ class HostSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     address: str
-    token: str = ""
+    token: Annotated[str, Field(pattern=r"^[!-~]*$")] = ""
     certificate: Path | None = None
     plain: bool = False
     processors: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
@@ -56,11 +59,21 @@ class HostSettings(BaseModel):
             port = parts.port
         except ValueError:
             parts, port = urlsplit(""), None
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
+        if parts.scheme not in SECURE or not parts.hostname or parts.path.strip("/"):
             raise InputError(f"'{self.address}' is no address of a host: https://HOST:PORT")
-        if parts.scheme == "http" and parts.hostname not in LOOPBACK and not self.plain:
-            raise InputError(f"'{self.address}' would be read by anybody on the way: https://, or plain = true")
-        return parts.hostname, port or (443 if parts.scheme == "https" else 80), parts.scheme == "https"
+        secure = SECURE[parts.scheme]
+        if self.over_grpc and not self.serves:
+            raise InputError(f"'{self.address}' lends no processors over gRPC: https://, or serves = {{…}}")
+        if not secure and parts.hostname not in LOOPBACK and not self.plain:
+            raise InputError(
+                f"'{self.address}' would be read by anybody on the way: {parts.scheme}s://, or plain = true"
+            )
+        return parts.hostname, port or (443 if secure else 80), secure
+
+    @property
+    def over_grpc(self) -> bool:
+        """Whether it is asked over gRPC."""
+        return self.address.lower().startswith("grpc")
 
     def context(self) -> ssl.SSLContext | None:
         """What connections are wrapped in. Raises InputError."""

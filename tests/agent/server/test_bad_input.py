@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 import pytest
 
-from agent_sdk.server.messages import SERVICE, message
+from agent_sdk.protocol.messages import SERVICE, message
 from tests.agent.server.running import Running
 
 IMAGE = np.random.default_rng(3).random((1, 3, 16, 16), np.float32)

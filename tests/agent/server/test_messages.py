@@ -16,15 +16,15 @@ from hypothesis.extra import numpy as drawn
 from tritonclient.grpc import service_pb2 as theirs
 
 from agent_sdk.errors import RefusedError
+from agent_sdk.protocol.messages import COMPILED, message, methods
 from agent_sdk.server.datatypes import NUMPY, from_bytes, from_values, to_bytes
-from agent_sdk.server.messages import COMPILED, message, methods
 from agent_sdk.server.models import schedule
 
 
 def test_the_compiled_messages_are_those_of_the_file(tmp_path: Path) -> None:
     """``inference.pb`` was made from ``inference.proto`` as it is."""
     made = tmp_path / COMPILED
-    folder = files("agent_sdk.server")
+    folder = files("agent_sdk.protocol")
     assert protoc.main(["protoc", f"-I{folder}", f"--descriptor_set_out={made}", "inference.proto"]) == 0
     kept = FileDescriptorSet.FromString((folder / COMPILED).read_bytes())
     assert FileDescriptorSet.FromString(made.read_bytes()) == kept

@@ -14,8 +14,8 @@ import pytest
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
 
+from agent_sdk.protocol.messages import SERVICE, message
 from agent_sdk.runtimes.remote.line import Line, request
-from agent_sdk.server.messages import SERVICE, message
 from tests.agent.models import BRANCHING
 from tests.agent.server.peers import mlserver, triton
 from tests.agent.server.running import Running

@@ -20,7 +20,7 @@ import onnxruntime as ort
 import psutil
 import pytest
 
-from agent_sdk.server.messages import SERVICE, message
+from agent_sdk.protocol.messages import SERVICE, message
 from tests import SOAK_S
 from tests.agent.models import BRANCHING
 from tests.agent.server.running import Running, running, written

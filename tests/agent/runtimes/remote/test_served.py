@@ -22,8 +22,7 @@ from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.base import Segment
 from agent_sdk.runtimes.offered import discover
-from agent_sdk.runtimes.remote.peer import Peer
-from agent_sdk.runtimes.remote.served import ServedExecutable, ServedNetworks
+from agent_sdk.runtimes.remote.served import ServedExecutable, ServedNetworks, server_at
 from agent_sdk.runtimes.remote.settings import HostSettings, read_hosts
 from tests.agent.models import BRANCHING, branching_model, expected
 from tests.agent.runtimes.remote.relay import Relay, Spoil
@@ -74,7 +73,7 @@ def relay(plain: Running) -> Iterator[Relay]:
 
 def server(port: int, **serves: str) -> ServedNetworks:
     """A server at a port of this machine, and what it has."""
-    peer = Peer("cloud", HostSettings(address=f"http://127.0.0.1:{port}", serves=serves))
+    peer = server_at("cloud", HostSettings(address=f"http://127.0.0.1:{port}", serves=serves))
     return ServedNetworks(peer, serves, frozenset(read_soc().cores))
 
 
@@ -157,9 +156,12 @@ def test_outputs_are_asked_for_in_the_server_s_order(plain: Running) -> None:
 
 
 LIES: dict[str, tuple[Spoil, str]] = {
-    "nothing of itself": (lambda said: said.replace(b'"version"', b'"virsion"'), "/v2 otherwise than the protocol"),
+    "nothing of itself": (
+        lambda said: said.replace(b'"version"', b'"virsion"'),
+        "describes itself otherwise than the protocol",
+    ),
     "no bytes": (lambda said: said.replace(b"binary_", b"string_"), "takes no tensors as bytes over HTTP"),
-    "no JSON": (lambda said: said.replace(b"{", b"["), "/v2 otherwise than the protocol"),
+    "no JSON": (lambda said: said.replace(b"{", b"["), "describes itself otherwise than the protocol"),
 }
 
 
