@@ -119,12 +119,13 @@ def mlserver(folder: Path, network: Path) -> Iterator[Mapping[str, int]]:
     (folder / "network.py").write_text(MLSERVER)
     settings = {"http_port": http, "grpc_port": grpc, "metrics_port": metrics, "parallel_workers": 0, "debug": False}
     (folder / "settings.json").write_text(json.dumps(settings | {"host": "127.0.0.1"}))
-    x, y = (
-        {"name": "x", "datatype": "FP32", "shape": [1, 3, 16, 16]},
-        {"name": "y", "datatype": "FP32", "shape": [1, 10]},
-    )
-    model = {"name": "branching", "implementation": "network.Network", "parameters": {"uri": str(network)}}
-    model |= {"inputs": [x], "outputs": [y]}
+    model = {
+        "name": "branching",
+        "implementation": "network.Network",
+        "parameters": {"uri": str(network)},
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3, 16, 16]}],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 10]}],
+    }
     (folder / "model-settings.json").write_text(json.dumps(model))
     with started([str(python / "bin" / "mlserver"), "start", "."], grpc, folder, PYTHONPATH=str(folder)):
         time.sleep(1)

@@ -71,15 +71,15 @@ def relay(plain: Running) -> Iterator[Relay]:
     made.close()
 
 
-def server(port: int, **serves: str) -> ServedNetworks:
+def server(port: int, scheme: str = "http", **serves: str) -> ServedNetworks:
     """A server at a port of this machine, and what it has."""
-    peer = server_at("cloud", HostSettings(address=f"http://127.0.0.1:{port}", serves=serves))
+    peer = server_at("cloud", HostSettings(address=f"{scheme}://127.0.0.1:{port}", serves=serves))
     return ServedNetworks(peer, serves, frozenset(read_soc().cores))
 
 
-def answers(port: int) -> None:
+def answers(port: int, scheme: str = "http") -> None:
     """Have a server at this port answer as this machine does, again and again."""
-    cloud = server(port, eyes="branching")
+    cloud = server(port, scheme, eyes="branching")
     feed = draw(HERE, 1)
     with Device([*discover("ort@0"), cloud]) as device:
         with whole_run(HERE, device.processors["ort@0"], device) as here:
@@ -90,16 +90,18 @@ def answers(port: int) -> None:
             assert not far.run({"x": np.full_like(feed["x"], np.nan)})[1].ordinary
 
 
-def test_a_plain_server_answers(plain: Running) -> None:
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_plain_server_answers(scheme: str, plain: Running) -> None:
     """Nothing is asked of it but what the protocol has."""
-    answers(plain.http)
+    answers(getattr(plain, scheme), scheme)
 
 
 def test_triton_answers(tmp_path: Path) -> None:
     """The real one, as it is installed."""
     (tmp_path / "branching.onnx").write_bytes(BRANCHING)
     with triton(tmp_path, tmp_path / "branching.onnx") as ports:
-        answers(ports["http"])
+        for scheme, port in ports.items():
+            answers(port, scheme)
 
 
 def test_a_server_that_takes_no_bytes_is_not_used(tmp_path: Path) -> None:
@@ -127,11 +129,12 @@ OTHERS = {
 }
 
 
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_server_with_another_network_is_refused_before_a_run(other: str, plain: Running) -> None:
+def test_a_server_with_another_network_is_refused_before_a_run(other: str, scheme: str, plain: Running) -> None:
     """What its metadata says otherwise, or does not say, is told in one sentence."""
     model, there, why = OTHERS[other]
-    cloud = server(plain.http, eyes=there)
+    cloud = server(getattr(plain, scheme), scheme, eyes=there)
     with Device([cloud]) as device, pytest.raises(ProcessorError, match=why):
         whole_run(model, cloud, device)
 
@@ -144,9 +147,10 @@ def test_a_part_of_a_network_is_refused(plain: Running) -> None:
         cloud.compile(Segment.plain(HERE, [last], last.inputs, last.outputs))
 
 
-def test_outputs_are_asked_for_in_the_server_s_order(plain: Running) -> None:
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_outputs_are_asked_for_in_the_server_s_order(scheme: str, plain: Running) -> None:
     """What is read of an answer goes where it belongs, however the network here has its outputs."""
-    cloud, turned = server(plain.http, eyes="two"), read_model(two("turned"), name="eyes")
+    cloud, turned = server(getattr(plain, scheme), scheme, eyes="two"), read_model(two("turned"), name="eyes")
     with Device([cloud]) as device, whole_run(turned, cloud, device) as far:
         (one,) = far.executables
         assert isinstance(one, ServedExecutable)
