@@ -164,7 +164,7 @@ def test_a_plan_that_fails_while_it_is_timed_is_not_reported_as_executed(
 
     with agent.load(BRANCHING, all_rivals=True, background=False) as session:
         monkeypatch.setattr(session.latest.plan_executor, "run", fail)
-        monkeypatch.setattr("agent_sdk.journey.prepared.verdict", lambda *given: Verdict(0.0, 1e-3, "nothing"))
+        monkeypatch.setattr("agent_sdk.journey.prepared.Judge.verdict", lambda *given: Verdict(0.0, 1e-3, "nothing"))
         report, _ = examine(agent, session, session.draw(), runs=3, compare=False)
         assert report.executed != PLAN
     assert any(note.startswith("the plan failed") for note in report.notes)
