@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import ssl
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
@@ -21,7 +22,6 @@ from agent_sdk.runtimes.remote.settings import HostSettings
 
 OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),  # the address is where the owner says it is
-    ("grpc.enable_retries", 0),  # the deadline is one call's
     ("grpc.min_reconnect_backoff_ms", int(CONNECT_S * 1e3)),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", int(RETRY_S * 1e3)),
@@ -101,8 +101,8 @@ class GrpcPeer(Peer):
         """The answer to a call, and its raw contents, of these sizes."""
         with self.trying():
             try:
-                call: Any = self._channel(sum(sizes)).unary_unary(f"/{SERVICE}/{method}")
-                found = message(f"{method}Response").FromString(call(made, timeout=within_s, metadata=self._shows))
+                said = self._carried(method, made, within_s, sum(sizes))
+                found = message(f"{method}Response").FromString(said)
             except grpc.RpcError as error:
                 code, why = error.code(), printable(str(error.details()))[:400]
                 if code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -120,6 +120,18 @@ class GrpcPeer(Peer):
                     raise ProcessorLost(f"host '{self.name}' answers with {what} instead of {list(sizes)}")
                 return found, raw
         raise refusal
+
+    def _carried(self, method: str, made: bytes, within_s: float, received: int) -> bytes:
+        """What a call is answered with. Raises grpc.RpcError."""
+        until = time.monotonic() + within_s
+        call: Callable[..., bytes] = self._channel(received).unary_unary(f"/{SERVICE}/{method}")
+        try:
+            return call(made, timeout=within_s, metadata=self._shows)
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+        # the connection was idle for too long, perhaps; what was asked changes nothing there, so ask again
+        return call(made, timeout=max(0.001, until - time.monotonic()), metadata=self._shows)
 
     def _channel(self, received: int) -> grpc.Channel:
         """A connection that takes so many bytes of tensors, and few more than that."""

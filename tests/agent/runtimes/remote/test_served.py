@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +17,14 @@ from onnx import numpy_helper, parser
 from agent_sdk import Agent
 from agent_sdk.engine import Device
 from agent_sdk.engine.single import whole_run
-from agent_sdk.errors import InputError, ProcessorError, ProcessorLost, UnsupportedOp
+from agent_sdk.errors import ExecutionError, InputError, ProcessorError, ProcessorLost, UnsupportedOp
 from agent_sdk.journey.serving import Serving
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.base import Segment
 from agent_sdk.runtimes.offered import discover
+from agent_sdk.runtimes.remote import peer
 from agent_sdk.runtimes.remote.served import ServedExecutable, ServedNetworks, server_at
 from agent_sdk.runtimes.remote.settings import HostSettings, read_hosts
 from tests.agent.models import BRANCHING, branching_model, expected
@@ -157,6 +160,38 @@ def test_outputs_are_asked_for_in_the_server_s_order(scheme: str, plain: Running
         assert one.received == ("b", "a")
         found = far.run({"x": np.full(4, 2, np.float32), "i": np.full(4, 3, np.float32)})[0]
         assert (found["a"].tolist(), found["b"].tolist()) == ([2.0] * 4, [-3.0] * 4)
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_link_that_loses_packets_gives_right_answers_or_none(
+    scheme: str, plain: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every twentieth piece comes a retransmission later: no run hangs, and none takes a late answer for its own."""
+    monkeypatch.setattr(peer, "RETRY_S", 0.0)
+    relay, pieces, waits = Relay(getattr(plain, scheme)), count(1), threading.Event()
+
+    def lose(said: bytes) -> bytes:
+        if next(pieces) % 20 == 0:
+            waits.wait(0.2)
+        return said
+
+    cloud = server(relay.port, scheme, eyes="branching")
+    relay.spoil = lose
+    why: list[str] = []
+    with Device([*discover("ort@0"), cloud]) as device:
+        here, far = (whole_run(HERE, device.processors[name], device) for name in ("ort@0", cloud.id))
+        with here, far:
+            for run in range(40):
+                feed = draw(HERE, run)
+                try:
+                    found = far.run(feed)[0]["y"]
+                except ExecutionError as error:
+                    why.append(str(error))
+                else:
+                    np.testing.assert_allclose(found, here.run(feed)[0]["y"], rtol=1e-3)
+    relay.close()
+    assert len(why) < 40
+    assert all("did not answer within" in one for one in why), why
 
 
 LIES: dict[str, tuple[Spoil, str]] = {
