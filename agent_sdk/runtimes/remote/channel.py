@@ -112,6 +112,8 @@ class GrpcPeer(Peer):
                 refusal = self.refused(_REFUSALS.get(code, 500), why)
             except DecodeError as error:
                 raise ProcessorLost(f"host '{self.name}' answers what the protocol does not allow: {error}") from None
+            except ValueError as error:  # closed by another thread just now
+                raise ProcessorLost(f"host '{self.name}' is not used any more: {error}") from None
             else:
                 raw = list(found.raw_output_contents) if sizes else []
                 given = [len(contents) for contents in raw]
