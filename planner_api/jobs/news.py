@@ -12,7 +12,7 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from sqlalchemy import Connection, delete, event, func, insert, select, text
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.outage import translated
 from planner_api.db.tables import NewsRow
+from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.chores import end, keep_doing
 
 if TYPE_CHECKING:
@@ -138,6 +139,12 @@ class SqliteNews(News):
     """A table, read when another process has written to the file."""
 
     _seen: int | None = None
+
+    async def start(self) -> None:
+        """Begin where news stand now, before anything is remembered: all of that would else be taken for stale."""
+        with suppress(DatabaseAwayError):
+            await self._look()
+        await super().start()
 
     async def _listen(self) -> None:
         # NOTE: asked directly on the event loop: it reads a counter in shared memory within microseconds and never
