@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 
 import zstandard
 from pydantic import BaseModel
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from planner_api.web.principal import principal_of
 from planner_api.web.problems import HttpError
@@ -78,16 +78,15 @@ async def receive(request: Request, limit: int) -> AsyncIterator[bytes]:
     """
     if (declared := request.headers.get("content-length", "")).isdigit() and int(declared) > limit:
         raise TooLargeError("", limit)
-    size, more = 0, True
-    while more:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise HttpError(400, "body-incomplete", "the connection closed before the body was complete")
-        piece, more = message.get("body", b""), message.get("more_body", False)
-        size += len(piece)
-        if size > limit:
-            raise TooLargeError("", limit)
-        yield piece
+    size = 0
+    try:
+        async for piece in request.stream():
+            size += len(piece)
+            if size > limit:
+                raise TooLargeError("", limit)
+            yield piece
+    except ClientDisconnect:
+        raise HttpError(400, "body-incomplete", "the connection closed before the body was complete") from None
 
 
 async def read_message(

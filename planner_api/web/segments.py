@@ -15,12 +15,8 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 
 def divide(scope: Scope) -> None:
     """Decode a request's path segment by segment, so that routes divide it where its sender did."""
-    path = scope["raw_path"].decode("latin-1")
-    if "%" in path:
-        path = "/".join(inside(_CONTROLS.sub("\ufffd", unquote(each))) for each in path.split("/"))
-    else:
-        path = _CONTROLS.sub("\ufffd", path)
-    scope["path"] = path
+    segments = (_CONTROLS.sub("\ufffd", unquote(each)) for each in scope["raw_path"].decode("latin-1").split("/"))
+    scope["path"] = "/".join(map(inside, segments))
 
 
 def inside(name: str) -> str:
