@@ -80,7 +80,6 @@ _HERE = "planner_api.planning"
 METHODS: dict[str, Method] = {
     "single": Method(f"{_HERE}.construct.single:solve"),
     "heft": Method(f"{_HERE}.construct.earliest:heft"),
-    "finish": Method(f"{_HERE}.construct.earliest:finish"),
     "grain": Method(f"{_HERE}.construct.earliest:grain"),
     "dmdar": Method(f"{_HERE}.construct.dmdar:solve"),
     "greedy": Method(f"{_HERE}.construct.greedy:solve"),

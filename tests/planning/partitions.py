@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from planner_api.planning import Problem
-from planner_api.planning.construct.partitiontuner import Groups, Members, branches, unit_us
+from planner_api.planning.construct.partitiontuner import branches
+
+Members = tuple[int, ...]
+"""Ops in a row of one branch that run as one."""
+Groups = Mapping[Members, Sequence[float]]
+"""Latency of each group, in microseconds per processor (``inf``: not there)."""
 
 
 def fuse(problem: Problem, units: Sequence[Members], groups: Groups) -> Problem:
     """The same problem with each unit, a single op or a group, as one op."""
     index = {op: unit for unit, members in enumerate(units) for op in members}
-    latency = np.array([unit_us(problem, members, groups) for members in units], dtype=np.float64)
+    latency = np.array(
+        [groups[members] if len(members) > 1 else problem.lists.latency[members[0]] for members in units], dtype=float
+    )
     return replace(
         problem,
         ops=tuple("+".join(problem.ops[op] for op in members) for members in units),

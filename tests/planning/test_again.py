@@ -74,7 +74,7 @@ def test_a_step_of_the_link_is_replanned_around_its_moves() -> None:
 def test_a_plan_of_another_network_is_no_start() -> None:
     """It is said, and with such a plan the method plans as if there were none."""
     small = alone(GRAPH, 1.0)
-    made = plan(GRAPH, small, method="finish")
+    made = plan(GRAPH, small, method="grain")
     with pytest.raises(PlanningError, match="other network"):
         schedule_of(made, build_problem(*hosts(1, 100.0)))
     assert plan(*hosts(1, 100.0), rounds=0, after=made) == plan(*hosts(1, 100.0), rounds=0)

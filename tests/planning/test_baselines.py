@@ -22,7 +22,7 @@ from benchmarks.profiles import phone_problem
 from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.construct.greedy import super_ops, top_k
-from planner_api.planning.construct.partitiontuner import branches, levels, tune
+from planner_api.planning.construct.partitiontuner import branches, levels
 from planner_api.planning.construct.rounds import in_rounds, overlapped
 from planner_api.planning.construct.single import singles
 from planner_api.planning.methods import solve
@@ -109,15 +109,20 @@ TYPES = ["Conv", "Add", "Conv", "Conv", "Relu", "Conv", "Relu", "Gemm"]
 
 
 def test_partitiontuner_takes_14_in_sequence_and_12_5_in_parallel():
-    """Groups v4+v5 and v6+v7 as in Table 1: the NPU runs v3, v4+v5, beside v6+v7 on the CPU."""
-    problem = table_1()
-    units = tune(problem, GROUPS)
-    assert units == [((0,), 0), ((1,), 0), ((2,), 1), ((3, 4), 1), ((5, 6), 0), ((7,), 0)]
-    fused = fuse(problem, [members for members, _ in units], GROUPS)
-    for rounds, golden in (([[unit] for unit in fused.lists.order], 14.0), (levels(fused), 12.5)):
-        schedule = in_rounds(fused, [processor for _, processor in units], rounds)
+    """Fusing both v4+v5 and v6+v7 is best: the NPU runs v3, v4+v5, beside v6+v7 on the CPU."""
+    problem, found = table_1(), {}
+    for chosen in itertools.product((False, True), repeat=2):
+        groups = dict(itertools.compress(GROUPS.items(), chosen))
+        starts = {op: members for members in groups for op in members}
+        fused = fuse(problem, list(dict.fromkeys(starts.get(op, (op,)) for op in range(8))), groups)
+        schedule = solve(fused, "partitiontuner", Budget()).schedule
         check(fused, schedule)
-        assert schedule.makespan_us == pytest.approx(golden)
+        found[chosen] = schedule.makespan_us, schedule.assignment, fused
+    assert min(found, key=found.__getitem__) == (True, True)
+    parallel, assignment, fused = found[True, True]
+    assert (parallel, assignment) == (pytest.approx(12.5), (0, 0, 1, 1, 0, 0))
+    one_by_one = in_rounds(fused, assignment, [[unit] for unit in fused.lists.order])
+    assert one_by_one.makespan_us == pytest.approx(14.0)
 
 
 def test_type_seq_takes_23_5_and_op_seq_14_5():

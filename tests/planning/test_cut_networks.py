@@ -122,7 +122,7 @@ def test_several_networks_are_cut_each_in_its_own_way(objective: Objective):
         assert min(step.start_us for step in steps) >= job.release_us
         assert {move.tensor for move in found.transfers if move.job == number} <= set(cut.tensor)
         assert any(move.job == number for move in found.transfers)
-    whole = plan([GRAPH, GRAPH], profile(WHOLE), jobs=jobs, objective=objective, method="finish")
+    whole = plan([GRAPH, GRAPH], profile(WHOLE), jobs=jobs, objective=objective, method="grain")
     assert found.lower_bound_us <= found.makespan_us
     value = {"makespan": "makespan_us", "lateness": "lateness_us"}[objective]
     assert getattr(found, value) < getattr(whole, value)

@@ -305,7 +305,7 @@ def test_branches_run_side_by_side_on_halves_of_the_cores() -> None:
         transfer_us=np.zeros((10, 4, 4)),
         tensors=tuple(f"t{k}" for k in range(10)),
     )
-    assert solve(problem, "finish", Budget()).schedule.makespan_us == pytest.approx(8 * 0.6)
+    assert solve(problem, "heft", Budget()).schedule.makespan_us == pytest.approx(8 * 0.6)
     assert solve(problem, "grain", Budget()).schedule.makespan_us == pytest.approx(4 * 1.0)
     assert auto(problem, Budget(1e-9)).schedule.makespan_us == pytest.approx(4 * 1.0)  # however short the budget
 

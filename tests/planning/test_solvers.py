@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise, simulate
 from planner_api.planning.methods import METHODS, Solution, UnknownMethod, features, register_solver, solve
-from planner_api.planning.problem.feasible import prune
+from planner_api.planning.problem.feasible import any_placement, prune
 from tests import CAMPAIGN
 from tests.planning.drawn import draw, optimum
 
@@ -193,3 +193,15 @@ def test_a_method_says_what_it_cannot_serve():
     with pytest.raises(PlanningError, match="ilp knows nothing of shares"):
         solve(shared, "ilp", Budget(0.0))
     assert any("nothing of shares" in note for note in optimise(shared, "ilp", work(0)).solution.notes)
+
+
+def test_any_placement_is_found_where_there_is_one():
+    """Where channels are missing it is legal, and there is none only where the brute force finds none."""
+    for seed in range(3000 if CAMPAIGN else 100):
+        problem = draw(seed, 5, most_processors=3, hosts=seed % 3 > 0)
+        try:
+            placement = any_placement(problem)
+        except PlanningError:
+            assert math.isinf(optimum(problem))
+        else:
+            assert math.isfinite(simulate(problem, placement, problem.lists.order).makespan_us)

@@ -1,13 +1,11 @@
-"""Ops by descending upward rank, each where it ends first: by the cost model, by stretches of one grain, into gaps.
-
-*finish* is what HEFT does on HOPE's machine, without its insertion, on all of ours: shares, queues, launches, places,
-neighbours.
+"""Ops by descending upward rank, each where it ends first: by stretches of one grain, or into gaps.
 
 *grain* settles for a stretch of ops at a time how many cores an op takes. Where runtimes are offered on all cores,
 halves, quarters, ..., the earliest finish of one op alone is nearly always on the most cores, so that all ops follow
 one another, though two on half of the cores take less than one after the other on all. So a stretch is placed once per
 grain, on processors that take equally many resources, and the grain stays on which the stretch ends first: all cores
-for the stem of a network, halves or quarters for its branches. Where no groups nest this is *finish*.
+for the stem of a network, halves or quarters for its branches. Where no groups nest each op
+goes where it ends first.
 
 *heft* (Topcuoglu et al. 2002) inserts; its transfers are charged as the cost model charges them.
 """
@@ -29,12 +27,6 @@ from planner_api.planning.problem import Problem
 
 STRETCH: Final = 10
 """Ops that are placed on one grain: about a cell's branches. Of 5 to 80, 10 and 20 gave the shortest plans."""
-
-
-def finish(problem: Problem, budget: Budget) -> Solution:
-    """Ops by descending upward rank, each on the processor where it finishes first."""
-    order = by_rank(problem, upward_rank(problem))
-    return Solution(placed(Decoder(problem), order).schedule(), "finish")
 
 
 def placed(decoder: Decoder, ops: Sequence[int], among: Container[int] | None = None) -> Decoder:

@@ -1,13 +1,14 @@
 """MOSAIC (Han et al. 2019): the model as a line of ops, cut into slices that run one after the other.
 
-Dynamic programming over the topological order. A state says where each tensor that is still to be read can be
-found; what a prefix costs is the sum of its latencies and transfers. Exact as long as no more than ``WIDTH``
+Dynamic programming over a line, here the topological order. A state says where each tensor that is still to be read can
+be found; what a prefix costs is the sum of its latencies and transfers. Exact as long as no more than ``WIDTH``
 states are alive at one op, which holds for chains, residual nets and Inceptions; otherwise the cheapest survive.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from planner_api.planning.budget import Budget
@@ -36,19 +37,38 @@ class _State(NamedTuple):
 
 def solve(problem: Problem, budget: Budget) -> Solution:
     """The best linear slicing, one slice after the other."""
+    order = problem.lists.order
+    home = sliced(problem, order, {})
+    schedule = in_rounds(problem, [home[op] for op in range(len(order))], [[op] for op in order])
+    return Solution(schedule, "mosaic", in_rounds=True)
+
+
+def sliced(problem: Problem, line: Sequence[int], home: Mapping[int, int]) -> dict[int, int]:
+    """The processors of some ops in a row with the least sum of latencies and transfers.
+
+    Args:
+        problem: the problem.
+        line: the ops, in topological order.
+        home: processors of what they read from outside of the line.
+
+    Raises:
+        PlanningError: an op cannot get its inputs anywhere, or the line is too wide.
+    """
     lists, host = problem.lists, problem.host
-    last = {tensor: place for place, op in enumerate(lists.order) for tensor in lists.reads[op]}
-    frontier = [tensor for tensor, producer in enumerate(lists.producer) if producer < 0 and tensor in last]
+    last = {tensor: place for place, op in enumerate(line) for tensor in lists.reads[op]}
+    made = {tensor for op in line for tensor in lists.writes[op]}
+    frontier = [tensor for tensor in last if tensor not in made]
+    sources = [home.get(lists.producer[tensor], host) for tensor in frontier]
     steps = 0
-    states = [_State(0.0, tuple((host, 0) for _ in frontier), None)]
-    for place, op in enumerate(lists.order):
+    states = [_State(0.0, tuple((source, 1 << source) for source in sources), None)]
+    for place, op in enumerate(line):
         reads = [frontier.index(tensor) for tensor in lists.reads[op]]
         written = [tensor for tensor in lists.writes[op] if tensor in last]
         kept = [index for index, tensor in enumerate(frontier) if last[tensor] > place]
         steps += len(frontier) * len(states) * host
         if steps > MOST_STEPS:
             raise PlanningError(
-                f"MOSAIC takes too long on this graph: at op '{problem.ops[op]}' ({place + 1} of {len(lists.order)}) "
+                f"MOSAIC takes too long on this graph: at op '{problem.ops[op]}' ({place + 1} of {len(line)}) "
                 f"{len(frontier)} tensors are alive at once"
             )
         fetch = [(index, lists.transfer[frontier[index]]) for index in reads]
@@ -73,9 +93,9 @@ def solve(problem: Problem, budget: Budget) -> Solution:
             raise stuck(problem, op)
         frontier = [frontier[index] for index in kept] + written
         states = sorted(longer.values(), key=lambda state: state.cost)[:WIDTH]
-    assignment = [0] * len(problem.ops)
+    found: dict[int, int] = {}
     past = states[0].past
-    for op in reversed(lists.order):
+    for op in reversed(line):
         assert past is not None
-        assignment[op], past = past
-    return Solution(in_rounds(problem, assignment, [[op] for op in lists.order]), "mosaic", in_rounds=True)
+        found[op], past = past
+    return found

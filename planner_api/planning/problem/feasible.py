@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
 from planner_api.planning.problem import PlanningError, Problem
-
-MAX_DEAD_ENDS = 1000
-"""Dead ends after which the search for any placement gives up."""
 
 
 def prune(problem: Problem) -> Problem:
@@ -70,35 +69,27 @@ def _still_possible(problem: Problem, possible: np.ndarray, op: int, tensor: int
 
 
 def any_placement(problem: Problem) -> list[int]:
-    """Some placement in which every tensor can move where it is read; fast processors first.
+    """Some placement in which every tensor can move where it is read, where constructive methods run into a dead end.
 
-    A complete search with arc consistency after every choice, for problems on which constructive methods run
-    into a dead end because transfers are missing.
+    Each op goes to the fastest processor that leaves all others a placement.
 
     Raises:
-        PlanningError: there is none, or none was found before too many dead ends.
+        PlanningError: an op has none.
     """
-    lists = problem.lists
-    stack = [(prune(problem), 0)]
-    dead_ends = 0
-    while stack:
-        current, place = stack.pop()
-        while place < len(lists.order) and np.isfinite(current.latency_us[lists.order[place]]).sum() == 1:
-            place += 1
-        if place == len(lists.order):
-            return [int(np.argmin(row)) for row in current.latency_us]
-        op = lists.order[place]
-        row = current.latency_us[op]
-        branches = []
-        for processor in np.argsort(row, kind="stable")[: int(np.isfinite(row).sum())]:
-            latency = current.latency_us.copy()
-            latency[op] = math.inf
-            latency[op, processor] = row[processor]
-            try:
-                branches.append((prune(dataclasses.replace(current, latency_us=latency)), place + 1))
-            except PlanningError:
-                dead_ends += 1
-        stack.extend(reversed(branches))
-        if dead_ends > MAX_DEAD_ENDS:
-            raise PlanningError("transfers are missing, and no placement that does without them was found")
-    raise PlanningError("transfers are missing, and no placement can do without them")
+    problem = prune(problem)
+    for op in problem.lists.order:
+        able = np.flatnonzero(np.isfinite(problem.latency_us[op]))
+        if len(able) > 1:
+            problem = _settled(problem, op, sorted(able, key=problem.latency_us[op].__getitem__))
+    return [int(np.argmin(row)) for row in problem.latency_us]
+
+
+def _settled(problem: Problem, op: int, able: Sequence[int]) -> Problem:
+    """The problem with an op on the first of some processors that leaves all others a placement."""
+    for processor in able:
+        latency = problem.latency_us.copy()
+        latency[op] = math.inf
+        latency[op, processor] = problem.latency_us[op, processor]
+        with suppress(PlanningError):
+            return prune(dataclasses.replace(problem, latency_us=latency))
+    raise PlanningError("transfers are missing, and no placement that does without them was found")
