@@ -12,7 +12,10 @@ NEVER: Final = 2**60
 """Nanoseconds that stand for "this processor does not run it"."""
 ALPHA: Final = 0.1
 """Weight of a new measurement in the expected latency (Band, section 3.2)."""
-REMEMBERED: Final = 100
+MARGIN: Final = 0.5
+"""A run may well take longer than expected by this share, or by the share by which one of late did. Where one run in
+twenty takes 1.2 to 1.8 times as long, groups that are just in time keep a quarter of the deadlines that others do."""
+REMEMBERED: Final = 1000
 """What a run took longer than expected counts for one part in so many less with each later run."""
 
 
@@ -28,7 +31,7 @@ class Network:
     Attributes:
         alike: processors that are equally fast, by processor: what one of them takes is learnt of all.
         assumed: processors whose figure is a guess: what is measured there first takes its place.
-        over_ns: by processor how much longer than expected a run of the whole may well take, as one of late has.
+        over: share by which a run of the whole may well take longer than expected, wherever it is.
         cheaper: what runs instead of it where it would be too late and may be degraded; None where there is nothing.
         border_ns: by processor the longest time from one border of a run to the next; without one it runs in one go.
         dropped: how many of its runs were dropped since one ended.
@@ -44,7 +47,7 @@ class Network:
         self.alike: dict[int, list[int]] = {}
         self.assumed: set[int] = set()
         self.border_ns: dict[int, int] = {}
-        self.over_ns: dict[int, int] = {}
+        self.over = MARGIN
         self.table = array("q", [NEVER]) * (processors * units * units)
         """By processor, first and last unit; ``NEVER`` where it cannot run."""
         for key, ns in latency_ns.items():
@@ -67,12 +70,14 @@ class Network:
         unknown = before >= NEVER or processor in self.assumed
         self.assumed.difference_update(self.alike.get(processor, (processor,)))
         if last - first == self.units - 1 and not unknown:
-            self.over_ns = {where: over - over // REMEMBERED for where, over in self.over_ns.items()}
-            for other in self.alike.get(processor, (processor,)):
-                self.over_ns[other] = max(self.over_ns.get(other, 0), ns - before)
+            self.over = max(self.over * (1 - 1 / REMEMBERED), ns / before - 1, MARGIN)
         now = ns if unknown else round(ALPHA * ns + (1 - ALPHA) * before)
         for other in self.alike.get(processor, (processor,)):
             self.set((first, last, other), now)
+
+    def longest(self, ns: int) -> int:
+        """What a run may well take that is expected to take so long."""
+        return ns + round(self.over * ns)
 
     def runs_on(self, processor: int) -> bool:
         """Whether one processor runs the whole network."""
@@ -90,7 +95,6 @@ class Network:
 
     def forget(self, processor: int) -> None:
         """It cannot run there any more."""
-        self.over_ns.pop(processor, None)
         for alike in self.alike.values():
             if processor in alike:
                 alike.remove(processor)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import add
 from typing import Final, NamedTuple
 
 from agent_sdk.errors import UnknownNameError
-from agent_sdk.scheduling.network import NEVER
+from agent_sdk.scheduling.network import NEVER, Network
 from agent_sdk.scheduling.request import Request
 from agent_sdk.scheduling.scheduler import Policy, Scheduler
 from agent_sdk.scheduling.sequence import Choice, PlannedRun, Slot, Slots
 
-MARGIN: Final = 2
-"""A run may well take longer than expected: by one part in so many, or by what it took longer of late. With an eighth
-narrow groups are just in time: where one run in twenty takes 1.2 to 1.8 times as long, twins on sixteen simulated cores
-do a quarter of what each does on eight of its own; with a half they do nine tenths."""
 RECENT: Final = 10
 """Deadlines of a network count for others for so many times their own length."""
 
@@ -205,7 +201,7 @@ class _Option(NamedTuple):
 
     Attributes:
         harm: 0; 1 where it may well miss its deadline; 2 more where another that gives way to it misses its own.
-        cost: core time that nobody else can use meanwhile.
+        cost: core time that nobody else can use meanwhile; where it may well miss its deadline, when it then ends.
         end_ns: when it ends.
         processor: where.
     """
@@ -220,10 +216,12 @@ class EarliestDeadline(Policy):
     """Earliest deadline first, each on the cheapest cores that still make it: what a small group saves serves others.
 
     A whole network goes to the idle processor that takes least core time (its latency times the cores that it has, or
-    that idle while another gives way to it) among those that make the deadline; where waiting for a busy one makes it
-    and no idle one does, or another that gives way would miss its own, that is kept for it. Who can make it nowhere
-    goes behind all who can. What has no deadline takes what ends it soonest. Nobody takes so much for so long that a
-    network which has been asked for lately could not make its deadline any more, where there is another way.
+    that idle while another gives way to it) among those that surely make the deadline, else to the one that ends it
+    soonest if it takes as long as it may well; where waiting for a busy one makes it and no idle one does, or another
+    that gives way would miss its own, that is kept for it. Who can make it nowhere goes behind all who can. What has no
+    deadline takes what ends it soonest. Nobody takes cores that the networks which have been asked for lately need to
+    make their deadlines side by side, or, where there are not enough for that, so much for so long that one of them
+    could not make its deadline any more, where there is another way.
     """
 
     name = "earliest_deadline"
@@ -247,7 +245,8 @@ class EarliestDeadline(Policy):
         if request.deadline_ns is not None:
             ending.sort()
         idle = [one for one in ending if state.idle(request, one.processor)]
-        chosen = next((one for one in idle if self._leaves_room(state, request, one)), idle[0] if idle else None)
+        kind = (one for is_kind in (_leaves_cores, _leaves_time) for one in idle if is_kind(state, request, one))
+        chosen = next(kind, idle[0] if idle else None)
         if chosen is not None and chosen.harm > 1:  # better wait, where that is in time
             end, processor = min((state.free_ns[where] + ns, where) for where, ns in request.network.wholes())
             if end <= limit:
@@ -276,21 +275,6 @@ class EarliestDeadline(Policy):
         elif state.idle(request, choice.processor):
             state.take(request, choice)
 
-    def _leaves_room(self, state: Scheduler, request: Request, option: _Option) -> bool:
-        """Whether others that have deadlines can make them while this runs."""
-        runs, mask = option.end_ns - state.now_ns, state.masks[option.processor]
-        border = request.network.border_ns.get(option.processor, 0)
-        for other, (deadline, at) in state.active.items():
-            if other is request.network or at + RECENT * deadline < state.now_ns:
-                continue
-            takes = border if border and state.now_ns + deadline < request.due_ns else runs
-            fits = any(
-                ns + (takes if state.masks[processor] & mask else 0) <= deadline for processor, ns in other.wholes()
-            )
-            if not fits:
-                return False
-        return True
-
 
 def _options(state: Scheduler, request: Request, limit_ns: int) -> list[_Option]:
     """Where the whole of a request can run; nothing once it has begun."""
@@ -299,11 +283,43 @@ def _options(state: Scheduler, request: Request, limit_ns: int) -> list[_Option]
     view = state.view(request)
     found = []
     for where, ns in request.network.wholes():
-        end = view.free_ns[where] + ns
-        longest = view.latest_ns[where] + ns + max(ns // MARGIN, request.network.over_ns.get(where, 0))
-        harm = (longest > limit_ns) + 2 * (ns > view.spare_ns[where])
-        found.append(_Option(harm, ns * view.over[where].bit_count(), end, where))
+        latest = view.latest_ns[where] + request.network.longest(ns)
+        cost = ns * view.over[where].bit_count() if latest <= limit_ns else latest
+        harm = (latest > limit_ns) + 2 * (ns > view.spare_ns[where])
+        found.append(_Option(harm, cost, view.free_ns[where] + ns, where))
     return found
+
+
+def _others(state: Scheduler, request: Request) -> Iterator[tuple[Network, int]]:
+    """The other networks that have been asked for lately, and how long after a release each is due."""
+    for other, (deadline, at) in state.active.items():
+        if other is not request.network and at + RECENT * deadline >= state.now_ns:
+            yield other, deadline
+
+
+def _leaves_cores(state: Scheduler, request: Request, option: _Option) -> bool:
+    """Whether the others can make their deadlines side by side on the cores that this leaves."""
+    mask = state.masks[option.processor]
+    left = (state.every & ~mask).bit_count()
+    for other, deadline in _others(state, request):
+        own = (state.masks[where] for where, ns in other.wholes() if ns <= deadline)
+        left -= min((one.bit_count() for one in own if not one & mask), default=left + 1)
+        if left < 0:
+            return False
+    return True
+
+
+def _leaves_time(state: Scheduler, request: Request, option: _Option) -> bool:
+    """Whether each of the others can make its deadline while this runs, or behind it."""
+    mask, network = state.masks[option.processor], request.network
+    ns = network.expected(0, network.units - 1, option.processor)
+    runs = option.end_ns - ns + network.longest(ns) - state.now_ns
+    border = network.border_ns.get(option.processor, 0)
+    for other, deadline in _others(state, request):
+        takes = border if border and state.now_ns + deadline < request.due_ns else runs
+        if all(own + (takes if state.masks[where] & mask else 0) > deadline for where, own in other.wholes()):
+            return False
+    return True
 
 
 POLICIES: Final[dict[str, type[Policy]]] = {

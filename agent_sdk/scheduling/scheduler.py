@@ -14,6 +14,8 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Final, NamedTuple
 
 from agent_sdk.scheduling.network import NEVER, Network
@@ -108,6 +110,7 @@ class Scheduler:
 
     Attributes:
         masks: likewise.
+        every: all of their resources.
         overlaps: per processor those that share a resource with it, itself among them.
         queue: what waits for a decision, in the order of arrival; what has begun stands before the rest.
         running: what was started.
@@ -120,6 +123,7 @@ class Scheduler:
     def __init__(self, policy: Policy, masks: Sequence[int], instead: Policy | None = None) -> None:
         self.policy, self._instead = policy, instead
         self.masks = list(masks)
+        self.every = reduce(or_, self.masks)
         self.overlaps = [[q for q, other in enumerate(self.masks) if other & mask] for mask in self.masks]
         self.queue: list[Request] = []
         self.running: list[Dispatch] = []

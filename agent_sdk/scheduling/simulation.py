@@ -116,7 +116,7 @@ class _Simulation:
         where = dispatch.processor
         alike = dispatch.request.network.alike.get(where, [where])
         single = self.scheduler.masks[where].bit_count() == 1
-        return [self.scheduler.masks[one] for one in (sorted(alike) if single else [where])]
+        return [self.scheduler.masks[one] for one in ([where, *sorted({*alike} - {where})] if single else [where])]
 
     def _grant(self, now: int) -> None:
         """Whoever can has what it claims until its next border; the first that cannot reserves what it wants."""

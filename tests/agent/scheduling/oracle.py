@@ -84,6 +84,7 @@ class World:
             wanted: set = set().union(*computing.values())
             for what in list(line):
                 pool = [self.sets[where] for where in self.pools.get((what[0].model, what[3]), [what[3]])]
+                pool.sort(key=lambda resources: resources != self.sets[what[3]])
                 there = [resources for resources in pool if not wanted & resources]
                 if there:
                     step = min(self._border(what) or left[what], left[what])
@@ -327,11 +328,13 @@ class World:
             fits.sort(
                 key=lambda one: (
                     self._hurts(run, one[2]),
-                    self._tight(run, one, limit),
-                    *(one if run.deadline is not None else one[1:]),
+                    self._latest(run, one) > limit,
+                    *([self._latest(run, one)] if self._latest(run, one) > limit else one[: run.deadline is not None]),
+                    *one[1:],
                 )
             )
-            kind = [one for one in fits if self._considerate(run, one)] or fits
+            apart = [one for one in fits if self._apart(run, one)]
+            kind = apart or [one for one in fits if self._considerate(run, one)] or fits
             end, last, where, _ = self._best(run, self._free(run), self.now)
             if kind and self._hurts(run, kind[0][2]):
                 ends = {what[3]: self.ends[what] for what in (*self.running, *self.promised)}
@@ -355,7 +358,7 @@ class World:
             if self._lost(run, end):
                 continue
             idle = [one for one in self._wholes(run) if self._idle(run, one[2]) and not self._hurts(run, one[2])]
-            idle.sort(key=lambda one: (self._tight(run, one, BIG), *one))
+            idle.sort()
             if idle and not (run.on_late == "drop" and self.in_a_row.get(run.model, 0) >= 16):
                 self._take(run, self.nets[run.model][0] - 1, idle[0][2])
             elif self._idle(run, where):
@@ -372,10 +375,10 @@ class World:
                     return True
         return False
 
-    def _tight(self, run, option, limit):
-        """Whether a run that takes half as long again misses its deadline."""
+    def _latest(self, run, option):
+        """When a run ends that takes half as long again."""
         takes = self._takes((run, 0, self.nets[run.model][0] - 1, option[2]))
-        return self._free(run, part=1)[option[2]] + takes + takes // 2 > limit
+        return self._free(run, part=1)[option[2]] + takes + round(takes * 0.5)
 
     def _wholes(self, run):
         units, table = self.nets[run.model]
@@ -388,16 +391,37 @@ class World:
 
         return [(ns * cores(where), free[where] + ns, where) for where, ns in found if ns is not None and not run.unit]
 
+    def _lately(self, run):
+        """Other models that were asked for, and within which time."""
+        return [
+            (other, within)
+            for other, (within, at) in self.active.items()
+            if other != run.model and at + 10 * within >= self.now
+        ]
+
+    def _apart(self, run, option):
+        """Whether each of the others makes its deadline on cores of its own, as many as it needs at least."""
+        rest = frozenset().union(*self.sets) - self.sets[option[2]]
+        needed = 0
+        for model, within in self._lately(run):
+            units, table = self.nets[model]
+            own = [
+                len(resources)
+                for where, resources in enumerate(self.sets)
+                if resources <= rest and table.get((0, units - 1, where), BIG) <= within
+            ]
+            needed += min(own, default=len(rest) + 1)
+        return needed <= len(rest)
+
     def _considerate(self, run, option):
         border = self.borders.get((run.model, option[2]), 0)
         due = run.release + PATIENCE if run.deadline is None else run.deadline
-        for model, (deadline, at) in self.active.items():
-            if model == run.model or at + 10 * deadline < self.now:
-                continue
-            wait = border if border and self.now + deadline < due else option[1] - self.now
+        runs = option[1] - self.now + round(self._takes((run, 0, self.nets[run.model][0] - 1, option[2])) * 0.5)
+        for model, within in self._lately(run):
+            wait = border if border and self.now + within < due else runs
             units, table = self.nets[model]
             if not any(
-                table[0, units - 1, where] + wait * bool(resources & self.sets[option[2]]) <= deadline
+                table[0, units - 1, where] + wait * bool(resources & self.sets[option[2]]) <= within
                 for where, resources in enumerate(self.sets)
                 if (0, units - 1, where) in table
             ):
