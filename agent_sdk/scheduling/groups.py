@@ -32,6 +32,8 @@ ROUNDS: Final = 5
 """Runs by which the groups are timed."""
 PIECE_US: Final = 2000.0
 """Microseconds that a piece is to take; a network that takes less than two of them stays whole."""
+FINE: Final = 4
+"""Pieces are made of finer ones, so many of which would be one if their latencies were as their work."""
 CUT: Final = 1.03
 """How many times what the whole takes its pieces may take together."""
 
@@ -63,25 +65,40 @@ def _groups_of(device: Device, planned: Mapping[str, Processor]) -> list[str]:
 
 
 def borders(graph: ModelGraph, us: float) -> list[int]:
-    """Super-ops before which a network that takes so long is cut: where one tensor crosses, and a piece is full."""
+    """Super-ops before which a network that takes so long may be cut: where one tensor crosses, a fine piece apart."""
     super_ops = merge(graph)
     works = [sum(work(graph, op) for op in each.ops) for each in super_ops]
     read = {name: index for index, each in enumerate(super_ops) for name in each.inputs}
     found, alive, full = list[int](), set[str](), 0.0
     for index, each in enumerate(super_ops):
-        if len(alive) == 1 and full * us >= PIECE_US * sum(works):
+        if len(alive) == 1 and full * us * FINE >= PIECE_US * sum(works):
             found.append(index)
             full = 0.0
         full += works[index]
         alive = {name for name in alive.union(each.outputs) if read.get(name, -1) > index}
-    return found if us >= 2 * PIECE_US else []
+    return found
+
+
+def pieces(found: Sequence[int], fine_us: Sequence[float], us: float) -> list[int]:
+    """Those of the borders that leave no piece too short of a network that takes so long.
+
+    ``fine_us`` is what passed before each border and behind the last one where this was measured, perhaps elsewhere.
+    """
+    kept, full = list[int](), 0.0
+    for border, took in zip(found, fine_us, strict=False):
+        full += took * us / sum(fine_us)
+        if full >= PIECE_US:
+            kept.append(border)
+            full = 0.0
+    return kept if us >= 2 * PIECE_US else []
 
 
 def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor], in_flight: int) -> dict[str, Group]:
     """The network ready on core groups, as many as memory has room for, of each kind at least one.
 
-    One of each kind is timed, whole and in pieces. ``in_flight`` runs of it may be under way at once. Raises
-    ProcessorError where none runs, UnplannableError where one answer has to stay for one input.
+    One of each kind is timed, whole and in pieces; where these end is measured on the slowest. ``in_flight`` runs of it
+    may be under way at once. Raises ProcessorError where none runs, UnplannableError where one answer has to stay for
+    one input.
     """
     if prepared.serving.pinned:
         raise UnplannableError(f"'{prepared.model.name}' is answered by one processor as long as it lives")
@@ -95,14 +112,20 @@ def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor],
         if not whole:
             raise ProcessorError(f"'{prepared.model.name}' runs right on no core group: {refused}")
         us = hold_trial(whole, feed, [(ROUNDS, inf)]).us
-        cuts = {name: (borders(prepared.model.graph, took), took) for name, took in us.items()}
-        pieces, _ = ready(names, {name: cut for name, cut in cuts.items() if cut[0]})
         found = {name: Group(whole[name], took) for name, took in us.items()}
-        for name, executor in pieces.items():
+        slowest = max(us, key=us.__getitem__)
+        fine = borders(prepared.model.graph, us[slowest]) if us[slowest] >= 2 * PIECE_US else []
+        finest, _ = ready(names, {slowest: (fine, us[slowest])} if fine else {})
+        took_us = _segments_us(hold_trial(finest, feed, [(ROUNDS, inf)]).traces[slowest]) if finest else []
+        for executor in finest.values():
+            executor.close()
+        cuts = {name: (pieces(fine, took_us, took), took) for name, took in us.items()}
+        cut, _ = ready(names, {name: each for name, each in cuts.items() if each[0]})
+        for name, executor in cut.items():
             traces = hold_trial({"whole": whole[name], "pieces": executor}, feed, [(ROUNDS, inf)]).traces
             least = {which: min(trace.total_us for trace in own) for which, own in traces.items() if own}
             if least.get("pieces", inf) <= CUT * least.get("whole", inf):
-                found[name] = Group(executor, us[name], _longest_us(traces["pieces"]))
+                found[name] = Group(executor, us[name], max(_segments_us(traces["pieces"])))
         like = {device.processors[name].spec.kind: name for name in found}
         firsts = {name: like.get(device.processors[name].spec.kind) for name in names if name not in kinds}
         asked = {name: first for name, first in firsts.items() if first is not None}
@@ -112,7 +135,7 @@ def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor],
         copies, _ = ready(names, dict(list(wanted.items())[: room - len(kinds)]))
         found |= shared | {name: found[asked[name]]._replace(executor=executor) for name, executor in copies.items()}
         opened.pop_all()
-    for executor in {*whole.values(), *pieces.values()} - {own.executor for own in found.values()}:
+    for executor in {*whole.values(), *cut.values()} - {own.executor for own in found.values()}:
         executor.close()
     return found
 
@@ -159,7 +182,7 @@ def _ready(
     return executors, refused
 
 
-def _longest_us(traces: Sequence[Trace]) -> float:
-    """The longest segment, each by its median."""
+def _segments_us(traces: Sequence[Trace]) -> list[float]:
+    """What each segment takes, by its median."""
     took = zip(*([span.us for span in trace.segments] for trace in traces), strict=True)
-    return max(float(statistics.median(own)) for own in took)
+    return [float(statistics.median(own)) for own in took]

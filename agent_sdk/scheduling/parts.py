@@ -90,12 +90,15 @@ def _opened(plan: Plan, prepared: Prepared, services: Services, device: Device) 
     fit: Mapping[str, Any] = services.fit_for(prepared.model, prepared.drawn.tried).processors
     services.first_runs.at_plan(prepared.model, plan, prepared.drawn.tried)
     executor = Executor(build_program(plan, prepared.model, fit), device)
-    answers, failures = warm({"plan": executor}, feed)
-    right = prepared.reference.outputs(feed)
-    found = agreement(prepared.model, {"plan": executor}, answers, feed, right, prepared.reference)
-    wrong = {**failures, **found.wrong}
-    if wrong:
-        with suppress(ExecutionError):
+    try:
+        answers, failures = warm({"plan": executor}, feed)
+        right = prepared.reference.outputs(feed)
+        found = agreement(prepared.model, {"plan": executor}, answers, feed, right, prepared.reference)
+        wrong = {**failures, **found.wrong}
+        if wrong:
+            raise ProcessorError(f"the plan of several networks is not used: {wrong['plan']}") from wrong["plan"]
+    except BaseException:
+        with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
             executor.close()
-        raise ProcessorError(f"the plan of several networks is not used: {wrong['plan']}") from wrong["plan"]
+        raise
     return executor

@@ -16,7 +16,7 @@ from agent_sdk.errors import FeedError, RunTimeoutError
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
 from agent_sdk.scheduling import groups
-from agent_sdk.scheduling.groups import PIECE_US, borders
+from agent_sdk.scheduling.groups import FINE, PIECE_US, borders, pieces
 from agent_sdk.scheduling.network import Network
 from agent_sdk.scheduling.policies import policy
 from agent_sdk.scheduling.scheduler import Scheduler
@@ -34,15 +34,28 @@ def test_a_network_is_cut_where_one_tensor_crosses(name: str) -> None:
     graph = read_model(name).graph
     super_ops = merge(graph)
     counts = []
-    for us in (1.9 * PIECE_US, 5 * PIECE_US, 1e6 * PIECE_US):
+    for us in (5 * PIECE_US / FINE, 20 * PIECE_US, 1e6 * PIECE_US):
         cut = borders(graph, us)
         counts.append(len(cut))
         for border in cut:
             made = {out for each in super_ops[:border] for out in each.outputs}
             assert len(made & {read for each in super_ops[border:] for read in each.inputs}) == 1
-    assert counts[0] == 0
-    assert 0 < counts[1] <= 5
-    assert counts[1] < counts[2]
+    assert 0 < counts[0] <= 5
+    assert counts[0] < counts[1] <= counts[2]
+
+
+def test_pieces_are_as_long_as_was_measured() -> None:
+    """However a network's time is spread over its fine pieces, each that is kept lasts as long as one should."""
+    fine = [3, 5, 8, 9]
+    for took, kept in (
+        ([1, 1, 1, 1, 1], [5, 9]),
+        ([9, 1, 1, 1, 1], [3, 8]),
+        ([1, 1, 1, 1, 9], [5, 9]),
+        ([1, 0, 0, 0, 9], []),
+    ):
+        assert pieces(fine, took, sum(took) * PIECE_US / 2) == kept
+    assert pieces(fine, [1, 1, 1, 1, 1], 1.9 * PIECE_US) == []
+    assert pieces([], [], 50 * PIECE_US) == []
 
 
 def test_pieces_compute_what_the_whole_computes(core: Device) -> None:

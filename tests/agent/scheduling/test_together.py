@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from agent_sdk import Agent, Session
+from agent_sdk.engine import Executor
 from agent_sdk.errors import DeviceClosedError, InputError, UnplannableError
+from agent_sdk.scheduling import parts
 from agent_sdk.scheduling.member import JOINTLY
 from agent_sdk.scheduling.parts import part_of
 from agent_sdk.scheduling.policies import Planned
@@ -110,6 +112,23 @@ def test_periods_come_together_or_are_refused() -> None:
         rates((1, 977), (1, 977))
     with pytest.raises(InputError, match="above 0"):
         rates((0, 1), (1, 1))
+
+
+def test_a_part_that_cannot_be_judged_holds_nothing(
+    agent: Agent, sessions: list[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ends the first run of a part, nothing of what was compiled for it stays open."""
+    opened: list[Executor] = []
+
+    def interrupted(contenders: dict[str, Executor], inputs: object) -> None:
+        opened.extend(contenders.values())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(parts, "warm", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        agent.together(*sessions)
+    assert opened
+    assert all(executor._freed for executor in opened)
 
 
 def test_what_the_plan_is_not_for_is_answered_by_the_sessions(agent: Agent, sessions: list[Session]) -> None:
