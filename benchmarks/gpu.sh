@@ -24,8 +24,8 @@ run)
     trap 'rm -rf "$site"' EXIT
     python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$site" "$wheels"/*.whl
     export PYTHONPATH="$PWD:$site" PYTHONUNBUFFERED=1 XDG_CACHE_HOME="${XDG_CACHE_HOME:-$site/cache}"
-    HOPE_COMMIT=$(cat "$wheels/commit")
-    export HOPE_COMMIT
+    BENCHMARKED_COMMIT=$(cat "$wheels/commit")
+    export BENCHMARKED_COMMIT
     mkdir -p "$results"
     python3 agent_sdk/native/building.py || true # without its compiler plans run in sequence
     python3 -W ignore -m benchmarks.gpu --json "$results/gpu.json" --trace "$results" "$@" 2>&1 | tee "$results/gpu.log"

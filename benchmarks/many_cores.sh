@@ -16,8 +16,8 @@ site=$(mktemp -d)
 trap 'rm -rf "$site"' EXIT
 python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$site/packages" "$wheels"/*.whl
 export PYTHONPATH="$PWD:$site/packages" PYTHONUNBUFFERED=1 HOPE_CACHE_DIR="$site/cache" CUDA_VISIBLE_DEVICES=""
-HOPE_COMMIT=$(cat "$wheels/commit")
-export HOPE_COMMIT
+BENCHMARKED_COMMIT=$(cat "$wheels/commit")
+export BENCHMARKED_COMMIT
 mkdir -p "$results"
 python3 agent_sdk/native/building.py || echo "no native library: plans run in sequence, and the figures are not those of the engine" >&2
 python3 -W ignore -m benchmarks.engine --models "$models" --processors ort --minutes "$minutes" --rounds 9 \

@@ -123,10 +123,11 @@ def machine() -> str:
 def commit() -> str:
     """The commit that was checked out, with ``+`` where files were changed.
 
-    Outside a repository, where an export of one was carried, it is what ``HOPE_COMMIT`` says.
+    Outside a repository, where an export of one was carried, it is what ``BENCHMARKED_COMMIT`` says: the planner takes
+    a variable of its own prefix for a setting.
     """
     if not (ROOT / ".git").exists():
-        return os.environ.get("HOPE_COMMIT", "")
+        return os.environ.get("BENCHMARKED_COMMIT", "")
     try:
         command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12"]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

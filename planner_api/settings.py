@@ -175,7 +175,8 @@ def is_private(url: str) -> bool:
 
 
 _OTHERS = re.compile(
-    r"HOPE_(CACHE_DIR|CAMPAIGN|CLAIM|DEBUG|LANES|ADMIN_TOKEN|PLANNER_URL|TOKEN|ZOO|(.*_)?SERVICE_(HOST|PORT.*)|(.*_)?PORT(_\d+_.*)?)"
+    r"HOPE_(CACHE_DIR|CAMPAIGN|CLAIM|DEBUG|LANES|MLSERVER|ADMIN_TOKEN|PLANNER_URL|SOAK_S|TOKEN|TRITON|ZOO"
+    r"|(.*_)?SERVICE_(HOST|PORT.*)|(.*_)?PORT(_\d+_.*)?)"
 )
 """What begins as our settings do and belongs to the agent, the command line, the tests, or, as the addresses of
 services, to Kubernetes."""
