@@ -31,11 +31,6 @@ class Address:
             raise InputError(f"'{text}' is no address to listen on: HOST:PORT, such as 127.0.0.1:8000")
         return cls(host.strip("[]") or "127.0.0.1", int(port))
 
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only programs of this machine reach it."""
-        return is_loopback(self.host)
-
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
@@ -93,7 +88,7 @@ class Access:
 
     def refuse_open(self, address: Address) -> None:
         """Raise InputError for an address that others reach, where nobody needs a token."""
-        if not self.needs_token and not address.is_loopback:
+        if not self.needs_token and not is_loopback(address.host):
             raise InputError(f"{address} is reached from other machines: give tokens (--tokens FILE)")
 
     def check(self, authorization: str, host: str) -> None:

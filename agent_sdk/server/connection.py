@@ -24,6 +24,8 @@ from agent_sdk.sending import send_parts
 
 MOST_HEAD: Final = 16 * 1024
 """Most bytes of a request line with all its fields."""
+MOST_BODY: Final = 2**60
+"""Most bytes that a body can be said to have; what is admitted are far fewer."""
 SILENCE_S: Final = 60.0
 """Longest time in which a client sends nothing, or takes an answer: then its connection ends."""
 HEAD_S: Final = 10.0
@@ -73,10 +75,7 @@ class Exchange:
             raise RefusedError(400, f"the request has several fields '{self._twice}'")
         if "transfer-encoding" in self.fields:
             raise RefusedError(411, "say how long the body is: Content-Length")
-        length = self.fields.get("content-length", "0")
-        if not length.isdigit() or len(length) > 18:
-            raise RefusedError(400, "Content-Length is no number of bytes")
-        self.length = int(length)
+        self.length = self.number("content-length", MOST_BODY)
 
     def on_url(self, url: bytes) -> None:
         """Take in a part of the target."""
@@ -89,6 +88,13 @@ class Exchange:
             self._twice = key
         self.fields[key] = value.decode("latin-1")
 
+    def number(self, field: str, most: int) -> int:
+        """A field that counts bytes; 0 where it is missing. Raises RefusedError for more than so many."""
+        given = self.fields.get(field, "0")
+        if not given.isdecimal() or len(given) > len(str(most)) or int(given) > most:
+            raise RefusedError(400, f"{field.title()} is a number of bytes, up to {most}")
+        return int(given)
+
     def body(self, take: Callable[[int], None], aligned_at: int = 0) -> memoryview:
         """Read the body, with the byte ``aligned_at`` at an address that any tensor may have.
 
@@ -98,13 +104,23 @@ class Exchange:
         if encoding not in ("identity", "gzip", "deflate"):
             raise RefusedError(415, f"a body may be sent as it is, or as gzip or deflate, not as '{encoding:.16}'")
         take(self.length)
+        plain = encoding == "identity"
+        body = self._received(aligned_at if plain else 0)
+        return body if plain else _inflated(body, take, aligned_at)
+
+    def pass_over(self) -> None:
+        """Read a body that says nothing here. Raises RefusedError where it is longer than a head, OSError."""
+        if self.length > MOST_HEAD:
+            raise RefusedError(413, f"the body of this call may have {MOST_HEAD} bytes")
+        self._received(0)
+
+    def _received(self, aligned_at: int) -> memoryview:
         if self.fields.get("expect", "").lower() == "100-continue":
             self.connection.send([b"HTTP/1.1 100 Continue\r\n\r\n"])
-        plain = encoding == "identity"
-        body = _room(self.length, aligned_at if plain else 0)
+        body = _room(self.length, aligned_at)
         self.connection.receive(body)
         self._read = True
-        return body if plain else _inflated(body, take, aligned_at)
+        return body
 
     def answer(
         self, status: int, body: bytes, tail: Sequence[memoryview] = (), fields: Mapping[str, str | int] | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -72,19 +71,3 @@ class Held:
         """Let all go that came over a connection."""
         with self._lock:
             self._drop([name for name, (_, own) in self._tensors.items() if own is owner])
-
-
-@dataclass(frozen=True)
-class Shelf:
-    """What may stand here as long as a connection does."""
-
-    held: Held
-    owner: object
-
-    def put(self, name: str, tensor: np.ndarray) -> None:
-        """Hold a tensor. Raises like ``Held.put``."""
-        self.held.put(name, tensor, self.owner)
-
-    def get(self, name: str) -> np.ndarray:
-        """A tensor, whoever's. Raises RefusedError where there is none of this name."""
-        return self.held.get(name)

@@ -6,7 +6,8 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -14,14 +15,14 @@ from pydantic import BaseModel, Field, ValidationError
 
 from agent_sdk.errors import RefusedError, printable
 from agent_sdk.server.access import Access
-from agent_sdk.server.admission import Admission
+from agent_sdk.server.admission import Admission, Room
 from agent_sdk.server.connection import Exchange
-from agent_sdk.server.held import MOST_HELD, Shelf
+from agent_sdk.server.held import MOST_HELD
 from agent_sdk.server.lending import Measuring
 from agent_sdk.server.metrics import Metrics
 from agent_sdk.server.models import Models
-from agent_sdk.server.said import model_config, model_statistics, repository_index, server_metadata
-from agent_sdk.server.wire import Form
+from agent_sdk.server.said import questions
+from agent_sdk.server.wire import Form, said_wrong
 
 log = logging.getLogger(__name__)
 
@@ -62,13 +63,13 @@ class Http:
             ("POST", rf"{_MODEL}/infer", self._infer),
             ("GET", r"/v2/health/live", lambda exchange, _: exchange.answer(200, b'{"live": true}')),
             ("GET", r"/v2/health/ready", self._ready),
-            ("GET", r"/v2/?", lambda exchange, _: _say(exchange, server_metadata())),
-            ("GET", r"/v2/models/stats", lambda exchange, _: _say(exchange, model_statistics(self._models.all))),
+            ("GET", r"/v2/?", self._telling("ServerMetadata")),
+            ("GET", r"/v2/models/stats", self._telling("ModelStatistics")),
             ("GET", rf"{_MODEL}/ready", self._model_ready),
-            ("GET", rf"{_MODEL}/stats", self._stats),
-            ("GET", rf"{_MODEL}/config", self._config),
-            ("GET", _MODEL, self._metadata),
-            ("POST", r"/v2/repository/index", lambda exchange, _: _say(exchange, repository_index(self._models.all))),
+            ("GET", rf"{_MODEL}/stats", self._telling("ModelStatistics")),
+            ("GET", rf"{_MODEL}/config", self._telling("ModelConfig", "config")),
+            ("GET", _MODEL, self._telling("ModelMetadata")),
+            ("POST", r"/v2/repository/index", self._telling("RepositoryIndex", "models")),
             ("POST", r"/v2/repository/models/(?P<name>[^/]+)/load", self._load),
             ("POST", r"/v2/repository/models/(?P<name>[^/]+)/unload", self._unload),
             ("GET", r"/v2/hope", self._offer),
@@ -117,43 +118,43 @@ class Http:
 
     def _infer(self, exchange: Exchange, named: dict[str, str]) -> None:
         served = self._models.find(named["name"], named["version"])
-        given = exchange.fields.get("inference-header-content-length", str(exchange.length))
-        size = int(given) if given.isdigit() and len(given) < 19 else -1
+        given = exchange.number("inference-header-content-length", MOST_JSON)
         with self._admission.admitted() as room:
-            if not size and exchange.length:
-                raise RefusedError(400, "a body without JSON is not offered: say what the bytes are")
-            if "content-encoding" not in exchange.fields and not 0 <= size <= exchange.length:
-                raise RefusedError(400, "Inference-Header-Content-Length is no number of bytes of this body")
-            if not 0 <= size <= MOST_JSON:
+            body = exchange.body(room.take, aligned_at=given)
+            size = given or len(body)
+            if size > len(body):
+                raise RefusedError(400, f"Inference-Header-Content-Length is {size}, and the body has {len(body)}")
+            if size > MOST_JSON:
                 raise RefusedError(413, f"the JSON of a request may have {MOST_JSON} bytes; send tensors as bytes")
             room.take(size * READ)
-            body = exchange.body(room.take, aligned_at=size)
-            if "inference-header-content-length" not in exchange.fields:
-                if len(body) > MOST_JSON:
-                    raise RefusedError(413, f"the JSON of a request may have {MOST_JSON} bytes; send tensors as bytes")
-                room.take(max(0, len(body) - size) * READ)
-                size = len(body)
-            elif size > len(body):
-                raise RefusedError(400, "Inference-Header-Content-Length is no number of bytes of this body")
             form = Form.read(served, bytes(body[:size]))
-            shelf = self._shelf(exchange) if form.holds else None
-            inference = form.inference(body[size:], shelf)
+            held, connection = self._models.lending.held if form.holds else None, exchange.connection
+            if held is not None:
+                connection.when_ended = held.release
+            feed = form.feed(body[size:], held, connection)
             began = time.perf_counter()
-            outputs = self._models.infer(served, inference, room, "http")
+            outputs = self._models.infer(served, feed, form.asked, room, "http")
             took = f"run;dur={(time.perf_counter() - began) * 1e3:.3f}"
-            exchange.answer(200, *form.answer(outputs, room, shelf), fields={"server-timing": took})
+            exchange.answer(200, *form.answer(outputs, room, held, connection), fields={"server-timing": took})
 
-    def _shelf(self, exchange: Exchange) -> Shelf:
-        held, connection = self._models.lending.held, exchange.connection
-        connection.when_ended = held.release
-        return Shelf(held, connection)
+    @contextmanager
+    def _told(
+        self, exchange: Exchange, kind: type[_Message], most: int = MOST_JSON, each: int = READ
+    ) -> Iterator[tuple[_Message, Room]]:
+        """A message, whose request is admitted as long as the block lasts; ``each`` byte of it takes so many more."""
+        if exchange.length > most:
+            raise RefusedError(413, f"the JSON of a request may have {most} bytes")
+        with self._admission.admitted() as room:
+            room.take(exchange.length * each)
+            try:
+                told = kind.model_validate_json(bytes(exchange.body(room.take)))
+            except ValidationError as error:
+                raise RefusedError(400, said_wrong(error)) from None
+            yield told, room
 
     def _drop(self, exchange: Exchange, _: dict[str, str]) -> None:
-        with self._admission.admitted() as room:
-            if exchange.length > MOST_JSON:
-                raise RefusedError(413, f"the JSON of a request may have {MOST_JSON} bytes")
-            room.take(exchange.length * READ)
-            self._models.lending.held.drop(_read(_Drop, exchange.body(room.take)).names)
+        with self._told(exchange, _Drop) as (told, __):
+            self._models.lending.held.drop(told.names)
             exchange.answer(200, b"{}")
 
     def _ready(self, exchange: Exchange, _: dict[str, str]) -> None:
@@ -165,21 +166,20 @@ class Http:
         served = self._models.find(named["name"], named["version"])
         _say(exchange, {"name": served.name, "ready": True})
 
-    def _metadata(self, exchange: Exchange, named: dict[str, str]) -> None:
-        _say(exchange, self._models.find(named["name"], named["version"]).metadata())
+    def _telling(self, call: str, part: str | None = None) -> _Route:
+        """Answer with what the protocol's call says, or with a part of it."""
+        ask = questions(self._models)[call]
 
-    def _config(self, exchange: Exchange, named: dict[str, str]) -> None:
-        _say(exchange, model_config(self._models.find(named["name"], named["version"])))
+        def tell(exchange: Exchange, named: dict[str, str]) -> None:
+            said = ask(named.get("name", ""), named.get("version", ""))
+            _say(exchange, said if part is None else said[part])
 
-    def _stats(self, exchange: Exchange, named: dict[str, str]) -> None:
-        _say(exchange, model_statistics([self._models.find(named["name"], named["version"])]))
+        return tell
 
     def _load(self, exchange: Exchange, named: dict[str, str]) -> None:
         lending = self._models.lending
-        with self._admission.admitted() as room:
-            room.take(2 * exchange.length)  # as it is sent, and as it is read
-            body = exchange.body(room.take)
-            lending.load(named["name"], _read(_Load, body).parameters, room.take)
+        with self._told(exchange, _Load, self._admission.memory, 2) as (told, room):
+            lending.load(named["name"], told.parameters, room.take)
             exchange.answer(200, b"{}")
 
     def _unload(self, exchange: Exchange, named: dict[str, str]) -> None:
@@ -191,20 +191,14 @@ class Http:
 
     def _link(self, exchange: Exchange, _: dict[str, str]) -> None:
         """Take in bytes and give back as many as are asked for, so that the way here can be measured."""
-        wanted = exchange.fields.get("x-hope-bytes", "0")
-        if not self._models.lending or not wanted.isdigit() or int(wanted) > MOST_ECHOED:
-            raise RefusedError(400, f"X-Hope-Bytes is a number up to {MOST_ECHOED}")
+        wanted = exchange.number("x-hope-bytes", MOST_ECHOED) if self._models.lending else 0
         with self._admission.admitted() as room:
-            room.take(int(wanted))
+            room.take(wanted)
             exchange.body(room.take)
-            exchange.answer(200, b"", [memoryview(bytes(int(wanted)))])
+            exchange.answer(200, b"", [memoryview(bytes(wanted))])
 
     def _measure(self, exchange: Exchange, named: dict[str, str]) -> None:
-        with self._admission.admitted() as room:
-            if exchange.length > MOST_JSON:
-                raise RefusedError(413, f"the JSON of a request may have {MOST_JSON} bytes")
-            room.take(exchange.length * READ)
-            wanted = _read(Measuring, exchange.body(room.take))
+        with self._told(exchange, Measuring) as (wanted, _):
             found = self._models.lending.measure(named["name"], wanted)
             exchange.answer(200, found.model_dump_json().encode())
 
@@ -214,16 +208,5 @@ class Http:
 
 
 def _say(exchange: Exchange, said: object) -> None:
-    if exchange.length > MOST_JSON:
-        raise RefusedError(413, "the body is longer than anything that may be said here")
-    exchange.body(lambda _: None)
+    exchange.pass_over()
     exchange.answer(200, json.dumps(said).encode())
-
-
-def _read(kind: type[_Message], body: memoryview) -> _Message:
-    try:
-        return kind.model_validate_json(bytes(body))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
-        raise RefusedError(400, f"{where}: {first['msg']}") from None

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent_sdk.agent import Agent
@@ -24,7 +23,7 @@ from agent_sdk.engine.single import whole_run
 from agent_sdk.errors import HopeError, InputError, OutOfMemory, RefusedError, printable
 from agent_sdk.model import Model, Port, read_model
 from agent_sdk.server.held import Held
-from agent_sdk.server.models import Inference, Served
+from agent_sdk.server.models import Asked, Feed, Served
 from hope_schema import Missing, Observations, Offer
 
 MOST_LENT: Final = 1024
@@ -170,11 +169,11 @@ class Lending(Closes):
             for ports in (model.graph.inputs, model.graph.outputs)
         )
 
-        def answer(asked: Inference) -> Mapping[str, np.ndarray]:
+        def answer(feed: Feed, _: Asked) -> Feed:
             # NOTE: only ONNX Runtime refuses an index beyond its tensor; others read what lies there.
-            if own.trusted is not None and not model.guard.bounds(asked.feed):
+            if own.trusted is not None and not model.guard.bounds(feed):
                 raise InputError("an input holds whole numbers beyond what the network can be asked for")
-            return executor.run(asked.feed)[0]
+            return executor.run(feed)[0]
 
         served = Served(name, inputs, outputs, answer)
         return _Lent(served, model, len(data), executor)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -44,21 +44,31 @@ HIGHEST_PRIORITY: Final = 100
 """That of the protocol's level 1; each further level is one lower."""
 
 
-@dataclass(frozen=True)
-class Inference:
-    """What is to be computed, however it was sent.
+Feed = Mapping[str, np.ndarray]
+"""Tensors by input."""
+
+
+class Asked(NamedTuple):
+    """What a request asks of its tensors, however it was sent.
 
     Attributes:
-        feed: tensors by input.
         outputs: names of those that are wanted.
         deadline_ms: how long after now the answer is still wanted; None: at any time.
         priority: higher goes first; 0 by default.
     """
 
-    feed: Mapping[str, np.ndarray]
     outputs: tuple[str, ...]
     deadline_ms: float | None = None
     priority: int = 0
+
+
+class Tensor(NamedTuple):
+    """An input as a request describes it."""
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    parameters: Mapping[str, object]
 
 
 @dataclass
@@ -99,7 +109,7 @@ class Served:
         name: str,
         inputs: Sequence[Port],
         outputs: Sequence[Port],
-        run: Callable[[Inference], Mapping[str, np.ndarray]],
+        run: Callable[[Feed, Asked], Feed],
         optional: Sequence[Port] = (),
     ) -> None:
         self.name, self.inputs, self.outputs, self.statistics = name, inputs, outputs, Statistics()
@@ -120,8 +130,8 @@ class Served:
         """A network that an agent has loaded, whose runs wait their turn among the agent's jobs. Raises InputError."""
         inputs, outputs = session.plans.ends()
 
-        def run(asked: Inference) -> Mapping[str, np.ndarray]:
-            return session.run(asked.feed, deadline_ms=asked.deadline_ms, priority=asked.priority, on_late=on_late)
+        def run(feed: Feed, asked: Asked) -> Feed:
+            return session.run(feed, deadline_ms=asked.deadline_ms, priority=asked.priority, on_late=on_late)
 
         return cls(name, inputs, outputs, run, session.plans.whole.about.optional)
 
@@ -132,25 +142,40 @@ class Served:
             raise RefusedError(400, f"'{self.name}' has no input '{name}'; it has {', '.join(self._takes) or 'none'}")
         if datatype != OF_PORT[port.type]:
             raise RefusedError(400, f"input '{name}' of '{self.name}' is {OF_PORT[port.type]}, not {datatype}")
+        if any(size < 0 for size in shape):
+            raise RefusedError(400, f"input '{name}' has a size below 0 in its shape {list(shape)}")
         sizes = [size if isinstance(size, int) and size >= 0 else -1 for size in port.shape]
         fits = len(sizes) == len(shape) and all(a in (-1, b) for a, b in zip(sizes, shape, strict=True))
         if not fits:
             raise RefusedError(400, f"input '{name}' of '{self.name}' has shape {sizes}, not {list(shape)}")
 
-    def wanted(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The outputs that these names mean; all without any. Raises RefusedError."""
-        for name in names:
-            if name not in self._gives:
-                raise RefusedError(400, f"'{self.name}' has no output '{name}'; it has {', '.join(self._gives)}")
-        if len(set(names)) != len(names):
-            raise RefusedError(400, "an output is asked for twice")
-        return tuple(names) or tuple(self._gives)
+    def asked(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[tuple[str, Mapping[str, object]]],
+        parameters: Mapping[str, object],
+    ) -> Asked:
+        """What a request asks for; ``outputs`` are names with their parameters, all outputs without any.
 
-    def refuse_missing(self, given: Collection[str]) -> None:
-        """Raise RefusedError where an input is not among these."""
+        Raises RefusedError where it contradicts itself, does not fit the network or asks for what is not offered.
+        """
+        deadline_ms, priority = schedule(parameters)
+        given, wanted = {tensor.name for tensor in inputs}, tuple(name for name, _ in outputs)
+        if len(given) != len(inputs):
+            raise RefusedError(400, "an input is given twice")
+        for tensor in inputs:
+            self.check(tensor.name, tensor.datatype, tensor.shape)
+            refuse_unoffered(tensor.parameters)
         missing = [port.name for port in self.inputs if port.name not in given]
         if missing:
             raise RefusedError(400, f"'{self.name}' also takes {', '.join(missing)}")
+        for name, told in outputs:
+            refuse_unoffered(told)
+            if name not in self._gives:
+                raise RefusedError(400, f"'{self.name}' has no output '{name}'; it has {', '.join(self._gives)}")
+        if len(set(wanted)) != len(wanted):
+            raise RefusedError(400, "an output is asked for twice")
+        return Asked(wanted or tuple(self._gives), deadline_ms, priority)
 
     def metadata(self) -> dict[str, Any]:
         """What the protocol says of a network."""
@@ -205,13 +230,13 @@ class Models:
             return bool(self.find(name, version))
         return False
 
-    def infer(self, served: Served, inference: Inference, room: Room, transport: str) -> list[np.ndarray]:
+    def infer(self, served: Served, feed: Feed, asked: Asked, room: Room, transport: str) -> list[np.ndarray]:
         """Compute the outputs that are wanted, in their order. Raises RefusedError."""
         began, outcome = time.perf_counter_ns(), "failed"
         try:
             room.take(served.answer_bytes)
-            made = _computed(served, inference)
-            outputs = [made[name] for name in inference.outputs]
+            made = _computed(served, feed, asked)
+            outputs = [made[name] for name in asked.outputs]
             room.take(max(0, sum(output.nbytes for output in outputs) - served.answer_bytes))
             outcome = "ok"
             return outputs
@@ -224,9 +249,9 @@ class Models:
             self._metrics.inferred(served.name if served.name in self._fixed else LENT, transport, outcome, took * 1e-9)
 
 
-def _computed(served: Served, inference: Inference) -> Mapping[str, np.ndarray]:
+def _computed(served: Served, feed: Feed, asked: Asked) -> Feed:
     try:
-        return served.run(inference)
+        return served.run(feed, asked)
     except InputError as error:
         raise RefusedError(400, str(error)) from error
     except (DroppedError, RunTimeoutError) as error:
@@ -244,9 +269,7 @@ def schedule(parameters: Mapping[str, object]) -> tuple[float | None, int]:
 
     Raises RefusedError for values that are none, and for parameters of extensions that are not offered.
     """
-    for name in UNOFFERED:
-        if parameters.get(name):
-            raise RefusedError(400, f"the parameter '{name}' is not offered")
+    refuse_unoffered(parameters)
     timeout_us, level = parameters.get("timeout", 0), parameters.get("priority", 0)
     for name, value in (("timeout", timeout_us), ("priority", level)):
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
@@ -255,6 +278,13 @@ def schedule(parameters: Mapping[str, object]) -> tuple[float | None, int]:
     assert isinstance(level, int)
     priority = max(-HIGHEST_PRIORITY, HIGHEST_PRIORITY + 1 - level) if level else 0
     return timeout_us / 1e3 if timeout_us else None, priority
+
+
+def refuse_unoffered(parameters: Mapping[str, object]) -> None:
+    """Raise RefusedError for parameters of extensions that are not offered."""
+    for name in UNOFFERED:
+        if parameters.get(name):
+            raise RefusedError(400, f"the parameter '{name}' is not offered")
 
 
 def _described(port: Port) -> dict[str, Any]:

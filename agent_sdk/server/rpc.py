@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import BoundedSemaphore
 from typing import Any, Final
 
@@ -16,8 +17,8 @@ from agent_sdk.protocol.messages import MOST_MESSAGE, RAW_OUTPUTS, SERVICE, STAT
 from agent_sdk.server.access import Access, Address, Tls
 from agent_sdk.server.admission import Admission
 from agent_sdk.server.datatypes import BYTES, datatype_of, from_bytes, from_values, to_bytes
-from agent_sdk.server.models import VERSION, Inference, Models, Served, schedule
-from agent_sdk.server.said import model_config, model_statistics, repository_index, server_metadata
+from agent_sdk.server.models import VERSION, Asked, Feed, Models, Served, Tensor
+from agent_sdk.server.said import questions
 
 log = logging.getLogger(__name__)
 
@@ -84,19 +85,13 @@ class Grpc:
         self._server.stop(grace_s).wait()
 
     def _handlers(self) -> dict[str, Any]:
-        answers: dict[str, Callable[[Any, grpc.ServicerContext], Any]] = {
-            "ServerLive": lambda _, __: {"live": True},
-            "ServerReady": lambda _, __: {"ready": not self._admission.draining},
-            "ServerMetadata": lambda _, __: server_metadata(),
-            "ModelReady": lambda request, _: {"ready": self._models.has(request.name, request.version)},
-            "ModelMetadata": lambda request, _: self._models.find(request.name, request.version).metadata(),
-            "ModelConfig": lambda request, _: {
-                "config": model_config(self._models.find(request.name, request.version))
-            },
-            "ModelStatistics": self._statistics,
-            "RepositoryIndex": lambda _, __: {"models": repository_index(self._models.all)},
+        answers: dict[str, Callable[[Any], Any]] = {
+            "ServerLive": lambda _: {"live": True},
+            "ServerReady": lambda _: {"ready": not self._admission.draining},
+            "ModelReady": lambda request: {"ready": self._models.has(request.name, request.version)},
             "RepositoryModelLoad": self._load,
             "RepositoryModelUnload": self._unload,
+            **{name: partial(_told, answer) for name, answer in questions(self._models).items()},
         }
         handlers = {}
         for name, (takes, gives, streams) in methods().items():
@@ -115,12 +110,12 @@ class Grpc:
         return handlers
 
     def _guarded(
-        self, answer: Callable[[Any, grpc.ServicerContext], Any], gives: type[Any] | None = None
+        self, answer: Callable[[Any], Any], gives: type[Any] | None = None
     ) -> Callable[[Any, grpc.ServicerContext], Any]:
         def handle(request: Any, context: grpc.ServicerContext) -> Any:
             try:
                 self._check(context)
-                made = answer(request, context)
+                made = answer(request)
                 return made if gives is None else gives(**made)
             except RefusedError as error:
                 context.abort(STATUS.get(error.status, grpc.StatusCode.INTERNAL), str(error))
@@ -134,39 +129,35 @@ class Grpc:
         shown = next((value for key, value in context.invocation_metadata() if key == "authorization"), "")
         self._access.check(str(shown), "localhost")  # no page in a browser speaks gRPC
 
-    def _statistics(self, request: Any, _: grpc.ServicerContext) -> dict[str, Any]:
-        named = [self._models.find(request.name, request.version)] if request.name else self._models.all
-        return model_statistics(list(named))
-
-    def _load(self, request: Any, _: grpc.ServicerContext) -> dict[str, Any]:
+    def _load(self, request: Any) -> dict[str, Any]:
         lending = self._models.lending
         with self._admission.admitted() as room:
             room.take(2 * request.ByteSize())
             lending.load(request.model_name, _parameters(request.parameters), room.take)
         return {}
 
-    def _unload(self, request: Any, _: grpc.ServicerContext) -> dict[str, Any]:
+    def _unload(self, request: Any) -> dict[str, Any]:
         self._models.lending.unload(request.model_name)
         return {}
 
-    def _infer(self, request: Any, _: grpc.ServicerContext) -> Answer:
+    def _infer(self, request: Any) -> Answer:
         served = self._models.find(request.model_name, request.model_version)
         with self._admission.admitted() as room:
             room.take(2 * request.ByteSize())  # the message, and what it is made into
-            inference = _inference(served, request)
-            outputs = self._models.infer(served, inference, room, "grpc")
+            feed, asked = _read(served, request)
+            outputs = self._models.infer(served, feed, asked, room, "grpc")
             room.take(sum(output.nbytes for output in outputs))  # the message of the answer
-            return _answered(request, inference.outputs, outputs)
+            return _answered(request, asked.outputs, outputs)
 
     def _stream(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
         made = message("ModelStreamInferResponse")
         if not self._streams.acquire(blocking=False):
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "this server has all the streams that it serves at once")
         try:
-            self._guarded(lambda *_: None)(None, context)
+            self._guarded(lambda _: None)(None, context)
             for request in requests:
                 try:
-                    head, tail = self._infer(request, context)
+                    head, tail = self._infer(request)
                     head.raw_output_contents.extend(map(bytes, tail))
                     yield made(infer_response=head)
                 except RefusedError as error:
@@ -175,43 +166,35 @@ class Grpc:
             self._streams.release()
 
 
-def _inference(served: Served, request: Any) -> Inference:
-    """What a request asks for. Raises RefusedError where it contradicts itself or does not fit the network."""
+def _told(answer: Callable[[str, str], dict[str, Any]], request: Any) -> dict[str, Any]:
+    return answer(getattr(request, "name", ""), getattr(request, "version", ""))
+
+
+def _read(served: Served, request: Any) -> tuple[Feed, Asked]:
+    """What a request gives and asks for. Raises RefusedError where it contradicts itself or does not fit."""
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
         raise RefusedError(400, f"there are {len(request.inputs)} inputs, but {len(raw)} raw contents")
-    deadline_ms, priority = schedule(_parameters(request.parameters))
+    inputs = [Tensor(one.name, one.datatype, list(one.shape), _parameters(one.parameters)) for one in request.inputs]
+    outputs = [(one.name, _parameters(one.parameters)) for one in request.outputs]
+    asked = served.asked(inputs, outputs, _parameters(request.parameters))
     feed: dict[str, np.ndarray] = {}
-    for place, tensor in enumerate(request.inputs):
-        name, shape = tensor.name, list(tensor.shape)
-        if name in feed:
-            raise RefusedError(400, f"input '{name:.64}' is given twice")
-        if any(size < 0 for size in shape):
-            raise RefusedError(400, f"input '{name:.64}' has a size below 0")
-        served.check(name, tensor.datatype, shape)
-        schedule(_parameters(tensor.parameters))
-        if raw and tensor.HasField("contents"):
-            raise RefusedError(400, f"input '{name}' has typed contents in a request of raw ones")
-        feed[name] = (
-            from_bytes(name, tensor.datatype, shape, raw[place])
-            if raw
-            else _typed(name, tensor.datatype, shape, tensor)
-        )
-    served.refuse_missing(feed)
-    for output in request.outputs:
-        schedule(_parameters(output.parameters))
-    return Inference(feed, served.wanted([output.name for output in request.outputs]), deadline_ms, priority)
+    for place, (tensor, given) in enumerate(zip(inputs, request.inputs, strict=True)):
+        if raw and given.HasField("contents"):
+            raise RefusedError(400, f"input '{tensor.name}' has typed contents in a request of raw ones")
+        feed[tensor.name] = from_bytes(*tensor[:3], raw[place]) if raw else _typed(tensor, given.contents)
+    return feed, asked
 
 
-def _typed(name: str, datatype: str, shape: Sequence[int], tensor: Any) -> np.ndarray:
+def _typed(tensor: Tensor, contents: Any) -> np.ndarray:
+    name, datatype = tensor.name, tensor.datatype
     wanted = _CONTENTS.get(datatype)
     if wanted is None:
         raise RefusedError(400, f"input '{name}' is {datatype}, which is sent as raw contents alone")
-    others = [field.name for field, _ in tensor.contents.ListFields() if field.name != wanted]
+    others = [field.name for field, _ in contents.ListFields() if field.name != wanted]
     if others:
         raise RefusedError(400, f"input '{name}' is {datatype}, which stands in {wanted}, not in {', '.join(others)}")
-    values = getattr(tensor.contents, wanted)
-    return from_values(name, datatype, shape, list(values))
+    return from_values(name, datatype, tensor.shape, list(getattr(contents, wanted)))
 
 
 def _parameters(given: Any) -> dict[str, object]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from agent_sdk.server.models import PLATFORM, VERSION, Served
+from agent_sdk.server.models import PLATFORM, VERSION, Models, Served
 from hope_schema.version import VERSION as RELEASE
 
 NAME: Final = "hope-agent"
@@ -20,12 +20,25 @@ _CONFIGURED: Final = {"BYTES": "TYPE_STRING"}
 """Types whose names differ in a model's configuration."""
 
 
-def server_metadata() -> dict[str, Any]:
-    """What the server is."""
-    return {"name": NAME, "version": RELEASE, "extensions": list(EXTENSIONS)}
+def questions(models: Models) -> Mapping[str, Callable[[str, str], dict[str, Any]]]:
+    """By the protocol's name of a call, what answers it; given a network's name and version, which may be empty.
+
+    They raise RefusedError where there is no such network.
+    """
+    return {
+        "ServerMetadata": lambda _, __: {"name": NAME, "version": RELEASE, "extensions": list(EXTENSIONS)},
+        "ModelMetadata": lambda name, version: models.find(name, version).metadata(),
+        "ModelConfig": lambda name, version: {"config": _config(models.find(name, version))},
+        "ModelStatistics": lambda name, version: {
+            "model_stats": [_statistics(one) for one in ([models.find(name, version)] if name else models.all)]
+        },
+        "RepositoryIndex": lambda _, __: {
+            "models": [{"name": one.name, "version": VERSION, "state": "READY", "reason": ""} for one in models.all]
+        },
+    }
 
 
-def model_config(served: Served) -> dict[str, Any]:
+def _config(served: Served) -> dict[str, Any]:
     """A network as the model-configuration extension describes it: whatever batch its shapes have is one request."""
     about = served.metadata()
     tensors = {
@@ -40,16 +53,6 @@ def model_config(served: Served) -> dict[str, Any]:
         for end in ("input", "output")
     }
     return {"name": served.name, "platform": PLATFORM, "max_batch_size": 0, **tensors}
-
-
-def model_statistics(served: Sequence[Served]) -> dict[str, Any]:
-    """How networks have answered so far."""
-    return {"model_stats": [_statistics(one) for one in served]}
-
-
-def repository_index(served: Sequence[Served]) -> list[dict[str, str]]:
-    """The networks that there are, all of them ready."""
-    return [{"name": one.name, "version": VERSION, "state": "READY", "reason": ""} for one in served]
 
 
 def _statistics(served: Served) -> dict[str, Any]:

@@ -7,18 +7,18 @@ the answer, unless it is asked for as bytes as well.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
 
-from agent_sdk.errors import RefusedError, printable
+from agent_sdk.errors import RefusedError
 from agent_sdk.server.admission import Room
-from agent_sdk.server.datatypes import BYTES, NUMPY, datatype_of, from_bytes, from_values, to_bytes
-from agent_sdk.server.held import MOST_NAME, Shelf
-from agent_sdk.server.models import VERSION, Inference, Served, schedule
+from agent_sdk.server.datatypes import datatype_of, from_bytes, from_values, to_bytes
+from agent_sdk.server.held import MOST_NAME, Held
+from agent_sdk.server.models import VERSION, Feed, Served, Tensor
 
 MOST_TENSORS: Final = 1024
 MOST_SIZES: Final = 32
@@ -30,7 +30,7 @@ KEPT: Final = 64
 KEPT_BYTES: Final = 4096
 _Name = Annotated[str, Field(min_length=1, max_length=512)]
 _Parameters = Annotated[dict[str, Any], Field(max_length=64)]
-_Size = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+_Size = Annotated[int, Field(strict=True, lt=2**63)]
 
 
 class _Message(BaseModel):
@@ -72,33 +72,19 @@ class Form:
         try:
             request = _Request.model_validate_json(head)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"])) or "the body"
-            raise RefusedError(400, f"this is no inference request: {where}: {first['msg']}") from None
+            raise RefusedError(400, f"this is no inference request: {said_wrong(error)}") from None
         self._served, self._identity, self._inputs = served, request.id, request.inputs
         self._length = len(head)
-        self._deadline_ms, self._priority = schedule(request.parameters)
-        names = [tensor.name for tensor in request.inputs]
-        if len(set(names)) != len(names):
-            raise RefusedError(400, "an input is given twice")
-        for tensor in request.inputs:
-            served.check(tensor.name, tensor.datatype, tensor.shape)
-            schedule({name: value for name, value in tensor.parameters.items() if name == "shared_memory_region"})
+        inputs = [Tensor(one.name, one.datatype, one.shape, one.parameters) for one in request.inputs]
+        named = {output.name: output.parameters for output in request.outputs}
+        self.asked = served.asked(inputs, [(one.name, one.parameters) for one in request.outputs], request.parameters)
         self._taken = dict(_named(request.inputs, "held"))
         self._kept = dict(_named((*request.inputs, *request.outputs), "hold"))
         self.holds = bool(self._taken or self._kept)
         """Whether tensors are to stay here, or have stayed."""
         self._sizes = [0 if tensor.name in self._taken else _binary_size(tensor) for tensor in request.inputs]
-        served.refuse_missing(names)
         every = _flag(request.parameters, "binary_data_output", default=False)
-        named = {output.name: output for output in request.outputs}
-        self._outputs = served.wanted([output.name for output in request.outputs])
-        for output in request.outputs:
-            schedule({name: value for name, value in output.parameters.items() if name not in ("timeout", "priority")})
-        self._as_bytes = [
-            _flag(named[name].parameters, "binary_data", default=every) if name in named else every
-            for name in self._outputs
-        ]
+        self._as_bytes = [_flag(named.get(name, {}), "binary_data", default=every) for name in self.asked.outputs]
         """Whether outputs go into the answer as bytes; of one that stays here, whether it goes there at all."""
 
     @classmethod
@@ -114,16 +100,16 @@ class Form:
             served.forms[head] = made
         return made
 
-    def inference(self, tail: memoryview, shelf: Shelf | None = None) -> Inference:
-        """With the tensors that stand behind the JSON. Raises RefusedError where those are others than it says.
+    def feed(self, tail: memoryview, held: Held | None = None, owner: object = None) -> Feed:
+        """The tensors, some of which stand behind the JSON. Raises RefusedError where those are others than it says.
 
-        ``shelf`` is where those are that were kept, and are to be; needed where the request ``holds`` any.
+        Where the request ``holds`` any, those of before are in ``held``, and new ones stay there as the owner's.
         """
         feed: dict[str, np.ndarray] = {}
         at = 0
         for tensor, size in zip(self._inputs, self._sizes, strict=True):
-            if shelf is not None and tensor.name in self._taken:
-                feed[tensor.name] = found = shelf.get(self._taken[tensor.name])
+            if held is not None and tensor.name in self._taken:
+                feed[tensor.name] = found = held.get(self._taken[tensor.name])
                 self._served.check(tensor.name, datatype_of(found), found.shape)
                 continue
             if size is None:
@@ -135,22 +121,22 @@ class Form:
             at += size
         if at != len(tail):
             raise RefusedError(400, f"{len(tail)} bytes stand behind the JSON, but its inputs have {at} of them")
-        if shelf is not None:
+        if held is not None:
             for name in feed.keys() & self._kept.keys():
                 # Else all that was sent with it would stay, the JSON too.
                 alone = self._length <= feed[name].nbytes == len(tail)
-                shelf.put(self._kept[name], feed[name] if alone else feed[name].copy())
-        return Inference(feed, self._outputs, self._deadline_ms, self._priority)
+                held.put(self._kept[name], feed[name] if alone else feed[name].copy(), owner)
+        return feed
 
     def answer(
-        self, outputs: Sequence[np.ndarray], room: Room, shelf: Shelf | None = None
+        self, outputs: Sequence[np.ndarray], room: Room, held: Held | None = None, owner: object = None
     ) -> tuple[bytes, list[memoryview]]:
         """The JSON of the answer, and the tensors behind it. Raises RefusedError where there is no room for it."""
         described: list[dict[str, Any]] = []
         tail: list[memoryview] = []
-        for name, array, as_bytes in zip(self._outputs, outputs, self._as_bytes, strict=True):
-            if shelf is not None and name in self._kept:
-                shelf.put(self._kept[name], array)
+        for name, array, as_bytes in zip(self.asked.outputs, outputs, self._as_bytes, strict=True):
+            if held is not None and name in self._kept:
+                held.put(self._kept[name], array, owner)
                 if not as_bytes:
                     continue
             tensor: dict[str, Any] = {"name": name, "datatype": datatype_of(array), "shape": list(array.shape)}
@@ -164,14 +150,19 @@ class Form:
         head: dict[str, Any] = {"model_name": self._served.name, "model_version": VERSION, "outputs": described}
         if self._identity:
             head["id"] = self._identity
-        return json.dumps(head).encode(), tail
+        return to_json(head, inf_nan_mode="constants"), tail
+
+
+def said_wrong(error: ValidationError) -> str:
+    """The first thing that is wrong with a message, and where."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"])) or "the body"
+    return f"{where}: {first['msg']}"
 
 
 def _binary_size(tensor: _Input) -> int | None:
     """How many bytes behind the JSON are this tensor's; None where its values stand in it. Raises RefusedError."""
     name, size = tensor.name, tensor.parameters.get("binary_data_size")
-    if tensor.datatype not in NUMPY and tensor.datatype != BYTES:
-        raise RefusedError(400, f"input '{name}' is of type '{printable(tensor.datatype[:16])}', which is none")
     if (size is None) == (tensor.data is None):
         also = "both in the JSON and behind it" if size is not None else "neither in the JSON nor behind it"
         raise RefusedError(400, f"the values of input '{name}' stand {also}")

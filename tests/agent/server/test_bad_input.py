@@ -6,8 +6,11 @@ import json
 import re
 import select
 import socket
+import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import grpc
@@ -15,6 +18,7 @@ import numpy as np
 import pytest
 
 from agent_sdk.protocol.messages import SERVICE, message
+from agent_sdk.server.rpc import MOST_STREAMS
 from tests.agent.server.running import Running
 
 IMAGE = np.random.default_rng(3).random((1, 3, 16, 16), np.float32)
@@ -103,6 +107,8 @@ WRONG: dict[str, tuple[bytes, int, str]] = {
     "bytes without a head's length": (good(inference_header_content_length=None), 400, "no inference request"),
     "a head longer than the body": (good(inference_header_content_length=10**6), 400, "Inference-Header"),
     "a head's length that is none": (good(inference_header_content_length="x"), 400, "Inference-Header"),
+    "a head's length without end": (good(inference_header_content_length="9" * 5000), 400, "Inference-Header"),
+    "bytes without a head": (good(inference_header_content_length=0), 400, "no inference request"),
     "a head's length that ends too early": (good(inference_header_content_length=20), 400, "no inference request"),
     "a size that contradicts the shape": (
         request({"inputs": [INPUT | {"parameters": {"binary_data_size": 8}}]}, b"\0" * 8),
@@ -148,6 +154,23 @@ def test_what_inflates_without_end_is_refused(server: Running) -> None:
     status, body = answered(server, request(bomb, content_encoding="deflate"))
     assert status in (413, 503), body
     assert is_freed(server)
+
+
+def test_json_without_end_is_refused(server: Running) -> None:
+    """JSON that would take many times its own length once it is read is refused before that."""
+    status, body = answered(server, request(b" " * (17 * 2**20)))
+    assert (status, "the JSON of a request" in body) == (413, True), body
+    assert is_freed(server)
+
+
+def test_a_body_that_says_nothing_is_passed_over(server: Running) -> None:
+    """Where no body is needed a small one is never inflated, and a large one is refused unread."""
+    import zlib
+
+    index = partial(request, path="/v2/repository/index", content_encoding="deflate")
+    assert answered(server, index(zlib.compress(bytes(2**20))))[0] == 200
+    assert answered(server, index(b"this is nothing that inflates"))[0] == 200
+    assert answered(server, index(bytes(2**20)))[0] == 413
 
 
 def test_a_body_that_ends_early_is_said_to(server: Running) -> None:
@@ -268,7 +291,7 @@ def test_many_clients_at_once_get_the_same_answer(server: Running) -> None:
         np.testing.assert_allclose(value, values[0], rtol=1e-4)
 
 
-def infer_over_grpc(server: Running, asked: Any) -> Any:
+def infer_over_grpc(server: Running, asked: Any, compression: grpc.Compression | None = None) -> Any:
     """Make the call with a message of any content."""
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
         call = channel.unary_unary(
@@ -276,7 +299,7 @@ def infer_over_grpc(server: Running, asked: Any) -> Any:
             message("ModelInferRequest").SerializeToString,
             message("ModelInferResponse").FromString,
         )
-        return call(asked, timeout=20)
+        return call(asked, timeout=20, compression=compression)
 
 
 def asked_over_grpc(**changed: Any) -> Any:
@@ -319,8 +342,45 @@ def test_typed_contents_give_the_same_answer_as_raw_ones(server: Running) -> Non
     np.testing.assert_allclose(answers[0], answers[1], rtol=1e-4)
 
 
-def test_a_message_that_is_too_large_is_refused(server: Running) -> None:
-    """A message beyond its part of the memory is refused before it is read."""
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+def test_a_message_that_is_too_large_is_refused(server: Running, compression: grpc.Compression) -> None:
+    """A message beyond its part of the memory, or that inflates to more, is refused before it is read."""
     with pytest.raises(grpc.RpcError) as caught:
-        infer_over_grpc(server, asked_over_grpc(raw=[bytes(8 * 2**20)]))
+        infer_over_grpc(server, asked_over_grpc(raw=[bytes(8 * 2**20)]), compression)
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert infer_over_grpc(server, asked_over_grpc()).outputs[0].name == "y"
+
+
+def test_what_is_no_message_is_refused(server: Running) -> None:
+    """Bytes that are no message, and a message that was cut off, lose that call alone."""
+    whole = asked_over_grpc().SerializeToString()
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
+        call = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+        for sent in (b"\xff" * 100, whole[:-1]):
+            with pytest.raises(grpc.RpcError) as caught:
+                call(sent, timeout=20)
+            assert caught.value.code() == grpc.StatusCode.INTERNAL
+        assert call(whole, timeout=20)
+
+
+def test_streams_leave_room_for_calls(server: Running) -> None:
+    """Clients that hold streams open get so many of them; calls are answered beside those, and streams given back."""
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
+        open_stream = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
+        call = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+        sent = asked_over_grpc().SerializeToString()
+        ending = threading.Event()
+
+        def asking() -> Iterator[bytes]:
+            yield sent
+            ending.wait(60)
+
+        streams = [open_stream(asking()) for _ in range(MOST_STREAMS)]
+        assert all(next(stream) for stream in streams)
+        with pytest.raises(grpc.RpcError) as caught:
+            next(open_stream(asking()))
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert call(sent, timeout=20)
+        ending.set()
+        assert [list(stream) for stream in streams] == [[]] * MOST_STREAMS
+        assert next(open_stream(asking()))

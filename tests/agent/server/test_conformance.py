@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tritonclient.grpc as over_grpc
+import tritonclient.grpc.aio as over_grpc_aio
 import tritonclient.http as over_http
+import tritonclient.http.aio as over_http_aio
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from tests.agent.models import BRANCHING
@@ -220,6 +225,56 @@ def test_what_is_not_offered_is_refused(client: Client) -> None:
     for call in (client.triton.load_model, client.triton.unload_model):
         with pytest.raises(InferenceServerException, match="started with"):
             call("branching")
+
+
+@pytest.mark.parametrize(
+    ("call", "given"),
+    [
+        ("get_trace_settings", ("branching",)),
+        ("update_trace_settings", ("branching", {"trace_level": ["OFF"]})),
+        ("get_log_settings", ()),
+        ("update_log_settings", ({"log_info": False},)),
+        ("get_system_shared_memory_status", ()),
+        ("register_system_shared_memory", ("region", "/region", 3072)),
+        ("unregister_system_shared_memory", ("region",)),
+        ("get_cuda_shared_memory_status", ()),
+        ("register_cuda_shared_memory", ("region", b"aGFuZGxl", 0, 3072)),
+        ("unregister_cuda_shared_memory", ("region",)),
+    ],
+)
+def test_calls_of_other_extensions_are_refused(client: Client, call: str, given: tuple[Any, ...]) -> None:
+    """All that the client can call beyond the protocol and the offered extensions is an error of its own kind."""
+    with pytest.raises(InferenceServerException):
+        getattr(client.triton, call)(*given)
+    assert client.triton.is_server_ready()
+
+
+def test_every_call_of_the_client_is_tried(client: Client) -> None:
+    """All that either client can call is called in this file, but for what sends nothing."""
+    silent = {"close", "plugin", "register_plugin", "unregister_plugin", "generate_request_body", "parse_response_body"}
+    here = Path(__file__).read_text()
+    calls = {name for name in dir(client.triton) if not name.startswith("_")} - silent
+    assert {name for name in calls if not re.search(rf"\b{name}\b", here)} == set()
+
+
+@pytest.mark.parametrize("package", [over_http_aio, over_grpc_aio])
+def test_clients_of_event_loops_are_served(server: Running, package: Any) -> None:
+    """The asynchronous clients describe the server, infer side by side, and are told what is wrong."""
+    image = images(5)
+    given = package.InferInput("x", [1, 3, 16, 16], "FP32")
+    given.set_data_from_numpy(image)
+
+    async def ask() -> list[Any]:
+        port = server.http if package is over_http_aio else server.grpc
+        async with package.InferenceServerClient(f"127.0.0.1:{port}") as client:
+            assert await client.is_server_ready()
+            assert await client.get_model_metadata("branching")
+            with pytest.raises(InferenceServerException, match="no network is called"):
+                await client.infer("nothing", [given])
+            return list(await asyncio.gather(*(client.infer("branching", [given]) for _ in range(8))))
+
+    for answer in asyncio.run(ask()):
+        np.testing.assert_allclose(answer.as_numpy("y"), right(image), rtol=1e-4)
 
 
 def test_a_request_that_cannot_make_its_timeout_is_dropped(client: Client) -> None:

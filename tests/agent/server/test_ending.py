@@ -10,12 +10,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import grpc
 import onnx
 import onnx.parser
 import pytest
 
 from agent_sdk.cli.serve import asked_to_end
 from agent_sdk.errors import RefusedError
+from agent_sdk.protocol.messages import SERVICE, message
 from agent_sdk.server.admission import Admission
 from tests.agent.server.running import running, written
 from tests.agent.server.test_bad_input import good, held, read_answer, request
@@ -33,17 +35,41 @@ looping (int64[1] n, float[1] x) => (float[1] y) {
 
 
 def test_what_is_under_way_is_answered(tmp_path: Path) -> None:
-    """After SIGTERM a request that has begun is answered, an idle client is let go, and the process ends well."""
-    with running(written(tmp_path)[:1], tmp_path) as server:
+    """After SIGTERM a request whose body comes and a call that computes are answered, whoever is idle or comes later is
+    let go, and the process ends well.
+    """
+    onnx.save(onnx.parser.parse_model(LOOPING), tmp_path / "looping.onnx")
+    asked = message("ModelInferRequest")(
+        model_name="looping",
+        inputs=[
+            {"name": "n", "datatype": "INT64", "shape": [1], "contents": {"int64_contents": [300_000]}},
+            {"name": "x", "datatype": "FP32", "shape": [1], "contents": {"fp32_contents": [0.0]}},
+        ],
+    ).SerializeToString()
+    with (
+        running([*written(tmp_path)[:1], tmp_path / "looping.onnx"], tmp_path, "--grace", "60") as server,
+        grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel,
+    ):
+        call = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+        is_ready = channel.unary_unary(
+            f"/{SERVICE}/ServerReady", response_deserializer=message("ServerReadyResponse").FromString
+        )
         begun, idle = (socket.create_connection(("127.0.0.1", server.http), 20) for _ in range(2))
         idle.sendall(good())
         assert read_answer(idle)[0] == 200
         begun.sendall(good()[:-1])
         until(lambda: held(server) > 0)
+        before = held(server)
+        computing = call.future(asked, timeout=60)
+        until(lambda: held(server) > before or computing.done())
         server.process.send_signal(signal.SIGTERM)
         assert idle.recv(1) == b""
         with pytest.raises(OSError):  # noqa: PT011  refused or reset, as it comes
             socket.create_connection(("127.0.0.1", server.http), 20).recv(1)
+        assert computing.result()
+        until(lambda: not is_ready(b"").ready)
+        with pytest.raises(grpc.RpcError, match="being stopped"):
+            call(asked, timeout=60)
         begun.sendall(good()[-1:])
         assert read_answer(begun)[0] == 200
         assert server.process.wait(20) == 0

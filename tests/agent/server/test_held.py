@@ -9,11 +9,11 @@ import pytest
 
 from agent_sdk.errors import RefusedError
 from agent_sdk.model import Port
-from agent_sdk.server.held import Held, Shelf
+from agent_sdk.server.held import Held
 from agent_sdk.server.models import Served
 from agent_sdk.server.wire import Form
 
-SERVED = Served("net", [Port("x", "tensor(float)", (4,))], [Port("y", "tensor(float)", (4,))], lambda asked: {})
+SERVED = Served("net", [Port("x", "tensor(float)", (4,))], [Port("y", "tensor(float)", (4,))], lambda *_: {})
 
 
 def test_the_end_of_a_connection_takes_only_what_came_over_it_last() -> None:
@@ -46,7 +46,7 @@ def test_a_tensor_that_stays_does_not_keep_the_request_that_brought_it() -> None
     head = json.dumps({"inputs": [described]}).encode().ljust(2**16)
     body = memoryview(np.frombuffer(head + np.arange(4, dtype=np.float32).tobytes(), np.uint8))
     held = Held(1000)
-    Form.read(SERVED, head).inference(body[len(head) :], Shelf(held, object()))
+    Form.read(SERVED, head).feed(body[len(head) :], held, object())
     stays = held.get("a")
     np.testing.assert_array_equal(stays, np.arange(4, dtype=np.float32))
     assert stays.base is None

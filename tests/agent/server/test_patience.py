@@ -76,6 +76,18 @@ def test_a_silent_client_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
         assert silent.recv(1) == b""
 
 
+def test_who_takes_no_answer_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that reads nothing keeps its thread, and what its answer takes, no longer than that."""
+    monkeypatch.setattr(connection, "SILENCE_S", 0.05)
+    size = 32 * 2**20  # beyond what the system buffers
+    with listening() as server, connected(server) as deaf:
+        deaf.settimeout(60)
+        deaf.sendall(HEAD.replace(b"length: 4", b"length: %d" % size))
+        for _ in range(32):
+            deaf.sendall(bytes(2**20))
+        until(lambda: server.connections == 0)
+
+
 def test_more_clients_than_may_be_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who comes when all places are taken is told to come again, and is served once somebody has left."""
     monkeypatch.setattr(listener, "MOST_CONNECTIONS", 1)
