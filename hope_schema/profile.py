@@ -266,8 +266,9 @@ class Profile(Measured):
     """What the planner knows of one SoC at one frequency, folded from many observations.
 
     A row that is present with ``us = null`` is *unsupported*; a row that is missing is *absent*: not measured
-    yet, asked of devices (``POST /profiles/missing``) or filled by a stated rule and flagged in the plan. ``predicted``
-    holds rows for what is absent, while a plan is made: ``spread_us`` is then the prediction's standard deviation.
+    yet, asked of devices (``POST /profiles/missing``), and filled by a stated rule or left out, which the plan says.
+    ``predicted`` holds rows for what is absent, while a plan is made: ``spread_us`` is then the prediction's standard
+    deviation.
     ``parts`` says what is predicted of parts, likewise.
     Where devices have tokens, what no two of them agree on is absent too if it is more than ten times what their agreed
     figures predict of it, or less than a tenth.

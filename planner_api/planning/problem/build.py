@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from statistics import median
 
 import numpy as np
 
@@ -37,8 +35,7 @@ def build_problem(
     to be faster. Filled by rule, and flagged in ``Problem.filled``:
 
     - a latency that was never measured on a kind of processor is the predicted one, where the profile has that; else
-      it is scaled from the kind that shares most signatures with it, by the median ratio over those signatures; where
-      none is shared the op stays off that processor until it is measured;
+      the op stays off that processor until it is measured;
     - a transfer that was never measured follows the rules of ``transfers.TransferTable``.
 
     Args:
@@ -189,42 +186,18 @@ def _hops(table: TransferTable, tensors: _Types, labels: Sequence[str], owner: I
 def _latencies(
     supers: list[SuperOp], candidates: list[Processor], known: Mapping[str, KnownKind], filled: list[str]
 ) -> tuple[FloatArray, FloatArray | None, np.ndarray, FloatArray | None]:
-    """Latency (measured, ``inf`` where unsupported, else predicted or scaled), share, mode and spread, each (n, P)."""
-    scaled: dict[tuple[str, str], list[str]] = defaultdict(list)
-    left_out: dict[str, list[str]] = defaultdict(list)
-    ratios: dict[tuple[str, str], tuple[int, float]] = {}
-    kinds = sorted(known)
-    columns: dict[str, list[int]] = defaultdict(list)
-    for column, processor in enumerate(candidates):
-        columns[processor.kind].append(column)
-    found: dict[str, list[Way]] = {kind: [] for kind in columns}
+    """Latency (measured, ``inf`` where unsupported, else predicted), share, mode and spread, each (n, P)."""
+    found: dict[str, list[Way | None]] = {kind: [] for kind in dict.fromkeys(one.kind for one in candidates)}
     for super_op in supers:
-        ways = {kind: known[kind].way(super_op) for kind in {*columns, *kinds}}
-        if all(way is not None and way.us is None for way in (ways[kind] for kind in columns)):
-            raise PlanningError(f"no processor supports op '{super_op.id}' ({super_op.ops[0].type})")
-        for kind, members in columns.items():
-            way = ways[kind]
-            if way is None:
-                others = [other for other in kinds if other != kind and _is_known(ways[other])]
-                for other in others:
-                    if (other, kind) not in ratios:
-                        ratios[other, kind] = _ratio(known[other].latency, known[kind].latency)
-                source = max(others, key=lambda other: ratios[other, kind][0], default=None)
-                base = ways[source] if source is not None else None
-                if source is None or base is None or base.us is None or ratios[source, kind][0] == 0:
-                    for column in members:
-                        left_out[candidates[column].id].append(super_op.id)
-                    found[kind].append(Way(None))
-                    continue
-                for column in members:
-                    scaled[candidates[column].id, source].append(super_op.id)
-                way = Way(base.us * ratios[source, kind][1], base.share, base.in_parts)
+        ways = {kind: known[kind].way(super_op) for kind in found}
+        if all(way is None or way.us is None for way in ways.values()):
+            name = f"op '{super_op.id}' ({super_op.ops[0].type})"
+            if None in ways.values():
+                raise PlanningError(f"{name} has no measured latency on any candidate processor")
+            raise PlanningError(f"no processor supports {name}")
+        for kind, way in ways.items():
             found[kind].append(way)
-        if all(ways[-1].us is None for ways in found.values()):
-            raise PlanningError(
-                f"op '{super_op.id}' ({super_op.ops[0].type}) has no measured latency on any candidate processor"
-            )
-    placed = [found[processor.kind] for processor in candidates]
+    placed = [[way or Way(None) for way in found[processor.kind]] for processor in candidates]
     latency = np.array([[math.inf if way.us is None else way.us for way in ways] for ways in placed]).T.copy()
     taken = np.array([[way.share for way in ways] for ways in placed]).T.copy()
     in_parts = np.array([[way.in_parts for way in ways] for ways in placed], dtype=np.bool_).T.copy()
@@ -234,25 +207,10 @@ def _latencies(
         if guessed.size:
             names, most = [supers[op].id for op in guessed], spread[:, column].max()
             filled.append(f"latency on '{processor.id}' predicted (spread at most {most:.0%}): {_list(names)}")
-    for (name, source), ops in scaled.items():
-        count, ratio = ratios[source, next(p.kind for p in candidates if p.id == name)]
-        filled.append(
-            f"latency on '{name}' scaled by {ratio:.4g} from '{source}' (median over {count} signatures): {_list(ops)}"
-        )
-    for name, ops in left_out.items():
-        filled.append(f"never measured on '{name}' and nothing to scale from, so not placed there: {_list(ops)}")
+    for processor in candidates:
+        if names := [op.id for op, way in zip(supers, found[processor.kind], strict=True) if way is None]:
+            filled.append(f"not measured on '{processor.id}', nor predicted, so not placed there: {_list(names)}")
     return latency, None if (taken == 1.0).all() else taken, in_parts, spread if spread.any() else None
-
-
-def _is_known(way: Way | None) -> bool:
-    return way is not None and way.us is not None
-
-
-def _ratio(base: dict[str, float | None], target: dict[str, float | None]) -> tuple[int, float]:
-    """How many signatures two kinds share, and the median of target / base over them."""
-    pairs = [(base[signature], us) for signature, us in target.items() if signature in base]
-    ratios = [us / other for other, us in pairs if us is not None and other]
-    return (len(ratios), median(ratios)) if ratios else (0, math.nan)
 
 
 def _list(names: list[str]) -> str:

@@ -49,11 +49,6 @@ class KnownKind:
             return whole
         return Way(us, max(part.share for part in known), True)
 
-    @property
-    def latency(self) -> dict[str, float | None]:
-        """What was measured, in microseconds."""
-        return {signature: way.us for signature, way in self.rows.items()}
-
 
 def known_kinds(profile: Profile) -> Mapping[str, KnownKind]:
     """What a profile knows, by kind."""

@@ -18,7 +18,7 @@ from planner_api.planning.search.annealing import Kernels, Survey
 
 WINDOW = (20, 75)
 """Shortest and longest window, in positions;"""
-CUT_WINDOW = (8, 30)
+CUT_WINDOW = (5, 15)
 """and where ops may be cut."""
 MOVES = 1250
 """Moves per window: in the same number of moves, more and shorter windows reach more (of 600 to 20 000)."""
