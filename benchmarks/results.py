@@ -93,9 +93,16 @@ def joined(parts: Iterable[Found]) -> Found:
 def report(
     path: Path | None, measures: Sequence[Measure | Mapping[str, Any]], tables: Sequence[Table] = (), **more: object
 ) -> None:
-    """Print the tables; write measures, tables and whatever else was found, beside the circumstances, if somewhere."""
+    """Print the tables; ``write`` all."""
     for table in tables:
         table.show()
+    write(path, measures, tables, **more)
+
+
+def write(
+    path: Path | None, measures: Sequence[Measure | Mapping[str, Any]], tables: Sequence[Table] = (), **more: object
+) -> None:
+    """Write measures, tables and whatever else was found, beside the circumstances, if somewhere."""
     if path is None:
         return
     content: dict[str, object] = circumstances() | {

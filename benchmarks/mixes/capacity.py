@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -13,9 +14,9 @@ from agent_sdk.scheduling.playing import Asks, play
 KEPT: Final = 0.01
 """Share of deadlines that may be missed; dropped runs count."""
 LEAST: Final = 0.1
-PER_CORE: Final = 2.0
-"""Loads between which the largest is looked for: from so much in all to so much a core, for networks that run on one
-core as fast as on all do as much as there are cores, and some are faster there."""
+MOST_BY_CORES: Final = 3.0
+"""Loads between which the largest is looked for: from so much to so many times the square root of the cores: networks
+that run on one core about as fast as on all do the more the more cores there are."""
 PERIODS: Final = 20
 """Runs of the slowest stream that a probe lasts for at least."""
 MOST: Final = 3.0
@@ -51,12 +52,17 @@ def kept(ended: Sequence[Ended]) -> bool:
     return any(one.deadline_ms is not None for one in ended) and missed(ended) <= KEPT
 
 
+def most() -> float:
+    """The largest load that is tried on this machine."""
+    return MOST_BY_CORES * math.sqrt(len(os.sched_getaffinity(0)))
+
+
 def capacity(mix: Mix, alone_ms: Mapping[str, float], ask: Asks, seconds: float, probes: int) -> float:
     """The largest load with at most ``KEPT`` of the deadlines missed, by halving in proportion; 0 where there is none.
 
-    With eight probes it is found within 1.5 % on two cores, and 2.3 % on sixteen.
+    With eight probes it is found within 1.5 % on two cores, and 2 % on sixteen.
     """
-    low, high = LEAST, PER_CORE * len(os.sched_getaffinity(0))
+    low, high = LEAST, most()
     found = 0.0
     for _ in range(probes):
         load = (low * high) ** 0.5

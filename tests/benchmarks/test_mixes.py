@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from agent_sdk.errors import DroppedError
-from agent_sdk.scheduling.mixes import Stream, read_mix
+from agent_sdk.scheduling.mixes import Mix, Stream, read_mix
 from agent_sdk.scheduling.outcome import Ended
 from benchmarks.mixes import __main__ as mixes
-from benchmarks.mixes import capacity, phones
+from benchmarks.mixes import capacity, compared, phones
 from benchmarks.profiles import find
+from benchmarks.results import Found, Measure
 from tests.benchmarks.test_phones import write
 
 
@@ -50,10 +50,38 @@ def test_decisions_are_judged_and_written(tmp_path: Path, monkeypatch: pytest.Mo
     assert [sorted(row) for row in rows] == [["measure", "must", "ok", "value"]] * 2
 
 
+def test_a_run_that_is_ended_leaves_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of the mixes before stand in the file, those over all of them too; a mix that fails costs only itself."""
+    mix_files = []
+    for name in ("first", "failing", "ended"):
+        mix_files.append(tmp_path / f"{name}.json")
+        streams = [{"name": "s", "model": "squeezenet", "period_ms": 10}]
+        mix_files[-1].write_text(json.dumps({"name": name, "streams": streams}))
+
+    def one_mix(mix: Mix, *_: object) -> Found:
+        if mix.name == "failing":
+            raise ValueError("no such model")
+        if mix.name == "ended":
+            raise KeyboardInterrupt
+        return [Measure(f"{compared.CAPACITY}, {mix.name}", 1.25, 0.97, True)], []
+
+    monkeypatch.setattr("benchmarks.mixes.decisions.ROUNDS", 2)
+    monkeypatch.setattr(mixes, "one_mix", one_mix)
+    monkeypatch.setattr(mixes, "alone", lambda models: dict.fromkeys(models, 5.0))
+    found = tmp_path / "found.json"
+    monkeypatch.setattr("sys.argv", ["mixes", "--mixes", ",".join(map(str, mix_files)), "--json", str(found)])
+    with pytest.raises(KeyboardInterrupt):
+        mixes.main()
+    rows = {row["measure"]: row["value"] for row in json.loads(found.read_text())["rows"]}
+    assert rows[f"{compared.CAPACITY}, first"] == 1.25
+    assert rows[f"{compared.CAPACITY}, geometric mean"] == pytest.approx(1.25)
+
+
 @pytest.mark.parametrize("dropped", [False, True])
 def test_a_capacity_rests_on_what_counts(dropped: bool) -> None:
     """Where every run is dropped nothing is kept, whatever ends the probe; where all end at once, the most is kept."""
-    mix = read_mix("a@20ms")
+    stream = {"name": "a", "model": "a", "period_ms": 20, "deadline_ms": 600_000}
+    mix = Mix.model_validate({"streams": [stream]})
 
     def ask(stream: Stream, due_ms: float | None) -> Future[None]:
         run = Future[None]()
@@ -63,8 +91,7 @@ def test_a_capacity_rests_on_what_counts(dropped: bool) -> None:
             run.set_result(None)
         return run
 
-    most = capacity.PER_CORE * len(os.sched_getaffinity(0))
-    wanted = 0.0 if dropped else (capacity.LEAST * most) ** 0.5
+    wanted = 0.0 if dropped else (capacity.LEAST * capacity.most()) ** 0.5
     assert capacity.capacity(mix, {"a": 20.0}, ask, 0.1, 1) == pytest.approx(wanted)
 
 

@@ -1,0 +1,135 @@
+"""One mix on this machine: every configuration's capacity, and what each misses beyond it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from agent_sdk.agent import Agent
+from agent_sdk.cli.mixing import Voice, voices
+from agent_sdk.scheduling.job import Job
+from agent_sdk.scheduling.mixes import Mix, Stream
+from agent_sdk.scheduling.outcome import missed, summed_up
+from agent_sdk.scheduling.playing import Asks
+from agent_sdk.scheduling.policies import policy
+from benchmarks.mixes import plain
+from benchmarks.mixes.capacity import KEPT, at_load, measured
+from benchmarks.mixes.pooled import Pooled
+from benchmarks.results import Found, Measure, Table, TableRow, say, verdict, words
+
+POOL: Final = "ort, global pool"
+JUDGED: Final = "earliest_deadline"
+"""The policy that agents have by default."""
+OURS: Final = ("fifo", JUDGED)
+OVERLOAD: Final = 1.25
+LEAST_S: Final = 1.0
+BESIDE_S: Final = 0.7
+"""What a probe takes beyond its own time; some end early, and what is missed takes as long as two."""
+CAPACITY: Final = "capacity ÷ the best plain configuration's"
+MISSES: Final = "misses at 1.25 × the best plain capacity ÷ the least of the plain ones"
+
+
+def ours(agent: Agent, ready: Mapping[str, Voice], which: str) -> Asks:
+    """Begins runs as jobs of an agent, which is under a policy from now on."""
+    agent.jobs.use(policy(which))
+
+    def ask(stream: Stream, due_ms: float | None) -> Job:
+        own = ready[stream.name]
+        return agent.submit(own.session, own.feed, deadline_ms=due_ms, on_late=stream.on_late)
+
+    return ask
+
+
+def one_mix(mix: Mix, by_model: Mapping[str, float], folder: Path, end_s: float, probes: int) -> Found:
+    """Every configuration's capacity and misses, side by side, by about ``end_s`` on the monotonic clock.
+
+    ``folder`` keeps plans for later mixes. A configuration that fails has done nothing.
+    """
+    cores = len(os.sched_getaffinity(0))
+    alone_ms = {stream.name: by_model[stream.model] for stream in mix.streams}
+    with ExitStack() as closing:
+        agent = closing.enter_context(Agent(processors="ort", cache=folder))
+        ready = voices(agent, mix, closing)
+        feeds = {stream.model: ready[stream.name].feed for stream in mix.streams}
+        makers = plain.configurations(cores, len(mix.streams))
+        pooled = closing.enter_context(Pooled(folder, feeds))
+        every = (*makers, POOL, *OURS)
+        seconds = max(((end_s - time.monotonic()) / len(every) - BESIDE_S * probes) / (0.85 * probes + 2.2), LEAST_S)
+        say({"mix": mix.name, "configurations": len(every), "seconds_of_a_probe": round(seconds, 2)})
+
+        def found(name: str, load: float | None) -> float | None:
+            try:
+                if name == POOL:
+                    return pooled.measured(mix, load, alone_ms, seconds, probes)
+                with ExitStack() as own:
+                    ask = ours(agent, ready, name) if name in OURS else plain.asking(mix, feeds, makers[name], own)
+                    return measured(mix, load, alone_ms, ask, seconds, probes)
+            except Exception as error:  # noqa: BLE001  said, and left out
+                say({"mix": mix.name, "configuration": name, "failed": f"{type(error).__name__}: {error}"})
+                return None
+
+        capacities = {}
+        for name in every:
+            capacities[name] = found(name, None)
+            say({"mix": mix.name, "configuration": name, "capacity": words(capacities[name])})
+        best = max(capacities[name] or 0.0 for name in (*makers, POOL))
+        lost = {}
+        for name in every:
+            lost[name] = found(name, OVERLOAD * best) if best else None
+            say({"mix": mix.name, "configuration": name, "missed_at_1.25": words(lost[name])})
+        rows: list[TableRow] = [[name, capacities[name], lost[name]] for name in every]
+        measures = _judged(mix.name, capacities, lost, [*makers, POOL])
+        own = capacities[JUDGED]
+        if mix.name == "small beside large" and own:
+            measures.append(_small(mix, 0.8 * own, alone_ms, ours(agent, ready, JUDGED), ready, seconds))
+        if mix.name == "best effort":
+            measures += _best_effort(mix, alone_ms, ours(agent, ready, JUDGED), ready, seconds)
+    return measures, [Table(mix.name, ["configuration", "capacity", "missed at 1.25"], rows)]
+
+
+def _judged(
+    mix: str, capacities: Mapping[str, float | None], lost: Mapping[str, float | None], plain_ones: list[str]
+) -> list[Measure]:
+    best = max(capacities[name] or 0.0 for name in plain_ones)
+    least = min((share for name in plain_ones if (share := lost[name]) is not None), default=None)
+    own, missing = capacities[JUDGED], lost[JUDGED]
+    found = []
+    if best and own is not None:
+        found.append(verdict(f"{CAPACITY}, {mix}", own / best, 0.97, at_least=True))
+    if least is not None and missing is not None:
+        found.append(verdict(f"{MISSES}, {mix}", missing / max(least, KEPT), 0.6))
+    return found
+
+
+def _small(
+    mix: Mix, load: float, alone_ms: Mapping[str, float], ask: Asks, ready: Mapping[str, Voice], seconds: float
+) -> Measure:
+    small = mix.streams[0].name
+    p99 = summed_up(small, at_load(mix, load, alone_ms, ask, 2 * seconds), seconds).p99_ms or float("inf")
+    what = "p99 of a small network beside a large one ÷ alone, at 80 % of capacity"
+    return verdict(what, p99 / ready[small].alone_ms, 3.0)
+
+
+def _best_effort(
+    mix: Mix, alone_ms: Mapping[str, float], ask: Asks, ready: Mapping[str, Voice], seconds: float
+) -> list[Measure]:
+    """The loop's throughput beside a periodic network of half load, of what is left of the cores."""
+    ended = at_load(mix, 0.5, alone_ms, ask, 2 * seconds)
+    loop = next(stream for stream in mix.streams if stream.arrival == "closed")
+    lasted = (max(one.release_ms for one in ended) - min(one.release_ms for one in ended)) / 1e3 or seconds
+    per_second = summed_up(loop.name, ended, lasted).per_second
+    left = 1.0 - sum(
+        ready[stream.name].alone_ms / (stream.period_ms or 1.0)
+        for stream in mix.at_load(0.5, alone_ms).streams
+        if stream.period_ms is not None
+    )
+    share = per_second * ready[loop.name].alone_ms / 1e3 / max(left, 1e-9)
+    what = "closed loop of a best-effort network beside a periodic one"
+    return [
+        verdict(f"{what}: throughput ÷ what is left of the cores", share, 0.85, at_least=True),
+        verdict(f"{what}: deadlines missed", missed(ended), KEPT),
+    ]
