@@ -19,6 +19,7 @@ from dataclasses import replace
 from planner_api.planning.bound import lower_bound, quick_bound
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.rounds import overlapped
+from planner_api.planning.construct.vsm import tiled
 from planner_api.planning.exact.articulation import solve_pieces
 from planner_api.planning.hedge import hedge, uncertain
 from planner_api.planning.judge.simulator import in_start_order
@@ -86,7 +87,7 @@ def planned(problem: Problem, budget: Budget) -> Solution:
 
     floor, enough_us = quick_bound(problem), best.schedule.value_us - NOISE * best.schedule.makespan_us
     if floor.us < enough_us:
-        found = search_cuts(problem, best.schedule, budget, met_at(floor), enough_us, tiled(problem, budget))
+        found = search_cuts(problem, best.schedule, budget, met_at(floor), enough_us, in_tiles(problem, best))
         best = found or searched(uncut, best, budget, bound)
     return replace(best, bound=floor)
 
@@ -119,10 +120,10 @@ def start(problem: Problem, budget: Budget) -> Solution:
     return best
 
 
-def tiled(problem: Problem, budget: Budget) -> Solution | None:
-    """Stacks of convolutions in tiles over the hosts: between hosts a search that cuts op by op would not find them."""
+def in_tiles(problem: Problem, best: Solution) -> Solution | None:
+    """Stacks of convolutions in tiles within a plan: between hosts a search that cuts op by op would not find them."""
     try:
-        return solve_named(problem, "vsm", budget)
+        return tiled(problem, best.schedule.assignment)
     except PlanningError:
         return None
 

@@ -4,7 +4,7 @@ A stack is a chain of ops each of which reads a box of what the one before makes
 tiles as there are hosts, or cores, without loss: each computes the box that its part of the last output needs, halo
 included, twice where tiles overlap. Where stretches end the paper leaves open; here a dynamic program says, which
 counts what tiles compute twice against what hosts exchange between two stretches, and so which A and B are tried. What
-is not in tiles stays on one of the processors.
+is not in tiles stays where a plan of whole ops has it: HPA's, as the paper has it, or the best that is known.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise, product
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from hope_schema import Cut
 from hope_schema.cutting import CutError, Region, Span
 from planner_api.planning.budget import Budget
+from planner_api.planning.construct import hpa
 from planner_api.planning.construct.listing import listed
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
@@ -56,14 +58,24 @@ class _Way:
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """The best plan of any team and division that the method counts as best for its size; scored by the simulator."""
+    """D3's two steps: HPA's plan of whole ops, and tiles within it."""
+    return tiled(problem, hpa.solve(problem, budget).schedule.assignment)
+
+
+def tiled(problem: Problem, home: Sequence[int]) -> Solution:
+    """The best plan of any team and division that the method counts as best for its size; scored by the simulator.
+
+    ``home`` is where ops are that are not computed in tiles. Raises PlanningError where nothing is worth it.
+    """
     if problem.cutter is None:
         raise PlanningError("tiles take knowledge of parts")
     found = []
     for team, counts in _teams(problem).items():
         for count in counts:
             try:
-                tilers = [_Tiler(problem, team[:count], rows) for rows in range(1, count + 1) if count % rows == 0]
+                tilers = [
+                    _Tiler(problem, team[:count], rows, home) for rows in range(1, count + 1) if count % rows == 0
+                ]
                 found.append(min(tilers, key=lambda tiler: tiler.us).solution())
             except CutError as error:
                 raise PlanningError(f"tiles cannot be made: {error}") from error
@@ -102,13 +114,13 @@ def _teams(problem: Problem) -> dict[tuple[int, ...], list[int]]:
 
 
 class _Tiler:
-    """Tiles over some processors, so many of them below each other; the first processor computes all else.
+    """Tiles over some processors, so many of them below each other; all else is computed at ``home``.
 
     ``us`` is what the stacks take by the method's own count.
     """
 
-    def __init__(self, problem: Problem, team: Sequence[int], rows: int) -> None:
-        self.problem, self.team = problem, tuple(team)
+    def __init__(self, problem: Problem, team: Sequence[int], rows: int, home: Sequence[int]) -> None:
+        self.problem, self.team, self.home = problem, tuple(team), home
         assert problem.cutter is not None
         self.cutter, self.lists = problem.cutter, problem.lists
         self.places = [int(problem.machine.place[processor]) for processor in team]
@@ -132,8 +144,10 @@ class _Tiler:
         if not cuts:
             return None
         cut, made = cut_problem(self.problem, tuple(cuts.values()))
-        home = self.team[0]
-        homes = {node.id: self.team if node.id in cuts else (home,) for node in self.cutter.nodes}
+        homes = {
+            node.id: self.team if node.id in cuts else (home,)
+            for node, home in zip(self.cutter.nodes, self.home, strict=True)
+        }
         schedule = listed(cut, homes_of(cut, made, homes))
         return Solution(schedule, "vsm", cuts=tuple(cuts.values()), cut=cut)
 
@@ -175,34 +189,65 @@ class _Tiler:
 
     def best(self, chain: Sequence[int]) -> tuple[float, list[_Stretch]]:
         """What a chain takes by the method's count, and its stretches that are computed in tiles."""
+        at = [int(self.problem.machine.place[self.home[op]]) for op in chain]
+        begins, ends = self.begins(chain[0]), self.ends(chain[-1])
+        own = [float(self.problem.latency_us[op, self.home[op]]) for op in chain]
+        read = [self.problem.reads[op][0] for op in chain]
+        moved = [self.move_us(read[k], None, at[k - 1] if k else begins, at[k]) for k in range(len(chain))]
+        left = self.move_us(self.lists.writes[chain[-1]][0], None, at[-1], ends)
+        alone = sum(own) + sum(moved) + left
+        least = min(map(self.gather_us, chain, [*at[1:], ends]))
+        if self.saved_us(chain, own) + alone - sum(own) <= least:
+            return alone, []
         tiled: list[_Way] = [_Way(math.inf)]
         solo: list[_Way] = [_Way(0.0)]
-        for last, op in enumerate(chain):
-            one = float(self.problem.latency_us[op, self.team[0]])
-            gathered = _Way(tiled[-1].us + self.gather_us(chain[last - 1]) if last else math.inf, tiled[-1])
-            entered = min(solo[-1], gathered, key=lambda way: way.us)
-            ways = [
-                _Way(before.us + stretch.us + moved, before, stretch)
-                for stretch in self.stretches(chain, last)
-                for before, moved in (
-                    (solo[stretch.first], self.scatter_us(chain, stretch)),
-                    (tiled[stretch.first], self.exchange_us(chain, stretch)),
-                )
-            ]
-            solo.append(_Way(entered.us + one, entered))
-            tiled.append(min(ways, key=lambda way: way.us, default=_Way(math.inf)))
-        ended = _Way(tiled[-1].us + self.gather_us(chain[-1]), tiled[-1])
-        best = min(solo[-1], ended, key=lambda one: one.us)
+        for last in range(len(chain)):
+            gathered = _Way(tiled[-1].us + self.gather_us(chain[last - 1], at[last]) if last else math.inf, tiled[-1])
+            entered = min(_Way(solo[-1].us + moved[last], solo[-1]), gathered, key=lambda way: way.us)
+            solo.append(_Way(entered.us + own[last], entered))
+            way = _Way(math.inf)
+            for stretch in self.stretches(chain, last):
+                if stretch.us >= min(way.us, alone):
+                    break
+                first = stretch.first
+                for before, brought_us in (
+                    (solo[first], partial(self.scatter_us, chain, stretch, at[first - 1] if first else begins)),
+                    (tiled[first], partial(self.exchange_us, chain, stretch)),
+                ):
+                    if (us := before.us + stretch.us) < min(way.us, alone) and (us := us + brought_us()) < way.us:
+                        way = _Way(us, before, stretch)
+            tiled.append(way)
+        whole = _Way(solo[-1].us + left, solo[-1])
+        ended = _Way(tiled[-1].us + self.gather_us(chain[-1], ends), tiled[-1])
+        best = min(whole, ended, key=lambda one: one.us)
         found = []
-        way: _Way | None = best
-        while way is not None:
-            if way.stretch is not None:
-                found.append(way.stretch)
-            way = way.before
+        back: _Way | None = best
+        while back is not None:
+            if back.stretch is not None:
+                found.append(back.stretch)
+            back = back.before
         return best.us, found[::-1]
 
+    def begins(self, op: int) -> int:
+        """The place where what a chain reads is made."""
+        maker = self.lists.producer[self.problem.reads[op][0]]
+        return self.problem.machine.host if maker < 0 else int(self.problem.machine.place[self.home[maker]])
+
+    def ends(self, op: int) -> int:
+        """The place where what a chain makes is read."""
+        readers = self.lists.readers[self.lists.writes[op][0]]
+        return int(self.problem.machine.place[self.home[readers[0]]]) if readers else self.problem.machine.host
+
+    def saved_us(self, chain: Sequence[int], own: Sequence[float]) -> float:
+        """What tiles that lack nothing of each other save beside computing all at home: none save more."""
+        tiles = [
+            max(self.cutter.part_us(op, tile)[p] for tile, p in zip(self.equal[op], self.team, strict=True))
+            for op in chain
+        ]
+        return sum(max(0.0, us - tile) for us, tile in zip(own, tiles, strict=True))
+
     def stretches(self, chain: Sequence[int], last: int) -> Iterator[_Stretch]:
-        """All that end with an op, and what the slowest tile of each computes."""
+        """All that end with an op, and what the slowest tile of each computes, which grows from one to the next."""
         tiles = self.equal[chain[last]]
         us = np.zeros(len(self.team))
         computed: list[Tiles] = []
@@ -245,19 +290,14 @@ class _Tiler:
             raise CutError("a tile reads everything")
         return tuple(need for need in found if need is not None)
 
-    def scatter_us(self, chain: Sequence[int], stretch: _Stretch) -> float:
+    def scatter_us(self, chain: Sequence[int], stretch: _Stretch, source: int) -> float:
         """What bringing its input to the tiles takes, from where all of it is."""
-        op = chain[stretch.first]
-        tensor = self.problem.reads[op][0]
-        given = self.lists.producer[tensor] < 0
-        source = self.problem.machine.host if given else self.places[0]
+        tensor = self.problem.reads[chain[stretch.first]][0]
         ways = zip(stretch.needed, self.places, strict=True)
         return sum(self.move_us(tensor, tile, source, place) for tile, place in ways)
 
     def exchange_us(self, chain: Sequence[int], stretch: _Stretch) -> float:
         """What tiles of the stretch before miss of their input, from their neighbours."""
-        if not stretch.first:
-            return math.inf
         own = self.equal[chain[stretch.first - 1]]
         tensor = self.problem.reads[chain[stretch.first]][0]
         total = 0.0
@@ -268,15 +308,17 @@ class _Tiler:
                     total += self.move_us(tensor, missing, self.places[other], self.places[k])
         return total
 
-    def gather_us(self, op: int) -> float:
+    def gather_us(self, op: int, target: int) -> float:
         """What bringing an op's tiles together takes."""
-        tiles = self.equal[op]
         tensor = self.lists.writes[op][0]
-        target = self.places[0] if self.lists.readers[tensor] else self.problem.machine.host
-        ways = zip(tiles, self.places, strict=True)
+        ways = zip(self.equal[op], self.places, strict=True)
         return sum(self.move_us(tensor, tile, place, target) for tile, place in ways)
 
-    def move_us(self, tensor: int, tile: Region, source: int, target: int) -> float:
-        """What moving a box of a tensor takes."""
+    def move_us(self, tensor: int, tile: Region | None, source: int, target: int) -> float:
+        """What moving a box of a tensor, or all of it, takes."""
+        if source == target:
+            return 0.0
+        if tile is None:
+            return float(self.problem.transfer_us[tensor, source, target])
         name = self.problem.tensors[tensor]
         return float(self.cutter.move_us(name, tile.shape(self.cutter.shapes[name]))[source, target])

@@ -131,29 +131,32 @@ class Machine:
         if self.hop is None:
             return cost_us
         total = cost_us.copy()
-        for source, target in self._detours:
-            total[..., source, target] = sum(cost_us[..., a, b] for a, b in self.way(source, target))
+        for pair, channels in self._detours:
+            total[..., *pair] = cost_us[..., *channels].sum(axis=-1)
         return total
 
     @cached_property
     def carried(self) -> BoolArray:
         """(L, L) True where a queue is on the way from place to place."""
         found = self.busy >= 0
-        for source, target in self._detours:
-            found[source, target] = any(self.busy[a, b] >= 0 for a, b in self.way(source, target))
+        for pair, channels in self._detours:
+            found[pair] = (self.busy[channels] >= 0).any()
         return found
 
     @cached_property
     def most_hops(self) -> int:
         """The most channels on any way."""
-        return max((len(self.way(source, target)) for source, target in self._detours), default=1)
+        return max((len(channels[0]) for _, channels in self._detours), default=1)
 
     @cached_property
-    def _detours(self) -> list[list[int]]:
-        """The pairs of places that no channel joins."""
+    def _detours(self) -> list[tuple[tuple[int, int], tuple[IntArray, IntArray]]]:
+        """The pairs of places that no channel joins, and the ends of the channels on the way, as indices."""
         n = len(self.places)
-        found: list[list[int]] = np.argwhere((self.hops != np.arange(n)[:, None]) & ~np.eye(n, dtype=bool)).tolist()
-        return found
+        pairs = np.argwhere((self.hops != np.arange(n)[:, None]) & ~np.eye(n, dtype=bool)).tolist()
+        ways = (np.array(self.way(source, target)).T for source, target in pairs)
+        return [
+            ((source, target), (begins, ends)) for (source, target), (begins, ends) in zip(pairs, ways, strict=True)
+        ]
 
     @cached_property
     def lag_us(self) -> FloatArray:
