@@ -27,10 +27,13 @@ STATUS: Final[Mapping[int, grpc.StatusCode]] = {
     401: grpc.StatusCode.UNAUTHENTICATED,
     404: grpc.StatusCode.NOT_FOUND,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    503: grpc.StatusCode.UNAVAILABLE,
+    503: grpc.StatusCode.RESOURCE_EXHAUSTED,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
-"""How a call is refused, by how a request over HTTP is."""
+"""How a call is refused, by how a request over HTTP is.
+
+UNAVAILABLE is not among them: it is how a connection ends that was idle, after which callers ask again at once.
+"""
 RAW_INPUTS: Final = b"\x3a"
 RAW_OUTPUTS: Final = b"\x32"
 """What stands before each of the raw contents on the wire: their field (7 and 6), with a length."""

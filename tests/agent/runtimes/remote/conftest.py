@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Literal
 
@@ -60,9 +61,23 @@ class Reached:
         self._host.close()
 
 
+def lent_by(host: RemoteHost) -> RemoteProcessor:
+    """The first processor that a host lends."""
+    return RemoteProcessor(host, host.offer.processors[0], frozenset(read_soc().cores))
+
+
+def device_with(host: RemoteHost) -> Device:
+    """The first core of this machine, and what a host lends."""
+    return Device([*discover("ort@0"), lent_by(host)])
+
+
+def networks_on(host: RemoteHost) -> set[str]:
+    """The networks that are on the host; those of tests that broke the way to it may be among them."""
+    return {one["name"] for one in json.loads(host.say("POST", "/v2/repository/index"))}
+
+
 @pytest.fixture
 def both(host: RemoteHost) -> Iterator[Device]:
     """The first core of this machine, and that of the host."""
-    remote = RemoteProcessor(host, host.offer.processors[0], frozenset(read_soc().cores))
-    with Device([*discover("ort@0"), remote]) as device:
+    with device_with(host) as device:
         yield device

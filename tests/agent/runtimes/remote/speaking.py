@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -33,10 +34,14 @@ class Speaking:
     Attributes:
         port: where it listens.
         lies: by the names of calls, how it lies.
+        asked: by the names of calls, how often.
+        refuses: what it refuses runs with.
     """
 
     def __init__(self, token: str = "", pair: tuple[Path, Path] | None = None) -> None:
         self.lies: dict[str, Lie] = {}
+        self.asked: Counter[str] = Counter()
+        self.refuses: grpc.StatusCode | None = None
         self._token = token
         self._session = onnxruntime.InferenceSession(BRANCHING)
         self._server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
@@ -65,6 +70,9 @@ class Speaking:
                 context.abort(grpc.StatusCode.UNAUTHENTICATED, "this server is for those with its token")
             if getattr(request, "model_name", getattr(request, "name", "branching")) != "branching":
                 context.abort(grpc.StatusCode.NOT_FOUND, "no such network")
+            self.asked[name] += 1
+            if self.refuses is not None and name == "ModelInfer":
+                context.abort(self.refuses, "too many requests are under way")
             made = gives(**answer(request))
             said = self.lies[name](made) if name in self.lies else made
             return said if isinstance(said, bytes) else said.SerializeToString()

@@ -12,16 +12,13 @@ import pytest
 from agent_sdk.engine import Device
 from agent_sdk.engine.single import whole_run
 from agent_sdk.errors import OutOfMemory, ProcessorLost, UnsupportedOp
-from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
-from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.remote import host as remote_host
 from agent_sdk.runtimes.remote import processor
 from agent_sdk.runtimes.remote.host import RemoteHost
-from agent_sdk.runtimes.remote.processor import RemoteProcessor
 from tests.agent.models import BRANCHING, chain_model
-from tests.agent.runtimes.remote.conftest import TOKEN, Reached
+from tests.agent.runtimes.remote.conftest import TOKEN, Reached, device_with
 from tests.agent.runtimes.remote.relay import Relay, Spoil
 from tests.agent.server.running import running
 
@@ -44,11 +41,10 @@ def test_a_processor_that_the_host_does_not_have_is_found_out_before_a_run(relay
     """A host that offers a processor it has not refuses the first network for it, and says what there is."""
     relay.spoil = lambda said: said.replace(b'"ort@0"', b'"ort@7"')
     with Reached(relay.port) as host:
-        remote = RemoteProcessor(host, host.offer.processors[0], frozenset(read_soc().cores))
         relay.spoil = bytes
         refused = pytest.raises(UnsupportedOp, match=r"no processor 'ort@7'; lent are ort@0")
-        with Device([*discover("ort@0"), remote]) as device, refused:
-            whole_run(read_model(BRANCHING), remote, device)
+        with device_with(host) as device, refused:
+            whole_run(read_model(BRANCHING), device.processors["edge1:ort@7"], device)
 
 
 def test_a_network_beyond_what_can_be_sent_is_refused_here(

@@ -20,25 +20,18 @@ from agent_sdk.engine.single import whole_run
 from agent_sdk.errors import ProcessorError, ProcessorLost, SegmentFailedError, UnsupportedOp
 from agent_sdk.journey.serving import Serving
 from agent_sdk.journey.trial import PLAN
-from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
-from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.remote import peer
 from agent_sdk.runtimes.remote.host import RemoteHost
-from agent_sdk.runtimes.remote.processor import FIRST_S, KNOWN_AFTER, RemoteProcessor
+from agent_sdk.runtimes.remote.processor import FIRST_S, KNOWN_AFTER
 from tests.agent.models import BRANCHING, branching_model
-from tests.agent.runtimes.remote.conftest import TOKEN, Reached
+from tests.agent.runtimes.remote.conftest import TOKEN, Reached, device_with, networks_on
 from tests.agent.runtimes.remote.relay import Relay, Spoil
 from tests.agent.server.running import running
 
 MODEL = read_model(BRANCHING)
 FEED = draw(MODEL, 1)
-
-
-def device_with(host: RemoteHost) -> Device:
-    """The first core of this machine, and that of a host."""
-    return Device([*discover("ort@0"), RemoteProcessor(host, host.offer.processors[0], frozenset(read_soc().cores))])
 
 
 @contextmanager
@@ -131,9 +124,7 @@ def test_a_host_that_dies_or_stops_is_answered_for(sign: signal.Signals, tmp_pat
     with (
         running([], tmp_path, "--lend", "--soc", "edgebox", "--tokens", str(tmp_path / "tokens")) as edge,
         Reached(edge.http) as host,
-        Device(
-            [*discover("ort@0"), RemoteProcessor(host, host.offer.processors[0], frozenset(read_soc().cores))]
-        ) as two,
+        device_with(host) as two,
         serving(two) as (made, local),
     ):
         right = local.run(FEED)[0]
@@ -148,32 +139,27 @@ def test_a_host_that_dies_or_stops_is_answered_for(sign: signal.Signals, tmp_pat
             edge.process.kill()
 
 
-def lent(host: RemoteHost) -> set[str]:
-    """The networks that are on the host; those of tests that broke the way to it may be among them."""
-    return {one["name"] for one in json.loads(host.say("POST", "/v2/repository/index"))}
-
-
 def test_a_host_that_has_forgotten_a_network_is_sent_it_again(both: Device, host: RemoteHost) -> None:
     """A host that was started anew, or needed the room, gets the segment again within the run that finds that out."""
-    model, before = read_model(branching_model(channels=5)), lent(host)
+    model, before = read_model(branching_model(channels=5)), networks_on(host)
     feed = draw(model, 1)
     with whole_run(model, both.processors["edge1:ort@0"], both) as executor:
         right = executor.run(feed)[0]
-        [name] = lent(host) - before
+        [name] = networks_on(host) - before
         host.say("POST", f"/v2/repository/models/{name}/unload")
-        assert lent(host) == before
+        assert networks_on(host) == before
         np.testing.assert_array_equal(executor.run(feed)[0]["y"], right["y"])
-        assert lent(host) - before == {name}
+        assert networks_on(host) - before == {name}
 
 
 def test_what_two_agents_have_sent_stays_until_both_let_go(both: Device, host: RemoteHost, relay: Relay) -> None:
     """One agent that ends takes nothing away from another one that uses the same network."""
-    model, before = read_model(branching_model(channels=6)), lent(host)
+    model, before = read_model(branching_model(channels=6)), networks_on(host)
     with whole_run(model, both.processors["edge1:ort@0"], both):
         with Reached(relay.port) as other, device_with(other) as second:
             whole_run(model, second.processors["edge1:ort@0"], second).close()
-        assert len(lent(host) - before) == 1
-    assert lent(host) == before
+        assert len(networks_on(host) - before) == 1
+    assert networks_on(host) == before
 
 
 def load(host: RemoteHost, name: str, file: bytes) -> bytes:

@@ -17,11 +17,12 @@ import tests
 from agent_sdk import Agent
 from agent_sdk.engine import Device, Executor
 from agent_sdk.engine.single import whole_run
-from agent_sdk.errors import InputError, OutOfMemory, ProcessorLost
+from agent_sdk.errors import InputError, OutOfMemory, ProcessorLost, SegmentFailedError
 from agent_sdk.journey.serving import Serving
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
+from agent_sdk.protocol.messages import STATUS
 from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.remote import channel
 from agent_sdk.runtimes.remote.processor import KNOWN_AFTER
@@ -210,6 +211,19 @@ def test_a_connection_that_was_closed_while_it_was_idle_is_no_failure(speaking: 
             serving.run(FEED)
             assert serving.answered == {"cloud:server": runs}
     relay.close()
+
+
+def test_a_server_that_is_full_is_asked_once(speaking: Speaking) -> None:
+    """What it refuses for lack of room fails at once, as over HTTP, and it is not left alone for that."""
+    cloud = server(speaking.port)
+    with Device([cloud]) as device, whole_run(HERE, cloud, device) as far:
+        far.run(FEED)
+        before = speaking.asked["ModelInfer"]
+        speaking.refuses = STATUS[503]
+        with pytest.raises(SegmentFailedError, match="too many requests are under way"):
+            far.run(FEED)
+        assert speaking.asked["ModelInfer"] == before + 1
+        assert not cloud.host.is_down
 
 
 def test_a_server_that_dies_in_a_call_is_answered_for_by_this_machine() -> None:

@@ -12,16 +12,14 @@ from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.program import Program
 from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.errors import SegmentFailedError
-from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import Model, read_model
-from agent_sdk.runtimes.offered import discover
-from agent_sdk.runtimes.remote.processor import RemoteExecutable, RemoteProcessor
+from agent_sdk.runtimes.remote.processor import RemoteExecutable
 from hope_schema import Plan, Transfer
 from tests import CAMPAIGN
 from tests.agent.engine.generate import random_legal_plan, random_model
 from tests.agent.engine.test_executor import Reference, random_inputs
 from tests.agent.models import chain_model
-from tests.agent.runtimes.remote.conftest import Reached
+from tests.agent.runtimes.remote.conftest import Reached, device_with
 from tests.agent.server.running import Running
 
 FAR = "edge1:host"
@@ -30,10 +28,8 @@ FAR = "edge1:host"
 @pytest.fixture
 def allowed(edge: Running) -> Iterator[Device]:
     """The first core of this machine, and that of a host whose owner lets float16 cross."""
-    with Reached(edge.http, precision="fp16") as host:
-        remote = RemoteProcessor(host, host.offer.processors[0], frozenset(read_soc().cores))
-        with Device([*discover("ort@0"), remote]) as device:
-            yield device
+    with Reached(edge.http, precision="fp16") as host, device_with(host) as device:
+        yield device
 
 
 def all_halved(plan: Plan, program: Program) -> Plan:

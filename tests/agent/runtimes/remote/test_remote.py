@@ -24,13 +24,12 @@ from agent_sdk.errors import (
     SegmentFailedError,
     UnsupportedOp,
 )
-from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.remote.host import RemoteHost
 from agent_sdk.runtimes.remote.link import Way
-from agent_sdk.runtimes.remote.processor import RemoteExecutable, RemoteProcessor
+from agent_sdk.runtimes.remote.processor import RemoteExecutable
 from agent_sdk.runtimes.remote.settings import HostSettings, read_hosts
 from agent_sdk.server.access import Access, Address, Tls
 from agent_sdk.server.serving import Server, Settings
@@ -40,15 +39,10 @@ from tests import CAMPAIGN
 from tests.agent.engine.generate import plan_of, random_cuts, random_legal_plan, random_model
 from tests.agent.engine.test_executor import Reference, random_inputs
 from tests.agent.models import BRANCHING, branching_model, chain_model
-from tests.agent.runtimes.remote.conftest import TOKEN, Reached
+from tests.agent.runtimes.remote.conftest import TOKEN, Reached, lent_by, networks_on
 from tests.agent.runtimes.remote.relay import Relay
 from tests.agent.server.certificates import made_certificate
 from tests.agent.server.running import running
-
-
-def lent(host: RemoteHost) -> set[str]:
-    """The networks that are on the host."""
-    return {one["name"] for one in json.loads(host.say("POST", "/v2/repository/index"))}
 
 
 @pytest.mark.parametrize("seed", range(100 if CAMPAIGN else 6))
@@ -84,7 +78,7 @@ def test_a_hosts_runtime_is_trusted_with_what_it_is_trusted_with_here(tmp_path: 
         for kind, body in (("float", "z = Gather (t, i)"), ("int64", "z = Add (i, i)"))
     )
     with running([], tmp_path, *options) as edge, Reached(edge.http) as host:
-        remote = RemoteProcessor(host, host.offer.processors[0], frozenset(read_soc().cores))
+        remote = lent_by(host)
         with Device([remote]) as device:
             with pytest.raises(UnsupportedOp, match="not trusted"):
                 whole_run(adding, remote, device)
@@ -115,7 +109,7 @@ def test_tiles_of_a_stack_are_computed_on_several_hosts(host: RemoteHost, relay:
     model = read_model(chain_model(8, 8, 8, 8, size=30))
     cuts = [Cut(op=f"t{k}", axes=(2,), at=((10, 20),), chained=k > 1) for k in range(1, 5)]
     other = RemoteHost("edge2", HostSettings(address=f"http://127.0.0.1:{relay.port}", token=TOKEN))
-    far = [RemoteProcessor(one, one.offer.processors[0], frozenset(read_soc().cores)) for one in (host, other)]
+    far = [lent_by(one) for one in (host, other)]
     with Device([*discover("ort@0"), *far]) as device:
         supers = merge(cut_graph(model.graph, cuts))
         hands = ("ort@0", "edge1:ort@0", "edge2:ort@0")
@@ -151,7 +145,7 @@ def test_what_goes_from_one_host_to_another_passes_through_this_one(host: Remote
     """A plan that relays a tensor over both links is carried out, though nothing here reads it."""
     model = read_model(chain_model(4, 4))
     other = RemoteHost("edge2", HostSettings(address=f"http://127.0.0.1:{relay.port}", token=TOKEN))
-    far = [RemoteProcessor(one, one.offer.processors[0], frozenset(read_soc().cores)) for one in (host, other)]
+    far = [lent_by(one) for one in (host, other)]
     supers = merge(model.graph)
     plan = plan_of(model, supers, range(2), {0: "edge1:ort@0", 1: "edge2:ort@0"}, ("edge1:ort@0", "edge2:ort@0"))
     passing = supers[0].outputs[0]
@@ -236,15 +230,15 @@ def test_a_network_is_sent_once_and_let_go_of(both: Device, host: RemoteHost) ->
     """Two executors of one network share what was sent; it leaves the host with the second of them."""
     model = read_model(branching_model(channels=7))
     remote = both.processors["edge1:ort@0"]
-    before = lent(host)
+    before = networks_on(host)
     first = whole_run(model, remote, both)
-    sent = lent(host) - before
+    sent = networks_on(host) - before
     assert len(sent) == 1
     with whole_run(model, remote, both):
-        assert lent(host) - before == sent
+        assert networks_on(host) - before == sent
         first.close()
-        assert lent(host) - before == sent
-    assert lent(host) == before
+        assert networks_on(host) - before == sent
+    assert networks_on(host) == before
 
 
 def test_runs_under_way_at_once_answer_their_own_inputs(both: Device) -> None:
