@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+import onnx
 
 from agent_sdk.model import read_model
 from agent_sdk.model.work import work
@@ -31,7 +32,7 @@ from benchmarks import cli
 from benchmarks.profiles import CPU, GPU, BadProfile, PhoneProfile, find, phone_problem
 from benchmarks.results import Measure, Table, TableRow, report, verdict
 from benchmarks.splits import parts_by_share, phone_cutter
-from hope_schema import LatencyColumns, Link, ModelGraph, Overheads, Processor, Profile, TransferColumns, merge
+from hope_schema import LatencyColumns, Link, Overheads, Processor, Profile, TransferColumns, merge
 from hope_zoo.network import Network
 from planner_api.planning import (
     Budget,
@@ -242,7 +243,7 @@ def stacked(budget: float) -> list[Measure]:
 
 def stack_of_hosts(mbps: float, *, halved: bool = False) -> Problem:
     """VGG-16's convolutions and pools over ``EDGES`` hosts with a core each, on one link, and a device far slower."""
-    graph = vgg16_stack()
+    graph = read_model(vgg16_stack()).graph
     core = Processor(
         id="core", runtime="ort", version="1", threads=1, core_class="core", resources=("cpu0",), place="host"
     )
@@ -284,14 +285,14 @@ def stack_of_hosts(mbps: float, *, halved: bool = False) -> Problem:
     return build_problem(graph, profile, cut=True)
 
 
-def vgg16_stack() -> ModelGraph:
+def vgg16_stack() -> onnx.ModelProto:
     """What stands before VGG-16's first matrix."""
     net, x = Network("vgg16-convolutions", {"input": (1, 3, 224, 224)}), "input"
     for block, (channels, layers) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))):
         for layer in range(layers):
             x = net.conv_relu(x, channels, 3, f"conv{block}_{layer}")
         x = net.max_pool(x, 2, f"pool{block}", stride=2)
-    return read_model(net.topology(x).draw(0)).graph
+    return net.topology(x).draw(0)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

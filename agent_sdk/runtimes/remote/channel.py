@@ -27,7 +27,7 @@ OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", int(RETRY_S * 1e3)),
     ("grpc.max_send_message_length", -1),
 )
-_REFUSALS: Final = {code: status for status, code in reversed(STATUS.items())}
+_REFUSALS: Final = {code: status for status, code in sorted(STATUS.items(), reverse=True)}
 
 
 class GrpcPeer(Peer):

@@ -244,7 +244,7 @@ class _Tiler:
             max(self.cutter.part_us(op, tile)[p] for tile, p in zip(self.equal[op], self.team, strict=True))
             for op in chain
         ]
-        return sum(max(0.0, us - tile) for us, tile in zip(own, tiles, strict=True))
+        return float(sum(max(0.0, us - tile) for us, tile in zip(own, tiles, strict=True)))
 
     def stretches(self, chain: Sequence[int], last: int) -> Iterator[_Stretch]:
         """All that end with an op, and what the slowest tile of each computes, which grows from one to the next."""

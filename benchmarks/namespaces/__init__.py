@@ -1,0 +1,1 @@
+"""Device, edge and cloud in network namespaces of this machine, their links shaped."""
