@@ -135,7 +135,7 @@ def compared(executors: Mapping[str, Executor], feed: Feed, runs: int) -> dict[s
 
 
 def row(name: str, link: str, runs: int, folder: Path) -> dict[str, Any]:
-    """A network by all plans and tiers over a link, and by who wins a trial: microseconds; bytes to and from the cloud."""
+    """A network by all plans and tiers over a link, and by who wins a trial: microseconds, and backbone bytes."""
     model, began, scene = read_model(name), time.monotonic(), LINKS[link]
     tiers = [host for host in scene.shares if host in HOSTS]
     plans: dict[str, Plan] = {}
