@@ -19,6 +19,7 @@ from agent_sdk.journey import drift
 from agent_sdk.journey.planfile import TravellingPlan, write_plan
 from agent_sdk.model import read_model
 from agent_sdk.runtimes.remote import peer
+from agent_sdk.scheduling.job import Job
 from hope_schema import Plan
 from tests.agent.models import BRANCHING, expected
 from tests.agent.runtimes.remote.relay import Relay
@@ -31,7 +32,8 @@ def test_a_plan_is_made_over_hosts_and_outlives_them(
 ) -> None:
     """The planner is asked with the host's figures and links; killed, the host is answered for by this machine.
 
-    A plan that lets float32 cross as float16 answers with its error noted, and within it.
+    A plan that lets float32 cross as float16 answers with its error noted, and within it. More runs than the host can
+    answer are refused, not queued without end.
     """
     monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path / "own"))
     feed, right = expected(BRANCHING, 3)
@@ -56,10 +58,22 @@ def test_a_plan_is_made_over_hosts_and_outlives_them(
                 (note,) = (note for note in far.notes if "float16" in note)
                 assert re.search(r"edge1 as float16.* within [0-9.]+e-0[3-6] of", note)
                 np.testing.assert_allclose(far.run(feed)["y"], right["y"], atol=most)
+                monkeypatch.setattr(agent.jobs, "_most", FEW)
+                jobs: list[Job] = []
+                waiting: list[int] = []
+                with agent.stream(far, dict(feed), every_ms=0.05, told=jobs.append) as stream:
+                    until(lambda: stream.refused and len(jobs) > FEW, lambda: waiting.append(len(agent.jobs._jobs)))
+                assert max(waiting) <= FEW
+                for job in list(jobs):
+                    np.testing.assert_allclose(job.result(60)["y"], right["y"], atol=most)
                 edge.process.send_signal(signal.SIGKILL)
                 for own in (session, far):
                     for _ in range(3):
                         np.testing.assert_allclose(own.run(feed)["y"], right["y"], atol=most)
+
+
+FEW = 4
+"""Runs that may wait."""
 
 
 def on_the_edge_alone(file: Path, agent: Agent) -> TravellingPlan:
