@@ -229,9 +229,14 @@ def camera(seconds: float, folder: Path) -> dict[str, Any]:
                     session.run(feed)  # behind all that were asked for
     ms = [(job.ended_ns - job.release_ns) / 1e6 for job in jobs if job.exception() is None]
     failed = [str(job.exception()) for job in jobs if job.exception() is not None]
-    lost = stream.refused + len(failed)
-    done = {"frames": len(jobs) + stream.refused, "lost": lost, "answered by": session.latest.said(), "failed": failed[:3]}
-    return done | {"p50 ms": float(np.percentile(ms, 50)), "p99 ms": float(np.percentile(ms, 99))}
+    return {
+        "frames": len(jobs) + stream.refused,
+        "lost": stream.refused + len(failed),
+        "failed": failed[:3],
+        "answered by": session.latest.said(),
+        "p50 ms": float(np.percentile(ms, 50)),
+        "p99 ms": float(np.percentile(ms, 99)),
+    }
 
 
 def picture_network() -> onnx.ModelProto:
