@@ -8,31 +8,31 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from agent_sdk.cancel import Cancel
 from agent_sdk.closing import Closes
 from agent_sdk.engine import Device
 from agent_sdk.engine.executor import refuse_unless_in_flight
-from agent_sdk.errors import DeviceClosedError, InputError, UnplannableError, refuse_unless_seconds
+from agent_sdk.errors import InputError, UnplannableError, refuse_unless_seconds
 from agent_sdk.files import Kept
 from agent_sdk.first.bench import Setting
 from agent_sdk.first.children import Children
 from agent_sdk.first.measuring import Measuring
-from agent_sdk.journey.catalogue import Plans
 from agent_sdk.journey.drift import Drift
 from agent_sdk.journey.hosts import Hosts
+from agent_sdk.journey.options import LoadOptions
 from agent_sdk.journey.planfile import pack_plan, read_plan, refuse_other_network, write_plan
 from agent_sdk.journey.planning import A_LITTLE_S, Obtainer
-from agent_sdk.journey.prepared import Prepared
-from agent_sdk.journey.preparing import Feed
+from agent_sdk.journey.plans import Feed, Plans
+from agent_sdk.journey.preparing import Preparing
 from agent_sdk.journey.services import Services
-from agent_sdk.journey.steps import Journey, renewed
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import Content, Model, Shapes, Source, bare_name, located
 from agent_sdk.model.module import named_source
@@ -168,8 +168,7 @@ class Agent(Closes):
         self.jobs = Jobs(self.device, policy, queued)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         # Nothing that a thread does may keep the agent alive.
-        ready, renew = partial(_ready, self._sessions), partial(renewed, self._services)
-        self._drift = Drift(others, ready, renew, self._services.cancel)
+        self._drift = Drift(others, partial(_networks, self._sessions), self._services.cancel)
         obtainer.request("0" * 64)
 
     @staticmethod
@@ -227,8 +226,7 @@ class Agent(Closes):
         shown, source = named_source(source, inputs)
         reporter = Reporter(*self.progress.listeners, *filter(None, [progress]), name=Path(shown).stem)
         reporter.phase(f"reading {shown}")
-        journey = Journey(
-            self._services.reporting(reporter),
+        options = LoadOptions(
             Content(located(source, seed)),
             shown=Path(shown).stem,
             given_name=bare_name(source),
@@ -238,12 +236,14 @@ class Agent(Closes):
             in_flight=in_flight,
             travelling=travelling,
         )
-        session = Session(journey, Plans(journey), self.jobs)
+        services, cancel = self._services.reporting(reporter), Cancel(self._services.cancel)
+        plans = Plans(options, services, cancel)
+        session = Session(Preparing(plans, services, cancel), self.jobs)
         self._sessions.add(session)
         try:
-            if travelling is not None and journey.content.fingerprint != travelling.fingerprint:
-                refuse_other_network(travelling, session.plans.preparing.network.bind(travelling.shapes), shown)
-            session.plans.preparing.begin(background=background)
+            if travelling is not None and options.content.fingerprint != travelling.fingerprint:
+                refuse_other_network(travelling, plans.network.bind(travelling.shapes), shown)
+            session.preparing.begin(background=background)
         except BaseException:
             session.close()
             raise
@@ -312,7 +312,7 @@ class Agent(Closes):
         where one answer has to stay for one input, ProcessorError where it runs on no group.
         """
         refuse_unless_in_flight(in_flight)
-        prepared = session.plans.ready.last or session.prepare()
+        prepared = session.plans.last or session.prepare()
         with self._services.cancel.current():
             own = {spec.id: self.device.processors[spec.id] for spec in self.planned}
             groups = spread(prepared, self.device, own, in_flight)
@@ -342,7 +342,7 @@ class Agent(Closes):
             raise InputError("every_ms and deadlines_ms have one time for each session")
         known = rates(every_ms, deadlines_ms or every_ms) if every_ms else [None] * len(sessions)
         members = [
-            Participant(session.plans, session.plans.ready.last or session.prepare(), rate)
+            Participant(session.plans, session.plans.last or session.prepare(), rate)
             for session, rate in zip(sessions, known, strict=True)
         ]
         with self._services.cancel.current():
@@ -379,8 +379,7 @@ class Agent(Closes):
         """
         self._supplier.refuse_when_closed()
         with self._services.cancel.current():
-            taken_up = [renewed(self._services, prepared) for prepared in session.plans.ready.all()]
-        return any(taken_up)
+            return session.preparing.refresh()
 
     def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False) -> Obtained:
         """Obtain the plan of a model; see ``Obtainer.obtain``."""
@@ -410,8 +409,5 @@ class Agent(Closes):
             self._supplier.close()
 
 
-def _ready(sessions: Iterable[Session]) -> Iterator[Prepared]:
-    """What sessions have ready; those that are closed meanwhile have nothing."""
-    for session in list(sessions):
-        with suppress(DeviceClosedError):
-            yield from session.plans.ready.all()
+def _networks(sessions: Iterable[Session]) -> list[Preparing]:
+    return [session.preparing for session in list(sessions)]

@@ -20,7 +20,7 @@ import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 
 from agent_sdk.errors import InputError
-from agent_sdk.journey.catalogue import Plans
+from agent_sdk.journey.plans import Plans
 from agent_sdk.model.ports import HELD
 
 HOST: Final = "cpu"

@@ -17,12 +17,10 @@ from agent_sdk.closing import Closes
 from agent_sdk.errors import DeviceClosedError, InputError, ModelError, UnplannableError, refuse_unless_seconds
 from agent_sdk.explain import Explanation, explain, explain_whole
 from agent_sdk.forking import Forks, watch_forks
-from agent_sdk.journey.catalogue import Plans
+from agent_sdk.journey.plans import Feed, Stats
 from agent_sdk.journey.prepared import Prepared
-from agent_sdk.journey.preparing import Feed
-from agent_sdk.journey.ready import Stats
+from agent_sdk.journey.preparing import Preparing
 from agent_sdk.journey.rounding import FLOAT32
-from agent_sdk.journey.steps import Journey
 from agent_sdk.journey.verify import Verdict, relative_error
 from agent_sdk.machine.timing import timed
 from agent_sdk.model import Shapes
@@ -46,15 +44,13 @@ class Session(Closes, Forks):
     ``run(feed)`` a dictionary.
 
     Args:
-        journey: the network's steps to whoever answers; what it was loaded from is closed with this.
-        plans: who answers.
+        preparing: makes its plans, which answer; they and what it was loaded from are closed with this.
         jobs: the agent's queue, for runs with a deadline or a priority.
     """
 
-    def __init__(self, journey: Journey, plans: Plans, jobs: Jobs) -> None:
-        self.content, self.reference = journey.content, journey.reference
-        self.plans, self._jobs = plans, jobs
-        self._first_runs, self._progress = journey.services.first_runs, journey.progress
+    def __init__(self, preparing: Preparing, jobs: Jobs) -> None:
+        self.preparing, self.plans, self._jobs = preparing, preparing.plans, jobs
+        self.content, self.reference = self.plans.options.content, preparing.reference
         self.in_child()
         watch_forks(self)
 
@@ -69,7 +65,7 @@ class Session(Closes, Forks):
     @property
     def name(self) -> str:
         """The network's name: its file's, or the one it gives itself."""
-        return self.plans.preparing.name
+        return self.plans.name
 
     # What it takes and gives
 
@@ -275,27 +271,27 @@ class Session(Closes, Forks):
 
     def prepare(self, shapes: Shapes | None = None) -> Prepared:
         """Make a plan ready for these input shapes, unless one is, and return it; see ``Preparing.prepare``."""
-        return self.plans.preparing.prepare(shapes)
+        return self.preparing.prepare(shapes)
 
     @property
     def ready(self) -> bool:
         """Whether it is prepared: its plan is there and tried, or ``notes`` say why none is to come."""
-        return self.plans.preparing.begun
+        return self.preparing.begun
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until ``ready``, for so many seconds at most; whether it is. Raises DeviceClosedError."""
         if timeout is not None:
             refuse_unless_seconds("timeout", timeout)
-        return self.plans.preparing.wait(timeout if timeout is None or timeout < threading.TIMEOUT_MAX else None)
+        return self.preparing.wait(timeout if timeout is None or timeout < threading.TIMEOUT_MAX else None)
 
     # What it says
 
     @property
     def notes(self) -> list[str]:
         """All that is not as it should be, in sentences; last, what is done behind: ``measuring, 12 of 55 s``."""
-        last, doing = self.plans.ready.last, self._progress.latest
+        last, doing = self.plans.last, self.preparing.services.obtainer.progress.latest
         return [
-            *self.plans.preparing.notes,
+            *self.plans.notes,
             *(last.notes if last is not None else ()),
             *([str(doing)] if doing else []),
         ]
@@ -303,7 +299,7 @@ class Session(Closes, Forks):
     @property
     def stats(self) -> Stats:
         """What the session has done so far."""
-        return self.plans.ready.stats
+        return self.plans.stats
 
     def verify(self, inputs: Feed | None = None, *, tolerance: float | None = None, seed: int = 0) -> Verdict:
         """Judge the plan, and who answers instead of it, by plain ONNX Runtime on the network's file as it was given.
@@ -331,19 +327,19 @@ class Session(Closes, Forks):
 
     def draw(self, seed: int = 0) -> Feed:
         """Random inputs, of the shapes that ran last, else of the file's. Raises InputError where none can be drawn."""
-        if self.plans.ready.last is not None:
-            return self.plans.ready.last.drawn.feed(seed)
-        inputs = bound(self.plans.whole.get().inputs, self.plans.shapes)
+        if self.plans.last is not None:
+            return self.plans.last.drawn.feed(seed)
+        inputs = bound(self.plans.whole.get().inputs, self.plans.options.shapes or {})
         network = None
         with suppress(ModelError):  # what cannot be read runs as a whole; its inputs are drawn by their types
-            network = self.plans.preparing.network
+            network = self.plans.network
         feeds = feeds_of_ports(inputs, network)
         if feeds is None:
             ports = ", ".join(f"{port.name} {list(port.shape)}" for port in inputs if port.is_open)
             shapes = f"shapes of {ports} (--shape INPUT=SIZES), or " if ports else ""
             raise InputError(f"no inputs can be drawn for '{self.name}': give {shapes}some (--input FILE.npz)")
         known = digest([self.content.digest, *((port.name, port.shape) for port in inputs)])
-        drawn = self._first_runs.drawn(feeds, self.content, known)
+        drawn = self.preparing.services.first_runs.drawn(feeds, self.content, known)
         if drawn is None:
             raise InputError(f"ONNX Runtime takes no inputs that are drawn for '{self.name}': give some")
         return drawn.feed(seed)
@@ -353,15 +349,15 @@ class Session(Closes, Forks):
     @property
     def latest(self) -> Prepared:
         """What was made ready or has answered last. Raises UnplannableError where the network runs as a whole."""
-        if self.plans.ready.last is None:
-            why = f": {self.plans.preparing.notes[0]}" if self.plans.preparing.notes else ""
+        if self.plans.last is None:
+            why = f": {self.plans.notes[0]}" if self.plans.notes else ""
             raise UnplannableError(f"'{self.name}' has no plan yet{why}")
-        return self.plans.ready.last
+        return self.plans.last
 
     @property
     def plan(self) -> Plan | None:
         """Its plan, whoever answers; None until there is one, and where there is no planner."""
-        return None if self.plans.ready.last is None else self.plans.ready.last.obtained.plan
+        return None if self.plans.last is None else self.plans.last.obtained.plan
 
     def close(self) -> None:
         """Cancel what goes on behind, and free everything, after the runs that are under way. Idempotent.
@@ -369,6 +365,6 @@ class Session(Closes, Forks):
         Runs of ``run_async`` that have not begun fail, which their callbacks are told. May be called by a callback.
         """
         self._jobs.leave(self.plans)
-        self.plans.close()
+        self.preparing.close()
         self._async.shutdown(wait=not getattr(self._called_back, "own", False))
         self.content.close()

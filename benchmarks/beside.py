@@ -79,7 +79,7 @@ def network(agent: Agent, name: str, rounds: int, processes: int) -> tuple[list[
         calls: dict[str, Callable[[], object]] = {
             label: partial(own.run, None, inputs) for label, own in sessions.items()
         }
-        executor = prepared.serving.contenders.get(PLAN)
+        executor = prepared.contenders.get(PLAN)
         if executor is not None:
             calls[PLAN] = lambda: executor.run(inputs)
         calls["ours"] = lambda: session.run(inputs)

@@ -58,7 +58,7 @@ def rows(name: str, traces_to: Path | None = None, on: str | None = None) -> lis
         Agent(processors=on or processors(), measuring_s=THOROUGH_S, wait_s=BUDGET_S) as agent,
         agent.load(name, all_rivals=True, background=False) as session,
     ):
-        contenders = dict(session.latest.serving.contenders)
+        contenders = dict(session.latest.contenders)
         traces = runs(contenders, draw(session.latest.model, 0))
         walls = walls_us(traces)
         # A plan that uses one processor is that processor, and its session has it once.

@@ -33,12 +33,14 @@ from onnx import TensorProto, helper
 from agent_sdk import Agent
 from agent_sdk.engine import Device
 from agent_sdk.engine.single import whole_run
-from agent_sdk.journey.serving import Serving
+from agent_sdk.journey.prepared import Prepared
+from agent_sdk.journey.reference import Reference
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.machine.cores import bound_to
 from agent_sdk.machine.soc import read_soc
-from agent_sdk.model import read_model
-from agent_sdk.model.feeds import draw
+from agent_sdk.model import Content, read_model
+from agent_sdk.model.feeds import Drawn, draw, feeds_of
+from agent_sdk.planner.supplier import Obtained
 from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.remote.host import RemoteHost
 from agent_sdk.runtimes.remote.line import Line, request
@@ -331,7 +333,9 @@ def killed(folder: Path, rounds: int) -> tuple[list[Measure], Table]:
             lent = RemoteProcessor(host, host.offer.processors[0], frozenset(read_soc().cores))
             with Device([lent]) as there:
                 far, near = whole_run(model, lent, there), whole_run(model, here.processors["ort@0"], here)
-                serving = Serving({PLAN: far, "ort@0": near}, {PLAN: 1.0, "ort@0": 2.0}, pinned=True)
+                obtained, drawn = Obtained(None, "single", False), Drawn(feeds_of(model))
+                contenders, us = {PLAN: far, "ort@0": near}, {PLAN: 1.0, "ort@0": 2.0}
+                serving = Prepared(model, Reference(Content(b"")), obtained, drawn, contenders, us, pinned=True)
                 latency = taken(partial(serving.run, feed), 15)
                 ending = threading.Timer(latency / 2, os.kill, (process, signal.SIGKILL))
                 ending.start()

@@ -196,7 +196,7 @@ def starts(agent: Agent, name: str, rounds: int, folder: Path) -> tuple[list[Mea
     with agent.load(path, background=False) as prepared:
         inputs = draw(prepared.latest.model, 0)
         agent.export_plan(prepared, plan)
-        answers = prepared.latest.serving.current
+        answers = prepared.latest.current
     with agent.load(path) as warm, agent.load(path, plan=plan) as travelled:  # two trials, perhaps with two ends
         first, carried = warm.plans.whole.get().runtime, travelled.plans.whole.get().runtime
     cold = in_turns(
@@ -233,7 +233,7 @@ def runs(agent: Agent, source: bytes) -> Measure:
         theirs = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         inputs = draw(session.latest.model, 0)
         took = in_rows({"ours": partial(timed_run, session, inputs), "own": partial(timed_own, theirs, inputs)})
-        who = "the plan" if session.latest.serving.current == PLAN else session.latest.serving.current
+        who = "the plan" if session.latest.current == PLAN else session.latest.current
     what = f"run of a {took['own'] * 1e6:.0f} µs network ({who}) ÷ InferenceSession.run"
     return verdict(what, took["ours"] / took["own"], RUN)
 
@@ -246,10 +246,8 @@ def looks(agent: Agent, name: str, source: bytes | str) -> tuple[Measure, TableR
     """
     with agent.load(source, background=False) as session:
         prepared = session.latest
-        inputs, quiet_us = draw(prepared.model, 0), prepared.serving.quiet_us
-        trusting = {
-            who: executor.program for who, executor in prepared.serving.contenders.items() if executor.program.trusting
-        }
+        inputs, quiet_us = draw(prepared.model, 0), prepared.quiet_us
+        trusting = {who: executor.program for who, executor in prepared.contenders.items() if executor.program.trusting}
         if not trusting:
             return None
         who = min(trusting, key=lambda one: quiet_us.get(one, math.inf))
@@ -260,7 +258,7 @@ def looks(agent: Agent, name: str, source: bytes | str) -> tuple[Measure, TableR
 
             def looked_at() -> float:
                 began = time.perf_counter()
-                prepared.taking(inputs)
+                prepared.takes(inputs)
                 executor.run(inputs)
                 return time.perf_counter() - began
 

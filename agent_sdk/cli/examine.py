@@ -41,8 +41,8 @@ def examine(
     one run of what is fastest.
     """
     latest = session.latest
-    model, serving, plan, served = latest.model, latest.serving, latest.obtained.plan, latest.obtained.served
-    contenders = dict(serving.contenders)
+    model, plan, served = latest.model, latest.obtained.plan, latest.obtained.served
+    contenders = dict(latest.contenders)
     agent.progress.phase("timing")
     with ExitStack() as opened:
         default = agent.device.processors.get(DEFAULT)
@@ -93,7 +93,7 @@ def examine(
         planned_us=plan.makespan_us if plan else None,
         lower_bound_us=plan.lower_bound_us if plan else None,
         gap=plan.gap if plan else None,
-        at_load_us=serving.quiet_us.get(executed),
+        at_load_us=latest.quiet_us.get(executed),
         timed_us=timed_us,
         executed=executed,
         compared=compare,

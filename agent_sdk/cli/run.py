@@ -39,7 +39,7 @@ def run(given: Given, *, runs: int, compare: bool, trace: Path | None, tolerance
         refuse_unwritable("--trace", trace)
     with given.loaded(all_rivals=compare) as (agent, session):
         inputs = session.draw(given.seed) if given.inputs is None else given.inputs
-        if not session.plans.ready.all():
+        if not session.plans.ready():
             whole = examine.examine_whole(session, inputs, runs=runs, tolerance=tolerance)
             click.echo(json.dumps(whole.as_json(), allow_nan=False)) if as_json else report.show_whole(whole, Console())
             if trace is not None:

@@ -31,7 +31,7 @@ def explain(prepared: Prepared, inputs: Mapping[str, Any], *, runs: int, notes: 
     here = _made_here(plan)
     return Explanation(
         model=prepared.model.name,
-        answers=prepared.serving.current,
+        answers=prepared.current,
         why=_who(prepared),
         processors=trace.program.processors_used,
         planned_us=None if here else plan.makespan_us,
@@ -59,8 +59,7 @@ def explain_whole(name: str, runtime: str, measured_us: float, notes: tuple[str,
 
 def _who(prepared: Prepared) -> str:
     """Why the one who answers does."""
-    serving = prepared.serving
-    us, current = serving.quiet_us, serving.current
+    us, current = prepared.quiet_us, prepared.current
     others = {name: took for name, took in us.items() if name != current}
     if current not in us or not others:
         return f"{_named(current)} answers; there is nobody to compare it with"

@@ -11,14 +11,16 @@ import logging
 import random
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from agent_sdk.cancel import Cancel
-from agent_sdk.errors import HopeError
+from agent_sdk.errors import DeviceClosedError, HopeError
 from agent_sdk.journey.hosts import Hosts
 from agent_sdk.journey.prepared import Prepared
+from agent_sdk.journey.preparing import Preparing
 from agent_sdk.journey.trial import PLAN
 from hope_schema import Link, Plan
 
@@ -37,19 +39,17 @@ class Drift:
 
     Args:
         hosts: what is looked at.
-        ready: what is prepared and may be planned anew.
-        renew: plans one anew; whether another plan answers now.
+        networks: those whose plans may be made anew.
         cancel: the agent's: ends it.
     """
 
     def __init__(
         self,
         hosts: Hosts,
-        ready: Callable[[], Iterable[Prepared]],
-        renew: Callable[[Prepared], bool],
+        networks: Callable[[], Iterable[Preparing]],
         cancel: Cancel,
     ) -> None:
-        self._hosts, self._ready, self._renew = hosts, ready, renew
+        self._hosts, self._networks = hosts, networks
         self._tried: weakref.WeakKeyDictionary[Prepared, tuple[object, int]] = weakref.WeakKeyDictionary()
         if hosts.reached:
             # It holds nothing: an agent that nobody closes is freed all the same.
@@ -57,14 +57,14 @@ class Drift:
             threading.Thread(target=looking, name="hope-drift", daemon=True).start()
 
     def look(self) -> None:
-        """Look once, and have plans made anew that are not made for what there is now. Raises like ``renewed``."""
+        """Look once, and have plans made anew that are not made for what there is now. Raises like ``refresh``."""
         for host in self._hosts.reached:
             host.look()
         hosts, links = self._hosts.asked()
         state = (hosts, links, tuple(host.lost for host in self._hosts.reached if not host.is_down))
-        for prepared in self._ready():
+        for network, prepared in self._ready():
             plan = prepared.obtained.plan
-            dropped = PLAN not in prepared.serving.contenders
+            dropped = PLAN not in prepared.contenders
             fixed = prepared.obtained.source == "file"  # nobody is asked where a plan came along
             if plan is None or fixed or not (dropped or _left_band(plan, [host.name for host in hosts], links)):
                 continue
@@ -72,9 +72,14 @@ class Drift:
             times = times + 1 if before == state else 1
             self._tried[prepared] = state, times
             if times & (times - 1) == 0:  # ever more rarely, where the plan stays: what kept it may have passed
-                taken = self._renew(prepared)
+                taken = network.renew(prepared)
                 what = "another plan answers" if taken else "the plan stays"
                 log.info("%s: hosts or links have changed: %s", prepared.model.name, what)
+
+    def _ready(self) -> Iterator[tuple[Preparing, Prepared]]:
+        for network in self._networks():
+            with suppress(DeviceClosedError):  # what is closed meanwhile has nothing
+                yield from ((network, prepared) for prepared in network.plans.ready())
 
 
 def _look_for_ever(of: weakref.ref[Drift], cancel: Cancel) -> None:

@@ -15,7 +15,6 @@ from agent_sdk.journey.reference import Reference
 from agent_sdk.journey.rivals import RIVALS, UNFIT, compiled_singles, distinct, likeliest
 from agent_sdk.journey.rounding import SWITCH
 from agent_sdk.journey.services import Services
-from agent_sdk.journey.serving import Serving
 from agent_sdk.journey.trial import PLAN, Trial, best_plan, first_choice, hold_trial, plainest, warm
 from agent_sdk.journey.verify import agreement, all_finite
 from agent_sdk.machine.witness import Witness, calm
@@ -91,18 +90,21 @@ class Opening:
             sample = None
             if self.services.field is not None and served is not None and planned:
                 sample = self.services.field.follow(served.reply)
-            serving = Serving(self.contenders, us, pinned=pinned, sample=sample)
-            if planned and best != PLAN:
-                serving.changes.append(
-                    f"running '{best}' instead of the plan: {us[best] / 1e3:.2f} ms against {us[PLAN] / 1e3:.2f} ms"
-                )
-            elif planned and (hosts := self.contenders[PLAN].program.halved_to):
+            if planned and best == PLAN and (hosts := self.contenders[PLAN].program.halved_to):
                 self.notes.append(
                     f"float32 crosses to and from {', '.join(hosts)} as float16, as that host's entry allows: the "
                     f"answer is within {self.error:.1e} of the largest value of ONNX Runtime's"
                 )
+            prepared = Prepared(
+                self.model, self.reference, self.obtained, self.drawn, self.contenders, us,
+                notes=self.notes, pinned=pinned, sample=sample,
+            )  # fmt: skip
+            if planned and best != PLAN:
+                prepared.changes.append(
+                    f"running '{best}' instead of the plan: {us[best] / 1e3:.2f} ms against {us[PLAN] / 1e3:.2f} ms"
+                )
             ending.pop_all()
-        return Prepared(self.model, self.reference, self.obtained, serving, self.drawn, self.notes)
+        return prepared
 
     def _compile(self) -> None:
         """The plan, if there is one that can run, and whom it is tried against."""

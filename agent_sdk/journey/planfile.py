@@ -66,8 +66,8 @@ def pack_plan(
         soc=reply.plan.soc,
         shapes={name: graph.tensor[name].shape for name in graph.inputs},
         kinds={spec.id: spec.kind for spec in processors},
-        start=start_after(prepared.serving),
-        trial_us=dict(prepared.serving.quiet_us),
+        start=start_after(prepared),
+        trial_us=dict(prepared.quiet_us),
         reply=reply,
     )
 

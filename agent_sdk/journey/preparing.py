@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import CancelledError
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -28,68 +30,59 @@ from agent_sdk.errors import (
 from agent_sdk.forking import FORKED, Forks, watch_forks
 from agent_sdk.journey.behind import Worker
 from agent_sdk.journey.demand import Demand, ShapeKey
+from agent_sdk.journey.opening import Opening
+from agent_sdk.journey.planfile import unpack_plan
+from agent_sdk.journey.plans import KEPT, Feed, Plans
 from agent_sdk.journey.prepared import Prepared
-from agent_sdk.journey.ready import KEPT, Ready
+from agent_sdk.journey.reference import Reference
 from agent_sdk.journey.rounding import rounding
-from agent_sdk.journey.steps import Journey, renewed
-from agent_sdk.journey.whole import Whole
-from agent_sdk.model import Model, Network, Shapes
+from agent_sdk.journey.services import Services
+from agent_sdk.journey.starts import start_after
+from agent_sdk.journey.trial import PLAN
+from agent_sdk.model import Model, Shapes
+from agent_sdk.model.feeds import Drawn, feeds_of
+from agent_sdk.planner.supplier import Obtained
 
 FIRST_ANSWER_S: Final = 0.5
 """How long what goes on behind waits for the first run: measuring beside it would slow it down, and be disturbed."""
 
 log = logging.getLogger(__name__)
 
-Feed = Mapping[str, Any]
-
 
 class Preparing(Closes, Forks):
     """Prepares one network, at one set of shapes after the other. May be used from any number of threads.
 
     Args:
-        journey: the network's steps to whoever answers.
-        ready: takes in what is prepared.
-        whole: the whole network, which answers meanwhile.
-        cancel: ends it.
+        plans: takes in what is prepared, and answers meanwhile; closed with this.
+        services: what plans are made, tried and remembered with.
+        cancel: ends it, and is cancelled when this is closed.
 
     Attributes:
-        read: what was read; None as long as nothing is.
-        notes: what was not as it should be with the network as such, in sentences.
-        planned: whether plans of it are made.
-        forked: whether this is a child of the process that made it.
+        reference: what judges the answers.
     """
 
-    def __init__(self, journey: Journey, ready: Ready, whole: Whole, cancel: Cancel) -> None:
-        self._journey, self._ready, self._whole, self._cancel = journey, ready, whole, cancel
-        self.read: Network | None = None
-        self.notes: list[str] = []
-        self.planned, self.forked = True, False
+    def __init__(self, plans: Plans, services: Services, cancel: Cancel) -> None:
+        self.plans, self.services, self._cancel = plans, services, cancel
+        self._options = plans.options
+        refuse_crashing = partial(services.first_runs.refuse_unjudged, self._options.content)
+        self.reference = Reference(self._options.content, refuse_crashing)
         self._fed: OrderedDict[ShapeKey, Feed] = OrderedDict()
-        self._demand = Demand(journey.services.budget)
-        self._lock, self._reading = threading.Lock(), threading.Lock()
-        self._first_answer, self._begun = threading.Event(), threading.Event()
+        self._demand = Demand(services.budget)
         self._worker = Worker(cancel)
+        plans.asked = weakref.WeakMethod(self._answered)  # a session that nobody closes is freed all the same
+        self._new_locks()
         watch_forks(self)
 
     def in_child(self) -> None:
-        """No plan is made any more; the locks are as if nobody had ever held them."""
-        self.forked, self.planned = True, False
-        self._lock, self._reading = threading.Lock(), threading.Lock()
-        self._first_answer, self._begun = threading.Event(), threading.Event()
+        """The locks are as if nobody had ever held them, and nobody waits for what is not made any more."""
+        self._new_locks()
         self._begun.set()
 
-    @property
-    def name(self) -> str:
-        """The network's name: its file's, or the one it gives itself."""
-        return self._journey.shown if self.read is None else self.read.name
+    def _new_locks(self) -> None:
+        self._lock, self._renewing = threading.Lock(), threading.Lock()
+        self._first_answer, self._begun = threading.Event(), threading.Event()
 
-    @property
-    def network(self) -> Network:
-        """What was read. Raises ModelError where that is more than can be cut."""
-        with self._reading:  # not the lock that runs take: they go on meanwhile
-            if self.read is None:
-                self.read = self._journey.read()
-            return self.read
+    # The first preparation
 
     def begin(self, *, background: bool) -> None:
         """Have somebody answer: at once, with a plan made behind it, or with the plan.
@@ -98,13 +91,18 @@ class Preparing(Closes, Forks):
         contradict the network, ModelError where no runtime loads it, or what ``prepare`` raises of a planner that
         refuses.
         """
-        shapes = self._journey.shapes or None
-        start = self._journey.start() if background else None
+        options, plans = self._options, self.plans
+        shapes = options.shapes or None
+        start = None
+        if background and options.travelling is not None:
+            start = options.travelling.start
+        elif background:
+            start = self.services.starts.known(options.content, options.shapes)
         try:
             if background and not (start is not None and start.planned) and self._opens():
                 if shapes and start is None:  # else they were fine when that was found out
-                    self.network.check(shapes)
-                log.info("%s: %s answers meanwhile", self.name, self._whole.get().runtime)
+                    plans.network.check(shapes)
+                log.info("%s: %s answers meanwhile", plans.name, plans.whole.get().runtime)
                 self._worker.submit(partial(self._begin_behind, shapes, start is not None))
             else:
                 self.prepare(shapes)
@@ -114,14 +112,14 @@ class Preparing(Closes, Forks):
             self._run_whole(error)
         except Exception as error:  # whatever befalls us, the application has its answers
             callers = isinstance(error, HopeError) and not isinstance(error, (ModelError, ExecutionError))
-            if callers or self._ready.closed:
+            if callers or plans.closed:
                 raise
             self._run_whole(error)
 
     def _opens(self) -> bool:
         with suppress(ModelError):  # a plan may still run it, and says more where that fails as well
-            self._whole.get(at_once=True)
-        return self._whole.loaded is not None
+            self.plans.whole.get(at_once=True)
+        return self.plans.whole.loaded is not None
 
     def prepare(self, shapes: Shapes | None = None) -> Prepared:
         """Make a plan ready for these input shapes, unless one is, and return it. Takes as long as measuring takes.
@@ -131,11 +129,12 @@ class Preparing(Closes, Forks):
         Raises InputError, OpenShapeError or UnplannableError for shapes of which no plan can be made, or what preparing
         a plan raises.
         """
-        if self.forked:
+        plans = self.plans
+        if plans.forked:
             raise DeviceClosedError(FORKED)
-        if not self.planned:
-            raise UnplannableError(f"'{self.name}' runs as a whole: {'; '.join(self.notes)}")
-        if self.read is not None and (prepared := self._prepared(shapes)) is not None:
+        if not plans.planned:
+            raise UnplannableError(f"'{plans.name}' runs as a whole: {'; '.join(plans.notes)}")
+        if plans.read is not None and (prepared := self._ready(shapes)) is not None:
             return prepared
         cancel = Cancel(self._cancel)
         making = self._worker.submit(partial(self._made, shapes), cancel)
@@ -148,33 +147,15 @@ class Preparing(Closes, Forks):
 
     def _made(self, shapes: Shapes | None) -> Prepared:
         try:
-            return self._prepared(shapes) or self._kept(self._journey.prepared(self._bound(shapes)))
+            return self._ready(shapes) or self._kept(self._prepared(self._bound(shapes)))
         finally:
             self._over()
 
-    def _prepared(self, shapes: Shapes | None) -> Prepared | None:
-        network = self.network
+    def _ready(self, shapes: Shapes | None) -> Prepared | None:
+        network = self.plans.network
         if shapes is None and network.is_open:
             return None
-        return self._ready.at(self._key(shapes or {port.name: port.sizes for port in network.inputs}))
-
-    def _bound(self, shapes: Shapes | None) -> Model:
-        # What has but one set of shapes is never bound again, and keeps no second copy of its weights.
-        network = self.network
-        return network.bind(shapes) if network.is_open else network.bound_in_place(shapes)
-
-    def _key(self, shapes: Mapping[str, Sequence[int]]) -> ShapeKey:
-        return tuple(tuple(shapes.get(port.name, ())) for port in self.network.inputs)
-
-    def key_of(self, feed: Feed) -> ShapeKey | None:
-        """What the plan for inputs of these shapes is kept under; None where there is one for all shapes, or none."""
-        if not self.planned or self.read is None or not self.read.is_open:
-            return None
-        return tuple([np.shape(feed[port.name]) if port.name in feed else () for port in self.read.inputs])
-
-    def _over(self) -> None:
-        self._begun.set()
-        self._journey.progress.done()
+        return self.plans.ready_at(self.plans.key(shapes or {port.name: port.sizes for port in network.inputs}))
 
     @property
     def begun(self) -> bool:
@@ -184,9 +165,105 @@ class Preparing(Closes, Forks):
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until ``begun``, for so long at most; whether it is. Raises DeviceClosedError once this is closed."""
         begun = self._begun.wait(timeout_s)
-        if self._ready.closed:
+        if self._cancel.cancelled:
             raise DeviceClosedError("the session is closed")
         return begun
+
+    # The steps of one preparation
+
+    def _bound(self, shapes: Shapes | None) -> Model:
+        # What has but one set of shapes is never bound again, and keeps no second copy of its weights.
+        network = self.plans.network
+        return network.bind(shapes) if network.is_open else network.bound_in_place(shapes)
+
+    def _prepared(
+        self, model: Model, own: Callable[[], Feed | None] = lambda: None, *, behind: bool = False
+    ) -> Prepared:
+        """Make a model of static shapes ready to run. Raises like ``Agent.load``.
+
+        ``own`` gives what the application fed first, once there is such. ``behind`` takes the plan that is on disk, if
+        any, and asks nobody, or else the first that the planner has.
+        """
+        options = self._options
+        self.services.obtainer.progress.phase("trying it in a child process")
+        drawn = self._drawn(model, own)
+        model = replace(model, taken=drawn.fixed)
+        services = self.services.fit_for(model, drawn.tried)
+        obtained = self._obtained(services, model, behind)
+        pinned = options.deterministic or rounding(model.graph).differs
+        opening = Opening(services, model, obtained, self.reference, drawn, options.all_rivals, options.in_flight)
+        ready = opening.done(pinned=pinned)
+        self.services.starts.keep(options.content, options.shapes, start_after(ready))
+        return ready
+
+    def _drawn(self, model: Model, own: Callable[[], Feed | None]) -> Drawn:
+        """Feeds to try a model with. Raises UnplannableError where ONNX Runtime takes none that is drawn, or given."""
+        feeds = feeds_of(model)
+        drawn = self.services.first_runs.drawn(feeds, self._options.content, model.graph.model_hash)
+        if drawn is not None:
+            return drawn
+        given = own()
+        if given is None:
+            raise UnplannableError("ONNX Runtime takes no inputs that are drawn, so no plan can be tried")
+        return Drawn(feeds, own=dict(given))
+
+    def _obtained(self, services: Services, model: Model, behind: bool) -> Obtained:
+        """The plan that came with the network, is on disk, or the planner has."""
+        if self._options.travelling is not None:
+            return unpack_plan(self._options.travelling, model)
+        recalled = services.obtainer.recall(model) if behind else None
+        return recalled or services.obtainer.obtain(model, at_once=behind)
+
+    def _kept(self, prepared: Prepared) -> Prepared:
+        """Take a prepared model in; the one used longest ago makes room where there are too many."""
+        kept, gone = self.plans.keep(prepared)
+        if kept is prepared:
+            self._over()
+            log.info("%s: ready: %s", self.plans.name, kept.said())
+            for note in kept.notes:
+                log.info("%s: %s", self.plans.name, note)
+        for old in gone:
+            self._demand.forget(old)
+        return kept
+
+    def _over(self) -> None:
+        self._begun.set()
+        self.services.obtainer.progress.done()
+
+    # Newer plans
+
+    def refresh(self) -> bool:
+        """Take up newer plans, where the planner has some; whether it has. Raises like ``Agent.refresh``."""
+        taken_up = [self.renew(prepared) for prepared in self.plans.ready()]
+        return any(taken_up)
+
+    def renew(self, prepared: Prepared) -> bool:
+        """Take up a newer plan, if the planner has one; whether it has. Raises like ``Agent.refresh``."""
+        if prepared.pinned:  # the answer may not change
+            return False
+        with self._renewing:
+            if not self.plans.holds(prepared):
+                if self.plans.closed:
+                    raise DeviceClosedError("the session is closed")
+                return False  # somebody else has taken one up meanwhile
+            model, before = prepared.model, prepared.obtained.plan
+            fit = self.services.fit_for(model, prepared.drawn.tried)
+            # What rests on predictions is asked for anew, once a little more is measured.
+            filled = before is not None and bool(before.filled)
+            obtained = fit.obtainer.obtain(model, renew=filled, known=prepared.obtained)
+            if obtained.plan is None or (obtained.plan == before and PLAN in prepared.contenders):
+                return False
+            in_flight = prepared.executor.in_flight
+            newer = Opening(fit, model, obtained, self.reference, prepared.drawn, in_flight=in_flight).done()
+            if PLAN in newer.contenders:
+                self.plans.replace(prepared, newer)
+                return True
+            newer.close()
+            note = f"a newer plan cannot run here at present ({newer.notes[-1]}); the one before it answers on"
+            prepared.notes += [note] if note not in prepared.notes else []
+            return False
+
+    # Behind the answers
 
     def _begin_behind(self, shapes: Shapes | None, known: bool) -> None:
         """``known`` says that an earlier start has found out who is best."""
@@ -197,19 +274,20 @@ class Preparing(Closes, Forks):
         finally:
             self._over()
 
-    def answered(self, feed: Feed) -> None:
+    def _answered(self, feed: Feed) -> None:
         """Take note of what the whole network answered: shapes that come again are worth a plan.
 
         What was fed first at these shapes is kept, copied: a plan is tried with it where nothing can be drawn.
         """
-        key = self.key_of(feed)
+        plans = self.plans
+        key = plans.key_of(feed)
         with self._lock:
-            if (key or ()) not in self._fed and self.planned and not self._ready.closed:
+            if (key or ()) not in self._fed and plans.planned and not plans.closed:
                 self._fed[key or ()] = {name: np.array(value) for name, value in feed.items()}
                 while len(self._fed) > KEPT:
                     self._fed.popitem(last=False)
         self._first_answer.set()
-        network = self.read
+        network = plans.read
         whole = network is not None and feed.keys() == {port.name for port in network.inputs}
         if key is not None and whole and self._demand.used(key):
             self._worker.submit(self._plan_next)
@@ -220,13 +298,13 @@ class Preparing(Closes, Forks):
             self._first_answer.wait()
         check()
         with self._lock:
-            return self._fed.get(self._key(shapes) if shapes and self.network.is_open else ())
+            return self._fed.get(self.plans.key(shapes) if shapes and self.plans.network.is_open else ())
 
     def _plan_next(self) -> None:
         key = self._demand.chosen()
-        if key is not None and key not in self._ready:
-            with self._journey.services.budget.spending():
-                names = (port.name for port in self.network.inputs)
+        if key is not None and self.plans.ready_at(key) is None:
+            with self.services.budget.spending():
+                names = (port.name for port in self.plans.network.inputs)
                 self._prepare_behind(dict(zip(names, key, strict=True)))
             self._over()
 
@@ -235,56 +313,44 @@ class Preparing(Closes, Forks):
 
         ``again`` says that nothing is to be found out for the next start.
         """
+        plans = self.plans
         shown = (
             ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in (shapes or {}).items()) or "any input"
         )
         try:
-            if not shapes and self.network.is_open:
+            if not shapes and plans.network.is_open:
                 return
             model = self._bound(shapes)
             check()
-            stays = f"{shown}: {self._whole.get().runtime} goes on answering, because others would round differently"
-            if self._journey.deterministic or rounding(model.graph).differs:
-                self.note(stays)
+            runtime = plans.whole.get().runtime
+            stays = f"{shown}: {runtime} goes on answering, because others would round differently"
+            if self._options.deterministic or rounding(model.graph).differs:
+                plans.note(stays)
                 if again:
                     return
-            prepared = self._journey.prepared(model, partial(self._own, shapes), behind=True)
-            if prepared.serving.pinned:
+            prepared = self._prepared(model, partial(self._own, shapes), behind=True)
+            if prepared.pinned:
                 prepared.close()
-                self.note(stays)
+                plans.note(stays)
                 return
             prepared = self._kept(prepared)
-            log.info("%s: from now on at %s: %s", self.name, shown, prepared.said())
-            self._ready.count("", switches=1)
-            if not self.network.is_open:
-                self._whole.let_go()
-            if prepared.obtained.preliminary and self._journey.travelling is None:
-                renewed(self._journey.services, prepared)
+            log.info("%s: from now on at %s: %s", plans.name, shown, prepared.said())
+            plans.switched()
+            if not plans.network.is_open:
+                plans.whole.let_go()
+            if prepared.obtained.preliminary and self._options.travelling is None:
+                self.renew(prepared)
         except NotWantedError:
             raise
         except Exception as error:  # noqa: BLE001  as in the foreground
-            if self._ready.closed:
+            if plans.closed:
                 return
-            alone = self._ready.last is None and (self.read is None or not self.read.is_open)
+            alone = plans.last is None and (plans.read is None or not plans.read.is_open)
             if alone and (isinstance(error, (ModelError, ProcessorError)) or not isinstance(error, HopeError)):
                 self._run_whole(error)
             else:
-                whole = self._whole.loaded
-                self.note(f"{shown}: {whole.runtime if whole else 'nobody'} goes on answering ({_words(error)})")
-
-    def _kept(self, prepared: Prepared) -> Prepared:
-        """Take a prepared model in; the one used longest ago makes room where there are too many."""
-        graph = prepared.model.graph
-        key = self._key({name: graph.tensor[name].shape for name in graph.inputs})
-        kept, gone = self._ready.keep(key, prepared)
-        if kept is prepared:
-            self._over()
-            log.info("%s: ready: %s", self.name, kept.said())
-            for note in kept.notes:
-                log.info("%s: %s", self.name, note)
-        for old in gone:
-            self._demand.forget(old)
-        return kept
+                whole = plans.whole.loaded
+                plans.note(f"{shown}: {whole.runtime if whole else 'nobody'} goes on answering ({_words(error)})")
 
     def _run_whole(self, why: Exception) -> None:
         """Have the whole network answer: from now on, or where only shapes are open, until there are plans.
@@ -292,32 +358,25 @@ class Preparing(Closes, Forks):
         Raises ModelError where no runtime loads it either.
         """
         try:
-            whole = self._whole.get()
+            whole = self.plans.whole.get()
         except ModelError as error:
             if isinstance(why, ModelError) and not isinstance(why, UnplannableError):
                 raise why from error  # it is no network at all, and what is wrong with it says that best
             raise ModelError(f"{_words(why)}; nor does a runtime load it as a whole: {error}") from error
         if not isinstance(why, OpenShapeError):
-            self.planned = False
-            self.note(f"the whole network runs on {whole.runtime}, because nothing can be planned: {_words(why)}")
-            log.debug("%s: why", self.name, exc_info=why)
-
-    def note(self, text: str) -> None:
-        """Say what is not as it should be, once."""
-        log.info("%s: %s", self.name, text)
-        with self._lock:
-            if text not in self.notes:
-                self.notes.append(text)
-
-    def end(self) -> None:
-        """Have nobody wait any more, before anything is closed that they wait for."""
-        self._first_answer.set()
-        self._begun.set()
+            self.plans.planned = False
+            self.plans.note(f"the whole network runs on {whole.runtime}, because nothing can be planned: {_words(why)}")
+            log.debug("%s: why", self.plans.name, exc_info=why)
 
     def close(self) -> None:
-        """Cancel what goes on behind. Idempotent."""
-        if not self.forked:
-            self._worker.close()
+        """Cancel what goes on behind, and free everything, after the runs that are under way. Idempotent."""
+        self._cancel.cancel()  # before locks are waited for, which may be held by what this ends
+        self._first_answer.set()
+        self._begun.set()
+        with ExitStack() as ending:
+            if not self.plans.forked:
+                ending.callback(self._worker.close)
+            self.plans.close()
 
 
 def _words(error: Exception) -> str:

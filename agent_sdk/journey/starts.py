@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from agent_sdk.journey.serving import Serving
+from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.trial import plain_runtime
 from agent_sdk.model import Content, Shapes
 from agent_sdk.records import Records
@@ -27,9 +27,9 @@ class Start(Contract):
     planned: bool
 
 
-def start_after(serving: Serving) -> Start:
+def start_after(prepared: Prepared) -> Start:
     """How the next start should begin, after this trial."""
-    return Start(planned=serving.pinned and plain_runtime(serving.current) != "onnxruntime")
+    return Start(planned=prepared.pinned and plain_runtime(prepared.current) != "onnxruntime")
 
 
 class Starts:

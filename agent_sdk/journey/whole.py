@@ -6,9 +6,10 @@ import threading
 from contextlib import closing
 
 from agent_sdk.cancel import Cancel
-from agent_sdk.errors import DeviceClosedError
+from agent_sdk.errors import DeviceClosedError, ExecutionError, ModelError
 from agent_sdk.forking import Forks, watch_forks
-from agent_sdk.journey.steps import Journey
+from agent_sdk.journey.services import Services
+from agent_sdk.model import Content
 from agent_sdk.model.ports import About
 from agent_sdk.runtimes.ort.whole import WholeOrt
 
@@ -17,15 +18,16 @@ class Whole(Forks):
     """One network as ONNX Runtime runs it by itself. May be used from any number of threads.
 
     Args:
-        journey: loads it.
+        services: what it is loaded with.
+        content: the network as it was loaded.
         cancel: ends loading.
 
     Attributes:
         loaded: what is loaded at present.
     """
 
-    def __init__(self, journey: Journey, cancel: Cancel) -> None:
-        self._journey, self._cancel = journey, cancel
+    def __init__(self, services: Services, content: Content, cancel: Cancel) -> None:
+        self._services, self._content, self._cancel = services, content, cancel
         self._lock = threading.RLock()
         self.loaded: WholeOrt | None = None
         self._about: About | None = None
@@ -46,9 +48,23 @@ class Whole(Forks):
                 raise DeviceClosedError("the session is closed")
             if self.loaded is None:
                 with self._cancel.current():
-                    self.loaded = self._journey.whole(at_once=at_once)
+                    self.loaded = self._opened(at_once=at_once)
                 self._about = self.loaded.about
             return self.loaded
+
+    def _opened(self, *, at_once: bool) -> WholeOrt:
+        """As the application would have it without us. Raises ModelError where it is refused.
+
+        NOTE: nobody else runs a file as it is: of one that no graph was made of, no table can say who means the same.
+        """
+        if not at_once:
+            self._services.first_runs.refuse_unjudged(self._content)
+        here = self._services.obtainer
+        try:
+            with self._content.opened() as given:
+                return WholeOrt(given.file, len(here.soc.cores), here.device.held_by_whole, given.beside)
+        except ExecutionError as error:
+            raise ModelError(str(error)) from error
 
     def lend(self) -> WholeOrt:
         """It, for what only ONNX Runtime does: from then on one and the same. Raises like ``get``."""
@@ -61,7 +77,7 @@ class Whole(Forks):
         """What ONNX Runtime says of the file. Raises ModelError where that refuses it."""
         with self._lock:
             if self._about is None:
-                with closing(self._journey.whole(at_once=False)) as loaded:
+                with closing(self._opened(at_once=False)) as loaded:
                     self._about = loaded.about
             return self._about
 

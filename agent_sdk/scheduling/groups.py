@@ -100,7 +100,7 @@ def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor],
     may be under way at once. Raises ProcessorError where none runs, UnplannableError where one answer has to stay for
     one input.
     """
-    if prepared.serving.pinned:
+    if prepared.pinned:
         raise UnplannableError(f"'{prepared.model.name}' is answered by one processor as long as it lives")
     names = _groups_of(device, planned)
     kinds = distinct({name: device.processors[name] for name in names})

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from agent_sdk.cancel import Cancel
-from agent_sdk.journey.preparing import Feed
+from agent_sdk.journey.plans import Feed
 from agent_sdk.scheduling.request import Late, Request
 
 

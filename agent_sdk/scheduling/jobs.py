@@ -27,8 +27,7 @@ from agent_sdk.errors import (
     refuse_unless_seconds,
 )
 from agent_sdk.forking import Forks, watch_forks
-from agent_sdk.journey.catalogue import Plans
-from agent_sdk.journey.preparing import Feed
+from agent_sdk.journey.plans import Feed, Plans
 from agent_sdk.journey.trial import FAILURES
 from agent_sdk.scheduling.groups import Group
 from agent_sdk.scheduling.job import USUAL, Job, JobStats, Terms

@@ -10,8 +10,7 @@ from typing import Any, Final
 from agent_sdk.engine import Device, Executor
 from agent_sdk.engine.arbiter import Hold
 from agent_sdk.engine.turn import Turn
-from agent_sdk.journey.catalogue import Plans
-from agent_sdk.journey.preparing import Feed
+from agent_sdk.journey.plans import Feed, Plans
 from agent_sdk.scheduling.groups import Group
 from agent_sdk.scheduling.job import Job, JobStats
 from agent_sdk.scheduling.network import Network
@@ -72,18 +71,18 @@ class Member:
     network: Network = field(init=False)
 
     def __post_init__(self) -> None:
-        self.network = Network(self.plans.preparing.name, 1, len(self.where.masks), {})
-        self.network.in_flight = self.plans.in_flight
+        self.network = Network(self.plans.name, 1, len(self.where.masks), {})
+        self.network.in_flight = self.plans.options.in_flight
 
     def look(self) -> None:
         """See who answers where the session is not spread: what holds its cores by segments begins at once."""
         if self.executors:
             return
-        network, last, where = self.network, self.plans.ready.last, self.where
+        network, last, where = self.network, self.plans.last, self.where
         by_segments = last is not None and len(last.executor.program.segments) > 1
         here, other = (where.at_once, where.in_turn) if by_segments else (where.in_turn, where.at_once)
         if not network.runs_on(here):
-            known = None if last is None else last.serving.quiet_us.get(last.serving.current)
+            known = None if last is None else last.quiet_us.get(last.current)
             network.set((0, 0, here), round(known * 1e3) if known else GUESS_NS)
             network.forget(other)
             if not known:
@@ -154,5 +153,5 @@ class Member:
 
     def note_deadline(self, *, missed: bool) -> None:
         """Have the planner told how a plan keeps deadlines; a network that is spread has none."""
-        if not self.executors and self.plans.ready.last is not None:
-            self.plans.ready.last.serving.note_deadline(missed=missed)
+        if not self.executors and self.plans.last is not None:
+            self.plans.last.note_deadline(missed=missed)

@@ -8,7 +8,7 @@ from time import monotonic
 
 from agent_sdk.closing import Closes
 from agent_sdk.errors import InputError, QueueFullError
-from agent_sdk.journey.preparing import Feed
+from agent_sdk.journey.plans import Feed
 from agent_sdk.scheduling.job import Job
 
 

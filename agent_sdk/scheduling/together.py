@@ -19,9 +19,8 @@ from agent_sdk.engine import Device
 from agent_sdk.engine.trace import Trace
 from agent_sdk.engine.turn import Turn
 from agent_sdk.errors import DeviceClosedError, InputError, UnplannableError
-from agent_sdk.journey.catalogue import Plans
+from agent_sdk.journey.plans import Feed, Plans
 from agent_sdk.journey.prepared import Prepared
-from agent_sdk.journey.preparing import Feed
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.trial import FAILURES
 from agent_sdk.scheduling.jobs import Jobs
@@ -107,7 +106,7 @@ class Together(Closes):
         if len(members) < 2:
             raise InputError("it takes two sessions or more to run together")
         for _, prepared, _ in members:
-            if prepared.obtained.served is None or prepared.serving.pinned:
+            if prepared.obtained.served is None or prepared.pinned:
                 raise UnplannableError(f"'{prepared.model.name}' has no plan that may answer with those of others")
         wanted = tuple(
             PlannedNetwork(

@@ -29,7 +29,7 @@ from benchmarks.engine.runtimes import Run, baselines
 from benchmarks.traces import busy_together
 
 SETTLING_S = 3.0
-"""Seconds of runs before anything is timed: a session compares who was near at its trial (``journey/serving.py``)."""
+"""Seconds of runs before anything is timed: a session compares who was near at its trial (``journey/prepared.py``)."""
 TRACED = 5
 """Runs of what answers that are traced, beside those that are timed: users ask for no record."""
 LEAST_S = 10.0
@@ -73,7 +73,8 @@ def rows_for(
     Patience ends ``until`` then (``time.monotonic``) at the latest, loading included.
     """
     with agent.load(name, background=False) as session:
-        model, serving = session.latest.model, session.latest.serving
+        prepared = session.latest
+        model = prepared.model
         inputs = draw(model, 0)
         runs: dict[str, Run] = baselines(model, len(agent.soc.cores))
         calls: dict[str, Callable[[], Any]] = {config: partial(_forgotten, run, inputs) for config, run in runs.items()}
@@ -82,16 +83,16 @@ def rows_for(
         settled = time.monotonic() + SETTLING_S
         while time.monotonic() < settled:
             session.run(inputs)
-        before = serving.answered.copy()
+        before = prepared.answered.copy()
         with busy(load):
             turns = measure(calls, rounds, witness, min(patience_s, until - time.monotonic()))
-        answered_by = (serving.answered - before).most_common(1)[0][0]
-        executors = {"ours": serving.contenders[answered_by], "ours_planned": session.latest.plan_executor}
+        answered_by = (prepared.answered - before).most_common(1)[0][0]
+        executors = {"ours": prepared.contenders[answered_by], "ours_planned": session.latest.plan_executor}
         medians = {config: statistics.median(turn.us for turn in turns[config]) for config in calls}
         plan = session.latest.plan_executor.program.plan
         planner_us = plan.makespan_us
         predicted_us = {
-            "ours": planner_us if answered_by == PLAN else serving.quiet_us.get(answered_by, math.nan),
+            "ours": planner_us if answered_by == PLAN else prepared.quiet_us.get(answered_by, math.nan),
             "ours_planned": planner_us,
         }
         best_ort = min(us for config, us in medians.items() if config.startswith("ort_"))
@@ -126,9 +127,9 @@ def rows_for(
             "answered_by": answered_by,
             "runs": {config: len(own) for config, own in turns.items()},
             "calm_runs": {config: sum(calm(turn.disturbance) for turn in own) for config, own in turns.items()},
-            "changes": list(serving.changes),
+            "changes": list(prepared.changes),
             "notes": list(session.notes),
-            "quiet_us": dict(serving.quiet_us),
+            "quiet_us": dict(prepared.quiet_us),
             "planned_us": planner_us,
             "lower_bound_us": plan.lower_bound_us,
             "predicted_us": predicted_us["ours_planned"],

@@ -24,7 +24,7 @@ def alone_pays(folder: Path) -> Found:
     """A run of a session whose agent has a queue and a policy, against its plan's executor by itself."""
     with Agent(processors="ort", cache=folder) as agent, agent.load(ALONE, background=False) as session:
         feed = session.draw()
-        last = session.plans.ready.last
+        last = session.plans.last
         assert last is not None
         share = _ratio(partial(session.run, feed), partial(last.executor.run, feed))
     return [verdict("a session alone pays for all this: its run ÷ its executor's", share, 1.01)], []

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.reference import Reference
 from agent_sdk.model import Content, Model, extract, read_model
-from agent_sdk.model.feeds import draw
+from agent_sdk.model.feeds import Drawn, draw, feeds_of
+from agent_sdk.planner.supplier import Obtained
 
 
 def branching_model(channels: int = 8, size: int = 16) -> onnx.ModelProto:
@@ -105,3 +109,15 @@ def products(side: int) -> onnx.ModelProto:
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
     graph = helper.make_graph(nodes, "products", ends[:1], ends[1:], [shape])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+_read = cache(read_model)
+
+
+def prepared_of(
+    contenders: Mapping[str, Any], us: Mapping[str, float], model: Model | None = None, **options: Any
+) -> Prepared:
+    """A model as it is ready to run, with these contenders, which took so long when they were tried."""
+    model = model or _read(BRANCHING)
+    obtained, drawn = Obtained(None, "single", False), Drawn(feeds_of(model))
+    return Prepared(model, Reference(Content(b"")), obtained, drawn, contenders, us, **options)

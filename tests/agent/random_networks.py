@@ -460,14 +460,14 @@ def told(agent: Agent, seed: int) -> dict[str, Any]:
                 continue
             answers = {"the session": dict(zip(names, got, strict=True))}
             if (prepared := loaded.plans.at(feed)) is not None and all_finite(right):
-                answers |= {name: own.run(feed)[0] for name, own in prepared.serving.contenders.items()}
+                answers |= {name: own.run(feed)[0] for name, own in prepared.contenders.items()}
             for who, answer in answers.items():
                 for name, expected in zip(names, right, strict=True):
                     if (off := difference(answer[name], expected)) > TOLERANCE:
                         faults.append(f"{kind}: {name} ({expected.dtype}) of {who} is off by {off:.2g}")
         if not loaded.verify(network.feed("ordinary", seed)).correct:
             faults.append("verify says wrong")
-        planned, notes, used = bool(loaded.plans.ready.all()), loaded.notes, loaded.get_providers()
+        planned, notes, used = bool(loaded.plans.ready()), loaded.notes, loaded.get_providers()
     return {"seed": seed, "faults": faults, "planned": planned, "notes": notes, "used": used}
 
 

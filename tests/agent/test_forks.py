@@ -36,7 +36,7 @@ else:  # how much it finds depends on the input
     feed, right = {"x": np.float32([0, 2, 0, 3])}, {"y": np.int64([[1, 3]])}
 agent = Agent(processors="ort@0,ort@1")
 session = agent.load(source, background=False)
-assert bool(session.plans.ready.all()) is PLANNED
+assert bool(session.plans.ready()) is PLANNED
 
 
 def answers():
@@ -75,9 +75,9 @@ held, over = threading.Event(), threading.Event()
 
 
 def hold():  # as whoever reads or plans behind holds them now and then
-    plans, preparing = session.plans, session.plans.preparing
-    locks = [plans.ready.lock, plans.whole._lock, preparing._lock, preparing._reading, preparing._worker._lock]
-    locks += [prepared.serving._lock for prepared in session.plans.ready.all()]
+    plans, preparing = session.plans, session.preparing
+    locks = [plans.lock, plans.whole._lock, plans._reading, preparing._lock, preparing._worker._lock]
+    locks += [prepared._lock for prepared in session.plans.ready()]
     locks += [agent._lights._lock]
     for lock in locks:
         lock.acquire()

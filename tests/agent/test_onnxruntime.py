@@ -490,9 +490,9 @@ def test_a_session_that_nobody_holds_is_closed(behind: None) -> None:
     assert held is not None
     del session
     end = time.monotonic() + 60
-    while not held.plans.ready.closed and time.monotonic() < end:
+    while not held.plans.closed and time.monotonic() < end:
         time.sleep(0.01)
-    assert held.plans.ready.closed
+    assert held.plans.closed
 
 
 PROGRAM = """

@@ -32,7 +32,6 @@ from agent_sdk.errors import (
 from agent_sdk.journey.opening import Opening
 from agent_sdk.journey.planning import Obtainer
 from agent_sdk.journey.rivals import compiled_singles, likeliest
-from agent_sdk.journey.serving import Serving
 from agent_sdk.journey.trial import PLAN, Trial, first_choice, hold_trial, plainest
 from agent_sdk.journey.verify import Verdict, relative_error
 from agent_sdk.machine.soc import read_soc
@@ -50,14 +49,14 @@ def test_a_new_start_neither_measures_nor_tries_again(tmp_path: Path, monkeypatc
     monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
     measure_hastily(monkeypatch)
     with Agent(processors="ort", cache=tmp_path) as agent, agent.load(BRANCHING, background=False) as first:
-        plan, chosen = first.plan, first.latest.serving.current
+        plan, chosen = first.plan, first.latest.current
 
     def never(*args: object, **kwargs: object) -> None:
         pytest.fail("the second start measured again")
 
     monkeypatch.setattr("agent_sdk.journey.opening.hold_trial", never)
     with Agent(processors="ort", cache=tmp_path) as agent, agent.load(BRANCHING, background=False) as second:
-        assert (second.plan, second.latest.serving.current) == (plan, chosen)
+        assert (second.plan, second.latest.current) == (plan, chosen)
         assert second.latest.obtained.profiled_signatures == 0
         inputs, right = expected(BRANCHING, seed=2)
         assert relative_error(second.run(inputs), right) <= 1e-5
@@ -75,12 +74,12 @@ def test_what_was_found_while_disturbed_serves_until_it_is_calm(agent: Agent, mo
     monkeypatch.setattr(Witness, "slowness", lambda self, *, rest=False: 2.0)
     for _ in range(2):
         with agent.load(BRANCHING, background=False) as disturbed:
-            assert disturbed.latest.serving.quiet_us == trials[0].us
+            assert disturbed.latest.quiet_us == trials[0].us
     assert [trial.calm for trial in trials] == [False]
     measure_hastily(monkeypatch)
     for _ in range(2):
         with agent.load(BRANCHING, background=False) as steady:
-            assert steady.latest.serving.quiet_us == trials[1].us
+            assert steady.latest.quiet_us == trials[1].us
     assert [trial.calm for trial in trials] == [False, True]
 
 
@@ -137,7 +136,7 @@ def test_of_the_plans_tried_the_best_stays(better: int, agent: Agent, monkeypatc
     with agent.load(BRANCHING, background=False) as session:
         assert session.latest.obtained.plan == (first, second)[better].plan
         assert session.latest.plan_executor.program.plan == session.latest.obtained.plan
-        assert session.latest.serving.quiet_us[PLAN] == 50.0
+        assert session.latest.quiet_us[PLAN] == 50.0
 
 
 def test_a_plan_does_not_compete_with_its_copy(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +145,8 @@ def test_a_plan_does_not_compete_with_its_copy(agent: Agent, monkeypatch: pytest
         newer = newer_plan(agent, session, "ort@0")
     monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
     with agent.load(BRANCHING, all_rivals=True, background=False) as session:
-        rivals = session.latest.serving.contenders.keys() - {PLAN}
-        assert PLAN in session.latest.serving.contenders
+        rivals = session.latest.contenders.keys() - {PLAN}
+        assert PLAN in session.latest.contenders
         assert "ort@0" not in rivals
         report, _ = examine(agent, session, session.draw(), runs=3, compare=True)
     assert report.baselines_us["ort@0"] == report.plan_measured_us
@@ -174,11 +173,11 @@ def test_few_rivals_stay_after_the_first_trial(agent: Agent, monkeypatch: pytest
     """Beside the plan only the fastest and plain runtimes are kept, unless all are to be compared."""
     with agent.load(BRANCHING, all_rivals=True, background=False) as session:
         newer = newer_plan(agent, session, "ort@0")
-        assert "onnxruntime" in session.latest.serving.contenders
+        assert "onnxruntime" in session.latest.contenders
     monkeypatch.setattr("agent_sdk.journey.opening.RIVALS", 1)
     monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
     with agent.load(BRANCHING, background=False) as session:
-        kept, us = session.latest.serving.contenders.keys(), session.latest.serving.quiet_us
+        kept, us = session.latest.contenders.keys(), session.latest.quiet_us
         assert kept == {PLAN, first_choice(us), *plainest(us)}
         assert "onnxruntime" in kept
 
@@ -223,7 +222,7 @@ def test_several_runs_of_a_session_are_under_way_at_once(agent: Agent) -> None:
             agent.load(BRANCHING, in_flight=wrong)
     inputs, right = expected(BRANCHING, seed=1)
     with agent.load(BRANCHING, background=False, in_flight=3) as session, ThreadPoolExecutor(6) as pool:
-        assert {each.in_flight for each in session.latest.serving.contenders.values()} == {3}
+        assert {each.in_flight for each in session.latest.contenders.values()} == {3}
         for found in pool.map(lambda _: session.run(inputs), range(60)):
             assert relative_error(found, right) < 1e-4
 
@@ -261,7 +260,7 @@ def test_a_rival_that_lacks_memory_costs_no_plan(agent: Agent, monkeypatch: pyte
     monkeypatch.setattr("agent_sdk.journey.rivals.whole_run", refuse)
     with agent.load(BRANCHING, background=False) as session:
         assert lacking
-        assert list(session.latest.serving.contenders) == [PLAN]
+        assert list(session.latest.contenders) == [PLAN]
         assert session.run(session.draw())
 
 
@@ -360,7 +359,7 @@ def test_a_plan_that_cannot_run_falls_back(
         monkeypatch.setattr(Executor, "run", run)
     inputs, right = expected(BRANCHING, seed=4)
     with agent.load(BRANCHING, background=False) as session:
-        assert PLAN not in session.latest.serving.contenders
+        assert PLAN not in session.latest.contenders
         assert any("no room" in note for note in session.notes)
         assert relative_error(session.run(inputs), right) <= 1e-5
 
@@ -377,7 +376,7 @@ def test_who_answers_otherwise_than_onnx_runtime_does_not_answer(agent: Agent, m
     monkeypatch.setattr(Executor, "run", run)
     inputs, right = expected(BRANCHING, seed=4)
     with agent.load(BRANCHING, background=False) as session:
-        assert PLAN not in session.latest.serving.contenders
+        assert PLAN not in session.latest.contenders
         assert any("away from ONNX Runtime's" in note for note in session.notes)
         assert relative_error(session.run(inputs), right) <= 1e-5
 
@@ -393,13 +392,13 @@ def test_answers_too_far_apart_for_a_switch_are_kept_to(agent: Agent, monkeypatc
 
     monkeypatch.setattr(Executor, "run", run)
     with agent.load(BRANCHING, background=False) as session:
-        assert session.latest.serving.pinned
+        assert session.latest.pinned
         assert any("lie between the runtimes' answers" in note for note in session.notes)
     with agent.load(branching_model(channels=4).SerializeToString()) as session:
         session.run(session.draw())
         assert session.wait(120)
         assert "goes on answering, because others would round differently" in session.notes[0]
-        assert not session.plans.ready.all()
+        assert not session.plans.ready()
 
 
 def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,16 +424,13 @@ def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: py
         bind(thread, cores)
 
     with agent.load(BRANCHING, background=False) as session:
-        serving = Serving(
-            session.latest.serving.contenders,
-            {name: 1.0 if name == PLAN else 2.0 for name in session.latest.serving.contenders},
-        )
-        session.latest.serving = serving
+        prepared = session.latest
+        prepared.current = PLAN
         monkeypatch.setattr(os, "sched_setaffinity", refuse)
         for _ in range(3):
             assert relative_error(session.run(inputs), right) <= 1e-5
-        assert PLAN not in serving.contenders
-        assert "cpu1: this process may not run there" in serving.changes[-1]
+        assert PLAN not in prepared.contenders
+        assert "cpu1: this process may not run there" in prepared.changes[-1]
 
 
 def test_a_core_that_is_gone_when_loading_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,14 +455,14 @@ def test_a_failed_refresh_changes_nothing_and_is_repeated(agent: Agent, monkeypa
     """What a newer plan needs may be missing for a moment: the old one answers on, and the next refresh tries again."""
     inputs, right = expected(BRANCHING, seed=4)
     with agent.load(BRANCHING, background=False) as session:
-        before = (session.latest.obtained, session.plan, session.latest.serving, list(session.notes))
+        before = (session.latest.obtained, session.plan, session.latest, list(session.notes))
         newer = newer_plan(agent, session, "ort@0")
         monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
         compiled = Opening._compile
         monkeypatch.setattr(Opening, "_compile", lambda *given: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             agent.refresh(session)
-        assert (session.latest.obtained, session.plan, session.latest.serving, session.notes) == before
+        assert (session.latest.obtained, session.plan, session.latest, session.notes) == before
         assert relative_error(session.run(inputs), right) <= 1e-5
         monkeypatch.setattr(Opening, "_compile", compiled)
         assert agent.refresh(session) is True
@@ -481,13 +477,13 @@ def test_a_newer_plan_that_cannot_run_leaves_the_old_one(agent: Agent, monkeypat
 
     inputs, right = expected(BRANCHING, seed=4)
     with agent.load(BRANCHING, background=False) as session:
-        before = (session.latest.obtained, session.plan, session.latest.serving)
+        before = (session.latest.obtained, session.plan, session.latest)
         newer = newer_plan(agent, session, "ort@0")
         monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
         with monkeypatch.context() as patch:
             patch.setattr("agent_sdk.journey.opening.Executor", fail)
             assert agent.refresh(session) is False
-        assert (session.latest.obtained, session.plan, session.latest.serving) == before
+        assert (session.latest.obtained, session.plan, session.latest) == before
         assert any("no room" in note for note in session.notes)
         assert relative_error(session.run(inputs), right) <= 1e-5
         assert agent.refresh(session) is True
@@ -512,7 +508,7 @@ def test_an_old_plan_that_hangs_keeps_no_new_one_away(agent: Agent, monkeypatch:
     with agent.load(BRANCHING, background=False) as session:
         newer = newer_plan(agent, session, "ort@0")
         monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
-        old = session.latest.serving
+        old = session.latest
         close = old.close
 
         def hang() -> None:

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk import Agent, Session
 from agent_sdk.errors import DeviceClosedError, InputError, ModelError, OpenShapeError, UnplannableError
-from agent_sdk.journey import ready
+from agent_sdk.journey import plans
 from agent_sdk.journey.demand import USES
 from agent_sdk.journey.verify import relative_error
 from tests import CAMPAIGN
@@ -70,9 +70,9 @@ def until(condition: Callable[[], bool]) -> None:
 
 def planned(session: Session, feed: Feed) -> Feed:
     """Run these shapes until they have a plan, and return the first answer."""
-    before = len(session.plans.ready.all())
+    before = len(session.plans.ready())
     answers = [session.run(feed) for _ in range(USES)]
-    until(lambda: len(session.plans.ready.all()) > before)
+    until(lambda: len(session.plans.ready()) > before)
     return answers[0]
 
 
@@ -102,7 +102,7 @@ def test_a_shape_that_comes_again_is_planned_behind(agent: Agent) -> None:
     """The whole network answers the first runs, a plan the later ones, with the same answer; both are counted."""
     source = open_model()
     with agent.load(source, background=False) as session:
-        assert session.plans.ready.all() == []
+        assert session.plans.ready() == []
         assert session.get_providers() == ["onnxruntime"]
         for feed in (image(1, 3, 8, 8), image(2, 3, 6, 10)):
             first = planned(session, feed)
@@ -112,7 +112,7 @@ def test_a_shape_that_comes_again_is_planned_behind(agent: Agent) -> None:
         assert (stats.prepared, stats.switches) == (2, 2)
         assert stats.answered["whole:onnxruntime"] == 2 * USES
         assert sum(stats.answered.values()) == 2 * (USES + 1)
-        hashes = {prepared.model.graph.model_hash for prepared in session.plans.ready.all()}
+        hashes = {prepared.model.graph.model_hash for prepared in session.plans.ready()}
         assert len(hashes) == 2
         assert not [note for note in session.notes if "whole" in note]
 
@@ -125,7 +125,7 @@ def test_shapes_can_be_given_and_prepared_before_the_first_run(agent: Agent) -> 
         for batch in (1, 4):
             feed = image(batch, 3, 8, 8)
             assert relative_error(session.run(feed), right(source, feed)) < 1e-5
-        assert session.prepare({"x": (4, 3, 8, 8)}) is session.plans.ready.all()[-1]
+        assert session.prepare({"x": (4, 3, 8, 8)}) is session.plans.ready()[-1]
         assert not [who for who in session.stats.answered if who.startswith("whole")]
         assert session.verify().correct
         assert session.verify(image(4, 3, 8, 8)).correct
@@ -146,14 +146,14 @@ def test_a_load_in_the_background_answers_at_once(agent: Agent) -> None:
 
 def test_only_so_many_plans_are_kept(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan used longest ago makes room, and its shapes are planned again when they come back."""
-    monkeypatch.setattr(ready, "KEPT", 2)
+    monkeypatch.setattr(plans, "KEPT", 2)
     with agent.load(open_model(), shapes={"x": (1, 3, 4, 4)}, background=False) as opened:
         for size in (5, 6):
             opened.prepare({"x": (1, 3, size, size)})
-        assert [p.model.graph.tensor["x"].shape[2] for p in opened.plans.ready.all()] == [5, 6]
+        assert [p.model.graph.tensor["x"].shape[2] for p in opened.plans.ready()] == [5, 6]
         for _ in range(USES):
             opened.run(image(1, 3, 4, 4))
-        until(lambda: [p.model.graph.tensor["x"].shape[2] for p in opened.plans.ready.all()] == [6, 4])
+        until(lambda: [p.model.graph.tensor["x"].shape[2] for p in opened.plans.ready()] == [6, 4])
 
 
 def test_it_stands_where_an_inference_session_stood(agent: Agent) -> None:
@@ -307,8 +307,8 @@ def test_bad_shapes_and_feeds_are_said_in_one_line(agent: Agent) -> None:
                     opened.run(feed)
                 assert "\n" not in str(caught.value)
         planned(opened, image(1, 3, 8, 8))
-        assert opened.plans.preparing.notes == []  # nor does anybody try to plan for them
-        assert len(opened.plans.ready.all()) == 1
+        assert opened.plans.notes == []  # nor does anybody try to plan for them
+        assert len(opened.plans.ready()) == 1
 
 
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.FLOAT])
@@ -328,7 +328,7 @@ def test_an_answer_that_would_change_does_not(agent: Agent, dtype: int) -> None:
 def test_a_pinned_plan_is_never_compared(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow it becomes, nobody else answers."""
     with agent.load(open_model(), shapes={"x": (1, 3, 8, 8)}, deterministic=True, background=False) as opened:
-        serving = opened.latest.serving
+        serving = opened.latest
         monkeypatch.setattr(serving, "_reference_us", 1e-9)
         feed = image(1, 3, 8, 8)
         first = opened.run(feed)["y"]
@@ -344,14 +344,14 @@ def test_closing_ends_what_goes_on_behind(agent: Agent) -> None:
     opened.run(image(1, 3, 8, 8))
     opened.close()
     opened.close()
-    for call in (lambda: opened.run(image(1, 3, 8, 8)), lambda: opened.run(image(1, 3, 5, 5)), opened.plans.ready.all):
+    for call in (lambda: opened.run(image(1, 3, 8, 8)), lambda: opened.run(image(1, 3, 5, 5)), opened.plans.ready):
         with pytest.raises(DeviceClosedError):
             call()
 
 
 def test_threads_at_many_shapes_get_right_answers(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans come and go beneath four threads, and every answer is right."""
-    monkeypatch.setattr(ready, "KEPT", 2)
+    monkeypatch.setattr(plans, "KEPT", 2)
     source = open_model()
     feeds = [image(1, 3, size, 4) for size in (3, 4, 5)]
     answers = [right(source, feed) for feed in feeds]

@@ -26,7 +26,7 @@ def test_what_wins_the_timing_is_what_is_checked(agent: Agent, monkeypatch: pyte
     with agent.load(BRANCHING, all_rivals=True, background=False) as session:
         plan, rivals = (
             session.latest.plan_executor,
-            set(session.latest.serving.contenders.values()) - {session.latest.plan_executor},
+            set(session.latest.contenders.values()) - {session.latest.plan_executor},
         )
 
         def run(self: Executor, inputs: Mapping[str, np.ndarray], **given: Any) -> Answer:

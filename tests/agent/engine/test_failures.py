@@ -20,7 +20,6 @@ from agent_sdk.errors import (
     SegmentFailedError,
     WrongOutput,
 )
-from agent_sdk.journey.serving import Serving
 from agent_sdk.journey.trial import PLAN, warm
 from agent_sdk.model import Model
 from agent_sdk.runtimes.base import Segment
@@ -29,6 +28,7 @@ from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, whole_plan
 from tests.agent.engine.scene import NATIVE, Scene, flight_of, until
 from tests.agent.engine.simulated import Box, SimulatedPlace, SimulatedProcessor
+from tests.agent.models import prepared_of
 
 
 @pytest.mark.parametrize("victim", ["a", "b", "ab", "c"])
@@ -205,7 +205,7 @@ def test_a_session_outlives_a_runtime_that_hangs(
     """After the plan hung on one processor, the rival elsewhere answers; what hung is freed once it comes back."""
     monkeypatch.setattr("agent_sdk.engine.run.GRACE_S", 0.1)
     rival = Executor(build_program(whole_plan(scene.model, "ab"), scene.model, scene.device.processors), scene.device)
-    serving = Serving({PLAN: scene.executor, "ab": rival}, {PLAN: 1.0, "ab": 2.0})
+    serving = prepared_of({PLAN: scene.executor, "ab": rival}, {PLAN: 1.0, "ab": 2.0})
     release = threading.Event()
     scene.by_id["c"].hook = lambda segment: release.wait(30)
     with pytest.raises(RunTimeoutError):
@@ -331,7 +331,7 @@ def test_a_rival_that_hangs_does_not_keep_a_session_from_opening(
         for name, plan in plans.items()
     }
     assert warm(contenders, scene.feeds)[1].keys() == {"c"}
-    serving = Serving(contenders, {PLAN: 1.0, "c": 2.0})
+    serving = prepared_of(contenders, {PLAN: 1.0, "c": 2.0})
     outputs, _ = serving.run(scene.feeds)
     for name, expected in reference(scene.model, scene.feeds).items():
         np.testing.assert_array_equal(outputs[name], expected)

@@ -10,18 +10,14 @@ import pytest
 from agent_sdk import Agent
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.explain import Explanation, explain
-from agent_sdk.journey.prepared import Prepared
-from agent_sdk.journey.reference import Reference
-from agent_sdk.journey.serving import Serving
 from agent_sdk.journey.trial import PLAN
-from agent_sdk.model import Content, read_model
-from agent_sdk.model.feeds import Drawn, draw, feeds_of
-from agent_sdk.planner.supplier import Obtained
+from agent_sdk.model import read_model
+from agent_sdk.model.feeds import draw
 from agent_sdk.session import Session
 from hope_schema import Cut, merge
 from hope_schema.cutgraph import cut_graph
 from tests.agent.engine.generate import plan_of
-from tests.agent.models import BRANCHING, one_op_model
+from tests.agent.models import BRANCHING, one_op_model, prepared_of
 
 
 @pytest.fixture
@@ -87,7 +83,7 @@ def test_a_session_says_in_short_what_runs_where(explained: tuple[Session, Expla
     """``repr`` names who answers and every processor that is used."""
     session, explanation = explained
     assert all(name in repr(session) for name in session.get_providers())
-    assert ("the plan: " in repr(session)) == (session.latest.serving.current == PLAN)
+    assert ("the plan: " in repr(session)) == (session.latest.current == PLAN)
     assert explanation.why.startswith("the plan" if explanation.answers == PLAN else explanation.answers)
 
 
@@ -125,9 +121,7 @@ def test_what_is_computed_in_parts_says_so(agent: Agent) -> None:
     plan = plan_of(model, super_ops, range(len(super_ops)), where, ("ort@0",), cuts)
     device = agent.device
     with Executor(build_program(plan, model, device.processors), device) as executor:
-        obtained, serving = Obtained(None, "single", False), Serving({PLAN: executor}, {})
-        prepared = Prepared(model, Reference(Content(b"")), obtained, serving, Drawn(feeds_of(model)))
-        explanation = explain(prepared, draw(model, 0), runs=1, notes=())
+        explanation = explain(prepared_of({PLAN: executor}, {}, model), draw(model, 0), runs=1, notes=())
     said = {row.op: row.why for row in explanation.ops}
     assert "part 0 to 3 of 'stem_r' along axis 1" in said["stem_r[1:0:3]"]
     assert "part 3 to 8 of 'stem_r' along axis 1" in said["stem_r[1:3:8]"]
@@ -143,9 +137,7 @@ def test_what_stays_whole_says_why(agent: Agent) -> None:
     super_ops = merge(cut_graph(model.graph, cuts))
     plan = plan_of(model, super_ops, range(len(super_ops)), ["ort@0"] * len(super_ops), ("ort@0",), cuts)
     with Executor(build_program(plan, model, agent.device.processors), agent.device) as executor:
-        obtained, serving = Obtained(None, "single", False), Serving({PLAN: executor}, {})
-        prepared = Prepared(model, Reference(Content(b"")), obtained, serving, Drawn(feeds_of(model)))
-        explanation = explain(prepared, draw(model, 0), runs=1, notes=())
+        explanation = explain(prepared_of({PLAN: executor}, {}, model), draw(model, 0), runs=1, notes=())
     whole = [row for row in explanation.ops if row.super_op in {op.id for op in merge(model.graph)} - {"stem_r"}]
     assert whole
     for row in whole:

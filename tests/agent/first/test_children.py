@@ -69,7 +69,7 @@ def setting(folder: Path) -> Setting:
 
 def runtimes_of(session: Session) -> set[str]:
     """The runtimes that may answer."""
-    executors = session.latest.serving.contenders.values()
+    executors = session.latest.contenders.values()
     return {own.spec.runtime for executor in executors for own in executor.program.processors.values()}
 
 
@@ -138,7 +138,7 @@ def test_a_plan_that_crashes_does_not_answer(crashing: Crash, tmp_path: Path) ->
     with Agent(processors="ort@0", cache=tmp_path / "c") as agent:
         session = agent.load(BRANCHING, background=False)
         assert any("its first run ended a child: Segmentation fault" in note for note in session.notes)
-        assert "plan" not in session.latest.serving.contenders
+        assert "plan" not in session.latest.contenders
         assert relative_error(session.run(inputs), right) < 1e-5
 
 

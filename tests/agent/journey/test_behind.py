@@ -25,8 +25,8 @@ from agent_sdk.errors import DeviceClosedError, ModelError, NotWantedError
 from agent_sdk.journey.behind import Worker
 from agent_sdk.journey.demand import USES
 from agent_sdk.journey.planning import Obtainer
-from agent_sdk.journey.steps import Journey
 from agent_sdk.journey.verify import relative_error
+from agent_sdk.journey.whole import Whole
 from agent_sdk.model import Network
 from agent_sdk.runtimes.ort.whole import WholeOrt
 from tests.agent.models import BRANCHING, expected
@@ -152,7 +152,7 @@ def test_a_session_closes_wherever_its_preparation_stands(
     begun.wait(60)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(session.prepare)
-        until(lambda: len(session.plans.preparing._worker._futures) == 2)
+        until(lambda: len(session.preparing._worker._futures) == 2)
         session.close()
         over.set()
         with pytest.raises(DeviceClosedError, match="session is closed"):
@@ -187,7 +187,7 @@ def test_shapes_that_come_once_cost_nothing_behind(agent: Agent) -> None:
     with agent.load(source, background=False) as session:
         for size in range(3, 103):
             session.run(image(1, 3, size, 4))
-        assert session.plans.preparing._worker.idle(60)
+        assert session.preparing._worker.idle(60)
         assert (session.stats.prepared, session.notes) == (0, [])
         feed = image(1, 3, 50, 4)
         for _ in range(USES - 1):
@@ -199,13 +199,13 @@ def test_a_plan_takes_over_beneath_runs(agent: Agent, monkeypatch: pytest.Monkey
     """No run fails because the whole network has just gone, and nobody loads that again to keep it."""
     feed, wanted = expected(BRANCHING, seed=1)
     opened: list[bool] = []
-    load = Journey.whole
+    load = Whole._opened
 
-    def counting(journey: Journey, *, at_once: bool) -> WholeOrt:
+    def counting(whole: Whole, *, at_once: bool) -> WholeOrt:
         opened.append(True)
-        return load(journey, at_once=at_once)
+        return load(whole, at_once=at_once)
 
-    monkeypatch.setattr(Journey, "whole", counting)
+    monkeypatch.setattr(Whole, "_opened", counting)
     with agent.load(BRANCHING) as session, ThreadPoolExecutor(4) as threads:
 
         def runs() -> float:
@@ -244,7 +244,7 @@ def test_every_callback_is_called(agent: Agent, monkeypatch: pytest.MonkeyPatch)
     assert {error for error in told if error} <= {"the session is closed"}
     assert raised == ["of the callback"]
     with pytest.raises(DeviceClosedError):
-        session.plans.ready.all()
+        session.plans.ready()
 
 
 def twice() -> onnx.ModelProto:

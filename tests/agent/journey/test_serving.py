@@ -14,15 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_sdk.errors import DeviceClosedError, FeedError, RunTimeoutError, SegmentFailedError
-from agent_sdk.journey.serving import MORE, RARELY, RUNS, WINDOW, WON, Serving
+from agent_sdk.journey.comparison import RUNS, WON
+from agent_sdk.journey.prepared import MORE, RARELY, WINDOW, Prepared
 from agent_sdk.journey.trial import PLAN
 from tests.agent.journey.scripted import Scripted
+from tests.agent.models import prepared_of
 
 
-def served(**times: float) -> tuple[Serving, dict[str, Scripted]]:
+def served(**times: float) -> tuple[Prepared, dict[str, Scripted]]:
     """Scripted contenders that have been tried."""
     own: dict[str, Any] = {name: Scripted(us) for name, us in times.items()}
-    return Serving(own, times), own
+    return prepared_of(own, times), own
 
 
 def test_load_is_noticed_and_outlived(caplog: pytest.LogCaptureFixture) -> None:
@@ -95,7 +97,7 @@ def test_what_others_did_is_no_evidence() -> None:
     """Runs that stood at the arbiter neither begin a comparison nor decide one, and the fleet is not told of them."""
     sample: deque[float] = deque()
     own: dict[str, Any] = {name: Scripted(100, alone=False) for name in (PLAN, "a")}
-    ours = Serving(own, dict.fromkeys(own, 100.0), sample=sample)
+    ours = prepared_of(own, dict.fromkeys(own, 100.0), sample=sample)
     own[PLAN].us = 500
     for _ in range(3 * RARELY):
         ours.run({})
@@ -114,7 +116,7 @@ def test_a_callers_own_time_limit_is_nobodys_failure() -> None:
     """What a caller does not wait for is not the plan's fault: nothing changes, and the fleet hears nothing."""
     sample: deque[float] = deque()
     own: dict[str, Any] = {name: Scripted(100) for name in (PLAN, "a")}
-    ours = Serving(own, dict.fromkeys(own, 100.0), sample=sample)
+    ours = prepared_of(own, dict.fromkeys(own, 100.0), sample=sample)
     own[PLAN].raises = RunTimeoutError("earlier runs of this session took all of the time allowed")
     for _ in range(4 * WINDOW):
         with pytest.raises(RunTimeoutError):
@@ -248,7 +250,7 @@ def test_a_runtime_that_is_faster_on_its_own_answers(tried_us: float) -> None:
     own: dict[str, Any] = {
         name: Caching(us, cold=cold, name=name, latest=latest) for name, (us, cold) in SQUEEZENET.items()
     }
-    ours = Serving(own, {"ort@0-1": 3803.0, "openvino": tried_us})
+    ours = prepared_of(own, {"ort@0-1": 3803.0, "openvino": tried_us})
     for _ in range(2 * WINDOW + RUNS * 2 * WON[0]):
         ours.run({})
     assert ours.current == "openvino"

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from agent_sdk import Agent
 from agent_sdk.cli import main
 from agent_sdk.errors import InputError, ModelError, PlanMismatchError
-from agent_sdk.journey import steps
+from agent_sdk.journey import plans
 from agent_sdk.journey.planfile import MARK
 from agent_sdk.journey.preparing import Preparing
 from agent_sdk.journey.trial import PLAN
@@ -73,7 +73,7 @@ def test_a_plan_travels(exported: Path, alone: Path) -> None:
         assert relative_error(session.run(inputs), wanted) < 1e-5
         until(lambda: session.stats.prepared == 1)
         assert session.latest.obtained.source == "file"
-        assert PLAN in session.latest.serving.contenders
+        assert PLAN in session.latest.contenders
         assert relative_error(session.run(inputs), wanted) < 1e-5
         assert sum(session.stats.answered.values()) == 2
 
@@ -184,7 +184,7 @@ def test_a_plan_of_a_network_that_differs_somewhere_inside_never_answers(tmp_pat
         for _ in range(2):
             assert relative_error(session.run({"x": x}), {"y": np.cosh(x)}) < 1e-5
             until(lambda: any("the plan file is for another network" in note for note in session.notes))
-        assert session.plans.ready.all() == []
+        assert session.plans.ready() == []
 
 
 @pytest.mark.parametrize("travelled", [False, True], ids=["cold", "plan file"])
@@ -196,7 +196,7 @@ def test_a_start_loads_one_runtime_and_reads_nothing(
     reading: list[object] = []
     monkeypatch.setattr(Preparing, "_begin_behind", lambda self, shapes, known: reading.append(known))
     with agent.load(exported / "net.onnx", plan=exported / "net.plan" if travelled else None) as session:
-        assert session.plans.preparing.read is None
+        assert session.plans.read is None
         assert relative_error(session.run(inputs), wanted) < 1e-5
         until(lambda: bool(reading))
     assert reading == [travelled]
@@ -206,14 +206,14 @@ def test_runs_are_answered_while_the_network_is_read_behind_them(agent: Agent, m
     """A large file takes seconds to read; whoever runs, or looks, meanwhile does not wait for it."""
     inputs, wanted = expected(BRANCHING, seed=1)
     reading, over = threading.Event(), threading.Event()
-    read = steps.read_network
+    read = plans.read_network
 
     def slowly(*given: Any, **named: Any) -> Any:
         reading.set()
         assert over.wait(60.0)
         return read(*given, **named)
 
-    monkeypatch.setattr(steps, "read_network", slowly)
+    monkeypatch.setattr(plans, "read_network", slowly)
     with agent.load(BRANCHING) as session, ThreadPoolExecutor(1) as caller:
         try:
             session.run(inputs)
@@ -230,7 +230,7 @@ def test_a_session_closed_at_once_leaves_nothing_to_do(agent: Agent, monkeypatch
     monkeypatch.setattr("agent_sdk.journey.preparing.FIRST_ANSWER_S", 60.0)
     session = agent.load(BRANCHING)
     session.close()
-    assert session.plans.preparing.read is None
+    assert session.plans.read is None
 
 
 def plan_at_rest(model: Path | bytes, cache: Path) -> Plan:

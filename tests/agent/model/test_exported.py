@@ -345,4 +345,4 @@ def test_a_decoder_with_past_keys_goes_on_where_it_stopped(
     second = steps[1].run({"tokens": tokens[:, 2:].numpy(), "past": first["present"]})
     said = np.concatenate([first["logits"], second["logits"]], axis=1)
     assert relative_error({"logits": said}, {"logits": right.numpy()}) < 1e-4
-    assert all(session.plans.ready.all() for session in steps)
+    assert all(session.plans.ready() for session in steps)

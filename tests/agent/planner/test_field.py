@@ -13,12 +13,13 @@ import pytest
 
 from agent_sdk.agent import Agent
 from agent_sdk.errors import WrongOutput
-from agent_sdk.journey.serving import Serving
+from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.planner.field import SAMPLE, Field, Sample
 from hope_schema import Job, MeasuredRun, PlanReply, PlanRequest
 from tests.agent.journey.scripted import Scripted
+from tests.agent.models import prepared_of
 from tests.agent.planner.planner_double import ScriptedTransport, plan_answer, small_graph, small_plan
 
 
@@ -43,9 +44,9 @@ class Told:
         return ""
 
 
-def serving(sample: Sample, **own: Any) -> Serving:
+def serving(sample: Sample, **own: Any) -> Prepared:
     """Contenders of which the plan is the fastest."""
-    return Serving(own, {name: each.us for name, each in own.items()}, sample=sample)
+    return prepared_of(own, {name: each.us for name, each in own.items()}, sample=sample)
 
 
 def test_a_sample_is_the_median_of_the_plan_s_own_runs() -> None:

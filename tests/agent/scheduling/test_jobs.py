@@ -106,16 +106,16 @@ def test_what_cannot_make_its_deadline_is_dropped_or_late(agent: Agent, session:
 
 def test_how_a_plan_keeps_deadlines_is_noted(agent: Agent, session: Session) -> None:
     """Dropped runs and late ones missed their deadline, others with one kept it; who has none is not counted."""
-    assert session.plans.ready.last is not None
-    serving, sample, feed = session.plans.ready.last.serving, Sample(("p-1", 1)), dict(session.draw())
-    serving._sample, serving.current, serving.pinned = sample, PLAN, True
+    assert session.plans.last is not None
+    prepared, sample, feed = session.plans.last, Sample(("p-1", 1)), dict(session.draw())
+    prepared._sample, prepared.current, prepared.pinned = sample, PLAN, True
     with pytest.raises(DroppedError):
         agent.submit(session, feed, deadline_ms=0.001, on_late="drop").result(60)
     for deadline_ms in (0.001, 60_000, None):
         agent.submit(session, feed, deadline_ms=deadline_ms).result(60)
     assert list(sample.missed) == [True, True, False]
-    serving.current = "another"
-    serving.note_deadline(missed=True)
+    prepared.current = "another"
+    prepared.note_deadline(missed=True)
     assert len(sample.missed) == 3
 
 

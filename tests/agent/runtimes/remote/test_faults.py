@@ -18,14 +18,14 @@ import pytest
 from agent_sdk.engine import Device, Executor
 from agent_sdk.engine.single import whole_run
 from agent_sdk.errors import ProcessorError, ProcessorLost, SegmentFailedError, UnsupportedOp
-from agent_sdk.journey.serving import Serving
+from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.remote import peer
 from agent_sdk.runtimes.remote.host import RemoteHost
 from agent_sdk.runtimes.remote.processor import FIRST_S, KNOWN_AFTER
-from tests.agent.models import BRANCHING, branching_model
+from tests.agent.models import BRANCHING, branching_model, prepared_of
 from tests.agent.runtimes.remote.conftest import TOKEN, Reached, device_with, networks_on
 from tests.agent.runtimes.remote.relay import Relay, Spoil
 from tests.agent.server.running import running
@@ -35,10 +35,10 @@ FEED = draw(MODEL, 1)
 
 
 @contextmanager
-def serving(device: Device) -> Iterator[tuple[Serving, Executor]]:
+def serving(device: Device) -> Iterator[tuple[Prepared, Executor]]:
     """The host answers, this machine stands by; and the host alone."""
     remote, local = (whole_run(MODEL, device.processors[name], device) for name in ("edge1:ort@0", "ort@0"))
-    made = Serving({PLAN: remote, "ort@0": local}, {PLAN: 1.0, "ort@0": 2.0}, pinned=True)
+    made = prepared_of({PLAN: remote, "ort@0": local}, {PLAN: 1.0, "ort@0": 2.0}, pinned=True)
     for _ in range(KNOWN_AFTER + 1):
         made.run(FEED)
     yield made, local

@@ -18,7 +18,7 @@ from agent_sdk import Agent
 from agent_sdk.engine import Device, Executor
 from agent_sdk.engine.single import whole_run
 from agent_sdk.errors import InputError, OutOfMemory, ProcessorLost, SegmentFailedError
-from agent_sdk.journey.serving import Serving
+from agent_sdk.journey.prepared import Prepared
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
@@ -29,7 +29,7 @@ from agent_sdk.runtimes.remote.processor import KNOWN_AFTER
 from agent_sdk.runtimes.remote.served import ServedNetworks, server_at
 from agent_sdk.runtimes.remote.settings import HostSettings, read_hosts
 from tests import end_with_tests
-from tests.agent.models import BRANCHING, expected
+from tests.agent.models import BRANCHING, expected, prepared_of
 from tests.agent.runtimes.remote.relay import Relay
 from tests.agent.runtimes.remote.speaking import Lie, Speaking
 from tests.agent.server.certificates import made_certificate
@@ -56,13 +56,13 @@ def server(port: int, scheme: str = "grpc", **settings: Any) -> ServedNetworks:
 
 
 @contextmanager
-def both(port: int, runs: int = 1) -> Iterator[tuple[Serving, Executor]]:
+def both(port: int, runs: int = 1) -> Iterator[tuple[Prepared, Executor]]:
     """The server has answered so many runs, and this machine stands by; and this machine alone."""
     cloud = server(port)
     with ExitStack() as stack:
         device = stack.enter_context(Device([*discover("ort@0"), cloud]))
         contenders = {name: whole_run(HERE, device.processors[name], device) for name in ("ort@0", cloud.id)}
-        serving = Serving(contenders, {"ort@0": 1e6, cloud.id: 1.0}, pinned=True)
+        serving = prepared_of(contenders, {"ort@0": 1e6, cloud.id: 1.0}, pinned=True)
         stack.callback(serving.close)
         for _ in range(runs):
             serving.run(FEED)
@@ -70,7 +70,7 @@ def both(port: int, runs: int = 1) -> Iterator[tuple[Serving, Executor]]:
         yield serving, contenders["ort@0"]
 
 
-def answered_here(serving: Serving, here: Executor, why: str) -> None:
+def answered_here(serving: Prepared, here: Executor, why: str) -> None:
     """One more run is answered by this machine, and one message says why."""
     right = here.run(FEED)[0]["y"]
     np.testing.assert_array_equal(serving.run(FEED)[0]["y"], right)
@@ -100,7 +100,7 @@ def test_an_agent_takes_it_as_one_more_contender(
         Agent(processors="ort@0", hosts=file) as agent,
         agent.load(BRANCHING, background=False, all_rivals=True) as session,
     ):
-        serving = session.latest.serving
+        serving = session.latest
         assert serving.quiet_us["cloud:server"] > 0
         np.testing.assert_allclose(serving.contenders["cloud:server"].run(feed)[0]["y"], right["y"], rtol=1e-3)
         np.testing.assert_allclose(session.run(feed)["y"], right["y"], rtol=1e-3)

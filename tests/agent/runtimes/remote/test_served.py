@@ -18,7 +18,6 @@ from agent_sdk import Agent
 from agent_sdk.engine import Device
 from agent_sdk.engine.single import whole_run
 from agent_sdk.errors import ExecutionError, InputError, ProcessorError, ProcessorLost, UnsupportedOp
-from agent_sdk.journey.serving import Serving
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
@@ -27,7 +26,7 @@ from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.remote import peer
 from agent_sdk.runtimes.remote.served import ServedExecutable, ServedNetworks, server_at
 from agent_sdk.runtimes.remote.settings import HostSettings, read_hosts
-from tests.agent.models import BRANCHING, branching_model, expected
+from tests.agent.models import BRANCHING, branching_model, expected, prepared_of
 from tests.agent.runtimes.remote.relay import Relay, Spoil
 from tests.agent.server.peers import mlserver, triton
 from tests.agent.server.running import Running, running, written
@@ -228,7 +227,7 @@ def test_a_model_that_changes_there_answers_no_more(change: str, relay: Relay) -
     with Device([*discover("ort@0"), cloud]) as device:
         contenders = {name: whole_run(HERE, device.processors[name], device) for name in ("ort@0", cloud.id)}
         right = contenders["ort@0"].run(feed)[0]["y"]
-        with closing(Serving(contenders, {"ort@0": 1e6, cloud.id: 1.0})) as serving:
+        with closing(prepared_of(contenders, {"ort@0": 1e6, cloud.id: 1.0})) as serving:
             np.testing.assert_allclose(serving.run(feed)[0]["y"], right, rtol=1e-3)
             assert serving.answered == {cloud.id: 1}
             relay.spoil = lambda said: re.sub(old, new, said)
@@ -252,12 +251,12 @@ def test_an_agent_takes_it_as_one_more_contender(
     monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path / "own"))
     feed, right = expected(BRANCHING, 3)
     with Agent(processors="ort@0") as agent, agent.load(BRANCHING, background=False) as session:
-        assert "cloud:server" not in session.latest.serving.contenders
+        assert "cloud:server" not in session.latest.contenders
     with (
         Agent(processors="ort@0", hosts=hosts(tmp_path, plain.http, "branching")) as agent,
         agent.load(BRANCHING, background=False, all_rivals=True) as session,
     ):
-        serving = session.latest.serving
+        serving = session.latest
         assert serving.quiet_us["cloud:server"] > 0
         np.testing.assert_allclose(serving.contenders["cloud:server"].run(feed)[0]["y"], right["y"], rtol=1e-3)
         np.testing.assert_allclose(session.run(feed)["y"], right["y"], rtol=1e-3)
@@ -266,7 +265,7 @@ def test_an_agent_takes_it_as_one_more_contender(
             Agent(processors="ort@0", hosts=hosts(tmp_path, plain.http, other)) as agent,
             agent.load(BRANCHING, background=False, all_rivals=True) as session,
         ):
-            assert "cloud:server" not in session.latest.serving.contenders
+            assert "cloud:server" not in session.latest.contenders
             assert [note for note in session.notes if "'cloud:server' cannot answer here" in note and why in note], (
                 session.notes
             )

@@ -1,0 +1,348 @@
+"""One network's plans, each for one set of input shapes, and the whole network, which answers where there is none.
+
+At shapes that were not prepared the best single runtime answers with the whole network while a plan is made behind it;
+a bounded number of plans is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from agent_sdk.cancel import Cancel
+from agent_sdk.closing import Closes
+from agent_sdk.engine.ports import NEW, check_feed, check_output
+from agent_sdk.engine.turn import NOW, Turn
+from agent_sdk.errors import (
+    DeviceClosedError,
+    ExecutionError,
+    InputError,
+    ModelError,
+    ProcessorError,
+    SegmentFailedError,
+)
+from agent_sdk.forking import Forks, watch_forks
+from agent_sdk.journey.demand import ShapeKey
+from agent_sdk.journey.options import LoadOptions
+from agent_sdk.journey.prepared import Prepared
+from agent_sdk.journey.services import Services
+from agent_sdk.journey.whole import Whole
+from agent_sdk.model import Network, Port, read_network
+from agent_sdk.runtimes.ort.whole import WholeOrt
+
+KEPT: Final = 8
+"""Sets of shapes for which a plan is kept ready; the one used longest ago makes room."""
+
+log = logging.getLogger(__name__)
+
+Feed = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a session has done so far.
+
+    Attributes:
+        answered: how many runs each has answered: ``plan``, a processor, or ``whole:`` and the runtime.
+        switches: how often somebody else than before has answered at the same shapes.
+        prepared: for how many sets of shapes a plan is ready.
+    """
+
+    answered: Mapping[str, int]
+    switches: int
+    prepared: int
+
+
+def _nobody() -> None:
+    """Nobody prepares plans yet, or any more."""
+
+
+class Plans(Closes, Forks):
+    """What answers a network's runs, from any number of threads.
+
+    In a child of the process that made it, what answered there as a whole answers on.
+
+    Args:
+        options: what was loaded, and how.
+        services: what the whole network is loaded with.
+        cancel: ends loading it.
+
+    Attributes:
+        whole: the whole network, which answers where there is no plan.
+        last: what was made ready or has answered last; None where the whole network answers.
+        read: what was read of the file; None as long as nothing is.
+        notes: what was not as it should be with the network as such, in sentences.
+        planned: whether plans of it are made.
+        closed: whether nothing answers any more.
+        forked: whether this is a child of the process that made it.
+        lock: held while somebody takes over from somebody else.
+        asked: gives who is told of a feed that the whole network has answered, if there is somebody.
+    """
+
+    def __init__(self, options: LoadOptions, services: Services, cancel: Cancel) -> None:
+        self.options = options
+        self.whole = Whole(services, options.content, cancel)
+        self.last: Prepared | None = None
+        self.read: Network | None = None
+        self.notes: list[str] = []
+        self.planned, self.closed, self.forked = True, False, False
+        self.asked: Callable[[], Callable[[Feed], object] | None] = _nobody
+        self._models: OrderedDict[ShapeKey, Prepared] = OrderedDict()
+        self._answered: Counter[str] = Counter()
+        self._switches = 0
+        self._new_locks()
+        watch_forks(self)
+
+    def in_child(self) -> None:
+        """No plan is made any more; the locks are as if nobody had ever held them."""
+        self.planned, self.forked = False, True
+        self._new_locks()
+
+    def _new_locks(self) -> None:
+        self.lock, self._reading = threading.RLock(), threading.Lock()
+
+    # The network
+
+    @property
+    def name(self) -> str:
+        """The network's name: its file's, or the one it gives itself."""
+        return self.options.shown if self.read is None else self.read.name
+
+    @property
+    def network(self) -> Network:
+        """What was read. Raises ModelError where that is more than can be cut."""
+        with self._reading:  # not the lock that runs take: they go on meanwhile
+            if self.read is None:
+                self.read = read_network(self.options.content, name=self.options.given_name)
+            return self.read
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """What has to be given, as the file has it: symbols stand where any size may come."""
+        return self.whole.get().inputs if self.read is None else self.read.inputs
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """What is computed."""
+        return self.whole.get().outputs if self.read is None else self.read.outputs
+
+    def ends(self) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+        """Inputs and outputs as ONNX Runtime has them; where that refuses the file, as the file has them."""
+        try:
+            return self.whole.about.inputs, self.whole.about.outputs
+        except (ModelError, ProcessorError):
+            return self.inputs, self.outputs
+
+    def note(self, text: str) -> None:
+        """Say what is not as it should be, once."""
+        log.info("%s: %s", self.name, text)
+        with self.lock:
+            if text not in self.notes:
+                self.notes.append(text)
+
+    # Who answers
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """What answered last, or will answer: processors, or the runtime that runs the whole network."""
+        if self.last is not None:
+            return self.last.executor.program.processors_used
+        return (self.whole.loaded.runtime,) if self.whole.loaded is not None else ()
+
+    def said(self) -> str:
+        """Who answers, in words."""
+        if self.last is None:
+            return f"the whole network on {self.providers[0]}" if self.providers else "nothing is ready yet"
+        return self.last.said()
+
+    @property
+    def stats(self) -> Stats:
+        """What has been answered so far, and by whom."""
+        with self.lock:
+            ready = self._models.values()
+            answered = sum((prepared.answered for prepared in ready), self._answered)
+            return Stats(dict(answered), self._switches + sum(each.switches for each in ready), len(ready))
+
+    def run(
+        self,
+        feed: Feed,
+        *,
+        into: Mapping[str, np.ndarray] = NEW,
+        timeout_s: float | None = None,
+        turn: Turn = NOW,
+    ) -> dict[str, Any]:
+        """Compute the outputs by name, in arrays of ``into`` if any. Raises like ``Session.run``.
+
+        What the plan and its rivals all fail, and what they are not trusted with, the whole network answers, or says
+        what is wrong with it.
+        """
+        while not isinstance(taken := self._taking(feed) or self._answering(feed), WholeOrt):
+            try:
+                outputs, trace = taken.run(feed, into=into, timeout_s=timeout_s, turn=turn)
+                if trace.ordinary:
+                    return outputs
+                whole = self.whole.get()
+                break
+            except DeviceClosedError:
+                # Other shapes, or a newer plan, may have taken its place since it was looked up.
+                if self.closed or self.holds(taken):
+                    raise
+            except SegmentFailedError as error:
+                whole = self._whole_after(error)
+                break
+        else:
+            whole = taken
+        outputs = self._answered_whole(whole, feed, turn)
+        if (prepared := self._ready_at(feed)) is not None:
+            prepared.learn(feed, outputs)
+        if (told := self.asked()) is not None:
+            told(feed)
+        with self.lock:
+            self._answered[f"whole:{whole.runtime}"] += 1
+        for name, array in into.items():
+            check_output(name, np.shape(outputs[name]), outputs[name].dtype, array)
+            array[...] = outputs[name]
+        return {**outputs, **into}
+
+    def at(self, feed: Feed) -> Prepared | None:
+        """What is ready for these inputs; None where the whole network answers them."""
+        prepared = self._ready_at(feed)
+        return prepared if prepared is not None and prepared.admits(feed) else None
+
+    def _taking(self, feed: Feed) -> Prepared | None:
+        """What is ready for these inputs and runs them, and looks at their floats meanwhile."""
+        prepared = self._ready_at(feed)
+        return prepared if prepared is not None and prepared.takes(feed) else None
+
+    def _ready_at(self, feed: Feed) -> Prepared | None:
+        """What is ready for inputs of these shapes, whatever their values: plans have own values of initialisers."""
+        if len(feed) > len(self.inputs) and any(port.name in feed for port in self.whole.about.optional):
+            return None
+        return self.ready_at(self.key_of(feed))
+
+    def _answering(self, feed: Feed) -> Prepared | WholeOrt:
+        """Who answers: decided together with who takes over from whom, so that nobody is asked who has just gone."""
+        with self.lock:
+            return self._taking(feed) or self.whole.get()
+
+    def _answered_whole(self, whole: WholeOrt, feed: Feed, turn: Turn) -> dict[str, Any]:
+        try:
+            return whole.run(feed, key=turn.key)
+        except InputError:
+            wanted = {port.name: (port.shape, dtype) for port in self.inputs if (dtype := port.dtype) is not None}
+            if len(wanted) == len(self.inputs):  # then the refusal reads as it does where a plan answers
+                optional = {port.name for port in whole.about.optional}
+                check_feed(wanted, {name: value for name, value in feed.items() if name not in optional})
+            raise
+
+    def _whole_after(self, error: SegmentFailedError) -> WholeOrt:
+        """The whole network, to answer what failed otherwise; raises the failure where no runtime loads it."""
+        try:
+            whole = self.whole.get()
+        except ModelError:
+            raise error from None
+        self.note(f"the whole network on {whole.runtime} is asked what all others fail ({error})")
+        return whole
+
+    # What is ready
+
+    def key(self, shapes: Mapping[str, Sequence[int]]) -> ShapeKey:
+        """What the plan for these shapes is kept under."""
+        return tuple(tuple(shapes.get(port.name, ())) for port in self.network.inputs)
+
+    def key_of(self, feed: Feed) -> ShapeKey | None:
+        """What the plan for inputs of these shapes is kept under; None where there is one for all shapes, or none."""
+        if not self.planned or self.read is None or not self.read.is_open:
+            return None
+        return tuple([np.shape(feed[port.name]) if port.name in feed else () for port in self.read.inputs])
+
+    def ready(self) -> list[Prepared]:
+        """All that is ready. Raises DeviceClosedError once this is closed."""
+        with self.lock:
+            if self.closed:
+                raise DeviceClosedError("the session is closed")
+            return list(self._models.values())
+
+    def ready_at(self, key: ShapeKey | None) -> Prepared | None:
+        """What is ready at these shapes, which is used now; None stands for those that ran last."""
+        if key is None:
+            return self.last
+        with self.lock:
+            prepared = self._models.get(key)
+            if prepared is not None:
+                self._models.move_to_end(key)
+                self.last = prepared
+            return prepared
+
+    def holds(self, prepared: Prepared) -> bool:
+        """Whether this one is still among them."""
+        with self.lock:
+            return prepared in self._models.values()
+
+    def keep(self, prepared: Prepared) -> tuple[Prepared, list[ShapeKey]]:
+        """Take one in, unless somebody else was faster; return which stays, and the shapes that made room.
+
+        Raises DeviceClosedError, and frees it, once this is closed.
+        """
+        graph = prepared.model.graph
+        key = self.key({name: graph.tensor[name].shape for name in graph.inputs})
+        gone: dict[ShapeKey, Prepared] = {}
+        with self.lock:
+            kept = prepared if self.closed else self._models.setdefault(key, prepared)
+            taken = kept is prepared and not self.closed
+            if taken:
+                self.last = prepared
+                while len(self._models) > KEPT:
+                    old, evicted = self._models.popitem(last=False)
+                    self._let_go(evicted)
+                    gone[old] = evicted
+        for each in (*gone.values(), *(() if taken else (prepared,))):
+            each.close()
+        if self.closed:
+            raise DeviceClosedError("the session is closed")
+        return kept, list(gone)
+
+    def replace(self, older: Prepared, newer: Prepared) -> None:
+        """Answer with a newer plan from now on; runs in progress end on the one they began with.
+
+        Raises DeviceClosedError, and frees the newer one, where the older one is not there any more.
+        """
+        with self.lock:
+            held = self.holds(older)
+            if held:
+                self._models.update({key: newer for key, own in self._models.items() if own is older})
+                self.last = newer if self.last is older else self.last
+                self._let_go(older)
+        if not held:
+            newer.close()
+            raise DeviceClosedError("the session is closed")
+        try:
+            older.close()
+        except ExecutionError as error:  # the new plan is in place all the same
+            newer.notes.append(f"the plan before this one could not be freed: {error}")
+
+    def _let_go(self, prepared: Prepared) -> None:
+        self._answered += prepared.answered
+        self._switches += prepared.switches
+
+    def switched(self) -> None:
+        """A plan answers instead of the whole network."""
+        with self.lock:
+            self._switches += 1
+
+    def close(self) -> None:
+        """Free everything, after the runs that are under way. Idempotent."""
+        with self.lock:
+            self.closed = True
+            ready, self._models = list(self._models.values()), OrderedDict()
+            self.whole.close()
+        with ExitStack() as ending:
+            for prepared in () if self.forked else ready:
+                ending.callback(prepared.close)
