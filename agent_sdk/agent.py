@@ -25,14 +25,16 @@ from agent_sdk.files import Kept
 from agent_sdk.first.bench import Setting
 from agent_sdk.first.children import Children
 from agent_sdk.first.measuring import Measuring
+from agent_sdk.first.runs import FirstRuns
+from agent_sdk.journey.demand import Budget, cpu_s
 from agent_sdk.journey.drift import Drift
 from agent_sdk.journey.hosts import Hosts
 from agent_sdk.journey.options import LoadOptions
 from agent_sdk.journey.planfile import pack_plan, read_plan, refuse_other_network, write_plan
-from agent_sdk.journey.planning import A_LITTLE_S, Obtainer
 from agent_sdk.journey.plans import Feed, Plans
 from agent_sdk.journey.preparing import Preparing
-from agent_sdk.journey.services import Services
+from agent_sdk.journey.services import A_LITTLE_S, Services
+from agent_sdk.journey.starts import Starts
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import Content, Model, Shapes, Source, bare_name, located
 from agent_sdk.model.module import named_source
@@ -40,6 +42,7 @@ from agent_sdk.paths import cache_directory, state_directory
 from agent_sdk.planner.client import DEADLINE_S
 from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client, stands
 from agent_sdk.planner.enrolment import enrol
+from agent_sdk.planner.field import Field
 from agent_sdk.planner.identity import device_id
 from agent_sdk.planner.recognise import connecting
 from agent_sdk.planner.supplier import Obtained, PlanSupplier
@@ -149,11 +152,16 @@ class Agent(Closes):
         """The processors that plans are made for; the device also has the runtimes as their users run them."""
         others = Hosts.named(None if hosts is None else Path(hosts), self.soc.cores)
         self.device = Device([*planned, *discover_plain(processors, self.soc, frozen), *others.processors()])
-        obtainer = Obtainer(
+        own, folder, children = self.device.processors, self._kept.path, self._children
+        telling = Field(partial(self._supplier.tell, self.device_id, self.soc))
+        self._services = Services(
             supplier=self._supplier,
             device=self.device,
             planned=self.planned,
-            measuring=Measuring(self._children, self._lights, self.soc.name, self.soc.frequency, self.device_id),
+            processors=own,
+            first_runs=FirstRuns(folder / "first_runs", own, self._lights, children),
+            starts=Starts(folder / "starts", [processor.spec.kind for processor in own.values()]),
+            measuring=Measuring(children, self._lights, self.soc.name, self.soc.frequency, self.device_id),
             soc=self.soc,
             device_id=self.device_id,
             method=method,
@@ -163,13 +171,15 @@ class Agent(Closes):
             notes=tuple(filter(None, [*notes, without_effect(precision, self.planned), *others.notes])),
             progress=self.progress,
             hosts=others,
+            field=telling if embedded is None else None,
+            cancel=Cancel(),
+            budget=Budget(lambda: cpu_s() + children.cpu_s()),
         )
-        self._services = Services.opened(obtainer, self._kept.path, self._lights, self._children)
         self.jobs = Jobs(self.device, policy, queued)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         # Nothing that a thread does may keep the agent alive.
         self._drift = Drift(others, partial(_networks, self._sessions), self._services.cancel)
-        obtainer.request("0" * 64)
+        self._services.request("0" * 64)
 
     @staticmethod
     def enrol(planner: str, claim: str, *, cache: str | os.PathLike[str] | None = None) -> str:
@@ -236,7 +246,7 @@ class Agent(Closes):
             in_flight=in_flight,
             travelling=travelling,
         )
-        services, cancel = self._services.reporting(reporter), Cancel(self._services.cancel)
+        services, cancel = replace(self._services, progress=reporter), Cancel(self._services.cancel)
         plans = Plans(options, services, cancel)
         session = Session(Preparing(plans, services, cancel), self.jobs)
         self._sessions.add(session)
@@ -382,19 +392,18 @@ class Agent(Closes):
             return session.preparing.refresh()
 
     def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False) -> Obtained:
-        """Obtain the plan of a model; see ``Obtainer.obtain``."""
-        return self._services.fit_for(model).obtainer.obtain(model, renew=renew, at_once=at_once)
+        """Obtain the plan of a model; see ``Services.obtain``."""
+        return self._services.fit_for(model).obtain(model, renew=renew, at_once=at_once)
 
     def measure(self, model: Model, missing: Missing, budget_s: float) -> Observations:
         """Measure these figures of a model here, for so many seconds. Raises ProcessorError, DeviceClosedError."""
         processors = [self.device.processors[spec.id] for spec in self.planned]
-        return self._services.obtainer.measuring.measured(model, processors, missing, budget_s, lambda _: None)
+        return self._services.measuring.measured(model, processors, missing, budget_s, lambda _: None)
 
     def report(self, plan: PlanReply, measured_us: float, runs: int) -> str:
         """Tell a remote planner how long a plan really takes here; returns what went wrong, if anything."""
-        obtainer = self._services.obtainer
         run = MeasuredRun(plan_id=plan.plan_id, plan_version=plan.version, measured_us=measured_us, runs=runs)
-        return "" if obtainer.embedded is not None else obtainer.tell([run])
+        return "" if self._services.field is None else self._supplier.tell(self.device_id, self.soc, [run])
 
     def close(self) -> None:
         """End the threads, close every session and the connection to the planner, for good. Idempotent."""

@@ -289,7 +289,7 @@ class Session(Closes, Forks):
     @property
     def notes(self) -> list[str]:
         """All that is not as it should be, in sentences; last, what is done behind: ``measuring, 12 of 55 s``."""
-        last, doing = self.plans.last, self.preparing.services.obtainer.progress.latest
+        last, doing = self.plans.last, self.preparing.services.progress.latest
         return [
             *self.plans.notes,
             *(last.notes if last is not None else ()),
@@ -309,7 +309,7 @@ class Session(Closes, Forks):
         """
         feed = self.draw(seed) if inputs is None else inputs
         if (prepared := self.plans.at(feed)) is not None:
-            return prepared.judged(feed, {prepared.executor, prepared.plan_executor}, tolerance)
+            return prepared.judge(feed).verdict({prepared.executor, prepared.plan_executor}, tolerance)
         error = relative_error(self.plans.whole.get().run(feed), self.reference.outputs(feed))
         return Verdict(error, FLOAT32 if tolerance is None else tolerance, "rounding of float32 between runtimes")
 

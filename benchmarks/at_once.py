@@ -18,7 +18,7 @@ from fastapi.testclient import TestClient
 
 from agent_sdk import Agent
 from agent_sdk.engine import Executor, build_program
-from agent_sdk.journey.planning import THOROUGH_S
+from agent_sdk.journey.services import THOROUGH_S
 from agent_sdk.model import Model, read_model
 from benchmarks.results import Found, Table, TableRow, verdict
 from hope_schema import ModelGraph, Plan, Profile, merge

@@ -27,7 +27,7 @@ import torch
 
 from agent_sdk.agent import Agent
 from agent_sdk.dynamo import Compiled, hope
-from agent_sdk.journey.planning import THOROUGH_S
+from agent_sdk.journey.services import THOROUGH_S
 from agent_sdk.journey.verify import relative_error
 from benchmarks import cli
 from benchmarks.baselines import competitor, frozen

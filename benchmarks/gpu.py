@@ -46,7 +46,7 @@ import torch
 
 import hope_zoo as zoo
 from agent_sdk.agent import Agent
-from agent_sdk.journey.planning import THOROUGH_S
+from agent_sdk.journey.services import THOROUGH_S
 from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import Model, pre_softmax_outputs
 from agent_sdk.model.bounds import Guard

@@ -23,7 +23,7 @@ from agent_sdk.agent import Agent
 from agent_sdk.engine import Copy, Executor
 from agent_sdk.engine.trace import Trace
 from agent_sdk.explain.perfetto import to_perfetto
-from agent_sdk.journey.planning import THOROUGH_S
+from agent_sdk.journey.services import THOROUGH_S
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.machine.cores import name_cores
 from agent_sdk.machine.soc import read_soc

@@ -68,7 +68,7 @@ def examine(
         executor, program = contenders[executed], contenders[executed].program
         trace = sorted(traces[executed], key=lambda trace: trace.total_us)[len(traces[executed]) // 2]
         agent.progress.phase("checking the answer")
-        judged = latest.judged(inputs, {latest.plan_executor, executor}, tolerance)
+        judged = latest.judge(inputs).verdict({latest.plan_executor, executor}, tolerance)
     notes = list(session.notes)
     quiet_us = [turn.result.total_us for turn in turns.counted.get(PLAN, ()) if calm(turn.disturbance)]
     if served is not None and latest.obtained.source == "planner" and quiet_us:

@@ -20,7 +20,7 @@ from rich.console import Console
 from agent_sdk.agent import Agent
 from agent_sdk.cli.terminal import TerminalProgress
 from agent_sdk.errors import InputError
-from agent_sdk.journey.planning import A_LITTLE_S
+from agent_sdk.journey.services import A_LITTLE_S
 from agent_sdk.planner.client import DEADLINE_S
 from agent_sdk.progress import Progress
 from agent_sdk.runtimes.torch.choice import MIXED, PRECISIONS

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Final
+from typing import Final
 
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.errors import ExecutionError, InputError, ModelError, ProcessorError, UnplannableError
@@ -16,11 +16,11 @@ from agent_sdk.journey.rivals import RIVALS, UNFIT, compiled_singles, distinct, 
 from agent_sdk.journey.rounding import SWITCH
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.trial import PLAN, Trial, best_plan, first_choice, hold_trial, plainest, warm
-from agent_sdk.journey.verify import agreement, all_finite
+from agent_sdk.journey.verify import Judge, all_finite
 from agent_sdk.machine.witness import Witness, calm
 from agent_sdk.measure.truth import is_outdated, observations
 from agent_sdk.model import Model
-from agent_sdk.model.feeds import Drawn, Feed
+from agent_sdk.model.feeds import Drawn
 from agent_sdk.model.weights import copies_at_once
 from agent_sdk.planner.cache import Settled
 from agent_sdk.planner.supplier import Obtained
@@ -61,7 +61,7 @@ class Opening:
         self.notes = list(self.obtained.notes)
         self.feeds = self.drawn.tried
         self.inputs = self.feeds[0]
-        self.processors, self.obtainer = self.services.processors, self.services.obtainer
+        self.processors, self.progress = self.services.processors, self.services.progress
 
     def done(self, *, pinned: bool = False) -> Prepared:
         """Compile the plan and its rivals, try them, ask again where the plan was far off, and settle who answers.
@@ -116,11 +116,11 @@ class Opening:
             expected = settled.trial_us if settled else plan.single_processor_us
             known = {name: expected[name] for name in names if name in expected}
             likely = likeliest(known, self.processors, RIVALS)
-            plain = [name for name in names if name not in {spec.id for spec in self.obtainer.planned}]
+            plain = [name for name in names if name not in {spec.id for spec in self.services.planned}]
             unknown = [name for name in names if name not in expected] if not settled else []
             names = [*dict.fromkeys([*likely[:1], *plain, *likely, *unknown])][:room]
-        self.obtainer.progress.phase("compiling whole networks to compare with")
-        singles, refused = compiled_singles(names, self.model, self.obtainer.device, self.in_flight)
+        self.progress.phase("compiling whole networks to compare with")
+        singles, refused = compiled_singles(names, self.model, self.services.device, self.in_flight)
         self.contenders |= singles
         self.notes += [f"'{name}' cannot answer here ({why})" for name, why in refused.items() if self._elsewhere(name)]
         if not self.contenders:
@@ -143,13 +143,13 @@ class Opening:
     def _compile_plan(self) -> None:
         if self.obtained.plan is None:
             return
-        self.obtainer.progress.phase("compiling the plan's segments")
+        self.progress.phase("compiling the plan's segments")
         try:
             self.services.first_runs.at_plan(self.model, self.obtained.plan, self.feeds)
             program = self.obtained.program
             if program is None or not program.processors.keys() <= self.processors.keys():
                 program = build_program(self.obtained.plan, self.model, self.processors)
-            self.contenders[PLAN] = Executor(program, self.obtainer.device, self.in_flight)
+            self.contenders[PLAN] = Executor(program, self.services.device, self.in_flight)
         except UNFIT as error:
             self._refused(error)
             self.notes.append(
@@ -163,7 +163,7 @@ class Opening:
 
     def _tried(self) -> dict[str, float]:
         """What each takes, microseconds; of several plans that were asked for, with the best."""
-        self.obtainer.progress.phase("trying who is the fastest")
+        self.progress.phase("trying who is the fastest")
         found = [(self.obtained, hold_trial(self.contenders, self.inputs))]
         while len(found) <= RENEWALS and (again := self._asked_again(found[-1][1])) is not None:
             self.notes += [note for note in again.notes if note not in self.notes]
@@ -175,7 +175,7 @@ class Opening:
         self._leave_out(trial.failures)
         if PLAN in self.contenders and best.served is not None:
             settled = Settled(trial_us=dict(trial.us), calm=trial.calm)
-            self.obtainer.supplier.plans.store(best.key, best.served, settled)
+            self.services.supplier.plans.store(best.key, best.served, settled)
         return dict(trial.us)
 
     def _replace_plan(self, obtained: Obtained, others: Iterable[str]) -> None:
@@ -191,11 +191,11 @@ class Opening:
                 closing.callback(self.contenders.pop(name).close)
 
     @cached_property
-    def right(self) -> list[tuple[Feed, Mapping[str, Any]]]:
-        """What the network's file makes of the drawn feeds; hard values may make nothing finite, which says nothing."""
+    def judges(self) -> list[Judge]:
+        """Of the drawn feeds; hard values may make nothing finite, which says nothing."""
+        judges = [Judge(self.model, feed, self.reference) for feed in self.feeds]
         try:
-            normal, *hard = ((feed, self.reference.outputs(feed)) for feed in self.feeds)
-            return [normal, *((feed, found) for feed, found in hard if all_finite(found.values()))]
+            return [one for one in judges if all_finite(one.outputs.values()) or one.feed is self.inputs]
         except (ModelError, ExecutionError, InputError) as error:
             raise UnplannableError(f"no plan answers unless ONNX Runtime's own answer judges it: {error}") from error
 
@@ -203,12 +203,12 @@ class Opening:
         """Run each once; close who fails, or answers otherwise than ONNX Runtime does; how disturbed the cores were."""
         worst = 1.0
         with Witness() as witness:
-            for feed, right in self.right:
-                (answers, failures), waited = witness.kept_waiting(partial(warm, self.contenders, feed))
+            for judge in self.judges:
+                (answers, failures), waited = witness.kept_waiting(partial(warm, self.contenders, judge.feed))
                 worst = max(worst, waited * witness.slowness())
-                found = agreement(self.model, self.contenders, answers, feed, right, self.reference)
+                found = judge.agreement(self.contenders, answers)
                 self._leave_out({**failures, **found.wrong})
-                if feed is self.inputs:  # how far answers lie apart is asked of ordinary values
+                if judge.feed is self.inputs:  # how far answers lie apart is asked of ordinary values
                     self.apart = max(self.apart, found.apart)
                     self.error = found.errors.get(PLAN, 0.0)
         return worst
@@ -231,7 +231,7 @@ class Opening:
         Times within the threshold are not sent as observations: they may never invalidate a plan. Nor is what a
         disturbed machine shows, which says nothing of the plan.
         """
-        before, here, plan = self.obtained, self.obtainer, self.obtained.plan
+        before, here, plan = self.obtained, self.services, self.obtained.plan
         traces = trial.traces.get(PLAN, ())
         if plan is None or plan.hosts or before.source != "planner" or not trial.calm or PLAN in trial.failures:
             return None

@@ -33,7 +33,7 @@ from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.journey.comparison import Comparison
 from agent_sdk.journey.reference import Reference
 from agent_sdk.journey.trial import FAILURES, PLAN, first_choice, plain_runtime
-from agent_sdk.journey.verify import Judge, Verdict
+from agent_sdk.journey.verify import Judge
 from agent_sdk.model import Model
 from agent_sdk.model.bounds import ordinary
 from agent_sdk.model.feeds import Drawn
@@ -174,11 +174,9 @@ class Prepared(Closes, Forks):
         steps = Counter(program.plan.step[step].processor for each in program.segments for step in each.steps)
         return "the plan: " + ", ".join(f"{count} super-ops on {name}" for name, count in steps.items())
 
-    def judged(
-        self, inputs: Mapping[str, Any], executors: Collection[Executor], tolerance: float | None = None
-    ) -> Verdict:
-        """Judge executors of it by the network's file. Raises like ``Reference.outputs``."""
-        return Judge(self.model, inputs, self.reference).verdict(executors, tolerance)
+    def judge(self, feed: Mapping[str, Any]) -> Judge:
+        """What judges answers to a feed by the network's file."""
+        return Judge(self.model, feed, self.reference)
 
     def run(
         self,

@@ -185,7 +185,7 @@ class Preparing(Closes, Forks):
         any, and asks nobody, or else the first that the planner has.
         """
         options = self._options
-        self.services.obtainer.progress.phase("trying it in a child process")
+        self.services.progress.phase("trying it in a child process")
         drawn = self._drawn(model, own)
         model = replace(model, taken=drawn.fixed)
         services = self.services.fit_for(model, drawn.tried)
@@ -211,8 +211,8 @@ class Preparing(Closes, Forks):
         """The plan that came with the network, is on disk, or the planner has."""
         if self._options.travelling is not None:
             return unpack_plan(self._options.travelling, model)
-        recalled = services.obtainer.recall(model) if behind else None
-        return recalled or services.obtainer.obtain(model, at_once=behind)
+        recalled = services.recall(model) if behind else None
+        return recalled or services.obtain(model, at_once=behind)
 
     def _kept(self, prepared: Prepared) -> Prepared:
         """Take a prepared model in; the one used longest ago makes room where there are too many."""
@@ -228,7 +228,7 @@ class Preparing(Closes, Forks):
 
     def _over(self) -> None:
         self._begun.set()
-        self.services.obtainer.progress.done()
+        self.services.progress.done()
 
     # Newer plans
 
@@ -250,7 +250,7 @@ class Preparing(Closes, Forks):
             fit = self.services.fit_for(model, prepared.drawn.tried)
             # What rests on predictions is asked for anew, once a little more is measured.
             filled = before is not None and bool(before.filled)
-            obtained = fit.obtainer.obtain(model, renew=filled, known=prepared.obtained)
+            obtained = fit.obtain(model, renew=filled, known=prepared.obtained)
             if obtained.plan is None or (obtained.plan == before and PLAN in prepared.contenders):
                 return False
             in_flight = prepared.executor.in_flight

@@ -57,56 +57,6 @@ class Verdict:
         return f"wrong: {self.error:.1e} of the largest value, more than {self.tolerance:.1e} ({self.cause})"
 
 
-class Judge:
-    """Judges answers to one feed by the network's file, which is loaded once, and once more for each precision.
-
-    Args:
-        model: what was made of the file.
-        feed: what is answered.
-        reference: asks the file.
-    """
-
-    def __init__(self, model: Model, feed: Mapping[str, np.ndarray], reference: Reference) -> None:
-        self._model, self._feed, self._reference = model, feed, reference
-        self._moved: dict[str, float] = {}
-
-    @cached_property
-    def right(self) -> Right:
-        """What the file computes. Raises like ``Reference.outputs``."""
-        return Right.of(self._model.graph, self._feed, self._reference)
-
-    def verdict(self, executors: Collection[Executor], tolerance: float | None = None) -> Verdict:
-        """Judge executors, of which the worst counts. Raises like ``Reference.outputs``."""
-        used = {precision for executor in executors for precision in executor.program.precisions}
-        coarsest = max((rounding(self._model.graph, precision) for precision in used), key=lambda one: one.tolerance)
-        error = max(executor_error(executor, self._model, self._feed, self.right) for executor in executors)
-        if tolerance is None:
-            tolerance = coarsest.tolerance
-            if error > tolerance:
-                tolerance = max(tolerance, self.magnified(used))
-        return Verdict(error, tolerance, coarsest.cause)
-
-    def magnified(self, precisions: Iterable[str]) -> float:
-        """How far right answers may differ where a network magnifies what the precisions round: asked of its file.
-
-        Where rounding weights and inputs alone makes more than ``WIDEST``, a precision is not fit for the network, and
-        explains nothing.
-        """
-        moved = max((self._moved_by(precision) for precision in {*precisions} - {"model"}), default=0.0)
-        return INSIDE * moved if moved <= WIDEST else 0.0
-
-    def _moved_by(self, precision: str) -> float:
-        """How far the file's own answer is off that is rounded so; infinite where it is none that could be changed."""
-        if precision not in self._moved:
-            right = self.right
-            try:
-                narrowed = Right.of(self._model.graph, self._feed, self._reference.narrowed(precision))
-                self._moved[precision] = right.error(narrowed)
-            except (ModelError, UnplannableError):
-                self._moved[precision] = math.inf
-        return self._moved[precision]
-
-
 @dataclass(frozen=True)
 class Agreement:
     """How the answers of several executors go together.
@@ -122,106 +72,127 @@ class Agreement:
     apart: float
 
 
-def agreement(
-    model: Model,
-    contenders: Mapping[str, Executor],
-    answers: Mapping[str, Mapping[str, np.ndarray]],
-    feed: Mapping[str, np.ndarray],
-    right: Mapping[str, Any],
-    reference: Reference,
-) -> Agreement:
-    """Compare answers to a feed with the right one: that of plain ONNX Runtime on the network's file."""
-    wrong: dict[str, WrongOutput] = {}
-    errors: dict[str, float] = {}
-    exact = [0.0]
-    judge = Judge(model, feed, reference)
-    for name, answer in answers.items():
-        used = contenders[name].program.precisions
-        tolerance = max(rounding(model.graph, precision).tolerance for precision in used)
-        error = relative_error(answer, right)
-        if error > tolerance and used != {"model"}:
-            # A final softmax, or the network itself, may magnify what is rounded.
-            with suppress(ExecutionError, ModelError):
-                closer = judge.verdict([contenders[name]])
-                error, tolerance = closer.error, closer.tolerance
-        if error > tolerance:
-            wrong[name] = WrongOutput(
-                f"its answer is {error:.1e} of the largest value away from ONNX Runtime's, which rounding does not "
-                f"explain beyond {tolerance:.1e}"
-            )
-            continue
-        errors[name] = error
-        if tolerance == FLOAT32:
-            exact.append(error)
-    apart = sum(sorted(exact)[-2:])  # the two that are furthest off may be so in opposite directions
-    return Agreement(wrong, errors, apart)
+class Judge:
+    """Judges answers to one feed by the network's file, which is loaded once, and once more for each precision.
 
-
-@dataclass(frozen=True)
-class Right:
-    """What the network's file, or another one for it, computes from one feed.
-
-    Attributes:
-        outputs: its outputs.
-        inside: what enters a final softmax, by the output behind it: the tensor's name, and its values.
+    Args:
+        model: what was made of the file.
+        feed: what is answered.
+        reference: asks the file.
     """
 
-    outputs: Mapping[str, Any]
-    inside: Mapping[str, tuple[str, np.ndarray]]
+    def __init__(self, model: Model, feed: Mapping[str, Any], reference: Reference) -> None:
+        self.feed = feed
+        self._model, self._reference = model, reference
+        self._moved: dict[str, float] = {}
 
-    @classmethod
-    def of(cls, graph: ModelGraph, feed: Mapping[str, np.ndarray], reference: Reference) -> Right:
-        """Ask the file; ``graph`` tells where it ends in a softmax. Raises like ``Reference.outputs``."""
-        before = {
-            output: name
-            for output, name in zip(graph.outputs, pre_softmax_outputs(graph), strict=True)
-            if name != output
-        }
-        found = reference.inside(feed, before.values())
-        inside = {output: (name, found[name]) for output, name in before.items() if name in found}
-        return cls(reference.outputs(feed), inside)
+    @cached_property
+    def outputs(self) -> Mapping[str, Any]:
+        """What the file computes. Raises like ``Reference.outputs``."""
+        return self._reference.outputs(self.feed)
 
-    def error(self, other: Right) -> float:
-        """How far another one is from this, relative to the largest value of its worst output.
+    @cached_property
+    def entering(self) -> Mapping[str, tuple[str, np.ndarray]]:
+        """What enters a final softmax, by the output behind it: the tensor's name, and its values."""
+        graph = self._model.graph
+        before = zip(graph.outputs, pre_softmax_outputs(graph), strict=True)
+        names = {output: name for output, name in before if name != output}
+        found = self._reference.inside(self.feed, names.values())
+        return {output: (name, found[name]) for output, name in names.items() if name in found}
+
+    def verdict(self, executors: Collection[Executor], tolerance: float | None = None) -> Verdict:
+        """Judge executors, of which the worst counts. Raises like ``Reference.outputs``."""
+        used = {precision for executor in executors for precision in executor.program.precisions}
+        coarsest = max((rounding(self._model.graph, precision) for precision in used), key=lambda one: one.tolerance)
+        error = max(map(self.error_of, executors))
+        if tolerance is None:
+            tolerance = coarsest.tolerance
+            if error > tolerance:
+                tolerance = max(tolerance, self.magnified(used))
+        return Verdict(error, tolerance, coarsest.cause)
+
+    def agreement(
+        self, contenders: Mapping[str, Executor], answers: Mapping[str, Mapping[str, np.ndarray]]
+    ) -> Agreement:
+        """Compare answers of several executors with the right one."""
+        wrong: dict[str, WrongOutput] = {}
+        errors: dict[str, float] = {}
+        exact = [0.0]
+        for name, answer in answers.items():
+            used = contenders[name].program.precisions
+            tolerance = max(rounding(self._model.graph, precision).tolerance for precision in used)
+            error = relative_error(answer, self.outputs)
+            if error > tolerance and used != {"model"}:
+                # A final softmax, or the network itself, may magnify what is rounded.
+                with suppress(ExecutionError, ModelError):
+                    closer = self.verdict([contenders[name]])
+                    error, tolerance = closer.error, closer.tolerance
+            if error > tolerance:
+                wrong[name] = WrongOutput(
+                    f"its answer is {error:.1e} of the largest value away from ONNX Runtime's, which rounding does not "
+                    f"explain beyond {tolerance:.1e}"
+                )
+                continue
+            errors[name] = error
+            if tolerance == FLOAT32:
+                exact.append(error)
+        apart = sum(sorted(exact)[-2:])  # the two that are furthest off may be so in opposite directions
+        return Agreement(wrong, errors, apart)
+
+    def magnified(self, precisions: Iterable[str]) -> float:
+        """How far right answers may differ where a network magnifies what the precisions round: asked of its file.
+
+        Where rounding weights and inputs alone makes more than ``WIDEST``, a precision is not fit for the network, and
+        explains nothing.
+        """
+        moved = max((self._moved_by(precision) for precision in {*precisions} - {"model"}), default=0.0)
+        return INSIDE * moved if moved <= WIDEST else 0.0
+
+    def _moved_by(self, precision: str) -> float:
+        """How far the file's own answer is off that is rounded so; infinite where it is none that could be changed."""
+        if precision not in self._moved:
+            try:
+                narrowed = Judge(self._model, self.feed, self._reference.narrowed(precision))
+                self._moved[precision] = self._error(narrowed.outputs, dict(narrowed.entering.values()))
+            except (ModelError, UnplannableError):
+                self._moved[precision] = math.inf
+        return self._moved[precision]
+
+    def error_of(self, executor: Executor) -> float:
+        """How far an executor's answer is from the right one; its plan is carried out again for what is inside."""
+        served = executor.run(self.feed)[0]
+        names = [name for name, _ in self.entering.values()]
+        return self._error(served, self._run_wider(executor, names) if names else {})
+
+    def _error(self, outputs: Mapping[str, Any], inside: Mapping[str, np.ndarray]) -> float:
+        """How far outputs are from the right ones, relative to the largest value of the worst one.
 
         A final softmax hides differences of what enters it, or magnifies them. So what enters is compared, and what is
         served may differ by no more than what these differences make of it.
         """
         worst = 0.0
         for output, expected in self.outputs.items():
-            error = relative_error(other.outputs, {output: expected})
-            if output in self.inside:
-                name, entered = self.inside[output]
-                before = relative_error(dict([other.inside[output]]), {name: entered})
+            error = relative_error(outputs, {output: expected})
+            if output in self.entering:
+                name, entered = self.entering[output]
+                before = relative_error(inside, {name: entered})
                 scale = float(np.abs(entered[np.isfinite(entered)]).max(initial=0.0)) or 1.0
                 error = max(before, error - NORMALISED * before * scale) if math.isfinite(before) else before
             worst = max(worst, error)
         return worst
 
-
-def executor_error(executor: Executor, model: Model, inputs: Mapping[str, np.ndarray], right: Right) -> float:
-    """Return how far an executor's answer is from the right one; its plan is carried out again for what is inside."""
-    served = executor.run(inputs)[0]
-    inner: Mapping[str, np.ndarray] = {}
-    if right.inside:
-        inner = _run_wider(executor, model, inputs, [name for name, _ in right.inside.values()])
-    return right.error(Right(served, {output: (name, inner[name]) for output, (name, _) in right.inside.items()}))
-
-
-def _run_wider(
-    executor: Executor, model: Model, inputs: Mapping[str, np.ndarray], watched: Sequence[str]
-) -> Mapping[str, np.ndarray]:
-    """Carry an executor's plan out once more, with further outputs."""
-    graph = model.graph
-    outputs = tuple(dict.fromkeys((*graph.outputs, *watched)))
-    wider = ModelGraph(name=graph.name, tensors=graph.tensors, ops=graph.ops, inputs=graph.inputs, outputs=outputs)
-    opened = replace(model, graph=wider)
-    planned = executor.program.plan
-    job = planned.jobs[0].model_copy(update={"model_hash": opened.graph.model_hash})
-    plan = planned.model_copy(update={"jobs": (job,)})
-    device = executor.device
-    with Executor(build_program(plan, opened, device.processors), device) as again:
-        return again.run(inputs)[0]
+    def _run_wider(self, executor: Executor, watched: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Carry an executor's plan out once more, with further outputs."""
+        graph = self._model.graph
+        outputs = tuple(dict.fromkeys((*graph.outputs, *watched)))
+        wider = ModelGraph(name=graph.name, tensors=graph.tensors, ops=graph.ops, inputs=graph.inputs, outputs=outputs)
+        opened = replace(self._model, graph=wider)
+        planned = executor.program.plan
+        job = planned.jobs[0].model_copy(update={"model_hash": opened.graph.model_hash})
+        plan = planned.model_copy(update={"jobs": (job,)})
+        device = executor.device
+        with Executor(build_program(plan, opened, device.processors), device) as again:
+            return again.run(self.feed)[0]
 
 
 def relative_error(ours: Mapping[str, Any], expected: Mapping[str, Any]) -> float:

@@ -59,7 +59,7 @@ class Whole(Forks):
         """
         if not at_once:
             self._services.first_runs.refuse_unjudged(self._content)
-        here = self._services.obtainer
+        here = self._services
         try:
             with self._content.opened() as given:
                 return WholeOrt(given.file, len(here.soc.cores), here.device.held_by_whole, given.beside)

@@ -1,15 +1,16 @@
 """What an agent asks its planner for, one visible step after another, and what it has when no planner answers.
 
-The steps are put together in ``Obtainer.obtain``. A plan counts once ``build_program`` took it: that is the only check.
+The steps are put together in ``Services.obtain``. A plan counts once ``build_program`` took it: that is the only check.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -27,10 +28,12 @@ from agent_sdk.errors import (
     ServerError,
 )
 from agent_sdk.forking import FORKED, Forks, keep, watch_forks
+from agent_sdk.machine.soc import Soc
 from agent_sdk.planner.cache import PlanCache, Settled
 from agent_sdk.planner.client import PlannerClient, ServedPlan
+from agent_sdk.planner.identity import versions
 from agent_sdk.records import Records
-from hope_schema import DeviceReport, Missing, MissingRequest, ModelGraph, Observations, Plan, PlanRequest
+from hope_schema import DeviceReport, MeasuredRun, Missing, MissingRequest, ModelGraph, Observations, Plan, PlanRequest
 from hope_schema.hashing import digest
 
 Result = TypeVar("Result")
@@ -221,8 +224,15 @@ class PlanSupplier(Forks):
         """Send figures measured while executing; return what went wrong, if anything: it costs the run nothing."""
         return self._offered(lambda client: client.upload(observations), "sent")
 
-    def report(self, device_id: str, report: DeviceReport) -> str:
-        """Tell the planner of versions and measured times; return what went wrong, if anything."""
+    def tell(self, device_id: str, soc: Soc, measured: Sequence[MeasuredRun]) -> str:
+        """Tell the planner of versions and what was measured of plans; return what went wrong, if anything."""
+        report = DeviceReport(
+            soc=soc.name,
+            frequency=soc.frequency,
+            versions=versions(),
+            sent_at=datetime.now(UTC),
+            measured=tuple(measured),
+        )
         return self._offered(lambda client: client.report(device_id, report), "reported")
 
     def _offered(self, verb: Callable[[PlannerClient], object], what: str) -> str:

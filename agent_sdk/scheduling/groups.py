@@ -22,7 +22,6 @@ from agent_sdk.errors import ProcessorError, UnplannableError
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.rivals import UNFIT, distinct
 from agent_sdk.journey.trial import hold_trial, warm
-from agent_sdk.journey.verify import agreement
 from agent_sdk.model.weights import copies_at_once
 from agent_sdk.model.work import work
 from agent_sdk.runtimes.base import Processor
@@ -174,8 +173,7 @@ def _ready(
             opened.callback(executor.close)
     feed = prepared.drawn.tried[0]
     answers, failures = warm(executors, feed)
-    right = prepared.reference.outputs(feed)
-    wrong = agreement(prepared.model, executors, answers, feed, right, prepared.reference).wrong
+    wrong = prepared.judge(feed).agreement(executors, answers).wrong
     for name, why in {**failures, **wrong}.items():
         refused.append(str(why))
         executors.pop(name).close()

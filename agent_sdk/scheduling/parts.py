@@ -11,7 +11,6 @@ from agent_sdk.errors import ExecutionError, ProcessorError, UnplannableError
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.trial import warm
-from agent_sdk.journey.verify import agreement
 from agent_sdk.model.weights import copies_at_once
 from hope_schema import Plan
 
@@ -92,9 +91,7 @@ def _opened(plan: Plan, prepared: Prepared, services: Services, device: Device) 
     executor = Executor(build_program(plan, prepared.model, fit), device)
     try:
         answers, failures = warm({"plan": executor}, feed)
-        right = prepared.reference.outputs(feed)
-        found = agreement(prepared.model, {"plan": executor}, answers, feed, right, prepared.reference)
-        wrong = {**failures, **found.wrong}
+        wrong = {**failures, **prepared.judge(feed).agreement({"plan": executor}, answers).wrong}
         if wrong:
             raise ProcessorError(f"the plan of several networks is not used: {wrong['plan']}") from wrong["plan"]
     except BaseException:

@@ -114,10 +114,10 @@ class Together(Closes):
             )
             for member in members
         )
-        alone = services.obtainer.request(wanted[0].model_hash)
+        alone = services.request(wanted[0].model_hash)
         objective = "makespan" if members[0].rate is None else "lateness"
         request = PlanRequest.model_validate({**dict(alone), "jobs": wanted, "objective": objective})
-        plan = services.obtainer.supplier.joint(request, wait_s).reply.plan
+        plan = services.supplier.joint(request, wait_s).reply.plan
         return cls(members, plan, services, device, jobs)
 
     @property

@@ -25,7 +25,7 @@ from typing import Any
 import hope_zoo as zoo
 from agent_sdk.agent import Agent
 from agent_sdk.errors import HopeError
-from agent_sdk.journey.planning import THOROUGH_S
+from agent_sdk.journey.services import THOROUGH_S
 from agent_sdk.machine.witness import Witness
 from benchmarks import cli
 from benchmarks.engine.judging import judge

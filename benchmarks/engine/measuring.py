@@ -20,7 +20,7 @@ from agent_sdk.engine import Executor
 from agent_sdk.explain import to_perfetto
 from agent_sdk.journey.reference import Reference
 from agent_sdk.journey.trial import PLAN
-from agent_sdk.journey.verify import Right, executor_error, relative_error
+from agent_sdk.journey.verify import Judge, relative_error
 from agent_sdk.machine.timing import Turn, take_turns
 from agent_sdk.machine.witness import Witness, calm
 from agent_sdk.model import Model
@@ -152,9 +152,9 @@ def errors_of(
     inputs: Mapping[str, np.ndarray],
 ) -> dict[str, float]:
     """Largest relative error per configuration: ours as ``hope-agent run`` checks it, the runtimes on their outputs."""
-    right = Right.of(model.graph, inputs, reference)
-    errors = {config: relative_error(run(inputs), right.outputs) for config, run in runs.items()}
-    return errors | {config: executor_error(own, model, inputs, right) for config, own in executors.items()}
+    judge = Judge(model, inputs, reference)
+    errors = {config: relative_error(run(inputs), judge.outputs) for config, run in runs.items()}
+    return errors | {config: judge.error_of(own) for config, own in executors.items()}
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from agent_sdk import Agent, Session
 from agent_sdk.cli.examine import examine
 from agent_sdk.errors import DeviceClosedError, InputError
 from agent_sdk.first.measuring import Measuring
-from agent_sdk.journey.planning import Obtainer
+from agent_sdk.journey.services import Services
 from agent_sdk.progress import Progress
 from agent_sdk.runtimes.ort.whole import WholeOrt
 from tests.agent.models import BRANCHING
@@ -62,7 +62,7 @@ def test_a_preparation_is_seen(agent: Agent, measuring: tuple[threading.Event, t
 
 def test_whatever_is_done_behind_is_in_the_notes(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what nobody knows the time of; once nothing is done there, the note is gone."""
-    begun, going_on, obtain = threading.Event(), threading.Event(), Obtainer.obtain
+    begun, going_on, obtain = threading.Event(), threading.Event(), Services.obtain
     heard: list[Progress] = []
 
     def held_up(*given: Any, **named: Any) -> Any:
@@ -70,7 +70,7 @@ def test_whatever_is_done_behind_is_in_the_notes(agent: Agent, monkeypatch: pyte
         assert going_on.wait(60)
         return obtain(*given, **named)
 
-    monkeypatch.setattr(Obtainer, "obtain", held_up)
+    monkeypatch.setattr(Services, "obtain", held_up)
     session = agent.load(BRANCHING, progress=heard.append)
     session.run({"x": X})
     assert begun.wait(60)
@@ -83,7 +83,7 @@ def test_whatever_is_done_behind_is_in_the_notes(agent: Agent, monkeypatch: pyte
 
 def test_a_run_ends_as_it_began_while_the_plan_takes_over(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the whole network has begun it answers, and nobody loads it again or keeps it afterwards."""
-    begun, ending, run, obtain = threading.Event(), threading.Event(), WholeOrt.run, Obtainer.obtain
+    begun, ending, run, obtain = threading.Event(), threading.Event(), WholeOrt.run, Services.obtain
 
     def held_up(self: WholeOrt, *given: Any, **named: Any) -> dict[str, Any]:
         if threading.current_thread().name.startswith("late"):
@@ -95,7 +95,7 @@ def test_a_run_ends_as_it_began_while_the_plan_takes_over(agent: Agent, monkeypa
         assert begun.wait(60)
         return obtain(*given, **named)
 
-    monkeypatch.setattr(Obtainer, "obtain", later)
+    monkeypatch.setattr(Services, "obtain", later)
     with agent.load(BRANCHING) as session, ThreadPoolExecutor(1, "late") as pool:
         before = session.run({"x": X})
         monkeypatch.setattr(WholeOrt, "run", held_up)
@@ -189,13 +189,13 @@ def refusals(session: Session) -> list[str]:
 
 def test_what_is_wrong_reads_the_same_before_and_after_the_plan(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong input, or array for an output, is refused in the same words by the whole network and by the plan."""
-    refused, obtain = threading.Event(), Obtainer.obtain
+    refused, obtain = threading.Event(), Services.obtain
 
     def later(*given: Any, **named: Any) -> Any:
         refused.wait(30.0)
         return obtain(*given, **named)
 
-    monkeypatch.setattr(Obtainer, "obtain", later)
+    monkeypatch.setattr(Services, "obtain", later)
     with agent.load(BRANCHING) as session:
         before = refusals(session)
         assert session.plan is None

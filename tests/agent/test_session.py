@@ -30,8 +30,8 @@ from agent_sdk.errors import (
     SegmentFailedError,
 )
 from agent_sdk.journey.opening import Opening
-from agent_sdk.journey.planning import Obtainer
 from agent_sdk.journey.rivals import compiled_singles, likeliest
+from agent_sdk.journey.services import Services
 from agent_sdk.journey.trial import PLAN, Trial, first_choice, hold_trial, plainest
 from agent_sdk.journey.verify import Verdict, relative_error
 from agent_sdk.machine.soc import read_soc
@@ -91,7 +91,7 @@ def test_a_plan_becomes_a_program_once(agent: Agent, monkeypatch: pytest.MonkeyP
         built.append(plan.profile_version)
         return build_program(plan, *given)
 
-    for place in ("journey.planning", "journey.opening", "engine.single"):
+    for place in ("journey.services", "journey.opening", "engine.single"):
         monkeypatch.setattr(f"agent_sdk.{place}.build_program", counted)
     for background in (False, False, True):
         built.clear()
@@ -130,7 +130,7 @@ def test_of_the_plans_tried_the_best_stays(better: int, agent: Agent, monkeypatc
         place = int(contenders[PLAN].program.plan == second.plan)
         return replace(found, us=dict.fromkeys(found.us, 100.0) | {PLAN: 50.0 if place == better else 70.0})
 
-    monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: first)
+    monkeypatch.setattr(Services, "obtain", lambda *_, **__: first)
     monkeypatch.setattr(Opening, "_asked_again", lambda self, trial: next(replies, None))
     monkeypatch.setattr("agent_sdk.journey.opening.hold_trial", trial_of)
     with agent.load(BRANCHING, background=False) as session:
@@ -143,7 +143,7 @@ def test_a_plan_does_not_compete_with_its_copy(agent: Agent, monkeypatch: pytest
     """A plan on one processor is compiled once, and is what ``--compare`` reports for that processor."""
     with agent.load(BRANCHING, background=False) as session:
         newer = newer_plan(agent, session, "ort@0")
-    monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
+    monkeypatch.setattr(Services, "obtain", lambda *_, **__: newer)
     with agent.load(BRANCHING, all_rivals=True, background=False) as session:
         rivals = session.latest.contenders.keys() - {PLAN}
         assert PLAN in session.latest.contenders
@@ -175,7 +175,7 @@ def test_few_rivals_stay_after_the_first_trial(agent: Agent, monkeypatch: pytest
         newer = newer_plan(agent, session, "ort@0")
         assert "onnxruntime" in session.latest.contenders
     monkeypatch.setattr("agent_sdk.journey.opening.RIVALS", 1)
-    monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
+    monkeypatch.setattr(Services, "obtain", lambda *_, **__: newer)
     with agent.load(BRANCHING, background=False) as session:
         kept, us = session.latest.contenders.keys(), session.latest.quiet_us
         assert kept == {PLAN, first_choice(us), *plainest(us)}
@@ -303,7 +303,7 @@ def test_a_refresh_takes_up_a_newer_plan_while_runs_go_on(agent: Agent, monkeypa
     with agent.load(BRANCHING, background=False) as session:
         assert agent.refresh(session) is False
         newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
+        monkeypatch.setattr(Services, "obtain", lambda *_, **__: newer)
         stop = threading.Event()
         worst: list[float] = []
 
@@ -414,7 +414,7 @@ def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: py
     both = reply.plan.model_copy(update={"steps": tuple(steps), "processors": ("ort@0", "ort@1")})
     reply = reply.model_copy(update={"plan": both})  # bound to its cores: on a single one it may move away
     newer = replace(newer, served=ServedPlan(reply, '"2"', "hit"))
-    monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
+    monkeypatch.setattr(Services, "obtain", lambda *_, **__: newer)
     bind = os.sched_setaffinity
     monkeypatch.setattr(agent.device, "cores", frozenset())  # beside others' work threads would not be bound to theirs
 
@@ -457,7 +457,7 @@ def test_a_failed_refresh_changes_nothing_and_is_repeated(agent: Agent, monkeypa
     with agent.load(BRANCHING, background=False) as session:
         before = (session.latest.obtained, session.plan, session.latest, list(session.notes))
         newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
+        monkeypatch.setattr(Services, "obtain", lambda *_, **__: newer)
         compiled = Opening._compile
         monkeypatch.setattr(Opening, "_compile", lambda *given: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -479,7 +479,7 @@ def test_a_newer_plan_that_cannot_run_leaves_the_old_one(agent: Agent, monkeypat
     with agent.load(BRANCHING, background=False) as session:
         before = (session.latest.obtained, session.plan, session.latest)
         newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
+        monkeypatch.setattr(Services, "obtain", lambda *_, **__: newer)
         with monkeypatch.context() as patch:
             patch.setattr("agent_sdk.journey.opening.Executor", fail)
             assert agent.refresh(session) is False
@@ -494,7 +494,7 @@ def test_a_closed_session_takes_up_no_plan(agent: Agent, monkeypatch: pytest.Mon
     """A refresh after the end is refused and opens nothing that nobody would close."""
     session = agent.load(BRANCHING, background=False)
     newer = newer_plan(agent, session, "ort@0")
-    monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
+    monkeypatch.setattr(Services, "obtain", lambda *_, **__: newer)
     session.close()
     with pytest.raises(ExecutionError, match="closed"):
         agent.refresh(session)
@@ -507,7 +507,7 @@ def test_an_old_plan_that_hangs_keeps_no_new_one_away(agent: Agent, monkeypatch:
     inputs, right = expected(BRANCHING, seed=4)
     with agent.load(BRANCHING, background=False) as session:
         newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
+        monkeypatch.setattr(Services, "obtain", lambda *_, **__: newer)
         old = session.latest
         close = old.close
 

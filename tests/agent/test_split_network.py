@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk.cli import commands as cli
-from agent_sdk.journey.planning import Obtainer
+from agent_sdk.journey.services import Services
 from agent_sdk.model import Model
 from agent_sdk.planner.client import ServedPlan
 from agent_sdk.planner.supplier import Obtained
@@ -54,7 +54,7 @@ def cuts(model: Model) -> list[Cut]:
     return [*rows, *(Cut(op=op, axes=(CHANNELS,), at=((16,),)) for op in ("r10", "r11"))]
 
 
-def obtain_split(_: Obtainer, model: Model, **_wanted: object) -> Obtained:
+def obtain_split(_: Services, model: Model, **_wanted: object) -> Obtained:
     """A plan with these cuts, as if a planner had made it."""
     reply = PlanReply(
         plan_id="split", version=1, provisional=False, created_at=datetime.now(UTC), solve_us=1.0,
@@ -69,7 +69,7 @@ def test_a_split_network_is_right_and_shown(
 ) -> None:
     """``hope-agent run`` verifies a plan with cuts, and its trace has each part on its own processor."""
     monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(Obtainer, "obtain", obtain_split)
+    monkeypatch.setattr(Services, "obtain", obtain_split)
     file, trace = tmp_path / "vgg.onnx", tmp_path / "trace.json"
     file.write_bytes(vgg_like().SerializeToString())
     lanes = ["--processors", "ort@0,ort@1", "--quiet"]

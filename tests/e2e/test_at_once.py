@@ -30,7 +30,7 @@ def test_the_first_plan_rests_on_predictions(cache: Path, tmp_path: Path) -> Non
             assert first.profiled_signatures == 0
             assert first.plan is not None
             assert all(step.predicted_spread for step in first.plan.steps)
-            question = agent._services.obtainer._question(model)
+            question = agent._services._question(model)
             assert {
                 row.signature for row in agent._supplier.lacking(question.graph, question.measurable).latencies
             } == {op.signature for op in merge(model.graph)}

@@ -258,9 +258,9 @@ def test_an_application_enrols_without_the_command_line(home: Home, database_url
     name = Agent.enrol(home.first, issue(database_url, "claim"), cache=state)
     assert Agent.enrol(home.first, "", cache=state) == name
     with Agent(home.first, processors="ort@0", cache=state) as agent:
-        assert (agent.device_id, agent._services.obtainer.notes) == (name, ())
+        assert (agent.device_id, agent._services.notes) == (name, ())
     with Agent(home.first, token=admin_token(home.api), processors="ort@0", cache=state) as agent:
-        (note,) = agent._services.obtainer.notes
+        (note,) = agent._services.notes
         assert "as an admin, not as this device" in note
 
 

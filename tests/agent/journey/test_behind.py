@@ -24,7 +24,7 @@ from agent_sdk.cli import main
 from agent_sdk.errors import DeviceClosedError, ModelError, NotWantedError
 from agent_sdk.journey.behind import Worker
 from agent_sdk.journey.demand import USES
-from agent_sdk.journey.planning import Obtainer
+from agent_sdk.journey.services import Services
 from agent_sdk.journey.verify import relative_error
 from agent_sdk.journey.whole import Whole
 from agent_sdk.model import Network
@@ -133,7 +133,7 @@ def chain(length: int) -> bytes:
     )
 
 
-@pytest.mark.parametrize("step", ["preparing.Preparing._bound", "planning.Obtainer.obtain"])
+@pytest.mark.parametrize("step", ["preparing.Preparing._bound", "services.Services.obtain"])
 def test_a_session_closes_wherever_its_preparation_stands(
     step: str, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +171,7 @@ def test_closing_waits_for_no_renewal(agent: Agent, monkeypatch: pytest.MonkeyPa
         pytest.fail("what nobody waits for goes on")
 
     session = agent.load(BRANCHING, background=False)
-    monkeypatch.setattr("agent_sdk.journey.planning.Obtainer.obtain", stands)
+    monkeypatch.setattr("agent_sdk.journey.services.Services.obtain", stands)
     with ThreadPoolExecutor(2) as threads:
         renewing = threads.submit(agent.refresh, session)
         assert begun.wait(60)
@@ -308,7 +308,7 @@ def test_the_command_line_runs_what_a_session_runs(
 
 
 @pytest.mark.parametrize("background", [True, False])
-@pytest.mark.parametrize("part", [(Obtainer, "obtain"), (Network, "bound_in_place")], ids=["planning", "reading"])
+@pytest.mark.parametrize("part", [(Services, "obtain"), (Network, "bound_in_place")], ids=["planning", "reading"])
 @pytest.mark.parametrize(
     "error", [MemoryError("no room"), DeviceClosedError("a processor hangs"), KeyError("a fault of ours")]
 )

@@ -113,4 +113,4 @@ def test_a_network_that_magnifies_rounding_may_differ_by_what_its_file_says(apar
     for _ in range(2):
         assert judge.magnified({"float16"}) == pytest.approx(INSIDE * moved if fit else 0.0, rel=1e-2)
         assert judge.magnified({"model"}) == 0.0
-    assert reference.asked == ["outputs", "narrowed"]  # once, however often it is judged
+    assert sorted(reference.asked) == ["narrowed", "outputs"]  # once, however often it is judged

@@ -89,7 +89,7 @@ def obtain(
             patch("agent_sdk.first.bench.profile", lambda model, processors, missing, **_: measure(missing))
         )
         if check is not None:
-            patched.enter_context(patch("agent_sdk.journey.planning.build_program", lambda plan, *_: check(plan)))
+            patched.enter_context(patch("agent_sdk.journey.services.build_program", lambda plan, *_: check(plan)))
         agent = patched.enter_context(
             Agent("http://planner", processors="ort@0", soc="soc", frequency="any", wait_s=wait_s, cache=directory)
         )

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from agent_sdk import errors
-from agent_sdk.journey.planning import UNPLANNABLE
+from agent_sdk.journey.services import UNPLANNABLE
 from hope_schema import Plan
 from tests.agent.planner.planner_double import plan_answer, problem, small_graph, small_plan
 from tests.agent.planner.supplying import ASKED_TWICE, CURRENT, MISSING_TWICE, NOTHING, RECEIPT, never, obtain
