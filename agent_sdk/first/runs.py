@@ -28,8 +28,8 @@ from hope_schema import HOST, Plan
 from hope_schema.base import Contract
 from hope_schema.hashing import digest
 
-CORES: Final[Mapping[Package, str]] = {"onnxruntime": "CPUExecutionProvider", "openvino": "CPU"}
-"""What each package calls the cores."""
+CORES: Final = "CPUExecutionProvider"
+"""What ONNX Runtime calls the cores."""
 MAX_KNOWN: Final = 1024
 """First runs that are remembered."""
 FORMAT: Final = 1
@@ -96,7 +96,7 @@ class FirstRuns:
     def _takes(self, file: Path, feed: Mapping[str, Any]) -> tuple[bool, bool]:
         """Whether plain ONNX Runtime runs a file on a feed, and whether it would say so again."""
         try:
-            return not self._run_file(file, "onnxruntime", CORES["onnxruntime"], [feed], needed=True).failure, True
+            return not self._run_file(file, "onnxruntime", CORES, [feed], needed=True).failure, True
         except CrashedError as error:
             return False, error.lasting
 
@@ -107,15 +107,11 @@ class FirstRuns:
             return self._crashes(self._compilers(), model.graph.model_hash, file, feeds)
         return {}
 
-    def at_file(self, content: Content) -> Crashed:
-        """Who crashes at a file that is compiled as it is, for the cores. Raises ModelError where it has changed."""
-        compilers = {own._replace(target=CORES[own.runtime]) for own in self._compilers()}
-        with _on_disk(content) as path:
-            return self._crashes(compilers, content.digest, path, ())
-
     def refuse_unjudged(self, content: Content) -> None:
-        """Raise ModelError where ONNX Runtime crashes at a file, which then nothing can judge."""
-        crashed = {gone: how for gone, how in self.at_file(content).items() if gone.runtime == "onnxruntime"}
+        """Raise ModelError where ONNX Runtime crashes at a file, which then nothing can judge, or it has changed."""
+        whole = {own._replace(target=CORES) for own in self._compilers() if own.runtime == "onnxruntime"}
+        with _on_disk(content) as path:
+            crashed = self._crashes(whole, content.digest, path, ())
         if crashed:
             raise ModelError(f"nothing can judge an answer: {told(crashed)[0]}")
 
