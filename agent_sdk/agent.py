@@ -324,8 +324,7 @@ class Agent(Closes):
         refuse_unless_in_flight(in_flight)
         prepared = session.plans.last or session.prepare()
         with self._services.cancel.current():
-            own = {spec.id: self.device.processors[spec.id] for spec in self.planned}
-            groups = spread(prepared, self.device, own, in_flight)
+            groups = spread(prepared, self.device, self._services.planning_on, in_flight)
         self.jobs.spread(session.plans, groups, in_flight)
         return tuple(groups)
 
@@ -397,8 +396,8 @@ class Agent(Closes):
 
     def measure(self, model: Model, missing: Missing, budget_s: float) -> Observations:
         """Measure these figures of a model here, for so many seconds. Raises ProcessorError, DeviceClosedError."""
-        processors = [self.device.processors[spec.id] for spec in self.planned]
-        return self._services.measuring.measured(model, processors, missing, budget_s, lambda _: None)
+        here = self._services
+        return here.measuring.measured(model, here.planning_on, missing, budget_s, lambda _: None)
 
     def report(self, plan: PlanReply, measured_us: float, runs: int) -> str:
         """Tell a remote planner how long a plan really takes here; returns what went wrong, if anything."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +12,6 @@ from agent_sdk.errors import OutOfMemory, ProcessorLost
 from agent_sdk.first.bench import Measure, Reply, measure, write_model
 from agent_sdk.first.children import LIMIT_S, Children, CrashedError, Steps
 from agent_sdk.measure.columns import latency_columns
-from agent_sdk.measure.profiler import untrusted
 from agent_sdk.model import Model
 from agent_sdk.model.weights import LightModels
 from agent_sdk.runtimes.base import Processor
@@ -45,7 +44,7 @@ class Measuring:
     def measured(
         self,
         model: Model,
-        processors: Sequence[Processor],
+        processors: Mapping[str, Processor],
         missing: Missing,
         budget_s: float,
         progress: Callable[[str], None],
@@ -72,18 +71,15 @@ class Measuring:
                 rows = tuple(other for other in missing.latencies if other != row)
                 missing = missing.model_copy(update={"latencies": rows})
 
-    def untrusted(self, model: Model, processors: Sequence[Processor], missing: Missing) -> Observations | None:
-        """Those of the missing figures that no table takes, as unsupported; None where there are none."""
-        refused = untrusted(model, processors)
-        rows = tuple(row for row in missing.latencies if (row.signature, row.kind) in refused)
-        if not rows:
-            return None
-        few = missing.model_copy(update={"latencies": rows, "transfers": ()})
-        return measure(self._request(processors, few, 0.0), model, _by_id(processors)).observations
+    def refused(self, model: Model, processors: Mapping[str, Processor], missing: Missing) -> Observations:
+        """Figures that no table takes, as unsupported: nothing runs."""
+        found = measure(self._request(processors, missing, 0.0), model, processors).observations
+        assert found is not None
+        return found
 
-    def _request(self, processors: Sequence[Processor], missing: Missing, budget_s: float) -> Measure:
+    def _request(self, processors: Mapping[str, Processor], missing: Missing, budget_s: float) -> Measure:
         return Measure(
-            processors=tuple(processor.id for processor in processors),
+            processors=tuple(processors),
             missing=missing,
             soc=self.soc,
             frequency=self.frequency,
@@ -94,7 +90,7 @@ class Measuring:
     def _once(
         self,
         model: Model,
-        processors: Sequence[Processor],
+        processors: Mapping[str, Processor],
         missing: Missing,
         budget_s: float,
         progress: Callable[[str], None],
@@ -108,9 +104,9 @@ class Measuring:
                     progress(what)
                     steps.begin()
 
-                return measure(request, model, _by_id(processors), begin)
+                return measure(request, model, processors, begin)
 
-        if any(processor.compiler is not None for processor in processors):
+        if any(processor.compiler is not None for processor in processors.values()):
             try:
                 light, folder = self.lights.get(model)
                 write_model(model, light, folder)
@@ -125,13 +121,9 @@ class Measuring:
         return reply.observations
 
 
-def _by_id(processors: Sequence[Processor]) -> dict[str, Processor]:
-    return {processor.id: processor for processor in processors}
-
-
-def _begun(step: str, processors: Sequence[Processor], missing: Missing) -> MissingLatency | None:
+def _begun(step: str, processors: Mapping[str, Processor], missing: Missing) -> MissingLatency | None:
     """The op that was begun; None where it was something else."""
-    ids = {(processor.spec.kind, processor.id) for processor in processors}
+    ids = {(processor.spec.kind, name) for name, processor in processors.items()}
     asked = ((row, name) for row in missing.latencies for kind, name in ids if kind == row.kind)
     return next((row for row, name in asked if step == f"{row.signature} on {name}"), None)
 

@@ -107,6 +107,11 @@ class Services:
     cancel: Cancel
     budget: Budget
 
+    @property
+    def planning_on(self) -> dict[str, base.Processor]:
+        """The processors that plans are made for, by id."""
+        return {spec.id: self.device.processors[spec.id] for spec in self.planned}
+
     def end(self) -> None:
         """The agent is closed: nobody waits any more, and nothing is told. Idempotent."""
         self.cancel.cancel()
@@ -218,13 +223,12 @@ class Services:
 
     def _tell_untrusted(self, model: Model, question: Question) -> None:
         """Have the planner know what no table takes, before it plans on predictions that would place it there."""
-        processors = [self.device.processors[spec.id] for spec in self.planned]
-        if untrusted(model, processors):
-            refused = self.measuring.untrusted(
-                model, processors, self.supplier.lacking(model.graph, question.measurable)
-            )
-            if refused is not None:
-                self.supplier.send(refused)
+        if refused := untrusted(model, self.planning_on.values()):
+            missing = self.supplier.lacking(model.graph, question.measurable)
+            rows = tuple(row for row in missing.latencies if (row.signature, row.kind) in refused)
+            if rows:
+                few = missing.model_copy(update={"latencies": rows, "transfers": ()})
+                self.supplier.send(self.measuring.refused(model, self.planning_on, few))
 
     def _foreseen(self, question: Question) -> ServedPlan | None:
         """The plan that the planner can make of what it knows by now; None where that is too little."""
@@ -279,8 +283,7 @@ class Services:
                 check()
                 self.progress.step(what)
 
-            processors = [self.device.processors[spec.id] for spec in self.planned]
-            observations = self.measuring.measured(model, processors, missing, budget_s, step)
+            observations = self.measuring.measured(model, self.planning_on, missing, budget_s, step)
             measured.seconds = time.perf_counter() - began
             measured.signatures = len(set(observations.latencies.signature))
             self.progress.phase("asking the planner")
