@@ -301,10 +301,9 @@ class Plans(Closes, Forks):
                 self.last = prepared
                 while len(self._models) > KEPT:
                     old, evicted = self._models.popitem(last=False)
-                    self._let_go(evicted)
                     gone[old] = evicted
         for each in (*gone.values(), *(() if taken else (prepared,))):
-            each.close()
+            self._free(each)
         if self.closed:
             raise DeviceClosedError("the session is closed")
         return kept, list(gone)
@@ -319,18 +318,22 @@ class Plans(Closes, Forks):
             if held:
                 self._models.update({key: newer for key, own in self._models.items() if own is older})
                 self.last = newer if self.last is older else self.last
-                self._let_go(older)
         if not held:
             newer.close()
             raise DeviceClosedError("the session is closed")
         try:
-            older.close()
+            self._free(older)
         except ExecutionError as error:  # the new plan is in place all the same
             newer.notes.append(f"the plan before this one could not be freed: {error}")
 
-    def _let_go(self, prepared: Prepared) -> None:
-        self._answered += prepared.answered
-        self._switches += prepared.switches
+    def _free(self, prepared: Prepared) -> None:
+        """Free one that is not there any more, after its runs; what it has answered stays counted."""
+        try:
+            prepared.close()
+        finally:
+            with self.lock:
+                self._answered += prepared.answered
+                self._switches += prepared.switches
 
     def switched(self) -> None:
         """A plan answers instead of the whole network."""

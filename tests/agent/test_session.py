@@ -323,6 +323,7 @@ def test_a_refresh_takes_up_a_newer_plan_while_runs_go_on(agent: Agent, monkeypa
         assert session.plan == newer.plan
         assert max(worst) <= 1e-5
         assert relative_error(session.run(inputs), right) <= 1e-5
+        assert sum(session.stats.answered.values()) == len(worst) + 1
 
 
 NO_ROOM: tuple[Exception, ...] = (
