@@ -29,7 +29,7 @@ from planner_api.planning.problem import BoolArray, FloatArray, IntArray, Proble
 
 MOST_HUBS = 400
 """Ops at which intervals may begin, and at which they may end."""
-MOST_OPS = 5000
+MOST_OPS = 3000
 """Above this many ops the first program alone takes longer than a plan may."""
 MOST_OPS_UNSPLIT = 300
 """Above this many ops nobody proves what plans take that spread no op over hosts."""

@@ -17,8 +17,6 @@ from planner_api.planning.highs import Program
 from planner_api.planning.problem import BoolArray, FloatArray, Machine, Problem
 from planner_api.planning.problem.symmetry import equal_processors, resource_kinds
 
-MOST_OPS_WITH_MOVES = 3000
-"""Above this many ops the program leaves transfers out, to end in time."""
 MOST_RESOURCES = 256
 """Of one group, above which nobody counts the ways to fill it."""
 SCALE = 1000.0
@@ -145,7 +143,6 @@ class Rows:
         """
         lists, machine = self.lists, self.problem.machine
         hops, owner = machine.hops, machine.owners
-        costly = len(lists.latency) <= MOST_OPS_WITH_MOVES
         for tensor, producer in enumerate(lists.producer):
             readers = lists.readers[tensor]
             for target in self.places if readers else ():
@@ -166,7 +163,7 @@ class Rows:
                 if math.isinf(total):
                     for terms in rows:
                         self._row(terms)
-                elif costly:
+                else:
                     column = self.program.column(0.0, 1.0)
                     # What lies before a queue on some way is moved on nobody's time.
                     paid = queues == {-1} and target not in self.relays
@@ -182,7 +179,7 @@ class Rows:
         there waits for all of its way, whoever brought it.
         """
         lists, machine = self.lists, self.problem.machine
-        if machine.owner is None or len(lists.latency) > MOST_OPS_WITH_MOVES:
+        if machine.owner is None:
             return
         owner: list[int] = machine.owner.tolist()
         for host in sorted({owner[place] for place in self.places}):
@@ -232,8 +229,6 @@ class Rows:
     def _launch_rows(self) -> None:
         """z[i, k] >= x[i, k] - x[producer, k] for what only i reads; of several readers one at least must launch."""
         lists = self.lists
-        if not self.launch.any() or len(lists.latency) > MOST_OPS_WITH_MOVES:
-            return
         for k in np.flatnonzero(self.launch).tolist():
             for op in range(len(lists.latency)):
                 if self.supported[op, k] and lists.reads[op]:

@@ -163,23 +163,15 @@ def _continues(node: Node, cut: Cut) -> bool:
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """CoDL's plan for the pair of processors for which its formula promises most.
-
-    A budget that ends leaves out pairs, last those that would be fastest if ops could be split anywhere for nothing.
-    """
+    """CoDL's plan for the pair of processors that would be fastest if ops could be split anywhere for nothing."""
     if problem.cutter is None:
         raise PlanningError("codl cuts ops, and nothing is known of their parts here")
     pairs = [pair for pair in itertools.combinations(range(problem.host), 2) if not problem.conflicts[pair]]
     if not pairs:
         raise PlanningError("codl splits ops over two processors that can work side by side")
     names = [node.id for node in problem.cutter.nodes]
-    found: list[tuple[_Planner, dict[str, _Choice]]] = []
-    for pair in sorted(pairs, key=lambda pair: _shared_us(problem, pair)):
-        if found and budget.left() <= 0:
-            break
-        planner = _Planner(problem, pair)
-        found.append((planner, {name: planner.best(name) for name in names}))
-    planner, own = min(found, key=lambda one: sum(choice.us for choice in one[1].values()))
+    planner = _Planner(problem, min(pairs, key=lambda pair: _shared_us(problem, pair)))
+    own = {name: planner.best(name) for name in names}
     chains = planner.chains(own)
     cuts = {name: choice.cut for name, choice in own.items() if choice.cut is not None}
     heads = {name: name for name in names}

@@ -48,22 +48,16 @@ def fit(counts: Sequence[int], costs_us: Sequence[float]) -> Line:
     Raises:
         ValueError: nothing to fit to.
     """
-    n = len(counts)
-    if n == 0 or n != len(costs_us):
+    if not counts or len(counts) != len(costs_us):
         raise ValueError("a line needs at least one (elements, cost) pair")
-    mean_x, mean_y = sum(counts) / n, sum(costs_us) / n
-    spread = sum((x - mean_x) ** 2 for x in counts)
-    if spread > 0:
-        slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(counts, costs_us, strict=True)) / spread
-        intercept = mean_y - slope * mean_x
-        if slope >= 0 and intercept >= 0:
-            return Line(intercept, slope)
-    through_origin = sum(x * y for x, y in zip(counts, costs_us, strict=True)) / sum(x * x for x in counts)
-    flat, steep = Line(mean_y, 0.0), Line(0.0, through_origin)
-    return min(
-        (flat, steep),
-        key=lambda line: sum((y - line.cost_us(x)) ** 2 for x, y in zip(counts, costs_us, strict=True)),
-    )
+    x, y = np.array(counts, dtype=float), np.array(costs_us, dtype=float)
+    apart, mean_y = x - x.mean(), float(y.mean())
+    lines = [Line(mean_y, 0.0), Line(0.0, float(x @ y / (x @ x)))]
+    if apart.any():
+        slope = float(apart @ y / (apart @ apart))
+        lines.append(Line(mean_y - slope * float(x.mean()), slope))
+    feasible = [line for line in lines if line.intercept_us >= 0 and line.slope_us >= 0]
+    return min(feasible, key=lambda line: float(((y - line.intercept_us - line.slope_us * x) ** 2).sum()))
 
 
 class TransferTable:
