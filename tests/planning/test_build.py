@@ -29,7 +29,7 @@ def test_measured_figures_are_taken_as_they_are():
         "d": [20.0, 90.0],
     }
     across = problem.tensors.index("a")
-    assert (problem.lists.transfer[across][0][1], problem.lists.transfer[across][1][0]) == (10.0, 4.0)
+    assert (problem.crossing_us(across)[0, 1], problem.crossing_us(across)[1, 0]) == (10.0, 4.0)
     assert not problem.filled
 
 
@@ -50,7 +50,7 @@ def test_a_missing_transfer_follows_its_direction_s_line():
     problem = build_problem(graph, profile(graph, FIGURES, moves))
     slope = 60.0 / (8 * 32 * 32 - 8 * 8 * 8)
     expected = 5.0 + slope * (8 * 16 * 16 - 8 * 8 * 8)
-    assert problem.lists.transfer[problem.tensors.index("a")][0][1] == pytest.approx(expected)
+    assert problem.crossing_us(problem.tensors.index("a"))[0, 1] == pytest.approx(expected)
     assert any("fitted line" in sentence for sentence in problem.filled)
 
 
@@ -60,7 +60,7 @@ def test_overheads_are_part_of_every_move_between_processors():
     overheads = Overheads(launch_us={GPU.kind: 3.0}, handover_us=0.5)
     problem = build_problem(graph, profile(graph, FIGURES, BOTH_WAYS, overheads=overheads))
     across = problem.tensors.index("a")
-    assert (problem.lists.transfer[across][0][1], problem.lists.transfer[across][1][0]) == (13.5, 4.5)
+    assert (problem.crossing_us(across)[0, 1], problem.crossing_us(across)[1, 0]) == (13.5, 4.5)
     assert not problem.transfer_us[problem.tensors.index("x"), problem.machine.host].any()
 
 
@@ -70,8 +70,8 @@ def test_what_kinds_of_processors_pay_each_other_is_what_every_pair_of_them_pays
     problem = draw(seed, 6, most_processors=6)
     price, pairs = problem.between_us
     each = list(itertools.permutations(range(problem.host), 2))
-    for row, between in zip(problem.lists.transfer, price, strict=True):
-        assert sorted(row[a][b] for a, b in each) == pytest.approx(sorted(np.repeat(between, pairs.ravel())))
+    for row, between in zip(map(problem.crossing_us, range(len(price))), price, strict=True):
+        assert sorted(row[a, b] for a, b in each) == pytest.approx(sorted(np.repeat(between, pairs.ravel())))
 
 
 def test_equal_cores_share_figures_and_gangs_share_cores():
@@ -94,7 +94,7 @@ def test_two_runtimes_without_rows_move_through_the_host():
     graph = network(DIAMOND)
     moves = [("cpu", "host", SHAPE, 2.0), ("host", "gpu", SHAPE, 5.0), ("gpu", "cpu", SHAPE, 4.0)]
     problem = build_problem(graph, profile(graph, FIGURES, moves, channels=()))
-    assert problem.lists.transfer[problem.tensors.index("a")][0][1] == 7.0
+    assert problem.crossing_us(problem.tensors.index("a"))[0, 1] == 7.0
 
 
 @given(rows=st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1e5)), min_size=1, max_size=12))

@@ -71,11 +71,12 @@ def sliced(problem: Problem, line: Sequence[int], home: Mapping[int, int]) -> di
                 f"MOSAIC takes too long on this graph: at op '{problem.ops[op]}' ({place + 1} of {len(line)}) "
                 f"{len(frontier)} tensors are alive at once"
             )
-        fetch = [(index, lists.transfer[frontier[index]]) for index in reads]
+        fetch = [(index, problem.crossing_us(frontier[index]).tolist()) for index in reads]
+        outputs = [problem.crossing_us(tensor)[:, host] for tensor in lists.writes[op] if problem.is_output[tensor]]
         longer: dict[tuple[tuple[int, int], ...], _State] = {}
         for processor, latency in enumerate(lists.latency[op]):
             here = 1 << processor
-            leave = sum(lists.transfer[t][processor][host] for t in lists.writes[op] if problem.is_output[t])
+            leave = sum(float(there[processor]) for there in outputs)
             fresh = tuple((processor, here) for _ in written)
             if latency + leave == math.inf:
                 continue

@@ -76,7 +76,7 @@ def cut_ops(problem: Problem) -> list[int]:
     graph.add_edges_from((place[op], n) for op, after in enumerate(lists.after) if not after)
     for tensor, producer in enumerate(lists.producer):
         readers = sorted(place[reader] for reader in lists.readers[tensor])
-        if producer < 0 and readers and any(lists.transfer[tensor][problem.host]):
+        if producer < 0 and readers and problem.crossing_us(tensor)[problem.host].any():
             graph.add_edge(readers[0] - 1, readers[-1])
     above = nx.immediate_dominators(graph, -1)
     cuts = [above[n]]
@@ -181,7 +181,7 @@ def _detour(problem: Problem, op: int) -> np.ndarray:
     The same plan still works when its first reader on the second processor fetches what the op wrote.
     """
     host = problem.host
-    costs = np.array([problem.lists.transfer[tensor] for tensor in problem.lists.writes[op]])
+    costs = np.array([problem.crossing_us(tensor) for tensor in problem.lists.writes[op]])
     costs = costs.reshape(-1, host + 1, host + 1)
     costs[:, np.arange(host), np.arange(host)] = 0.0
     if not np.isfinite(costs).all():
@@ -204,7 +204,7 @@ def _piece(problem: Problem, fastest: list[float], part: list[int], entry: int, 
     for op in part:
         for tensor in lists.reads[op]:
             producer = lists.producer[tensor]
-            if producer >= 0 or any(lists.transfer[tensor][host]):
+            if producer >= 0 or problem.crossing_us(tensor)[host].any():
                 names.setdefault(tensor, len(names))
     tensors = list(names)
     gate = [

@@ -150,7 +150,7 @@ class Window:
                     self._from_inside(tensor, target, here, maker)
 
     def _from_outside(self, tensor: int, source: int, target: int, here: list[int]) -> None:
-        cost = self.lists.transfer[tensor][source][target]
+        cost = float(self.problem.crossing_us(tensor)[source, target])
         if cost == 0.0:
             return
         if cost == math.inf:
@@ -165,7 +165,11 @@ class Window:
 
     def _from_inside(self, tensor: int, target: int, here: list[int], maker: int) -> None:
         program, made = self.program, self.on[maker]
-        prices = {p: self.lists.transfer[tensor][p][target] for p in made if p != target}
+        prices = {
+            p: us
+            for p, us in enumerate(self.problem.crossing_us(tensor)[:, target].tolist())
+            if p in made and p != target
+        }
         if len(here) == 1:
             payers: list[int | None] = [None] * len(here)
         elif all(price == 0.0 for price in prices.values()):

@@ -57,10 +57,10 @@ def _moves(problem: Problem, schedule: Schedule, op: int, place: int) -> float:
         producer = lists.producer[tensor]
         source = assignment[producer] if producer >= 0 else host
         if source != place and not any(assignment[r] == place for r in lists.readers[tensor] if r != op):
-            total += lists.transfer[tensor][source][place]
+            total += float(problem.crossing_us(tensor)[source, place])
     for tensor in lists.writes[op]:
         targets = {assignment[reader] for reader in lists.readers[tensor]}
         if problem.is_output[tensor]:
             targets.add(host)
-        total += sum(lists.transfer[tensor][place][target] for target in targets if target != place)
+        total += float(problem.crossing_us(tensor)[place, sorted(targets - {place})].sum())
     return total

@@ -52,13 +52,12 @@ def called(name: str, job: int, jobs: int) -> str:
 class Lists:
     """A problem as HOPE's eqs 1-6 see it, in nested Python lists (indexing into arrays makes pure Python slow).
 
-    Every op takes its processor whole, every processor keeps what it read, and what a crossing costs (the move between
-    the places, the launch, the delay) is the price of one transfer. Constructive methods and the integer program read
-    this; where the machine is richer they plan for a simpler one, and the simulator says what their plans take.
+    Every op takes its processor whole, every processor keeps what it read, and a crossing has one price
+    (`Problem.crossing_us`). Constructive methods and the integer program read this; where the machine is richer they
+    plan for a simpler one, and the simulator says what their plans take.
 
     Attributes:
         latency: [op][processor] microseconds, ``inf`` for unsupported.
-        transfer: [tensor][source][target] microseconds between processors; the host is the last row and column.
         producer: [tensor] op, or -1 for a graph input.
         reads: [op] tensors it reads.
         writes: [op] tensors it writes, ascending.
@@ -71,7 +70,6 @@ class Lists:
     """
 
     latency: list[list[float]]
-    transfer: list[list[list[float]]]
     producer: list[int]
     reads: list[list[int]]
     writes: list[list[int]]
@@ -217,7 +215,7 @@ class Problem:
 
     @property
     def host(self) -> int:
-        """P: the host's index in ``Lists.transfer``."""
+        """P: the host's index in ``crossing_us``."""
         return len(self.processors)
 
     @property
@@ -306,7 +304,6 @@ class Problem:
                 readers[tensor].append(op)
         return Lists(
             latency=self.latency_us.tolist(),
-            transfer=self._crossings(),
             producer=producer,
             reads=[list(tensors) for tensors in self.reads],
             writes=writes,
@@ -318,34 +315,20 @@ class Problem:
             order=_topological(before, after),
         )
 
-    def _crossings(self) -> list[list[list[float]]]:
-        """``Lists.transfer``; what costs the same shares one row, or sixty processors would need a gigabyte."""
+    def crossing_us(self, tensor: int) -> FloatArray:
+        """(P + 1, P + 1) what a tensor takes between two processors; the host is the last.
+
+        That is the move between their places, the launch, and how long after its producer's finish it can be taken in.
+        """
         machine = self.machine
-        places = [*machine.place.tolist(), machine.host]
-        lags = [*machine.lag_us.tolist(), 0.0]
-        launch = np.append(machine.launch_us, 0.0)
-        kinds = {kind: row for row, kind in enumerate(dict.fromkeys(zip(places, lags, strict=True)))}
-        columns = self.transfer_us[:, :, places]
-        shared: dict[bytes, list[float]] = {}
-
-        def listed(row: FloatArray) -> list[float]:
-            key = row.tobytes()
-            found = shared.get(key)
-            if found is None:
-                found = shared[key] = row.tolist()
-            return found
-
-        rows = []
-        for place, lag in kinds:
-            price = columns[:, place, :] + launch
-            price[:, :-1] += lag
-            rows.append([listed(row) for row in price])
-        own = [kinds[kind] for kind in zip(places, lags, strict=True)]
-        return [[rows[row][tensor] for row in own] for tensor in range(len(self.tensors))]
+        places = np.append(machine.place, machine.host)
+        cost: FloatArray = self.transfer_us[tensor][places[:, None], places] + np.append(machine.launch_us, 0.0)
+        cost[:-1, :-1] += machine.lag_us[:, None]
+        return cost
 
     @property
     def between_us(self) -> tuple[FloatArray, IntArray]:
-        """``Lists.transfer`` between processors: (T, K, K) from kind to kind, and (K, K) how many pairs pay that.
+        """``crossing_us`` of all tensors: (T, K, K) from kind to kind, and (K, K) how many pairs pay that.
 
         Processors of one kind compute at one place and pay alike; a pair is two different processors in their order.
         """
