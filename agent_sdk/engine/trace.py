@@ -50,8 +50,8 @@ class Trace:
 
     Attributes:
         program: what was run.
-        stamps: per lane, as the loop kept it, nanoseconds: how long it stood at the device's arbiter, and then readings
-            of the clock.
+        stamps: per lane, as the loop kept it, nanoseconds: how long it stood at the device's arbiter behind others than
+            lanes of this run, and then readings of the clock.
         origin_ns: when it was asked for, or its turn came.
         load_us: bringing the inputs to their processors, at the start.
         store_us: bringing the outputs to the host, at the end.
@@ -69,12 +69,12 @@ class Trace:
 
     @property
     def waited_us(self) -> float:
-        """How long its lanes stood at the device's arbiter, all together."""
+        """How long its lanes stood at the device's arbiter behind others, all together."""
         return sum([row[0] for row in self.stamps]) / 1e3
 
     @property
     def alone(self) -> bool:
-        """Whether no lane stood at the arbiter: what it took says nothing of others' work on its resources."""
+        """Whether no lane stood at the arbiter behind others: what it took is its own."""
         return not self.waited_us
 
     @cached_property

@@ -30,6 +30,8 @@ struct claim {
     _Alignas(LINE) atomic_uint state;
     uint64_t mask;              /* what it wants; once it is granted, what it has */
     int either;                 /* whether any one resource of the mask will do */
+    const void *run;            /* whose it is; NULL: nobody's among the runs of lanes */
+    int beside;                 /* whether anybody but its run gave back some of that while it waited */
     int64_t key;
     uint64_t arrival;
     int linked;                 /* whether it is in the list; guarded by the arbiter's lock, like `next` */
@@ -149,6 +151,11 @@ static void dispatch(struct arbiter *arbiter, struct grants *grants) {
     say_wanted(arbiter);
 }
 
+/* Notes who has waited for somebody else than lanes of its own run. With the lock held. */
+static void given_back(struct arbiter *arbiter, const void *run, uint64_t mask) {
+    for (struct claim *one = arbiter->first; one; one = one->next) one->beside |= one->run != run && (one->mask & mask);
+}
+
 /* Puts a claim in the list, and only then gives back what its lane holds: the other way round a later key would get it.
  * `from` is the state that the claim must still show; 0 where it does not, and nothing has been done. */
 static int submit(struct arbiter *arbiter, struct claim *claim, unsigned from, unsigned to, uint64_t leaves) {
@@ -159,20 +166,22 @@ static int submit(struct arbiter *arbiter, struct claim *claim, unsigned from, u
         if (denied(claim, atomic_load(&arbiter->refused))) tell(claim, REFUSED, &grants);
         else insert(arbiter, claim);
         atomic_fetch_and(&arbiter->busy, ~leaves);
+        given_back(arbiter, claim->run, leaves);
         dispatch(arbiter, &grants);
     }
     unlock(arbiter, &grants);
     return submitted;
 }
 
-/* Gives resources back. */
-static void leave(struct arbiter *arbiter, uint64_t mask) {
+/* Gives back resources that a run holds. */
+static void leave(struct arbiter *arbiter, const void *run, uint64_t mask) {
     if (!mask) return;
     atomic_fetch_and(&arbiter->busy, ~mask);
     if (!(atomic_load(&arbiter->wanted) & mask)) return;
     struct grants grants = {0};
     lock(arbiter);
     if (!arbiter->closed) atomic_fetch_and(&arbiter->refused, ~mask);  /* what hung has come back */
+    given_back(arbiter, run, mask);
     dispatch(arbiter, &grants);
     unlock(arbiter, &grants);
 }

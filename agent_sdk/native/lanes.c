@@ -59,7 +59,7 @@ struct lane {
     _Alignas(LINE) atomic_uint done;
     _Alignas(LINE) const struct step *steps;
     int64_t steps_count;
-    int64_t *stamps;        /* nanoseconds at the arbiter in this run; then readings of the clock */
+    int64_t *stamps;        /* nanoseconds at the arbiter behind others in this run; then readings of the clock */
     const int64_t *keys;    /* per segment, beside the run's own; NULL: all 0 */
     const cpu_set_t *seat;  /* where its own thread is bound first; NULL: it stays where it is */
     int32_t seat_index;     /* by which it is told that this failed */
@@ -151,9 +151,9 @@ static void finish_segment(struct run *run, int me, uint32_t count, uint64_t spa
         publish(run, me, count);
     } else if (atomic_load(&run->arbiter->wanted) & spare) {
         publish(run, me, count);
-        leave(run->arbiter, spare);
+        leave(run->arbiter, run, spare);
     } else {
-        leave(run->arbiter, spare);
+        leave(run->arbiter, run, spare);
         publish(run, me, count);
     }
 }
@@ -168,8 +168,26 @@ EXPORT void hope_stop(struct run *run) {
 
 static const struct timespec GLANCE = {.tv_nsec = GLANCE_NS};
 
+/* A lane's claim, which stands in no list now, made to want something. */
+static struct claim *claim_of(const struct run *run, struct lane *lane, uint64_t mask, int either, int64_t segment) {
+    struct claim *claim = &lane->claim;
+    claim->mask = mask;
+    claim->either = either;
+    claim->key = key_of(run, lane, segment);
+    claim->run = run;
+    claim->beside = 0;
+    return claim;
+}
+
+/* What a run's lanes hold by now, for who has slept since they took it. */
+static uint64_t held_by(const struct run *run) {
+    uint64_t held = 0;
+    for (int i = 0; i < run->lanes; i++) held |= __atomic_load_n(&run->lane[i].held, __ATOMIC_RELAXED);
+    return held;
+}
+
 /* Sleeps until a claim is granted or refused; `glances`: for a while, or until a signal comes, and nothing is left. */
-static int64_t rest_at_arbiter(struct run *run, struct lane *lane, int glances) {
+static int64_t sleep_at_arbiter(struct run *run, struct lane *lane, int glances) {
     struct claim *claim = &lane->claim;
     for (int slept = 0;; slept = 1) {
         unsigned state = atomic_load(&claim->state);
@@ -178,11 +196,21 @@ static int64_t rest_at_arbiter(struct run *run, struct lane *lane, int glances) 
         if (state == NUDGED) {
             if (withdraw(run->arbiter, claim)) return 0;    /* stopped, which the walk sees next */
         } else if (glances && slept) {
-            if (withdraw(run->arbiter, claim)) return AGAIN;
+            uint64_t others = atomic_load(&run->arbiter->busy) & claim->mask & ~held_by(run);
+            if (!withdraw(run->arbiter, claim)) continue;
+            claim->beside |= others != 0;
+            return AGAIN;
         } else {
             futex(&claim->state, FUTEX_WAIT, state, glances ? &GLANCE : NULL);
         }
     }
+}
+
+/* The same. The time since it `began` counts where it waited for others: a plan has its own lanes wait for one another. */
+static int64_t rest_at_arbiter(struct run *run, struct lane *lane, int64_t began, int glances) {
+    int64_t status = sleep_at_arbiter(run, lane, glances);
+    if (lane->claim.beside) lane->stamps[0] += now() - began;
+    return status;
 }
 
 static int stands_on(const cpu_set_t *cpus) {
@@ -222,24 +250,19 @@ static int64_t enter(struct run *run, struct lane *lane, uint64_t mask, int64_t 
         uint64_t taken = !need ? take_near(run, mask) : !more || take(arbiter, more) ? need : 0;
         if (taken) {
             lane->held = taken;
-            leave(arbiter, less);
+            leave(arbiter, run, less);
             return 0;
         }
     }
-    struct claim *claim = &lane->claim;
     int64_t began = now();
-    claim->mask = mask;
-    claim->either = either;
-    claim->key = key_of(run, lane, segment);
+    struct claim *claim = claim_of(run, lane, mask, either, segment);
     atomic_store(&claim->state, QUEUED);
     if (atomic_load(&run->stop) || !submit(arbiter, claim, QUEUED, QUEUED, lane->held)) return 0;
     lane->held = 0;
     for (int i = 0; i < LOOKS && atomic_load(&claim->state) == QUEUED; i++) pause_cpu();
     unsigned queued = QUEUED;
     atomic_compare_exchange_strong(&claim->state, &queued, ASLEEP);
-    int64_t status = rest_at_arbiter(run, lane, glances);
-    lane->stamps[0] += now() - began;
-    return status;
+    return rest_at_arbiter(run, lane, began, glances);
 }
 
 /* Stays awake until a counter shows so much; 0 where it is better to sleep, or a look at the rest is due. Where the core
@@ -280,7 +303,7 @@ static int64_t await(struct run *run, int me, const struct step *step, int glanc
     atomic_uint *done = &run->lane[target].done;
     int64_t status = 0;
     if (atomic_load_explicit(done, memory_order_acquire) >= count) return 0;
-    leave(run->arbiter, lane->held);
+    leave(run->arbiter, run, lane->held);
     lane->held = 0;
     int lent = step->operation == LENT;
     int taken = !lent && (atomic_load(&run->arbiter->busy) & mask);  /* another run computes where this would look */
@@ -288,9 +311,7 @@ static int64_t await(struct run *run, int me, const struct step *step, int glanc
     atomic_store(&lane->target, target);
     atomic_store(&lane->wanted, count);
     lane->enters = mask && step->arguments[1];
-    claim->mask = mask;
-    claim->either = 0;      /* a run that may be on any of several cores has one lane, which waits for nobody */
-    claim->key = key_of(run, lane, (int64_t)step->arguments[2]);
+    claim_of(run, lane, mask, 0, (int64_t)step->arguments[2]);  /* who may be on any core has one lane: it never waits */
     atomic_fetch_add(&run->sleepers, 1);
     for (;;) {
         unsigned parked = PARKED;
@@ -315,10 +336,8 @@ static int64_t await(struct run *run, int me, const struct step *step, int glanc
         } else if (state == NUDGED) {
             break;
         }
-        int64_t began = now();
-        status = rest_at_arbiter(run, lane, glances);
+        status = rest_at_arbiter(run, lane, now(), glances);
         lane->granted = !status && lane->held;
-        lane->stamps[0] += now() - began;
         break;
     }
     atomic_fetch_sub(&run->sleepers, 1);
@@ -455,7 +474,7 @@ static int walk_steps(struct run *run, int me, int glances) {
         if (atomic_load_explicit(&run->stop, memory_order_relaxed)) break;
     }
     if (run->keeps) return 0;
-    leave(run->arbiter, lane->held);
+    leave(run->arbiter, run, lane->held);
     lane->held = 0;
     return 0;
 }
@@ -699,7 +718,7 @@ EXPORT int hope_ask_again(struct claim *claim) {
 
 /* Gives back what was granted, or gives up asking. */
 EXPORT void hope_forgo(struct arbiter *arbiter, struct claim *claim) {
-    if (!withdraw(arbiter, claim) && atomic_exchange(&claim->state, IDLE) == GRANTED) leave(arbiter, claim->mask);
+    if (!withdraw(arbiter, claim) && atomic_exchange(&claim->state, IDLE) == GRANTED) leave(arbiter, NULL, claim->mask);
 }
 
 /* Turns away whoever asks, from now on. */
@@ -708,7 +727,7 @@ EXPORT void hope_shut(struct arbiter *arbiter) { refuse(arbiter, UINT64_MAX, 1);
 /* Gives back what a run has left to its caller, by the thread that walked it. */
 EXPORT void hope_leave(struct arbiter *arbiter, uint64_t mask) {
     ask_for_slices(0);
-    leave(arbiter, mask);
+    leave(arbiter, NULL, mask);
 }
 
 EXPORT uint64_t hope_busy(struct arbiter *arbiter) { return atomic_load(&arbiter->busy); }

@@ -198,6 +198,17 @@ def test_a_run_says_how_long_others_held_it_up(alone: bool, scene: Scene) -> Non
     assert executor.run(scene.feeds)[1].waited_us < 100_000
 
 
+def test_lanes_of_one_run_that_wait_for_one_another_leave_it_alone() -> None:
+    """What both take is kept over a border where nobody wants it: the other lane may come before it is left."""
+    model = chain_model(40)
+    processors = [SimulatedProcessor(name, (name, "z")) for name in "ab"]
+    with Device(processors) as device:
+        plan = dealt_plan(model, ["a", "b"])
+        with Executor(build_program(plan, model, device.processors), device) as executor:
+            feeds = random_inputs(model, 0)
+            assert all(executor.run(feeds, timeout_s=WATCHDOG_S)[1].alone for _ in range(20))
+
+
 def test_a_cancel_that_comes_late_ends_no_other_run(scene: Scene) -> None:
     """Who cancels a run may still be on the way to its flight when the next run has that."""
     cancel, late = Cancel(), []
