@@ -18,7 +18,7 @@ from agent_sdk.engine.single import whole_run
 from agent_sdk.engine.trace import Trace
 from agent_sdk.explain import measured_bars, planned_bars, to_perfetto
 from agent_sdk.journey.rivals import UNFIT
-from agent_sdk.journey.trial import FAILURES, PLAN
+from agent_sdk.journey.trial import FAILURES, PLAN, crowded
 from agent_sdk.machine.timing import take_turns, timed
 from agent_sdk.machine.witness import Witness, calm
 from agent_sdk.session import Session
@@ -58,7 +58,7 @@ def examine(
                 most=runs,
                 witness=witness,
                 failing=FAILURES,
-                crowded=(PLAN,),
+                crowded=crowded,
             )
         if not turns.counted:
             raise next(iter(turns.failures.values()))

@@ -79,6 +79,13 @@ def plain_runtime(name: str) -> Package | None:
     return next((runtime for runtime in PACKAGES if name.partition("/")[0] == runtime), None)
 
 
+def crowded(name: str) -> bool:
+    """Whether a contender's own threads wait for one another's cores: a plan's lanes for its gangs; and as many threads
+    as there are cores, bound to none, as runtimes have that run as their users run them.
+    """
+    return name == PLAN or plain_runtime(name) is not None
+
+
 def plainest(us: Mapping[str, float]) -> list[str]:
     """The fastest of each runtime as its own users run it: no session may be slower than these."""
     fastest: dict[Package, str] = {}
@@ -144,7 +151,7 @@ def hold_trial(
                 witness=witness,
                 failing=FAILURES,
                 alone=lambda trace: trace.alone,
-                crowded=(PLAN,),
+                crowded=crowded,
             )
             failures |= turns.failures
             names = [name for name in names if name not in failures]

@@ -14,7 +14,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -48,11 +48,25 @@ NOTHING: Final = Timing(0.0, 0.0, 1)
 
 @dataclass(frozen=True)
 class Turn:
-    """One timed run: microseconds of wall time, what the call returned, how many times too long it may have taken."""
+    """One timed run.
+
+    Attributes:
+        us: wall time, microseconds.
+        result: what the call returned.
+        slowness: of the cores just before and after, as ``Witness.slowness`` tells.
+        waited: how many times too long it took because other work kept it from its cores; infinite where it had not
+            all that it runs on to itself.
+    """
 
     us: float
     result: Any = None
-    disturbance: float = 1.0
+    slowness: float = 1.0
+    waited: float = 1.0
+
+    @property
+    def disturbance(self) -> float:
+        """How many times too long it may have taken: waiting tells also where strangers slow the cores all the time."""
+        return self.slowness * self.waited
 
 
 @dataclass
@@ -61,8 +75,10 @@ class Turns:
 
     Attributes:
         counted: by name the turns that count, in the same rounds for all.
-        disturbance: beside the usual turn, of those that count, of the call that was disturbed most; 1 for none. A
-            figure is what usual turns take, so that of many turns on many cores a few were not calm says nothing of it.
+        disturbance: of those turns the usual slowness, times how long the call usually waited that waited most; 1 for
+            none. A figure is what usual turns take, so that of many turns on many cores a few were not calm says
+            nothing of it; and how slow the cores are has to do with no call: of many calls with few turns each, one
+            would always have had most of its turns beside a stranger.
         failures: by name what ended a call's part in it; it has no turns that count.
     """
 
@@ -87,7 +103,7 @@ def take_turns(
     witness: Witness | None = None,
     failing: tuple[type[Exception], ...] = (),
     alone: Callable[[Any], bool] = lambda _: True,
-    crowded: Collection[str] = (),
+    crowded: Callable[[str], bool] = lambda _: False,
 ) -> Turns:
     """Have every call take its turns.
 
@@ -102,8 +118,8 @@ def take_turns(
         witness: tells how disturbed the cores were; without one all rounds count.
         failing: exceptions that end a call's part, in all rounds; any other is raised.
         alone: whether a run had what it runs on to itself, by what it returned: one that had not is no calm one.
-        crowded: names of calls whose own threads wait for one another's cores, as a plan's lanes do for its gangs: the
-            kernel's word on waiting is not asked there. Others of the round tell of other processes.
+        crowded: whether a call's own threads wait for one another's cores, by its name: the kernel's word on waiting is
+            not asked there. Others of the round tell of other processes.
     """
     left = dict(calls)
     made: list[dict[str, Turn]] = []
@@ -127,8 +143,8 @@ def take_turns(
             if made and time.monotonic() >= until:
                 break
             try:
-                turn = _turn(left[name], witness, name in crowded)
-                taken[name] = turn if alone(turn.result) else replace(turn, disturbance=math.inf)
+                turn = _turn(left[name], witness, crowded(name))
+                taken[name] = turn if alone(turn.result) else replace(turn, waited=math.inf)
             except failing as error:
                 failures[name] = error
                 del left[name]
@@ -138,8 +154,15 @@ def take_turns(
     found = disturbed()
     chosen = counted(found, min(calm_rounds, rounds))
     turns = {name: [made[index][name] for index in chosen] for name in left}
-    beside = [statistics.median_high(turn.disturbance for turn in own) for own in turns.values() if own]
-    return Turns(turns, max(beside, default=1.0), failures)
+    return Turns(turns, _disturbance([own for own in turns.values() if own]), failures)
+
+
+def _disturbance(turns: Sequence[Sequence[Turn]]) -> float:
+    """As ``Turns`` tells it, by call the turns that count."""
+    if not turns:
+        return 1.0
+    slowness = statistics.median_high(turn.slowness for own in turns for turn in own)
+    return slowness * max(statistics.median_high(turn.waited for turn in own) for own in turns)
 
 
 def _turn(call: Callable[[], Any], witness: Witness | None, crowded: bool) -> Turn:
@@ -151,8 +174,7 @@ def _turn(call: Callable[[], Any], witness: Witness | None, crowded: bool) -> Tu
         return Turn(*twice())
     before = witness.slowness(rest=True)
     (us, result), waited = (twice(), 1.0) if crowded else witness.kept_waiting(twice)
-    # A product, so that waiting tells also where strangers slow the cores all the time.
-    return Turn(us, result, waited * max(before, witness.slowness()))
+    return Turn(us, result, max(before, witness.slowness()), waited)
 
 
 def counted(disturbance: Sequence[float], least: int) -> list[int]:

@@ -297,7 +297,7 @@ def test_a_profile_of_a_disturbed_machine_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """One sentence, and only where not even the rounds that count were calm."""
-    script_turns(monkeypatch, lambda kind: Turn(1e6, disturbance=slowness))
+    script_turns(monkeypatch, lambda kind: Turn(1e6, slowness=slowness))
     model = random_model(9, steps=8)
     with caplog.at_level("INFO", logger=profiler.__name__):
         measured(model, processors, Missing(profile_version=0, latencies=everything(model, processors).latencies))
