@@ -20,6 +20,7 @@ from agent_sdk.errors import DeviceClosedError, ModelError
 from agent_sdk.first.bench import Reply, RunFile, Setting, saved
 from agent_sdk.first.children import Children, CrashedError
 from agent_sdk.journey.verify import relative_error
+from agent_sdk.model import Content
 from tests.agent.model.test_feeds import F, N, network
 from tests.agent.models import BRANCHING, expected
 
@@ -129,6 +130,20 @@ def test_what_nothing_can_judge_does_not_answer(crashing: Crash, tmp_path: Path)
         pytest.raises(ModelError, match="crashes at this network"),
     ):
         agent.load(BRANCHING, background=False)
+
+
+def test_a_file_is_judged_by_onnx_runtime_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other package compiles it in a child: what they are given later is made of it, and is tried by itself."""
+    asked: list[str] = []
+
+    def noted(_: Children, request: RunFile, *given: object) -> Reply:
+        asked.append(request.runtime)
+        return Reply()
+
+    monkeypatch.setattr(Children, "ask", noted)
+    with Agent(processors="ort@0,ov@0", cache=tmp_path) as agent:
+        agent._services.first_runs.refuse_unjudged(Content(BRANCHING))
+    assert asked == ["onnxruntime"]
 
 
 def test_a_plan_that_crashes_does_not_answer(crashing: Crash, tmp_path: Path) -> None:
