@@ -190,7 +190,10 @@ def test_a_plan_runs_over_two_lanes(arm: Arm) -> None:
 
 
 def test_hope_agent_runs_a_network(arm: Arm) -> None:
-    """The command, from measuring over planning to outputs that were checked; OpenVINO, emulated, hangs."""
-    said = arm.inside("timeout 3000 hope-agent run squeezenet --processors ort", 3100)
-    assert "planned" in said
+    """The command, from measuring over planning to outputs that were checked; OpenVINO, emulated, hangs.
+
+    One core beside all of them: what cores cost that work side by side takes longer here than measuring may take.
+    """
+    said = arm.inside("timeout 3000 hope-agent run squeezenet --processors ort@0,ort@0-1", 3100)
+    assert "as a whole" not in said, "nothing could be planned"
     assert "the same numbers" in said

@@ -32,7 +32,11 @@ MOST_CORES: Final = 16
 SLOW: Final = 1.2
 """Times what it usually shows at rest that the slowest core must show for the cores to count as disturbed."""
 REST_S: Final = 0.001
-"""What every measurement is preceded by: long enough for the workers of the one before to go to sleep."""
+"""What every measurement is preceded by, once the workers of the one before are asleep."""
+AWAKE_S: Final = 0.1
+"""How long these are waited for at most: ONNX Runtime's look for work for some 50 ms, which is longer than a run."""
+ASLEEP: Final = 0.1
+"""Up to what part of a core this process may take for its threads to count as asleep."""
 LOOKS: Final = 9
 """Looks at cores at rest that a witness begins with."""
 KEPT_LOOKS: Final = 99
@@ -52,6 +56,16 @@ def pass_us(seconds: float) -> float:
     assert library is not None
     until = time.monotonic_ns() + int(seconds * 1e9)
     return float(library.hope_pass(_DATA.ctypes.data, _DATA.size, until) / 1e3)
+
+
+def until_asleep() -> None:
+    """Wait until no thread of this process computes: one that looks for more work takes a core from who comes next."""
+    until = time.monotonic() + AWAKE_S
+    while time.monotonic() < until:
+        began, spent = time.perf_counter_ns(), time.process_time_ns()
+        time.sleep(REST_S)
+        if time.process_time_ns() - spent < ASLEEP * (time.perf_counter_ns() - began):
+            return
 
 
 class Witness:
@@ -99,9 +113,11 @@ class Witness:
     def slowness(self, *, rest: bool = False) -> float:
         """How slow the slowest core is just now, beside how slow the slowest usually is at rest.
 
-        With ``rest`` the cores are first kept at work for a moment, in which other threads fall asleep: kept at work,
-        not left idle, because a virtual core that halts may wake up beside another stranger.
+        With ``rest`` other threads of this process first fall asleep, and then the cores are kept at work for a moment:
+        a virtual core that halts may wake up beside another stranger.
         """
+        if rest:
+            until_asleep()
         look = self._look(REST_S if rest else 0.0)
         if rest:
             self._at_rest.append(look)

@@ -47,6 +47,27 @@ def test_a_pass_goes_on_for_as_long_as_it_is_asked_to() -> None:
     assert 0 < took_us < 1e6 * (time.monotonic() - began)
 
 
+@pytest.mark.parametrize(("awake_ms", "waited_ms"), [(0, 1), (7, 8), (500, 100)])
+def test_rest_begins_once_other_threads_are_asleep(
+    awake_ms: int, waited_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that spins for so long is waited for, one that never sleeps is not waited for for ever."""
+    now = [0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += round(seconds * 1e9)
+
+    clocks = SimpleNamespace(
+        monotonic=lambda: now[0] / 1e9,
+        perf_counter_ns=lambda: now[0],
+        process_time_ns=lambda: min(now[0], awake_ms * 1_000_000),
+        sleep=sleep,
+    )
+    monkeypatch.setattr(witness_module, "time", clocks)
+    witness_module.until_asleep()
+    assert now[0] == waited_ms * 1_000_000
+
+
 def test_a_slowed_core_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """One core of all on which everything takes eight times as long shows, and no longer once that is over."""
     slowed: set[int] = set()
