@@ -83,32 +83,38 @@ class Hosts:
         notes = []
         for host in self.reached:
             try:
-                _measure(host, model, supplier, device_id)
+                self._measure(host, model, supplier, device_id)
                 self.unknown.discard(host.name)
             except (ExecutionError, PlannerError) as error:
                 self.unknown.add(host.name)
                 notes.append(f"host '{host.name}' was not measured: {error}")
         return notes
 
+    def _measure(self, host: RemoteHost, model: Model, supplier: PlanSupplier, device_id: str) -> None:
+        wanted = MissingRequest(
+            model_hash=model.graph.model_hash,
+            soc=host.offer.soc,
+            frequency=host.offer.frequency,
+            device_id=device_id,
+            processors=host.offer.processors,
+        )
+        missing = supplier.lacking(model.graph, wanted)
+        if not missing.latencies and not missing.transfers:
+            return
+        graph = model.graph
+        name = host.send(file_of(extract(model, graph.op, graph.inputs, graph.outputs)), host.offer.processors[0].id)
+        try:
+            found = host.measure(name, missing, MEASURING_S)
+        finally:
+            host.forget(name)
+        alike = (other.offer for other in self.reached if _kind(other) == _kind(host))
+        lent = {one.id: one for offer in alike for one in offer.processors} | {one.id: one for one in found.processors}
+        told = {"device_id": device_id, "soc": host.offer.soc, "processors": tuple(lent.values())}
+        supplier.send(found.model_copy(update=told))  # what a device lists last counts: so it lists all that are alike
+
 
 NOBODY: Final = Hosts()
 
 
-def _measure(host: RemoteHost, model: Model, supplier: PlanSupplier, device_id: str) -> None:
-    wanted = MissingRequest(
-        model_hash=model.graph.model_hash,
-        soc=host.offer.soc,
-        frequency=host.offer.frequency,
-        device_id=device_id,
-        processors=host.offer.processors,
-    )
-    missing = supplier.lacking(model.graph, wanted)
-    if not missing.latencies and not missing.transfers:
-        return
-    graph = model.graph
-    name = host.send(file_of(extract(model, graph.op, graph.inputs, graph.outputs)), host.offer.processors[0].id)
-    try:
-        found = host.measure(name, missing, MEASURING_S)
-    finally:
-        host.forget(name)
-    supplier.send(found.model_copy(update={"device_id": device_id, "soc": host.offer.soc}))
+def _kind(host: RemoteHost) -> tuple[str, str]:
+    return host.offer.soc, host.offer.frequency

@@ -33,24 +33,30 @@ def test_a_plan_is_made_over_hosts_and_outlives_them(
     """The planner is asked with the host's figures and links; killed, the host is answered for by this machine.
 
     A plan that lets float32 cross as float16 answers with its error noted, and within it. More runs than the host can
-    answer are refused, not queued without end.
+    answer are refused, not queued without end. Hosts of one kind may lend different processors.
     """
     monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path / "own"))
     feed, right = expected(BRANCHING, 3)
     most = 2e-3 * np.abs(right["y"]).max()
-    with running([], tmp_path / "edge", "--lend", "--soc", "edgebox") as edge:
+    alike = "--lend", "--soc", "edgebox"
+    with (
+        running([], tmp_path / "edge", *alike) as edge,
+        running([], tmp_path / "other", *alike, "--processors", "ort@1") as other,
+    ):
         hosts = tmp_path / "hosts.toml"
         hosts.write_text(
             f'[edge1]\naddress = "http://127.0.0.1:{edge.http}"\nprecision = "fp16"\n'
             '[edge2]\naddress = "http://127.0.0.1:9"\n'
+            f'[edge3]\naddress = "http://127.0.0.1:{other.http}"\nprecision = "fp16"\n'
         )
         with Agent(processors="ort@0", hosts=hosts) as agent, agent.load(BRANCHING, background=False) as session:
             assert "edge1:ort@0" in agent.device.processors
             served = session.latest.obtained.served
             assert served is not None, session.notes
-            assert [(host.name, host.soc) for host in served.reply.plan.hosts] == [("edge1", "edgebox")]
+            kinds = [(host.name, host.soc) for host in served.reply.plan.hosts]
+            assert kinds == [("edge1", "edgebox"), ("edge3", "edgebox")]
             assert all(link.float16_us_per_byte is not None for link in served.reply.plan.links)
-            assert "edge1:ort@0" in served.reply.plan.single_processor_us
+            assert {"edge1:ort@0", "edge3:ort@1"} <= {*served.reply.plan.single_processor_us}
             assert any("edge2" in note for note in session.notes)
             agent.export_plan(session, tmp_path / "plan")
             write_plan(tmp_path / "plan", on_the_edge_alone(tmp_path / "plan", agent))
@@ -82,7 +88,7 @@ def on_the_edge_alone(file: Path, agent: Agent) -> TravellingPlan:
     model, far = read_model(BRANCHING), agent.device.processors["edge1:ort@0"]
     plan = single_processor_plan(model.graph, far.id, soc=given.soc, frequency=given.reply.plan.frequency)
     plan = all_halved(plan, build_program(plan, model, agent.device.processors))
-    changed = {"kinds": {far.id: far.spec.kind}, "trial_us": {"plan": 1.0, "ort@0": 1e6}}
+    changed = {"kinds": {far.id: far.spec.kind}, "trial_us": {"plan": 1.0, "ort@0": 1e6, "edge3:ort@1": 1e6}}
     return given.model_copy(update={"reply": given.reply.model_copy(update={"plan": plan}), **changed})
 
 
