@@ -248,7 +248,7 @@ def test_an_agent_recognises_its_planner(home: Home, monkeypatch: pytest.MonkeyP
     """Nothing but the URL changes, whatever token the shell holds: ``Agent`` speaks as the device that it is."""
     monkeypatch.setenv("HOPE_TOKEN", admin_token(home.api))
     with Agent(home.second, processors="ort@0", cache=home.state) as agent:
-        assert agent._supplier.report(agent.device_id, REPORT) == ""
+        assert agent._supplier.tell(agent.device_id, agent.soc, []) == ""
     assert stored_token(home.state, home.second) == stored_token(home.state, home.first)
 
 
