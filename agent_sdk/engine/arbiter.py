@@ -40,7 +40,8 @@ class Arbiter:
         self.handle: int | None = None
         self.hanging = ""
         self.cores = (ctypes.c_int32 * BITS)(*[NO_CORE] * BITS)
-        self._bits: dict[str, int] = {}
+        self._masks: dict[str, int] = {}
+        self._bits = 0
         self._sequence = threading.Lock()
         self._closed = False
         if library is not None:
@@ -54,8 +55,15 @@ class Arbiter:
         """The bits by which resources are claimed."""
         found = 0
         for resource in resources:
-            found |= 1 << self._bits.setdefault(resource, len(self._bits)) % BITS
+            found |= self._masks.get(resource) or self.divide(resource, 1)
         return found
+
+    def divide(self, resource: str, parts: int) -> int:
+        """Say into how many parts a resource is held where a part will do; the bits of them all."""
+        if resource not in self._masks:
+            self._masks[resource] = sum(1 << (self._bits + part) % BITS for part in range(parts))
+            self._bits += parts
+        return self._masks[resource]
 
     def is_core(self, resource: str, core: int) -> None:
         """Say which CPU a resource is."""
@@ -70,9 +78,13 @@ class Arbiter:
     def busy(self) -> tuple[str, ...]:
         """The resources that somebody holds."""
         if self.library is None:
-            return tuple(self._bits) if self._sequence.locked() else ()
+            return tuple(self._masks) if self._sequence.locked() else ()
         held = self.library.hope_busy(self.handle)
-        return tuple(resource for resource, bit in self._bits.items() if held >> bit % BITS & 1)
+        return tuple(resource for resource, mask in self._masks.items() if held & mask)
+
+    def taken(self, mask: int) -> bool:
+        """Whether somebody holds any of these bits."""
+        return self.library is not None and bool(mask and self.library.hope_busy(self.handle) & mask)
 
     @property
     def waiting(self) -> int:

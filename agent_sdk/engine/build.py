@@ -250,7 +250,7 @@ def _assemble(
             "processor": first.processor.id,
             # What another host has, it grants itself: inputs of one run are sent while it computes another.
             "resources": (either or first.resources) if first.processor.spec.host == HOST else (),
-            "either": bool(either),
+            "either": bool(either) or first.processor.at_once > 1,
             "cores": first.processor.caller_cores,
             "waits": tuple(Event(other.lane, position[other.group] + 1) for other in first.waits),
             "lent": lent if lent is not None and lent.lane != first.lane else None,

@@ -100,14 +100,14 @@ class Steps:
     def _enter(self, work: Work, mask: int, position: int) -> list[native.Step]:
         """Wait for data, then take the resources; the last wait's end claims them."""
         index = self.tell(work, self._refused)
+        either = work.either or None
         lent = [native.Step(native.LENT, index, a=work.lent.lane, b=work.lent.count)] if work.lent else []
         waits = [native.Step(native.WAIT, index, a=one.lane, b=one.count) for one in work.waits if one != work.lent]
         steps = [*lent, *waits] if work.waits else []
         for step in steps:
-            step.arguments[:3] = mask or None, step is steps[-1] or None, position or None
+            step.arguments[:4] = mask or None, step is steps[-1] or None, position or None, either
         if mask:
-            either = (work.either or None,)
-            steps.append(native.Step(native.ENTER, index, a=_signed(mask), b=position, arguments=either))
+            steps.append(native.Step(native.ENTER, index, a=_signed(mask), b=position, arguments=(either,)))
         return steps
 
     def tell(self, work: Work, explain: Callable[[int], BaseException]) -> int:

@@ -53,6 +53,8 @@ class Device(Closes, Forks):
         library = native.library()
         self.arbiter = Arbiter(library)
         for one in self.processors.values():
+            for resource in one.spec.resources:
+                self.arbiter.divide(resource, one.at_once)
             for core in one.caller_cores if one.on_caller_thread else ():
                 self.arbiter.is_core(lane_of(one), core)
         self.cores = frozenset[int]().union(*(processor.caller_cores for processor in self.processors.values()))

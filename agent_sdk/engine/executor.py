@@ -85,6 +85,7 @@ class Executor(Closes):
         )
         # The caller serves the lane that starts first: the others are woken while it is at work.
         self._home = program.work[0].lane
+        self._divided = device.arbiter.mask(program.divided)
         self._compiled = Compiled(program)
         try:
             flights = [Flight(self._compiled, device.arbiter, device.cores) for _ in range(in_flight)]
@@ -152,7 +153,7 @@ class Executor(Closes):
             try:
                 began = perf_counter_ns()
                 flight.load(feeds)
-                loaded = perf_counter_ns()
+                loaded, beside = perf_counter_ns(), self.device.arbiter.taken(self._divided)
                 if turn.cancel is NEVER:
                     self._launch(mine, interrupts, key, offsets, end, turn.hold)
                 else:
@@ -160,7 +161,7 @@ class Executor(Closes):
                     unwanted = NotWantedError("the run was cancelled")
                     with turn.cancel.calling(partial(flight.fail, unwanted, of=flight.failures)):
                         self._launch(mine, interrupts, key, offsets, end, turn.hold)
-                computed = perf_counter_ns()
+                computed, beside = perf_counter_ns(), beside or self.device.arbiter.taken(self._divided)
                 outputs = flight.store(feeds, into)
                 finished = perf_counter_ns()
                 flight.first = False
@@ -170,7 +171,7 @@ class Executor(Closes):
                 if mine:
                     self._give(flight)
         load_us, store_us, total_us = (loaded - began) / 1e3, (finished - computed) / 1e3, (finished - origin) / 1e3
-        return outputs, Trace(self.program, stamps, origin, load_us, store_us, total_us, ordinary)
+        return outputs, Trace(self.program, stamps, origin, load_us, store_us, total_us, ordinary, beside)
 
     def traced(self, inputs: Mapping[str, np.ndarray]) -> Trace:
         """The record of a run, whose outputs are let go of as a user does. Raises what ``run`` raises."""

@@ -64,7 +64,7 @@ class Work:
         position: place in its queue.
         processor: id of the processor it is for.
         resources: what it holds meanwhile.
-        either: whether one of these will do, whichever is free.
+        either: whether one of these will do, or a part of one, whichever is free.
         cores: the CPUs that its thread is bound to; empty: any.
         waits: what must have happened in other queues.
         lent: the end of what another queue last did on the resource that leads this one, since this one's work before;
@@ -176,6 +176,12 @@ class Program:
     def halved_to(self) -> tuple[str, ...]:
         """The hosts to and from which float32 crosses as float16."""
         return tuple(sorted({self.processors[own.processor].spec.host for own in self.segments if own.segment.halved}))
+
+    @cached_property
+    def divided(self) -> frozenset[str]:
+        """The resources of which its work holds parts: others may compute there at the same time."""
+        shared = (own for own in self.processors.values() if own.at_once > 1)
+        return frozenset(resource for own in shared for resource in own.spec.resources)
 
     @cached_property
     def by_lane(self) -> tuple[tuple[Work, ...], ...]:

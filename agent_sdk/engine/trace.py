@@ -57,6 +57,7 @@ class Trace:
         store_us: bringing the outputs to the host, at the end.
         total_us: from the call to the outputs, the engine's own work included, the time behind other runs left out.
         ordinary: whether the floats that came and went were, where a processor is trusted with no others.
+        beside: whether others held parts of its resources when it began or ended.
     """
 
     program: Program
@@ -66,6 +67,7 @@ class Trace:
     store_us: float
     total_us: float
     ordinary: bool = True
+    beside: bool = False
 
     @property
     def waited_us(self) -> float:
@@ -74,8 +76,8 @@ class Trace:
 
     @property
     def alone(self) -> bool:
-        """Whether no lane stood at the arbiter behind others: what it took is its own."""
-        return not self.waited_us
+        """Whether nobody else was seen on its resources: what it took is its own."""
+        return not (self.waited_us or self.beside)
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:

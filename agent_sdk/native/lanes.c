@@ -311,7 +311,7 @@ static int64_t await(struct run *run, int me, const struct step *step, int glanc
     atomic_store(&lane->target, target);
     atomic_store(&lane->wanted, count);
     lane->enters = mask && step->arguments[1];
-    claim_of(run, lane, mask, 0, (int64_t)step->arguments[2]);  /* who may be on any core has one lane: it never waits */
+    claim_of(run, lane, mask, step->arguments[3] != NULL, (int64_t)step->arguments[2]);
     atomic_fetch_add(&run->sleepers, 1);
     for (;;) {
         unsigned parked = PARKED;

@@ -343,6 +343,8 @@ class Processor(ABC):
     place: Place
     caller_cores: frozenset[int]
     """The CPUs that the thread which runs its segments is bound to."""
+    at_once: int = 1
+    """How many segments its resources compute at once, each of which holds a part of them."""
     on_caller_thread: bool = False
     """Whether segments compute on the calling thread alone."""
     compiler: Compiler | None = None

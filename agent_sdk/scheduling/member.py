@@ -79,7 +79,9 @@ class Member:
         if self.executors:
             return
         network, last, where = self.network, self.plans.last, self.where
-        by_segments = last is not None and len(last.executor.program.segments) > 1
+        program = None if last is None else last.executor.program
+        on_host = program is None or all(own.spec.memory == HOST for own in program.processors.values())
+        by_segments = program is not None and (len(program.segments) > 1 or not on_host)
         here, other = (where.at_once, where.in_turn) if by_segments else (where.in_turn, where.at_once)
         if not network.runs_on(here):
             known = None if last is None else last.quiet_us.get(last.current)

@@ -7,6 +7,7 @@ order of issue: for the CPU, and for devices whose graphs torch does not offer (
 from __future__ import annotations
 
 import os
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -47,7 +48,8 @@ class Recording(ABC):
     def calls(self, where: str, *, asleep: bool) -> Bound | None:
         """A replay, and a wait for its end, without the interpreter; None where that cannot be.
 
-        ``asleep`` as ``Driver.synchronise`` has it; ``where`` is what an error message begins with.
+        ``asleep`` leaves the core that waits to others, at the price of being woken; ``where`` is what an error
+        message begins with.
         """
         return None
 
@@ -86,11 +88,8 @@ class Driver(ABC):
         return nullcontext()
 
     @abstractmethod
-    def synchronise(self, *, asleep: bool = False) -> None:
-        """Return when the device has finished what was launched on the first stream.
-
-        ``asleep`` leaves the core that waits to others, at the price of being woken.
-        """
+    def synchronise(self) -> None:
+        """Return when the device has finished what was launched on the first stream."""
 
 
 def record(schedule: Schedule, kernels: Sequence[Kernel], memory: Memory, driver: Driver) -> None:
@@ -118,13 +117,19 @@ class CudaGraphs(Driver):
         self.device = device
         self._make = make_stream or (lambda: torch.cuda.Stream(device))
         self._streams: list[torch.cuda.Stream] = []
-        self.finished = torch.cuda.Event(blocking=True)
+        self._idle: list[torch.cuda.Stream] = []
 
     def stream(self, number: int) -> torch.cuda.Stream:
         """A stream by number; made once, because libraries keep workspaces per stream."""
         while len(self._streams) <= number:
             self._streams.append(self._make())
         return self._streams[number]
+
+    def lend(self, to: object) -> torch.cuda.Stream:
+        """A stream to launch on as long as ``to`` lives: what several launch at once runs at once."""
+        stream = self._idle.pop() if self._idle else self._make()
+        weakref.finalize(to, self._idle.append, stream).atexit = False
+        return stream
 
     @contextmanager
     @override
@@ -220,12 +225,8 @@ class CudaGraphs(Driver):
             yield
 
     @override
-    def synchronise(self, *, asleep: bool = False) -> None:
-        if asleep:
-            self.finished.record(self.stream(0))
-            self.finished.synchronize()
-        else:
-            self.stream(0).synchronize()
+    def synchronise(self) -> None:
+        self.stream(0).synchronize()
 
 
 class _Graph(Recording):
@@ -236,20 +237,23 @@ class _Graph(Recording):
         self._graph.replay()
 
     def calls(self, where: str, *, asleep: bool) -> CudaCalls:
-        driver, stream = self._driver, self._driver.stream(0).cuda_stream
-        arrived = copy_queue(driver.device).arrived
+        own = self._driver.lend(self)
+        arrived, finished, stream = (
+            copy_queue(self._driver.device).arrived,
+            torch.cuda.Event(blocking=True),
+            own.cuda_stream,
+        )
         assert arrived is not None
         calls: list[Call] = [
             ("cuStreamWaitEvent", stream, arrived.cuda_event, 0),
             ("cuGraphLaunch", self._graph.raw_cuda_graph_exec(), stream),
         ]
         if asleep:
-            driver.finished.record(driver.stream(0))  # makes it
-            calls += [("cuEventRecord", driver.finished.cuda_event, stream)]
-            calls += [("cuEventSynchronize", driver.finished.cuda_event)]
+            finished.record(own)  # makes it
+            calls += [("cuEventRecord", finished.cuda_event, stream), ("cuEventSynchronize", finished.cuda_event)]
         else:
             calls += [("cuStreamQuery", stream)]
-        return CudaCalls(cuda_of(driver.device), calls, where, (self, arrived))
+        return CudaCalls(cuda_of(self._driver.device), calls, where, (self, arrived, finished))
 
 
 class Eager(Driver):
@@ -281,7 +285,7 @@ class Eager(Driver):
         self._lines.append(line)
 
     @override
-    def synchronise(self, *, asleep: bool = False) -> None:
+    def synchronise(self) -> None:
         if self.device.type in ("xpu", "mps"):
             getattr(torch, self.device.type).synchronize()
 

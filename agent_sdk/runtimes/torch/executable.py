@@ -216,7 +216,7 @@ class TorchCall(BoundCall):
             return
         try:
             self.launch()
-            self._executable.processor.driver.synchronise(asleep=self._executable.beside)
+            self._executable.processor.driver.synchronise()
         except Exception as error:
             raise translated(error, self._executable.where, ProcessorLost) from error
 

@@ -47,6 +47,8 @@ SLOWDOWN: Final = 1.5
 """By how much ops are taken to slow each other down in the schedule from which the real figure is fitted."""
 ROUSING: Final = 4096
 """Rows and columns of what is multiplied to have an idle device run at its full clock."""
+AT_ONCE: Final = 4
+"""Recordings that a GPU replays at once: most networks leave most of it idle at batch 1, and none runs slower so."""
 QUICK: Final = 8
 """Launches in a chain that only tells recipes apart."""
 
@@ -109,6 +111,7 @@ class TorchProcessor(Processor):
         )
         self.place = HostPlace(place) if on_cores else DevicePlace(place, self.device)
         self.overlaps = self.times_one_by_one = isinstance(self.driver, CudaGraphs)
+        self.at_once = AT_ONCE if self.overlaps else 1
         if self.overlaps and self.has_core:
             # NOTE: a core sets them to work and sees when they are done; one that computes has no time for that.
             self.copy_engines = (f"{self.spec.resources[0]}-in", f"{self.spec.resources[0]}-out")

@@ -142,7 +142,7 @@ class Simulated(Driver):
         for stream in range(1, streams):
             self.wait(stream, self.fork_event)
 
-    def synchronise(self, *, asleep: bool = False) -> None:
+    def synchronise(self) -> None:
         """Replays are over when they return."""
 
 
