@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from agent_sdk.agent import Agent
+from agent_sdk.engine.turn import Turn
 from agent_sdk.errors import HopeError, InputError, UnplannableError, WrongOutput
 from agent_sdk.journey.rounding import FLOAT32, STEP
 from agent_sdk.journey.verify import relative_error
 from agent_sdk.session import Session
 from agent_sdk.shared import AGENTS, close_behind
-from agent_sdk.tensors import TorchTensor
+from agent_sdk.tensors import TorchTensor, as_tensors, with_tensors
 from hope_schema import HOST
 
 KEPT: Final = 8
@@ -97,7 +98,6 @@ class Compiled:
         if planned is None:
             return self._first(key, arguments)
         try:
-            planned.refuse_changed(arguments)
             return planned(arguments)
         except HopeError as error:
             self._leave(error)
@@ -215,15 +215,15 @@ class _Planned:
         if not on_host and self.session.plan is None:
             raise UnplannableError("; ".join(self.session.notes) or "there is no plan of it")
         self._names = [port.name for port in self.session.get_inputs()]
+        self._made = [port.name for port in self.session.get_outputs()]
         if len(self._names) != len(self._given):
             raise UnplannableError("torch exports it with other inputs")
         self._refuse_wrong(arguments, answer)
 
-    def refuse_changed(self, arguments: Arguments) -> None:
-        """Raise UnplannableError where weights are no longer those that were planned with."""
+    def _changed(self, arguments: Arguments) -> bool:
+        """Whether weights are no longer those that were planned with."""
         now = [arguments[place] for place in self._places]
-        if any(map(is_not, now, self._weights)) or _stamps(now) != self._stamps:
-            raise UnplannableError("its weights have changed since it was compiled; compile it again to plan it")
+        return any(map(is_not, now, self._weights)) or _stamps(now) != self._stamps
 
     def _refuse_wrong(self, arguments: Arguments, right: Sequence[Tensor]) -> None:
         """Raise WrongOutput where ours is not torch's answer."""
@@ -246,9 +246,17 @@ class _Planned:
         return found
 
     def run(self, arguments: Arguments) -> tuple[Tensor, ...]:
-        """The same without gradients."""
-        feed = {name: arguments[place] for name, place in zip(self._names, self._given, strict=True)}
-        return tuple(self.session.run(None, feed))
+        """The same without gradients. Raises UnplannableError where weights have changed.
+
+        They are looked at while a GPU computes: that takes as long as some networks.
+        """
+        feed, device = with_tensors(dict(zip(self._names, (arguments[place] for place in self._given), strict=True)))
+        changed: list[bool] = []
+        found = self.session.plans.run(feed, turn=Turn(meanwhile=lambda: changed.append(self._changed(arguments))))
+        if changed[0] if changed else self._changed(arguments):
+            raise UnplannableError("its weights have changed since it was compiled; compile it again to plan it")
+        tensors = as_tensors(found, device)
+        return tuple([tensors[name] for name in self._made])
 
     def again(self, *arguments: Any) -> Sequence[Tensor]:
         """The same by torch."""

@@ -16,6 +16,10 @@ from agent_sdk.runtimes.base import Bound, NativeCall
 
 FAILED: Final = 1
 """What a step returns that Python makes, when it has raised."""
+FIRST: Final = 1
+"""The occasion of a run whose segments' outputs are looked at."""
+MEANWHILE: Final = 2
+"""The occasion of a run with something to do while devices compute."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,14 @@ class Instruction:
         cores: the CPUs that the thread moves to first; empty where it stays.
         call: what does it; None where it is only an order of things.
         check: a look at what it made, in the first run.
+        meanwhile: what may be done while a device computes it.
     """
 
     work: Work
     cores: frozenset[int] = frozenset()
     call: Bound | None = None
     check: Callable[[], None] | None = None
+    meanwhile: Callable[[], None] | None = None
 
     @property
     def comes_late(self) -> bool:
@@ -90,9 +96,9 @@ class Steps:
             if one.comes_late:
                 steps.append(native.Step(native.STAMP))
             if one.call:
-                steps += self._call(one.work, one.call)
+                steps += self._call(one.work, one.call, one.meanwhile)
                 if one.check:
-                    steps.append(self._python(one.work, one.check, native.CALL_ONCE))
+                    steps.append(self._python(one.work, one.check, FIRST))
                 steps.append(native.Step(native.STAMP))
             steps.append(native.Step(native.DONE, a=position + 1, b=_signed(spare)))
         return steps
@@ -123,15 +129,22 @@ class Steps:
         index = self.tell(one.work, gone_from(one.cores))
         return native.Step(native.BIND, index, ctypes.addressof(mask), len(mask))
 
-    def _python(self, work: Work, call: Callable[[], Any], operation: int = native.CALL) -> native.Step:
+    def _python(self, work: Work, call: Callable[[], Any], occasions: int = 0) -> native.Step:
+        """A call of Python's, in each run or on some occasions."""
+        operation = native.CALL_IF if occasions else native.CALL
         index = self.tell(work, lambda status: RuntimeError(f"a step made by Python returned {status}"))
         self._calls[index] = call
-        return native.Step(operation, index, function=self._call_back, arguments=(index,))
+        return native.Step(operation, index, a=occasions, function=self._call_back, arguments=(index,))
 
-    def _call(self, work: Work, bound: Bound) -> list[native.Step]:
+    def _call(self, work: Work, bound: Bound, meanwhile: Callable[[], None] | None) -> list[native.Step]:
         if not bound.native:
             return [self._python(work, bound)]
-        return [self._native(work, bound, place, call) for place, call in enumerate(bound.native)]
+        steps = [self._native(work, bound, place, call) for place, call in enumerate(bound.native)]
+        if meanwhile and bound.launched:
+            for behind, step in enumerate(steps[bound.launched :], 1):
+                step.b += step.b >= behind  # what it ends stands before the launch
+            steps.insert(bound.launched, self._python(work, meanwhile, MEANWHILE))
+        return steps
 
     def _native(self, work: Work, bound: Bound, place: int, call: NativeCall) -> native.Step:
         index = self.tell(work, lambda status: bound.failure(place, status))

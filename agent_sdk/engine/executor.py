@@ -152,7 +152,7 @@ class Executor(Closes):
             mine = [flight]
             try:
                 began = perf_counter_ns()
-                flight.load(feeds)
+                flight.load(feeds, turn.meanwhile)
                 loaded, beside = perf_counter_ns(), self.device.arbiter.taken(self._divided)
                 if turn.cancel is NEVER:
                     self._launch(mine, interrupts, key, offsets, end, turn.hold)
@@ -251,7 +251,7 @@ class Executor(Closes):
             raise flight.failures[0]
         try:
             if isinstance(loop, NativeLoop):
-                loop.alone(key, offsets, first=flight.first, interruptible=interrupts.cancels, hold=hold)
+                loop.alone(key, offsets, occasions=flight.occasions, interruptible=interrupts.cancels, hold=hold)
             else:
                 loop.alone(key, first=flight.first, end=end)
         except KeyboardInterrupt:  # it was stopped, by whomever

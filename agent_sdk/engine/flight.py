@@ -8,14 +8,14 @@ only, but held until the next one.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from agent_sdk.engine.arbiter import Arbiter
-from agent_sdk.engine.code import Instruction
+from agent_sdk.engine.code import FIRST, MEANWHILE, Instruction
 from agent_sdk.engine.compiled import Compiled
 from agent_sdk.engine.lanes import NativeLoop, SequentialLoop
 from agent_sdk.engine.looks import Looks
@@ -82,6 +82,8 @@ class Flight:
         self._ending = threading.RLock()  # a signal's handler may come while its thread has it
         self._executables = compiled.executables
         self._taken: dict[str, TorchTensor] = {}  # by memory, an input that the run under way took from there
+        self._handed: dict[str, TorchTensor] = {}  # by name, an output whose copy was asked for while it was computed
+        self._meanwhile: Callable[[], object] | None = None
         self.memory = plan_memory(program, [compiled.types(work) for work in program.work])
         self._buffers = allocate(program, self.memory)
         self._calls = [self._call(segment) for segment in program.segments]
@@ -105,14 +107,15 @@ class Flight:
 
     def _instruction(self, work: Work, compiled: Compiled) -> Instruction:
         call: Bound | None = None
-        check = None
+        check = meanwhile = None
         if isinstance(work, ProgramSegment):
             call = self._looks.around(work, self._calls[work.index])
             check = partial(_check_outputs, self.program, self._buffers, work)
+            meanwhile = partial(self._while_computing, work)
         elif isinstance(work, Copy):
             call = self._copy(work, compiled.change(work))
         moves = (work.lane, work.position) in self.program.rebinds
-        return Instruction(work, work.cores if moves else frozenset(), call, check)
+        return Instruction(work, work.cores if moves else frozenset(), call, check, meanwhile)
 
     def _call(self, segment: ProgramSegment) -> BoundCall:
         inputs, outputs = (
@@ -151,9 +154,26 @@ class Flight:
             self._calls,
         )
 
-    def load(self, feeds: Feeds) -> None:
-        """Bring the inputs to where they are read."""
-        self._taken = {}
+    @property
+    def occasions(self) -> int:
+        """What is done in the run to come beside what is always done."""
+        return (FIRST if self.first else 0) | (MEANWHILE if self._taken or self._meanwhile else 0)
+
+    def _while_computing(self, segment: ProgramSegment) -> None:
+        """What the thread does that has launched a segment: ask for copies of outputs that stay where it makes them."""
+        call = self._calls[segment.index]
+        for name, _, place, buffer in self._stores:
+            like = self._taken.get(place.memory)
+            if like is not None and name in segment.segment.exports:
+                call.come_before(like)
+                self._handed[name] = place.hand_out(name, buffer, like)
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+
+    def load(self, feeds: Feeds, meanwhile: Callable[[], object] | None = None) -> None:
+        """Bring the inputs to where they are read; ``meanwhile`` is as of ``Turn``."""
+        self._taken, self._handed, self._meanwhile = {}, {}, meanwhile
         for load in self._loads:
             given = feeds[load.tensor]
             if isinstance(given, TorchTensor):
@@ -192,7 +212,8 @@ class Flight:
         made: Outputs = {}
         for name, shape, place, buffer in self._stores:
             like = self._taken.get(place.memory)
-            array = place.to_host(buffer) if like is None else place.hand_out(name, buffer, like)
+            handed = None if like is None else self._handed.get(name) or place.hand_out(name, buffer, like)
+            array = handed or place.to_host(buffer)
             if array.shape != shape:
                 declared = self.program.graph.tensor[name]
                 raise WrongOutput(f"output '{name}' came back as {list(array.shape)}, the graph declares {declared}")
@@ -228,7 +249,7 @@ class Flight:
         del self.loop, self._looks
         self._calls = []
         self._buffers = {}
-        self._taken = {}
+        self._taken = self._handed = {}
         self._loads = []
         self._stores = []
         self._unchanged = []

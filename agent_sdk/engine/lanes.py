@@ -157,18 +157,18 @@ class NativeLoop:
         for lane in range(self._lanes):
             self._library.hope_keys(self._run, lane, offsets[lane].ctypes.data if offsets else None)
 
-    def begin(self, key: int, offsets: Sequence[np.ndarray] = (), *, first: bool = False) -> bool:
+    def begin(self, key: int, offsets: Sequence[np.ndarray] = (), *, occasions: int = 0) -> bool:
         """Start a run, whose lanes are walked by ``drive`` and ``hand_out``; whether their threads step aside in it.
 
         Args:
             key: where its segments stand at the arbiter: the smallest goes first.
             offsets: what each piece of work of each lane adds to that.
-            first: whether what its segments make is looked at.
+            occasions: of ``FIRST`` and ``MEANWHILE`` those that it is.
         """
         self._errors.clear()
         if offsets is not self._offsets:
             self._order(offsets)
-        return bool(self._library.hope_begin(self._run, first, key))
+        return bool(self._library.hope_begin(self._run, occasions, key))
 
     @property
     def aside(self) -> int:
@@ -194,7 +194,7 @@ class NativeLoop:
         key: int,
         offsets: Sequence[np.ndarray] = (),
         *,
-        first: bool = False,
+        occasions: int = 0,
         interruptible: bool = False,
         hold: Hold | None = None,
     ) -> None:
@@ -208,9 +208,9 @@ class NativeLoop:
         if offsets is not self._offsets:
             self._order(offsets)
         held = None if hold is None else ctypes.addressof(hold.mask)
-        failures = self._alone(self._run, first, key, interruptible, False, held)
+        failures = self._alone(self._run, occasions, key, interruptible, False, held)
         while failures == _UNFINISHED:  # a signal's handler runs before the lane waits on
-            failures = self._alone(self._run, first, key, interruptible, True, held)
+            failures = self._alone(self._run, occasions, key, interruptible, True, held)
         if failures < 0:
             work, explain = self._told[self._unseated[0]]
             raise failed(work, explain(-failures))

@@ -49,12 +49,13 @@ class Look:
 class Looking(Bound):
     """Something to be done, with looks at what it reads and at what it makes."""
 
-    __slots__ = ("_after", "_before", "_call", "native")
+    __slots__ = ("_after", "_before", "_call", "launched", "native")
 
     def __init__(self, before: Iterable[Look], call: Bound, after: Iterable[Look]) -> None:
         self._before, self._call, self._after = tuple(before), call, tuple(after)
         first, last = ([step for look in looks for step in look.native] for looks in (self._before, self._after))
         self.native = (*first, *call.native, *last) if call.native else ()
+        self.launched = len(first) + call.launched if call.launched else 0
 
     @override
     def __call__(self) -> None:

@@ -59,7 +59,7 @@ class LanesRun:
         others = [lane for lane in range(len(self._program.lanes)) if lane != self._home]
         threads = self._pool.take([self._program.lanes[lane] for lane in others])
         self._threads = dict(zip(others, threads, strict=True))
-        aside = loop.begin(key, offsets, first=self._flight.first)
+        aside = loop.begin(key, offsets, occasions=self._flight.occasions)
         try:
             if self._flight.failures:  # ended before it began: what begins now would not know
                 loop.stop()

@@ -45,7 +45,7 @@ class Look(ctypes.Structure):
 
 MASK_BYTES: Final = 128
 """Size of C's ``cpu_set_t``."""
-STAMP, BIND, WAIT, LENT, ENTER, CALL, CALL_POINTER, CALL_ONCE, CALL_AGAIN, DONE = range(10)
+STAMP, BIND, WAIT, LENT, ENTER, CALL, CALL_POINTER, CALL_IF, CALL_AGAIN, DONE = range(10)
 """What a step does; see ``enum operation``."""
 
 SIGNATURES: Final = {

@@ -39,14 +39,14 @@ enum {
 #define TURNED_AWAY INT64_MIN   /* the status of a step that the arbiter refused, */
 #define AGAIN (INT64_MIN + 1)   /* and of one whose caller shall look for signals before it is done */
 
-enum operation { STAMP, BIND, WAIT, LENT, ENTER, CALL, CALL_POINTER, CALL_ONCE, CALL_AGAIN, DONE };
+enum operation { STAMP, BIND, WAIT, LENT, ENTER, CALL, CALL_POINTER, CALL_IF, CALL_AGAIN, DONE };
 
 struct step {
     int32_t operation;
     int32_t index;          /* by which a failure is told: the bound call that this is part of */
     int64_t a, b;           /* BIND: mask, its bytes. WAIT, LENT: lane, count. ENTER: mask, key's index; first
                              * argument: whether one resource of the mask will do. CALL_AGAIN: not
-                             * yet. CALL, CALL_AGAIN: how many calls before it stands what it ends, 0: nothing. DONE:
+                             * yet. CALL_IF: on which occasions. CALL, CALL_AGAIN: how many calls before it stands what it ends, 0: nothing. DONE:
                              * count, the resources that the lane's next segment does not need */
     void *function;         /* CALL, CALL_AGAIN: returns int, 0 is well. CALL_POINTER: returns a pointer, NULL is well */
     void *arguments[5];
@@ -90,7 +90,7 @@ enum { LANE = 1, JOB = 2 };
 struct run {
     struct arbiter *arbiter;
     int64_t key;            /* smallest first */
-    int32_t lanes, first;
+    int32_t lanes, occasions;
     int32_t brief;          /* whether the run before took less than BRIEF_NS */
     int32_t keeps;          /* whether a lane that has ended still holds what its last segment held */
     const cpu_set_t *cpus;  /* all that threads may use which step aside from where they are bound; NULL: they do not */
@@ -446,8 +446,8 @@ static int walk_steps(struct run *run, int me, int glances) {
         case BIND:
             if (!run->aside && sched_setaffinity(0, (size_t)step->b, (const cpu_set_t *)step->a)) status = errno;
             break;
-        case CALL_ONCE:
-            if (!run->first) break;
+        case CALL_IF:
+            if (!(run->occasions & step->a)) break;
             /* fall through */
         case CALL:
             status = call(step);
@@ -578,9 +578,9 @@ EXPORT int hope_failure(struct run *run, int lane, int64_t *found) {
 }
 
 /* Returns whether threads step aside in this run. */
-EXPORT int hope_begin(struct run *run, int first, int64_t key) {
+EXPORT int hope_begin(struct run *run, int occasions, int64_t key) {
     judge(run);
-    run->first = first;
+    run->occasions = occasions;
     run->key = key;
     run->handed = run->keeps = 0;
     atomic_store(&run->ended, 0);
@@ -616,10 +616,10 @@ static void ask_for_slices(uint64_t ns) {
  * call it again, `resumed`; below 0 the reason why the thread may not run there. `held`, unless NULL: what its caller
  * holds, and hands to the run; afterwards what the run leaves to its caller. */
 enum { STOPPED = 1 << 30, UNFINISHED };
-EXPORT int hope_alone(struct run *run, int first, int64_t key, int interruptible, int resumed, uint64_t *held) {
+EXPORT int hope_alone(struct run *run, int occasions, int64_t key, int interruptible, int resumed, uint64_t *held) {
     cpu_set_t before;
     if (!resumed) {
-        hope_begin(run, first, key);
+        hope_begin(run, occasions, key);
         run->keeps = held != NULL;
     }
     const cpu_set_t *cpus = run->lane[0].seat && run->aside ? run->cpus : run->lane[0].seat;

@@ -244,11 +244,14 @@ class Bound(ABC):
 
     Attributes:
         native: the same as C calls, one after the other; empty where only Python can make it.
+        launched: after how many of these a device of its own computes, so that the thread may do something else; 0
+            where that is no more until all of them are made.
     """
 
     __slots__ = ()
 
     native: Sequence[NativeCall] = ()
+    launched: int = 0
 
     @abstractmethod
     def __call__(self) -> None:
@@ -275,6 +278,10 @@ class BoundCall(Bound):
     def odd(self) -> bool:
         """See the class."""
         return False
+
+    def come_before(self, like: TorchTensor) -> None:
+        """Have what is asked of a tensor's stream from now on come behind what was launched."""
+        raise NotImplementedError
 
     @abstractmethod
     def rebind(self, name: str, buffer: Buffer) -> None:

@@ -18,8 +18,8 @@ from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost
 from agent_sdk.native import address
 from agent_sdk.runtimes.base import Bound, NativeCall, lacks_memory
 
-AGAIN: Final[Mapping[str, int]] = {"cuStreamQuery": 600}
-"""What is asked again as long as it says this: that a stream's work is not finished."""
+WAITS: Final[Mapping[str, int]] = {"cuStreamQuery": 600, "cuEventSynchronize": 0}
+"""What waits for a stream's work, and what it says as long as that is not finished; 0 where it returns afterwards."""
 
 Call = tuple[str, *tuple[int, ...]]
 """A function of the driver and its arguments."""
@@ -63,8 +63,8 @@ class Cuda:
                 NativeCall(
                     address(self._function(name)),
                     tuple(arguments),
-                    again=AGAIN.get(name, 0),
-                    after=place if place == last or name in AGAIN else 0,
+                    again=WAITS.get(name, 0),
+                    after=place if place == last or name in WAITS else 0,
                 ),
             )
             for place, (name, *arguments) in enumerate(made)
@@ -103,12 +103,25 @@ class CudaCalls(Bound):
         calls: what to call.
         where: what an error message begins with.
         keep: what has to live as long as the calls.
+        launches: after how many of them the device computes; 0 where that is no more until all are made.
+        finished: an event that they record behind that.
     """
 
-    __slots__ = ("_calls", "_cuda", "_keep", "_names", "_where", "native")
+    __slots__ = ("_calls", "_cuda", "_keep", "_names", "_where", "finished", "launched", "native")
 
-    def __init__(self, cuda: Cuda, calls: Sequence[Call], where: str, keep: Any = None) -> None:
+    def __init__(
+        self,
+        cuda: Cuda,
+        calls: Sequence[Call],
+        where: str,
+        keep: Any = None,
+        *,
+        launches: int = 0,
+        finished: torch.cuda.Event | None = None,
+    ) -> None:
         made = cuda.inside(calls)
+        self.finished = finished
+        self.launched = 1 + launches if launches else 0  # a context is pushed before
         self._cuda, self._where, self._keep = cuda, where, keep
         self._names = [name for name, _ in made]
         self.native = tuple(call for _, call in made)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Final
 
@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from agent_sdk.runtimes.base import Bound
 from agent_sdk.runtimes.torch.cuda import Call, CudaCalls, cuda_of
 from agent_sdk.runtimes.torch.kernel import Kernel
-from agent_sdk.runtimes.torch.memory import copy_queue
+from agent_sdk.runtimes.torch.memory import DeviceTensor
 from agent_sdk.runtimes.torch.schedule import Schedule
 
 Memory = dict[str, Tensor]
@@ -45,11 +44,11 @@ class Recording(ABC):
     def replay(self) -> None:
         """Launch everything; it may return before the device has finished."""
 
-    def calls(self, where: str, *, asleep: bool) -> Bound | None:
-        """A replay, and a wait for its end, without the interpreter; None where that cannot be.
+    def calls(self, where: str, reads: Iterable[DeviceTensor], *, asleep: bool) -> CudaCalls | None:
+        """A replay behind the copies that brought what it ``reads``, and a wait for its end, without the interpreter.
 
-        ``asleep`` leaves the core that waits to others, at the price of being woken; ``where`` is what an error
-        message begins with.
+        None where that cannot be. ``asleep`` leaves the core that waits to others, at the price of being woken;
+        ``where`` is what an error message begins with.
         """
         return None
 
@@ -83,8 +82,8 @@ class Driver(ABC):
     def wait(self, stream: int, event: Any) -> None:  # noqa: B027
         """Let what is launched on a stream from now on wait for an event."""
 
-    def first(self) -> AbstractContextManager[Any]:
-        """What torch is asked for inside goes to the first stream, behind all that came from the host before."""
+    def first(self, reads: Iterable[DeviceTensor] = ()) -> AbstractContextManager[Any]:
+        """What torch is asked for inside goes to the first stream, behind the copies that brought what it reads."""
         return nullcontext()
 
     @abstractmethod
@@ -219,8 +218,9 @@ class CudaGraphs(Driver):
 
     @contextmanager
     @override
-    def first(self) -> Iterator[None]:
-        copy_queue(self.device).wait_on(self.stream(0))
+    def first(self, reads: Iterable[DeviceTensor] = ()) -> Iterator[None]:
+        for one in reads:
+            self.stream(0).wait_event(one.copied)
         with torch.cuda.stream(self.stream(0)):
             yield
 
@@ -236,24 +236,20 @@ class _Graph(Recording):
     def replay(self) -> None:
         self._graph.replay()
 
-    def calls(self, where: str, *, asleep: bool) -> CudaCalls:
-        own = self._driver.lend(self)
-        arrived, finished, stream = (
-            copy_queue(self._driver.device).arrived,
-            torch.cuda.Event(blocking=True),
-            own.cuda_stream,
-        )
-        assert arrived is not None
+    def calls(self, where: str, reads: Iterable[DeviceTensor], *, asleep: bool) -> CudaCalls:
+        own, finished = self._driver.lend(self), torch.cuda.Event(blocking=True)
+        finished.record(own)  # makes it
+        stream, copied = own.cuda_stream, [one.copied for one in reads]
         calls: list[Call] = [
-            ("cuStreamWaitEvent", stream, arrived.cuda_event, 0),
+            *(("cuStreamWaitEvent", stream, event.cuda_event, 0) for event in copied),
             ("cuGraphLaunch", self._graph.raw_cuda_graph_exec(), stream),
+            ("cuEventRecord", finished.cuda_event, stream),
         ]
-        if asleep:
-            finished.record(own)  # makes it
-            calls += [("cuEventRecord", finished.cuda_event, stream), ("cuEventSynchronize", finished.cuda_event)]
-        else:
-            calls += [("cuStreamQuery", stream)]
-        return CudaCalls(cuda_of(self._driver.device), calls, where, (self, arrived, finished))
+        end: Call = ("cuEventSynchronize", finished.cuda_event) if asleep else ("cuStreamQuery", stream)
+        kept = (self, copied)
+        return CudaCalls(
+            cuda_of(self._driver.device), [*calls, end], where, kept, launches=len(calls), finished=finished
+        )
 
 
 class Eager(Driver):

@@ -20,6 +20,7 @@ from agent_sdk.runtimes.torch.memory import DeviceTensor, held
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.schedule import Schedule, Task, assign_streams, order
 from agent_sdk.runtimes.torch.shares import device_us
+from agent_sdk.tensors import TorchTensor
 from hope_schema import HOST
 
 if TYPE_CHECKING:
@@ -116,7 +117,10 @@ def _way(kernels: Sequence[Kernel], tasks: Sequence[Task], segment: Segment) -> 
 class TorchCall(BoundCall):
     """A recording with its buffers. It looks at the floats that the network takes and gives where they stand."""
 
-    __slots__ = ("_calls", "_executable", "_inputs", "_outputs", "_seen", "_sources", "looked", "native", "recording")
+    __slots__ = (
+        *("_calls", "_executable", "_inputs", "_outputs", "_seen", "_sources"),
+        *("launched", "looked", "native", "recording"),
+    )
 
     def __init__(
         self,
@@ -144,8 +148,9 @@ class TorchCall(BoundCall):
         except Exception as error:
             where = f"{executable.where}, recording its launches"
             raise translated(error, where, CompilationFailed) from error
-        self._calls = self.recording.calls(executable.where, asleep=executable.beside)
+        self._calls = self.recording.calls(executable.where, self._inputs.values(), asleep=executable.beside)
         self.native = self._calls.native if self._calls is not None else ()
+        self.launched = self._calls.launched if self._calls is not None else 0
 
     def _fastest(self, ways: list[Way]) -> Recording:
         """Record the ways one after the other, because each holds its memory; only the fastest stays."""
@@ -194,6 +199,11 @@ class TorchCall(BoundCall):
         return not ordinary(self._seen.numpy())
 
     @override
+    def come_before(self, like: TorchTensor) -> None:
+        if self._calls is not None:
+            like.stream.wait_event(self._calls.finished)
+
+    @override
     def rebind(self, name: str, buffer: Buffer) -> None:
         buffer = held(buffer)
         if buffer.tensor.data_ptr() == self._inputs[name].tensor.data_ptr():
@@ -204,7 +214,7 @@ class TorchCall(BoundCall):
 
     def launch(self) -> None:
         """Start a run and return before it has ended. Raises what torch raises."""
-        with self._executable.processor.driver.first():
+        with self._executable.processor.driver.first(self._inputs.values()):
             for name, buffer in self._sources.items():
                 self._inputs[name].tensor.copy_(buffer.tensor, non_blocking=True)
             self.recording.replay()

@@ -28,6 +28,8 @@ class DeviceTensor:
         """Recorded behind the last copy that came here."""
         if self._copied is None:
             self._copied = torch.cuda.Event()
+            # Makes it: lanes know it by its handle.
+            self._copied.record(torch.cuda.current_stream(self.tensor.device))
         return self._copied
 
     @property
@@ -66,26 +68,22 @@ def empty(kind: TensorType, device: torch.device) -> DeviceTensor:
 class CopyQueue:
     """The streams of a device on which tensors come, and go, while its multiprocessors do something else.
 
-    Whoever launches what may read them waits for ``arrived`` on its own stream: nobody waits on the host.
+    Whoever launches what reads one waits on its own stream until it was ``copied``: nobody waits on the host.
 
     Attributes:
         inwards: the stream of tensors that come; None on the CPU.
         outwards: the stream of those that go.
-        arrived: recorded behind the last tensor that came.
     """
 
     def __init__(self, device: torch.device) -> None:
         on_gpu = device.type == "cuda"
         self.inwards = torch.cuda.Stream(device) if on_gpu else None
         self.outwards = torch.cuda.Stream(device) if on_gpu else None
-        self.arrived = torch.cuda.Event() if on_gpu else None
-        if self.arrived is not None:
-            self.arrived.record(self.inwards)  # makes it: lanes know it by its handle
 
     def copy_in(self, array: np.ndarray, into: DeviceTensor) -> None:
         """Copy a host array to the device; the array may be changed when this returns."""
         # NOTE: by NumPy, on this thread: torch would wake a thread per core for it, and wait for the slowest.
-        if self.inwards is None or self.arrived is None:
+        if self.inwards is None:
             host = into.tensor if into.tensor.device.type == "cpu" else into.staging
             np.copyto(host.numpy(), array, casting="no")
             if host is not into.tensor:
@@ -96,16 +94,13 @@ class CopyQueue:
         with torch.cuda.stream(self.inwards):
             into.tensor.copy_(into.staging, non_blocking=True)
             into.copied.record(self.inwards)
-            self.arrived.record(self.inwards)
 
     def take(self, given: TorchTensor, into: DeviceTensor) -> None:
         """Copy a tensor of this device, behind all that its stream still has to do; it stays as it is until then."""
         with given.behind():
             into.tensor.copy_(given.tensor, non_blocking=True)
-        if self.inwards is not None and self.arrived is not None:
+        if given.stream is not None:
             into.copied.record(given.stream)
-            self.inwards.wait_event(into.copied)
-            self.arrived.record(self.inwards)
 
     def copy_out(self, source: DeviceTensor) -> np.ndarray:
         """A finished device tensor on the host, whatever is being computed meanwhile; the next copy overwrites it."""
@@ -115,11 +110,6 @@ class CopyQueue:
             source.staging.copy_(source.tensor, non_blocking=True)
         self.outwards.synchronize()
         return source.staging.numpy()
-
-    def wait_on(self, stream: torch.cuda.Stream) -> None:
-        """Let what is launched on a stream from now on wait for what has been brought here so far."""
-        if self.arrived is not None:
-            stream.wait_event(self.arrived)
 
 
 @cache
