@@ -12,15 +12,16 @@ is folded first for all (batch norms in the weights before them), and channels s
     greedy, auto our kernels in one CUDA graph on the streams of the planner's plan
     compile ...  torch.compile of the same calls, with its weights frozen
     ort ...      ONNX Runtime's CUDA provider in CUDA graphs, and TensorRT, where this machine has them
-    N in flight  our plan, torch's graph and our kernels on one stream, N times at once on as many streams, by the run
+    N in flight  torch's graph and our kernels on one stream, N times at once on as many streams; and our session, from
+                 as many threads, from arrays on the host to arrays there; by the run
 
 ``ratio_to_graph`` is against torch's own calls in a graph, ``ratio_to_one_stream`` against our kernels one after the
 other: the second is what running side by side gives alone. ``ratio_to_best`` is against the fastest of what is not
 ours, which ``best`` names. Beside a plan stand ``longest_path_us``, of our kernels each timed alone, and ``bound_us``,
 below which the planner has proved that no schedule comes. ``--pair`` plans networks for a part of the GPU beside the
-cores (``benchmarks.pair``). ``--sessions`` opens and closes so many sessions of
-the first network, and says what memory they leave behind. What stands in the file of ``--json`` and is not measured
-again stays in it.
+cores (``benchmarks.pair``), ``--joint`` has several share one (``benchmarks.gpu_sessions``). ``--sessions`` opens and
+closes so many sessions of the first network, and says what memory they leave behind. What stands in the file of
+``--json`` and is not measured again stays in it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ import json
 import logging
 import math
 import statistics
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -57,7 +57,7 @@ from agent_sdk.runtimes.torch.executable import TorchCall, TorchExecutable
 from agent_sdk.runtimes.torch.kernel import build
 from agent_sdk.runtimes.torch.processor import TorchProcessor
 from agent_sdk.session import Session
-from benchmarks import cli, pair, providers
+from benchmarks import cli, gpu_sessions, pair, providers
 from benchmarks.baselines import batched, competitor, folded, frozen, longest_path_us
 from benchmarks.gpu_rounding import rounding_error
 from benchmarks.gpu_table import flight_table, network_table, verdicts
@@ -264,7 +264,6 @@ def network_rows(
                 flown = {
                     "graph": partial(plain, own, model),
                     "one stream": partial(own.compile, watched(model)),
-                    "auto": partial(own.compile, watched(model, plans["auto"])),
                 }
                 configurations |= {f"{AT_ONCE} in flight {label}": at_once(m, feeds) for label, m in flown.items()}
             interleave(configurations, stream)
@@ -273,6 +272,10 @@ def network_rows(
                 facts = traced_streams(configurations["auto"].launch, traces_to / f"{name}-{precision}.trace.json")
                 configurations["auto"].facts |= facts
         medians = {label: statistics.median(one.samples) for label, one in configurations.items()}
+        flown_us = None
+        if name in COMPILED:
+            with agents["auto"].load(network, in_flight=AT_ONCE, background=False) as session:
+                flown_us = round(gpu_sessions.flown_us(session, feeds, AT_ONCE), 1)
         fastest = min((us for label, us in medians.items() if label.startswith("compile")), default=None)
         rivals = [
             label for label, one in configurations.items() if one.runs == 1 and label not in (*plans, "one stream")
@@ -303,6 +306,7 @@ def network_rows(
                     "bound_us": round(plans[label].lower_bound_us, 1),
                     "longest_path_us": round(longest_path_us(model, alone), 1),
                     "wall_us": round(wall, 1),
+                    "in_flight_us": flown_us if label == "auto" else None,
                     "prediction_error": round(plans[label].makespan_us / wall - 1, 4),
                     "method": plans[label].method,
                     "slowdown": round(own.slowdown, 3),
@@ -311,33 +315,6 @@ def network_rows(
             rows.append(row)
             say(row)
         return rows
-
-
-def sessions_rows(name: str, precision: str, count: int) -> list[dict[str, Any]]:
-    """Sessions opened, run and closed one after the other: what the device's memory and the threads are afterwards."""
-    held, threads = [], []
-    with Agent(processors="cuda:0", precision=precision, wait_s=WAIT_S) as agent:
-        for _ in range(count):
-            with agent.load(name, background=False) as session:
-                session.run(draw(session.latest.model, 0))
-            gc.collect()
-            torch.cuda.empty_cache()
-            free, total = torch.cuda.mem_get_info()
-            held.append(total - free)
-            threads.append(threading.active_count())
-    early = min(9, count - 1)
-    row = {
-        "model": name,
-        "precision": precision,
-        "config": "sessions",
-        "sessions": count,
-        "device_bytes_early": held[early],
-        "device_bytes_late": held[-1],
-        "threads_early": threads[early],
-        "threads_late": threads[-1],
-    }
-    say(row)
-    return [row]
 
 
 def main() -> None:
@@ -349,6 +326,7 @@ def main() -> None:
     parser.add_argument("--compile", type=cli.names, default=["reduce-overhead", "max-autotune"], help="modes, or ''")
     parser.add_argument("--batches", type=cli.names, default=[], help="of the first network, beside batch 1")
     parser.add_argument("--pair", type=cli.names, default=[], help="networks for a part of the GPU beside the cores")
+    parser.add_argument("--joint", action="store_true", help="several networks at once")
     parser.add_argument("--sessions", type=int, default=0, help="how many are opened and closed")
     parser.add_argument("--trace", type=Path, metavar="DIRECTORY", help="write Perfetto traces there")
     options = parser.parse_args()
@@ -360,9 +338,11 @@ def main() -> None:
         tasks.append((f"{name} {precision}", work))
     for name in options.pair:
         tasks.append((f"{name}, pair", partial(pair.rows, name, options.trace)))
+    if options.joint:
+        tasks.append(("joint", partial(gpu_sessions.rows, options.precision[0])))
     if options.sessions:
         name, precision = options.models[0], options.precision[0]
-        tasks = [(f"{name}, sessions", partial(sessions_rows, name, precision, options.sessions))]
+        tasks = [(f"{name}, sessions", partial(gpu_sessions.opened_and_closed, name, precision, options.sessions))]
     rows: list[dict[str, Any]] = []
     if options.json and options.json.exists():
         rows = json.loads(options.json.read_text())["networks"]
@@ -382,7 +362,7 @@ def main() -> None:
 def _group(row: Mapping[str, Any]) -> tuple[str, str, str]:
     """What was measured together."""
     apart = row["config"].split()[0]
-    return row["model"], row["precision"], apart if apart in ("pair", "sessions") else ""
+    return row["model"], row["precision"], apart if apart in ("pair", "sessions", "joint", "deadlines") else ""
 
 
 def _left_out_where_it_fails(work: Callable[[], list[dict[str, Any]]], what: str) -> list[dict[str, Any]]:
