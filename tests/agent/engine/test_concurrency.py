@@ -120,6 +120,43 @@ def test_runs_on_disjoint_resources_overlap() -> None:
                 future.result(30)
 
 
+def test_a_divided_processor_computes_several_runs_at_once(reference: Reference) -> None:
+    """As many as it says and no more, each answer right; who holds all of it is alone; runs know whether they were."""
+    meeting, now, most = threading.Barrier(2), 0, 0
+    lock = threading.Lock()
+
+    def at_work(_: Segment) -> None:
+        nonlocal now, most
+        with lock:
+            now, most = now + 1, max(most, now + 1)
+        meeting.wait(WATCHDOG_S)  # nobody gets on whom nobody joins
+        with lock:
+            now -= 1
+
+    processor = SimulatedProcessor("x", ("x",))
+    processor.at_once = 2
+    model = chain_model(1)
+    with Device([processor]) as device:
+        program = build_program(whole_plan(model, processor.id), model, device.processors)
+        with Executor(program, device, in_flight=4) as executor:
+            feeds = [random_inputs(model, seed) for seed in range(4)]
+            assert executor.run(feeds[0])[1].alone
+            processor.hook = at_work
+            with ThreadPoolExecutor(4) as threads:
+                found = list(threads.map(executor.run, feeds))
+            processor.hook = None
+            assert most == 2
+            assert not all(trace.alone for _, trace in found)
+            for (outputs, _), feed in zip(found, feeds, strict=True):
+                for name, right in reference(model, feed).items():
+                    np.testing.assert_array_equal(outputs[name], right)
+            with ThreadPoolExecutor(1) as threads:
+                with device.held(processor):
+                    waiting = threads.submit(executor.run, feeds[0])
+                    until(lambda: device.arbiter.waiting == 1)
+                assert not waiting.result()[1].alone
+
+
 @pytest.mark.parametrize("watched", [False, True])
 def test_a_core_that_a_run_no_longer_needs_is_passed_on(watched: bool) -> None:
     """While a run still computes on one core, the next one gets the core it is done with, also the caller's own."""

@@ -13,7 +13,7 @@ import torch
 
 from agent_sdk import native
 from agent_sdk.engine.arbiter import Arbiter
-from agent_sdk.engine.code import Instruction
+from agent_sdk.engine.code import MEANWHILE, Instruction
 from agent_sdk.engine.lanes import NativeLoop
 from agent_sdk.engine.program import Copy, Move
 from agent_sdk.errors import OutOfMemory, ProcessorLost, SegmentFailedError
@@ -100,13 +100,13 @@ def copying(driver: StandIn) -> tuple[CudaCalls, np.ndarray, np.ndarray]:
     return CudaCalls(cuda, [copy, ("cuStreamQuery", STREAM)], "cuda:0, copying", (source, target)), source, target
 
 
-def walk(calls: CudaCalls) -> None:
+def walk(calls: CudaCalls, meanwhile: Callable[[], None] | None = None, occasions: int = 0) -> None:
     """Make the calls as a lane does, which copies a tensor. Raises what the lane fails with."""
     library = native.library()
     assert library is not None
     work = Copy(lane=0, position=0, processor="cuda:0", finished=(0,), move=MOVE)
-    loop = NativeLoop([[Instruction(work, call=calls)]], [frozenset()], Arbiter(library))
-    loop.alone(0)
+    loop = NativeLoop([[Instruction(work, call=calls, meanwhile=meanwhile)]], [frozenset()], Arbiter(library))
+    loop.alone(0, occasions=occasions)
 
 
 MAKE = pytest.mark.parametrize("make", [CudaCalls.__call__, walk], ids=["python", "native"])
@@ -139,6 +139,31 @@ def test_calls_are_made_in_the_devices_context_and_waited_for(make: Callable[[Cu
             "cuCtxPushCurrent_v2", "cuMemcpyHtoDAsync_v2", *["cuStreamQuery"] * 3, "cuCtxPopCurrent_v2"
         ]  # fmt: skip
         assert driver.contexts == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_thread_does_something_else_while_the_device_computes(fails: bool) -> None:
+    """Between the launch and the first look at its end, where asked; the end is waited for where that fails, too."""
+    driver = StandIn()
+    cuda, (source, target) = Cuda(torch.device("cuda:0"), driver), np.arange(12, dtype=np.float32).reshape(2, 6)
+    copy = ("cuMemcpyHtoDAsync_v2", target.ctypes.data, source.ctypes.data, source.nbytes, STREAM)
+    calls = CudaCalls(cuda, [copy, ("cuStreamQuery", STREAM)], "cuda:0", (source, target), launches=1)
+
+    def meanwhile() -> None:
+        driver.said.append("meanwhile")
+        if fails:
+            raise ValueError
+
+    launch, end = ["cuCtxPushCurrent_v2", "cuMemcpyHtoDAsync_v2"], [*["cuStreamQuery"] * 3, "cuCtxPopCurrent_v2"]
+    driver.said.clear()
+    walk(calls, meanwhile)
+    assert driver.said == [*launch, *end]
+    target[:], driver.said[:] = 0, []
+    with pytest.raises(SegmentFailedError) if fails else nullcontext():
+        walk(calls, meanwhile, MEANWHILE)
+    assert driver.said == [*launch, "meanwhile", *end]
+    assert np.array_equal(source, target)
+    assert driver.contexts == []
 
 
 @pytest.mark.parametrize(("status", "meaning"), [(2, OutOfMemory), (700, ProcessorLost)])
@@ -279,3 +304,13 @@ def test_a_device_is_kept_at_work_until_its_clock_is_up() -> None:
     began = now
     assert rouse(lambda: work(1.0 + now), lambda: now) < 0.05
     assert now - began < 5.0
+
+
+def test_recordings_have_streams_of_their_own() -> None:
+    """As long as they live; then others launch there."""
+    numbers = iter(range(9))
+    driver = CudaGraphs(torch.device("cuda:0"), lambda: next(numbers))  # type: ignore[return-value]
+    first, second = torch.ones(1), torch.ones(1)
+    assert [driver.lend(first), driver.lend(second)] == [0, 1]
+    del first
+    assert driver.lend(second) == 0
