@@ -22,10 +22,10 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from agent_sdk.journey.planning import THOROUGH_S
 
 import hope_zoo as zoo
 from agent_sdk.agent import Agent
-from agent_sdk.journey.planning import THOROUGH_S
 from agent_sdk.model.feeds import draw
 from agent_sdk.scheduling.mixes import Mix, Stream
 from agent_sdk.scheduling.outcome import Summary, summed_up
