@@ -53,12 +53,13 @@ from agent_sdk.model.bounds import Guard
 from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.base import Segment, whole_network
 from agent_sdk.runtimes.torch.driver import CudaGraphs
-from agent_sdk.runtimes.torch.executable import TorchCall, TorchExecutable
+from agent_sdk.runtimes.torch.executable import TorchExecutable
 from agent_sdk.runtimes.torch.kernel import build
 from agent_sdk.runtimes.torch.processor import TorchProcessor
 from agent_sdk.session import Session
 from benchmarks import cli, gpu_sessions, pair, providers
 from benchmarks.baselines import batched, competitor, folded, frozen, longest_path_us
+from benchmarks.gpu_recordings import Configuration, beside, interleave, recorded
 from benchmarks.gpu_rounding import rounding_error
 from benchmarks.gpu_table import flight_table, network_table, verdicts
 from benchmarks.results import report, say
@@ -72,12 +73,9 @@ MODELS = (
 COMPILED = frozenset({"inception_v1", "inception_v3", "nasnet_large", "hrnet_w18"})
 AT_ONCE: Final = 4
 """Runs in flight at once where throughput is asked for."""
-ROUNDS = 40
 WAIT_S = 10.0
 """How long an improved plan is waited for: twice what the planner spends by default."""
 METHODS: Final[Mapping[str, Method]] = {"greedy": "greedy", "auto": "auto"}
-
-Launch = Callable[[], object]
 
 
 def watched(model: Model, found: Plan | None = None) -> Segment:
@@ -87,38 +85,6 @@ def watched(model: Model, found: Plan | None = None) -> Segment:
     outputs = tuple(dict.fromkeys(pre_softmax_outputs(model.graph)))
     whole = whole_network(model)
     return replace(whole, ops=ops or whole.ops, outputs=outputs, exports=frozenset(outputs), times=times)
-
-
-class Configuration:
-    """One way to run a network on the device."""
-
-    def __init__(self, launch: Launch, outputs: Callable[[], dict[str, np.ndarray]], **facts: Any) -> None:
-        self.launch, self.outputs, self.facts = launch, outputs, facts
-        self.samples: list[float] = []
-        self.runs = 1
-
-
-def recorded(executable: TorchExecutable, feeds: Mapping[str, np.ndarray]) -> Configuration:
-    """A CUDA graph of ours."""
-    own = executable.processor
-    inputs = {name: own.place.from_host(array) for name, array in feeds.items()}
-    outputs = {name: own.place.allocate(kind) for name, kind in executable.output_types.items()}
-    executable.bind(inputs, outputs)  # finds the fastest way: what the others took meanwhile is not the graph's
-    gc.collect()
-    torch.cuda.empty_cache()
-    before, held = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    call = executable.bind(inputs, outputs)
-    assert isinstance(call, TorchCall)
-    torch.cuda.empty_cache()
-    return Configuration(
-        lambda: call.recording.replay(),  # on the current stream
-        lambda: {name: own.place.to_host(buffer).copy() for name, buffer in outputs.items()},
-        streams=executable.way.schedule.streams,
-        events=sum(len(issue.waits) for issue in executable.way.schedule.issues),
-        graph_bytes=torch.cuda.memory_reserved() - before,
-        live_bytes=torch.cuda.max_memory_allocated() - held,
-    )
 
 
 def plain(own: TorchProcessor, model: Model) -> TorchExecutable:
@@ -171,42 +137,6 @@ def compiled(executable: TorchExecutable, feeds: Mapping[str, np.ndarray], mode:
     found = called(made, given, executable.segment.outputs)
     found.facts["compile_s"] = round(time.monotonic() - began, 1)
     return found
-
-
-def at_once(make: Callable[[], TorchExecutable], feeds: Mapping[str, np.ndarray]) -> Configuration:
-    """So many recordings of one network, each with buffers and a stream of its own, launched together."""
-    made = [recorded(make(), feeds) for _ in range(AT_ONCE)]
-    streams = [torch.cuda.Stream() for _ in made]
-
-    def launch() -> None:
-        here = torch.cuda.current_stream()
-        for one, stream in zip(made, streams, strict=True):
-            stream.wait_stream(here)
-            with torch.cuda.stream(stream):
-                one.launch()
-        for stream in streams:
-            here.wait_stream(stream)
-
-    found = Configuration(launch, made[0].outputs)
-    found.runs = AT_ONCE
-    return found
-
-
-def interleave(configurations: Mapping[str, Configuration], stream: torch.cuda.Stream) -> None:
-    """Run all in turn, and note what each took on the device."""
-    with torch.cuda.stream(stream):
-        for one in configurations.values():
-            for _ in range(3):
-                one.launch()
-        torch.cuda.synchronize()
-        for _ in range(ROUNDS):
-            for one in configurations.values():
-                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                begin.record(stream)
-                one.launch()
-                end.record(stream)
-                end.synchronize()
-                one.samples.append(begin.elapsed_time(end) * 1e3 / one.runs)
 
 
 def network_rows(
@@ -265,14 +195,17 @@ def network_rows(
                     "graph": partial(plain, own, model),
                     "one stream": partial(own.compile, watched(model)),
                 }
-                configurations |= {f"{AT_ONCE} in flight {label}": at_once(m, feeds) for label, m in flown.items()}
+                configurations |= {
+                    f"{AT_ONCE} in flight {label}": beside([recorded(make(), feeds) for _ in range(AT_ONCE)])
+                    for label, make in flown.items()
+                }
             interleave(configurations, stream)
             errors = {label: relative_error(one.outputs(), right) for label, one in configurations.items()}
             if traces_to is not None:
                 facts = traced_streams(configurations["auto"].launch, traces_to / f"{name}-{precision}.trace.json")
                 configurations["auto"].facts |= facts
         medians = {label: statistics.median(one.samples) for label, one in configurations.items()}
-        flown_us = None
+        flown_us: float | None = None
         if name in COMPILED:
             with agents["auto"].load(network, in_flight=AT_ONCE, background=False) as session:
                 flown_us = round(gpu_sessions.flown_us(session, feeds, AT_ONCE), 1)

@@ -1,9 +1,9 @@
 """Sessions on one GPU: several networks by one plan, runs at once, by deadlines; and what closed ones leave behind.
 
-    python -m benchmarks.gpu --models "" --joint     (with the rows of ``benchmarks.gpu``)
+    python -m benchmarks.gpu --models "" --joint
 
-Every run is one of a session's, from arrays on the host to arrays there. ``N sessions in flight`` are runs of one
-session from as many threads. By deadlines each network is asked for once a period, which is so long that one after the
+A joint plan's graphs are launched together, on the device's clock, beside each session's own one behind the other; and
+both as an application has them, from arrays on the host to arrays there. By deadlines each network is asked for once a period, which is so long that one after the
 other needs ``LOAD`` of it; a run is late that ends after its period.
 """
 
@@ -26,12 +26,15 @@ from agent_sdk.journey.planning import THOROUGH_S
 
 import hope_zoo as zoo
 from agent_sdk.agent import Agent
+from agent_sdk.engine import Executor
 from agent_sdk.model.feeds import draw
+from agent_sdk.runtimes.torch.executable import TorchExecutable
 from agent_sdk.scheduling.mixes import Mix, Stream
 from agent_sdk.scheduling.outcome import Summary, summed_up
 from agent_sdk.scheduling.playing import play
 from agent_sdk.session import Session
 from benchmarks.baselines import folded
+from benchmarks.gpu_recordings import Configuration, behind, beside, interleave, recorded
 from benchmarks.results import Measure, say, verdict
 
 SETS: Final[Mapping[tuple[str, ...], float]] = {
@@ -55,7 +58,7 @@ def flown_us(session: Session, feeds: Mapping[str, Any], at_once: int, runs: int
     """Microseconds a run of a session that so many threads call all the time."""
 
     def calls(_: None) -> None:
-        for _ in range(runs):
+        for _run in range(runs):
             session.run(feeds)
 
     with ThreadPoolExecutor(at_once) as threads:
@@ -68,7 +71,7 @@ def flown_us(session: Session, feeds: Mapping[str, Any], at_once: int, runs: int
 def rows(precision: str) -> list[dict[str, Any]]:
     """Each set of networks jointly and apart, and the largest by deadlines."""
     names = list(dict.fromkeys(name for names in SETS for name in names))
-    found = []
+    found: list[dict[str, Any]] = []
     with (
         Agent(processors="cuda:0", precision=precision, measuring_s=THOROUGH_S, wait_s=WAIT_S) as agent,
         ExitStack() as opened,
@@ -79,20 +82,37 @@ def rows(precision: str) -> list[dict[str, Any]]:
             own = [(sessions[name], feeds[name]) for name in together]
             joint = opened.enter_context(agent.together(*(session for session, _ in own), wait_s=WAIT_S))
             us = _interleaved({"joint": partial(joint.run, *(feed for _, feed in own)), "apart": partial(_each, own)})
+            planned = [parts[0].executor for parts in joint.runs]
+            graphs = {
+                "joint": beside([_recorded(one, feeds[name]) for one, name in zip(planned, together, strict=True)]),
+                "apart": behind([_recorded(session.latest.plan_executor, feed) for session, feed in own]),
+            }
+            interleave(graphs, torch.cuda.Stream())
+            device = {label: statistics.median(one.samples) * one.runs for label, one in graphs.items()}
             row = {
                 "model": "+".join(together),
                 "precision": precision,
                 "config": "joint",
-                "median_us": round(us["joint"], 1),
-                "apart_us": round(us["apart"], 1),
-                "ratio_to_apart": round(us["joint"] / us["apart"], 4),
+                "median_us": round(device["joint"], 1),
+                "apart_us": round(device["apart"], 1),
+                "ratio_to_apart": round(device["joint"] / device["apart"], 4),
+                "wall_us": round(us["joint"], 1),
+                "apart_wall_us": round(us["apart"], 1),
                 "predicted_us": round(joint.plan.makespan_us, 1),
                 "notes": joint.notes,
             }
             say(row)
             found.append(row)
-        found.append(_by_deadlines(agent, sessions, feeds, found[-1]["apart_us"]))
+        found.append(_by_deadlines(agent, sessions, feeds, us["apart"]))
     return found
+
+
+def _recorded(executor: Executor, feed: Feeds) -> Configuration:
+    """A network's one segment, recorded once more."""
+    (executable,) = executor.executables
+    assert isinstance(executable, TorchExecutable)
+    with executable.processor.precision.switched():
+        return recorded(executable, feed)
 
 
 def _each(own: Sequence[tuple[Session, Feeds]]) -> None:
@@ -146,7 +166,7 @@ def _by_deadlines(
 
 def opened_and_closed(name: str, precision: str, count: int) -> list[dict[str, Any]]:
     """Sessions opened, run and closed one after the other: what the device's memory and the threads are afterwards."""
-    held, threads = [], []
+    held, threads = list[int](), list[int]()
     with Agent(processors="cuda:0", precision=precision, wait_s=WAIT_S) as agent:
         for _ in range(count):
             with agent.load(name, background=False) as session:

@@ -53,6 +53,7 @@ class Together(Closes):
 
     Attributes:
         plan: of all of them.
+        runs: each session's in a round of it, also where it does not answer.
         joint_us: what a run of the plan takes, microseconds; the median.
         apart_us: what the sessions take as jobs, as the agent's policy has them run.
         notes: what was not as it should be.
@@ -72,7 +73,7 @@ class Together(Closes):
         self._closed = False
         self.notes: list[str] = []
         self._members = [member.plans for member in members]
-        self._parts: list[list[Part]] = []
+        self.runs: list[list[Part]] = []
         self._threads = ThreadPoolExecutor(len(members), thread_name_prefix="hope-together")
         left = list(range(len(plan.jobs)))
         with ExitStack() as opened:
@@ -80,7 +81,7 @@ class Together(Closes):
             for member in members:
                 own = _runs_of(plan, left, member)
                 left = [job for job in left if job not in own]
-                self._parts.append(open_parts(plan, own, member.prepared, services, device))
+                self.runs.append(open_parts(plan, own, member.prepared, services, device))
             feeds = [member.prepared.drawn.tried[0] for member in members]
             joint, apart = [], []
             for _ in range(ROUNDS):
@@ -129,7 +130,7 @@ class Together(Closes):
     def parts(self) -> dict[Plans, list[Part]]:
         """Each session's runs in a round, for a policy that follows the plan; nothing where it does not answer."""
         found: dict[Plans, list[Part]] = {}
-        for plans, own in zip(self._members, self._parts, strict=True) if self.faster else ():
+        for plans, own in zip(self._members, self.runs, strict=True) if self.faster else ():
             found[plans] = sorted([*found.get(plans, []), *own], key=lambda part: part.release_ns)
         return found
 
@@ -156,7 +157,7 @@ class Together(Closes):
         epoch_ns = perf_counter_ns()
 
         def one(index: int) -> tuple[dict[str, Any], Trace]:
-            part = self._parts[index][0]
+            part = self.runs[index][0]
             turn = Turn(epoch_ns + part.start_ns, lambda program: program.starts_ns)
             return part.executor.run(feeds[index], turn=turn)
 
@@ -182,7 +183,7 @@ class Together(Closes):
         self._closed = True
         self._threads.shutdown(wait=True)
         with ExitStack() as closing:
-            for executor in {part.executor for own in self._parts for part in own}:
+            for executor in {part.executor for own in self.runs for part in own}:
                 closing.callback(executor.close)
 
 
