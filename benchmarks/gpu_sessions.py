@@ -3,8 +3,8 @@
     python -m benchmarks.gpu --models "" --joint
 
 A joint plan's graphs are launched together, on the device's clock, beside each session's own one behind the other; and
-both as an application has them, from arrays on the host to arrays there. By deadlines each network is asked for once a period, which is so long that one after the
-other needs ``LOAD`` of it; a run is late that ends after its period.
+both as an application has them, from arrays on the host to arrays there. By deadlines each network is asked for once a
+period, which is so long that one after the other needs ``LOAD`` of it; a run is late that ends after its period.
 """
 
 from __future__ import annotations

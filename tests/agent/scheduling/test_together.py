@@ -61,7 +61,7 @@ def test_parts_keep_the_order_and_times_of_the_plan(agent: Agent, sessions: list
         steps = together.plan.steps
         parts = [part_of(together.plan, job) for job in range(2)]
         assert sorted(step.id for part in parts for step in part.steps) == sorted(together.plan.order)
-        for (own,) in together._parts:
+        for (own,) in together.runs:
             program = own.executor.program
             starts = {step.id: step.start_us for step in steps}
             begun = {segment.index: starts[segment.steps[0]] * 1e3 - own.start_ns for segment in program.segments}
@@ -79,7 +79,7 @@ def test_a_plan_has_every_run_of_a_hyperperiod(
     monkeypatch.setattr(Together, "faster", True)
     three = [*sessions, sessions[0]]
     with agent.together(*three, every_ms=(3000, 2000, 3000), deadlines_ms=(3000, 2000, 1500)) as together:
-        assert [len(own) for own in together._parts] == [2, 3, 2]
+        assert [len(own) for own in together.runs] == [2, 3, 2]
         assert [part.release_ns for part in together.parts[sessions[0].plans]] == [0, 0, 3 * 10**9, 3 * 10**9]
         for own in together.parts.values():
             assert all(part.release_ns <= part.start_ns < part.finish_ns for part in own)
@@ -137,7 +137,7 @@ def test_what_the_plan_is_not_for_is_answered_by_the_sessions(agent: Agent, sess
         agent.together(sessions[0])
     with agent.together(*sessions) as together:
         together.joint_us = 0.0
-        together._parts[1][0].executor.close()
+        together.runs[1][0].executor.close()
         feeds = [dict(session.draw()) for session in sessions]
         assert all(map(right, sessions, feeds, together.run(*feeds)))
         assert any("failed" in note for note in together.notes)
@@ -166,13 +166,13 @@ def test_a_policy_has_jobs_follow_the_plan(
         assert answered() == {""}
         agent.jobs.use(planned, together.parts)
         planned.follow(planned._plan, 60 * 10**9)
-        together._parts[1][0].executor.close()
+        together.runs[1][0].executor.close()
         assert answered() <= {"", JOINTLY}
         assert answered() == {""}
-        agent.jobs.use(planned, {sessions[0].plans: together._parts[0]})
+        agent.jobs.use(planned, {sessions[0].plans: together.runs[0]})
         assert answered() == {"", JOINTLY}
         with agent.load(branching_model(4).SerializeToString(), background=False) as leaving:
-            agent.jobs.use(planned, {leaving.plans: together._parts[0]})
+            agent.jobs.use(planned, {leaving.plans: together.runs[0]})
             assert planned._plan
         assert not planned._plan
         agent.jobs.use(before)
