@@ -22,11 +22,11 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from agent_sdk.journey.planning import THOROUGH_S
 
 import hope_zoo as zoo
 from agent_sdk.agent import Agent
 from agent_sdk.engine import Executor
+from agent_sdk.journey.services import THOROUGH_S
 from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.torch.executable import TorchExecutable
 from agent_sdk.scheduling.mixes import Mix, Stream
