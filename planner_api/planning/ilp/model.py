@@ -98,10 +98,7 @@ class Window:
         return [(p, q) for p in self.on[i] for q in self.on[k] if q in rivals[p]]
 
     def _order_rows(self) -> None:
-        """Eqs 4 and 5 for pairs without a path: one before the other where they meet on a resource.
-
-        An order that would break the known makespan is cut off.
-        """
+        """Eqs 4 and 5 for pairs without a path: one before the other where they meet on a resource."""
         program = self.program
         self.first: dict[tuple[int, int], int] = {}
         for i, k in itertools.combinations(range(self.m), 2):
@@ -113,17 +110,8 @@ class Window:
             ahead, behind, same = program.binary(), program.binary(), program.column(0.0, 1.0)
             self.first[i, k], self.first[k, i] = ahead, behind
             program.row([(ahead, 1.0), (behind, 1.0)], 1.0, 1.0)
-            latency = self.lists.latency
             for p, q in meets:
-                x, y = self.on[i][p], self.on[k][q]
-                program.at_least([(same, 1.0), (x, -1.0), (y, -1.0)], -1.0)
-                length = latency[self.ops[i]][p] + latency[self.ops[k]][q]
-                too_long = self.head[i] + length + self.tail[k] > self.limit
-                too_long_back = self.head[k] + length + self.tail[i] > self.limit
-                if too_long and too_long_back:
-                    program.row([(x, 1.0), (y, 1.0)], -math.inf, 1.0)
-                elif too_long or too_long_back:
-                    program.row([(x, 1.0), (y, 1.0), (ahead if too_long else behind, 1.0)], -math.inf, 2.0)
+                program.at_least([(same, 1.0), (self.on[i][p], -1.0), (self.on[k][q], -1.0)], -1.0)
             for one, two, order in ((i, k, ahead), (k, i, behind)):
                 big = self.limit - self.tail[one] - self.head[two]
                 row = [(self.start[two], 1.0), (self.finish[one], -1.0), (order, -big), (same, -big)]
