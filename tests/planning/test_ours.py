@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
@@ -92,7 +91,7 @@ def test_annealing_tracks_the_exact_makespan(seed: int) -> None:
         before = search.value_us
         believed = search.round(moves=300)
         assert search.value_us <= before
-        assert min(believed) == pytest.approx(search.value_us, rel=1e-9)
+        assert believed == pytest.approx(search.value_us, rel=1e-9)
     found = search.schedule()
     assert found.value_us == search.value_us
     check(problem, found)
@@ -117,28 +116,6 @@ def test_the_order_on_one_gpu_is_searched() -> None:
     search = Search(problem, late, seed=0)
     search.run(Budget(rounds=20), target_us=40.0)
     assert search.schedule().makespan_us == 40.0
-
-
-def test_two_windows_at_once_lose_nothing() -> None:
-    """A large problem is annealed in two places per round, the same with a second thread and without."""
-    problem = chain(400, processors=3)
-    random = np.random.default_rng(5)
-    latency = random.uniform(1, 100, (400, 3))
-    reads = tuple(() if op < 4 else (int(random.integers(op - 4, op)),) for op in range(400))
-    bushy = replace(problem, latency_us=latency, reads=reads)
-    found = []
-    with ThreadPoolExecutor(1) as second:
-        for pool in (None, second):
-            search = Search(bushy, simulate(bushy, [0] * 400, bushy.lists.order), seed=3)
-            first = search.value_us
-            for _ in range(5):
-                before = search.value_us
-                search.round(500, pool)
-                assert search.value_us <= before
-            assert search.value_us < first
-            check(bushy, search.schedule())
-            found.append(search.schedule())
-    assert found[0] == found[1]
 
 
 @settings(max_examples=CASES)

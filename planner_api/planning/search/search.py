@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection
-from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
 
@@ -50,10 +48,9 @@ class Search:
         self._widths = CUT_WINDOW if self._arrays.cuttable else WINDOW
         self._survey = Survey(self._arrays)
         self._random = np.random.default_rng(seed)
-        self._states = self._random.integers(1, 2**63, size=(2, 1), dtype=np.uint64)
-        self.state, self._spare = (state(problem, schedule.assignment, schedule.sequence) for _ in range(2))
-        self._lanes = [Kernels(self._arrays, each) for each in (self.state, self._spare)]
-        self.kernels = self._lanes[0]
+        self._word = self._random.integers(1, 2**63, size=1, dtype=np.uint64)
+        self.state = state(problem, schedule.assignment, schedule.sequence)
+        self.kernels = Kernels(self._arrays, self.state)
         # Two jobs' microseconds may count differently: what is due is shifted so that the kernels need no weights.
         self._shifts = problem.objective == "lateness"
         # Who stands late in the sequence slows nobody: only in the order of starts is a schedule charged in full.
@@ -72,15 +69,11 @@ class Search:
         """The best plan of whole ops, timed by the simulator."""
         return simulate(self.problem, self.state.mode[:, 0, HOME].tolist(), self.state.sequence.tolist())
 
-    def round(self, moves: int = MOVES, pool: Executor | None = None) -> tuple[float, ...]:
-        """Anneal a window, or two that do not touch (in a large problem); the schedule never gets worse.
-
-        Args:
-            moves: per window.
-            pool: where the second window runs beside the first; the result is the same without it.
+    def round(self, moves: int = MOVES) -> float:
+        """Anneal a window with so many moves; the schedule never gets worse.
 
         Returns:
-            The best value as each window sees it (the schedule's own is timed anew).
+            The best value as the window sees it (the schedule's own is timed anew).
         """
         s = self.state
         best = self.value_us, s.mode.copy(), s.sequence.copy()
@@ -93,84 +86,45 @@ class Search:
             self._shift()
         if self.value_us <= best[0]:
             best = self.value_us, s.mode.copy(), s.sequence.copy()
-        merged = s.mode.copy(), s.sequence.copy()
-        windows = self._windows()
-        if len(windows) > 1:
-            for name, array in self._spare.arrays().items():
-                np.copyto(array, s.fields[name])
-        turns = [(lane, *span, moves) for lane, span in enumerate(windows)]
-        others = [pool.submit(self._anneal, *turn) for turn in turns[1:]] if pool else []
-        found = [self._anneal(*turns[0])]
-        found += [other.result() for other in others] or [self._anneal(*turn) for turn in turns[1:]]
-        # What two windows gain adds up, unless the longest path goes round one of them.
-        for (low, high), (_, mode, sequence) in zip(windows, found, strict=True):
-            ops = sequence[low:high]
-            merged[0][ops] = mode[ops]
-            merged[1][low:high] = ops
-        single = [result[1:] for result in found] if len(found) > 1 else []
-        self._keep_best(best, [merged, *single])
+        window = self._survey.window(s, *self._window())
+        believed = self.kernels.anneal(window, moves, self._hot, min(COLD_US, self._hot / 10), self._word)
+        self.value_us = self._evaluate()
+        if self._neighbours:
+            self._by_start()
+            self.value_us = self._evaluate()
+        if self.value_us >= best[0]:
+            self._set(*best[1:])
+            self.value_us = self._evaluate()
         self.rounds += 1
-        return tuple(result[0] for result in found)
+        return believed
 
-    def _windows(self) -> list[tuple[int, int]]:
+    def _window(self) -> tuple[int, int]:
         n = len(self.problem.ops)
-        if n < 3 * WINDOW[1] or self._arrays.cuttable or self._near:
-            return [self._window(0, n)]
-        border = int(self._random.integers(n // 3, 2 * n // 3))
-        return [self._window(0, border), self._window(border, n)]
-
-    def _window(self, first: int, last: int) -> tuple[int, int]:
-        width = min(last - first, int(self._random.integers(*self._widths, endpoint=True)))
+        width = min(n, int(self._random.integers(*self._widths, endpoint=True)))
         if self._near:
             middle = int(self.state.position[self._random.choice(self._near)])
-            low = min(max(first, middle - int(self._random.integers(width))), last - width)
+            low = min(max(0, middle - int(self._random.integers(width))), n - width)
         else:
-            low = int(self._random.integers(first, last - width, endpoint=True))
+            low = int(self._random.integers(0, n - width, endpoint=True))
         return low, low + width
-
-    def _anneal(self, lane: int, low: int, high: int, moves: int) -> tuple[float, IntArray, IntArray]:
-        """One window; the value it believes in, the modes and the order."""
-        kernels = self._lanes[lane]
-        s, view = kernels.s, self._survey.window(kernels.s, low, high)
-        believed = (
-            kernels.anneal(view, moves, self._hot, min(COLD_US, self._hot / 10), self._states[lane])
-            if moves
-            else math.inf
-        )
-        return believed, s.mode.copy(), s.sequence.copy()
-
-    def _keep_best(self, known: tuple[float, IntArray, IntArray], candidates: list[tuple[IntArray, IntArray]]) -> None:
-        """Make the best of a timed plan and some modes with orders the present one; the first of equals."""
-        best = known
-        for candidate in candidates:
-            self._set(*candidate)
-            value = self._evaluate()
-            if self._neighbours:
-                self._by_start()
-                value = self._evaluate()
-            if value < best[0]:
-                best = value, self.state.mode.copy(), self.state.sequence.copy()
-        self._set(*best[1:])
-        self.value_us = self._evaluate()
 
     def run(self, budget: Budget, target_us: float) -> None:
         """Anneal until the budget ends or the value reaches ``target_us``."""
         rate, first = 0.0, self.rounds
-        with ThreadPoolExecutor(1) as pool:
-            while self.movable and self.value_us > target_us:
-                if budget.rounds is not None and self.rounds - first >= budget.rounds:
-                    return
-                if budget.timed and rate == 0:
-                    # How long a move takes depends on how far its effects reach: a few tell.
-                    moves = FEWEST_MOVES
-                else:
-                    moves = int(min(MOVES, budget.left() / rate)) if rate else MOVES
-                if moves < FEWEST_MOVES or budget.left() <= 0:
-                    return
-                began = time.monotonic()
-                self.round(moves, pool)
-                if budget.timed:
-                    rate = (time.monotonic() - began) / moves
+        while self.movable and self.value_us > target_us:
+            if budget.rounds is not None and self.rounds - first >= budget.rounds:
+                return
+            if budget.timed and rate == 0:
+                # How long a move takes depends on how far its effects reach: a few tell.
+                moves = FEWEST_MOVES
+            else:
+                moves = int(min(MOVES, budget.left() / rate)) if rate else MOVES
+            if moves < FEWEST_MOVES or budget.left() <= 0:
+                return
+            began = time.monotonic()
+            self.round(moves)
+            if budget.timed:
+                rate = (time.monotonic() - began) / moves
 
     def _by_start(self) -> None:
         """Put the ops in the order in which they start."""
