@@ -17,6 +17,7 @@ pictures are sent over the Wi-Fi link, then come networks and links one by one; 
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import signal
@@ -37,6 +38,7 @@ from benchmarks.namespaces.hosts import DEVICE, HOSTS, inside, lending, possible
 from benchmarks.results import Measure, Table, report, verdict
 
 MODELS: Final = ("alexnet", "resnet18", "vgg16", "darknet53", "inception_v4")
+PARTS: Final = ("tiles", "pictures", "rows")
 METHODS: Final = ("auto", *rows.OTHERS)
 MEAN: Final = 0.60
 NEVER: Final = 1.02
@@ -47,16 +49,19 @@ TILES: Final = 0.45
 TAIL: Final = 3.0
 
 
-def on_device(models: Sequence[str], links: Sequence[str], runs: int, seconds: float, end: float, folder: Path) -> None:
+def on_device(options: argparse.Namespace, end: float) -> None:
     """Print what is measured in the device's namespace, a line of JSON each."""
+    folder, runs = options.on_device, options.runs
 
     def found(kind: str, one: Mapping[str, Any]) -> None:
         print(json.dumps({"kind": kind, **one}), flush=True)
 
-    found("tiles", rows.tiles(runs, folder))
-    found("pictures", rows.camera(seconds, folder))
+    if "tiles" in options.parts:
+        found("tiles", rows.tiles(runs, folder))
+    if "pictures" in options.parts:
+        found("pictures", rows.camera(options.seconds, folder))
     longest = 0.0
-    for link, name in itertools.product(links, models):
+    for link, name in itertools.product(options.links, options.models if "rows" in options.parts else ()):
         began = time.monotonic()
         if began + longest > end:
             print(f"namespaces: no time is left for {name} over {link}", file=sys.stderr, flush=True)
@@ -124,6 +129,7 @@ def main() -> None:
     parser = cli.measuring("namespaces", __doc__)
     parser.add_argument("--models", type=cli.names, default=list(MODELS))
     parser.add_argument("--links", type=cli.names, default=list(rows.LINKS))
+    parser.add_argument("--parts", type=cli.names, default=list(PARTS), help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--minutes", type=float, default=14.0, help="by which the last row is to end; default: 14")
     parser.add_argument("--seconds", type=float, default=100.0, help="of pictures")
@@ -131,7 +137,7 @@ def main() -> None:
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes
     if options.on_device is not None:
-        on_device(options.models, options.links, options.runs, options.seconds, end, options.on_device)
+        on_device(options, end)
         return
     if not possible():
         print("namespaces: this takes root, and a kernel with cgroups of version 1: nothing was measured")
@@ -144,6 +150,7 @@ def main() -> None:
                 serving.enter_context(lending(host, Path(name)))
             command = [sys.executable, "-m", "benchmarks.namespaces", "--on-device", name, "--runs", str(options.runs)]
             command += ["--models", ",".join(options.models), "--links", ",".join(options.links)]
+            command += ["--parts", ",".join(options.parts)]
             command += ["--seconds", str(options.seconds), "--minutes", str((end - time.monotonic()) / 60)]
             for line in lines(inside(DEVICE, *command)):
                 print(line, end="", flush=True)
