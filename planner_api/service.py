@@ -12,7 +12,7 @@ from planner_api.console.overview import Overviews
 from planner_api.devices.audit import service as audit
 from planner_api.devices.guard import Tokens
 from planner_api.devices.reports import Reports
-from planner_api.jobs import repository as jobs
+from planner_api.jobs import workers
 from planner_api.jobs.chores import end, keep_doing
 from planner_api.plans.repository import count_by_status
 from planner_api.prediction import lines
@@ -37,8 +37,8 @@ GAUGES = (
     Gauge("plans", "status", count_by_status),
     Gauge("releases", "state", count_by_state),
     Gauge("inbox", "state", count_waiting),
-    Gauge("jobs", "state", jobs.count_by_state),
-    Gauge("workers", "state", jobs.count_looking),
+    Gauge("jobs", "state", workers.count_by_state),
+    Gauge("workers", "state", workers.count_looking),
 )
 """What the metrics page asks the database for."""
 

@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from planner_api.db.engine import WriteSession
-from planner_api.jobs.repository import Lease
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to do one job until it expires or is taken by a newer attempt, which fences this one off."""
+
+    id: int
+    attempt: int
+    kind: str
+    key: str
+    failures: int = 0
+    priority: int = 0
+    asked_by: str | None = None
 
 
 class JobError(Exception):

@@ -10,49 +10,150 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
 
 import structlog
+from sqlalchemy import ColumnElement, and_, case, delete, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import Database, WriteSession
+from planner_api.db.tables import JobRow
 from planner_api.errors import DatabaseAwayError
-from planner_api.jobs import repository
-from planner_api.jobs.kind import Kind, Task
+from planner_api.jobs.kind import Kind, Lease, Task
 from planner_api.jobs.news import News, publish
 from planner_api.jobs.owner import is_gone, this_process
-from planner_api.jobs.repository import Lease, Wanted
+from planner_api.jobs.wanted import URGENT, WAITS, WORK, Job, among, now
 
 log = structlog.get_logger(__name__)
 
-WORK, ENDED = "work", "ended"
-"""Topics: there is work; a job (kind and key) has ended, in whatever way."""
-URGENT = 10_000
-"""Priority of what somebody waits for at this moment."""
+ENDED = "ended"
+"""Topic: a job (kind and key) has ended, in whatever way."""
 LOOK_S = 1.0
 """Who waits for a job and hears nothing looks by itself this often: an embedded planner listens to no other process,
 and one may have taken its job."""
-FORGET_S = 86_400.0
-"""A worker that has not looked for so long is no longer listed."""
+MAX_FAILURES = 3
+"""Failures after which a child's death (crash, time limit, memory) is final."""
+MAX_ABANDONED = 10
+"""Failures after which a vanished worker is final too. That says less about the job than a child's death does, though
+a job that takes whole machines down must not circle for ever."""
+RETRY_S, RETRY_MOST_S = 0.5, 60.0
+"""Pause before the second try; it doubles with each failure up to the longest."""
+LONGEST_LEASE_S = 660.0
+"""No lease is given for longer (``Settings.lease_s``). One that ends later was written before a clock was set back."""
+SET_BACK_S = 1.0
+"""A job queued so far in the future was put before a clock was set back, and does not wait until it catches up."""
+MAX_ERROR = 2000
+"""Characters of an error that is kept."""
+_RELEASED: dict[str, Any] = {"lease_owner": None, "lease_until": None, "started_at": None}
+_LEASE = tuple(getattr(JobRow, name) for name in Lease.__dataclass_fields__)
 
 
-async def put(session: WriteSession, *wanted: Wanted) -> dict[tuple[str, str], int]:
-    """Queue jobs, no two of one kind and key, in the caller's transaction; return the id of each of them."""
-    if not wanted:
-        return {}
-    ids = await (await session.connection()).run_sync(repository.put, wanted)
-    await publish(session, WORK)
-    return ids
+async def hasten(session: WriteSession, jobs: Sequence[Job], priority: int) -> bool:
+    """Let jobs that wait come next, with a priority; return whether any of them is there, waiting or under way."""
+    there = among(jobs)
+    values = {"priority": priority, "rank": now(session, -priority), "not_before": now(session)}
+    waits = WAITS, JobRow.failures == 0
+    await session.execute(update(JobRow).where(there, *waits, JobRow.rank > values["rank"]).values(values))
+    await session.execute(
+        update(JobRow).where(there, *waits, JobRow.not_before > now(session)).values(not_before=now(session))
+    )
+    return (await session.execute(select(JobRow.id).where(there).limit(1))).first() is not None
 
 
-async def have(database: Database, *wanted: Wanted) -> None:
-    """See to it that jobs begin after what was committed before: queue those of which no run is still to come.
+def _not_before(session: AsyncSession) -> ColumnElement[datetime]:
+    """When a job may be begun, by a clock that may have been set back since it was queued."""
+    return case((JobRow.queued_at > now(session, SET_BACK_S), now(session)), else_=JobRow.not_before)
 
-    Who has much to add to one job does so without its row, for which all that add would wait.
+
+def _ready(kinds: Sequence[str]) -> tuple[ColumnElement[bool], ...]:
+    return JobRow.kind.in_(kinds), WAITS, JobRow.after.is_(None)
+
+
+async def _due_in_s(session: AsyncSession, kinds: Sequence[str]) -> float | None:
+    """Seconds until a job of these kinds may be begun, at most 0 for one that may be; None: there is none."""
+    row = (await session.execute(select(func.min(_not_before(session)), now(session)).where(*_ready(kinds)))).one()
+    return None if row[0] is None else float((row[0] - row[1]).total_seconds())
+
+
+async def take(session: WriteSession, kinds: Sequence[str], owner: str, ttl_s: float) -> Lease | None:
+    """Lease the first job of these kinds; None when there is none to begin."""
+    first = (
+        select(JobRow.id)
+        .where(*_ready(kinds), _not_before(session) <= now(session))
+        .order_by(JobRow.rank, JobRow.id)
+        .limit(1)
+        .with_for_update(skip_locked=True)  # of two workers on PostgreSQL each takes another one
+        .correlate(None)
+        .scalar_subquery()
+    )
+    taken = (
+        update(JobRow)
+        .where(JobRow.id == first, WAITS)
+        .values(attempt=JobRow.attempt + 1, lease_owner=owner, lease_until=now(session, ttl_s), started_at=now(session))
+        .returning(*_LEASE)
+    )
+    row = (await session.execute(taken)).first()
+    return None if row is None else Lease(**row._mapping)
+
+
+def _held(lease: Lease) -> ColumnElement[bool]:
+    return and_(JobRow.id == lease.id, JobRow.attempt == lease.attempt, ~WAITS)
+
+
+async def _finish(session: WriteSession, lease: Lease, *, again: bool, priority: int) -> bool:
+    """End a job; False when the lease is lost (then the caller must roll back).
+
+    It stands in the queue anew, with a priority, if it is to be done ``again`` or was asked for meanwhile.
     """
-    async with database.read() as session:
-        to_come = await repository.to_come(session, [(one.kind, one.key) for one in wanted])
-    if missing := [one for one in wanted if (one.kind, one.key) not in to_come]:
-        async with database.write() as session:
-            await put(session, *missing)
+    query = select(JobRow.again, JobRow.started_at).where(_held(lease)).with_for_update()
+    row = (await session.execute(query)).first()
+    if row is None:
+        return False
+    if not (again or row.again):
+        await session.execute(delete(JobRow).where(JobRow.id == lease.id))
+        return True
+    # Who asked while it was under way waits for the next run, everybody else for this one.
+    waited = JobRow.after == lease.id, JobRow.queued_at <= row.started_at
+    await session.execute(update(JobRow).where(*waited).values(after=None))
+    renewed = {"rank": now(session, -priority), "queued_at": now(session), "not_before": now(session)}
+    values = renewed | _RELEASED | {"priority": priority, "failures": 0, "again": False, "error": None}
+    await session.execute(update(JobRow).where(JobRow.id == lease.id).values(values))
+    return True
+
+
+async def retry(session: WriteSession, lease: Lease, error: str) -> bool | None:
+    """Let a failed job wait for its next try: True. False: it has failed for good, and the caller has to end it; None:
+    the lease is lost.
+    """
+    query = select(JobRow.failures).where(_held(lease)).with_for_update()
+    failures = await session.scalar(query)
+    if failures is None:
+        return None
+    if failures + 1 >= MAX_FAILURES:
+        return False
+    pause_s = min(RETRY_S * 2.0**failures, RETRY_MOST_S)
+    values = {"failures": failures + 1, "error": error[:MAX_ERROR], "not_before": now(session, pause_s), **_RELEASED}
+    await session.execute(update(JobRow).where(_held(lease)).values(values))
+    return True
+
+
+async def reap(
+    session: WriteSession, kinds: Sequence[str], gone: Sequence[str], kept: Sequence[int] = ()
+) -> tuple[list[str], list[Lease]]:
+    """Let what expired of some kinds, or belongs to an owner known to be ``gone``, wait again, but for ids ``kept``.
+
+    Returns:
+        The keys of what waits, and what has outlived too many workers: the caller has to end that.
+    """
+    until = JobRow.lease_until
+    ended = or_(until < now(session), until > now(session, LONGEST_LEASE_S), JobRow.lease_owner.in_(list(gone)))
+    lost = and_(JobRow.kind.in_(kinds), ~WAITS, ended, JobRow.id.not_in(kept))
+    dead = select(*_LEASE).where(lost, JobRow.failures + 1 >= MAX_ABANDONED).with_for_update()
+    found = [Lease(**row._mapping) for row in await session.execute(dead)]
+    values = {"failures": JobRow.failures + 1, "not_before": now(session), **_RELEASED}
+    back = update(JobRow).where(lost, JobRow.failures + 1 < MAX_ABANDONED).values(values).returning(JobRow.key)
+    return list(await session.scalars(back)), found
 
 
 class Queue:
@@ -74,11 +175,11 @@ class Queue:
         try:
             # A look without the write lock first: idle workers must not hold up SQLite's writers.
             async with self.database.read() as session:
-                due_in_s = await repository.due_in_s(session, kinds)
+                due_in_s = await _due_in_s(session, kinds)
             if due_in_s is None or due_in_s > 0:
                 return None, due_in_s
             async with self.database.write() as session:
-                return await repository.take(session, kinds, self.owner, self.ttl_s), None
+                return await take(session, kinds, self.owner, self.ttl_s), None
         except DatabaseAwayError as error:
             log.warning("queue_unreachable", error=error.reason)
             return None, None
@@ -86,11 +187,12 @@ class Queue:
     async def renew(self, lease: Lease) -> bool:
         """Push the end of a lease; False when it is lost."""
         async with self.database.write() as session:
-            return await repository.renew(session, lease, self.ttl_s)
+            renewed = update(JobRow).where(_held(lease)).values(lease_until=now(session, self.ttl_s))
+            return await session.touches(renewed.returning(JobRow.id))
 
     async def finish(self, session: WriteSession, lease: Lease, *, again: bool = False, priority: int = 0) -> bool:
         """End a job in the transaction that stores its result; False when the lease is lost (then roll back)."""
-        if not await repository.finish(session, lease, again=again, priority=priority):
+        if not await _finish(session, lease, again=again, priority=priority):
             return False
         await publish(session, ENDED, f"{lease.kind} {lease.key}")
         await publish(session, WORK)  # what waited for its end, or its next run
@@ -105,7 +207,7 @@ class Queue:
             True when the job waits for its next try, False when it has failed for good, None when the lease was lost.
         """
         async with self.database.write() as session:
-            again = False if permanent else await repository.retry(session, lease, error)
+            again = False if permanent else await retry(session, lease, error)
             if again:
                 await publish(session, WORK)
             elif again is False:
@@ -117,7 +219,8 @@ class Queue:
     async def hand_back(self, lease: Lease) -> bool:
         """Return an unfinished job to the queue without blame; False when the lease was lost."""
         async with self.database.write() as session:
-            held = await repository.hand_back(session, lease)
+            back = update(JobRow).where(_held(lease)).values(**_RELEASED)
+            held = await session.touches(back.returning(JobRow.id))
             if held:
                 await publish(session, WORK)
         return held
@@ -125,42 +228,29 @@ class Queue:
     async def reap(self, kinds: Mapping[str, Kind]) -> list[str]:
         """Let the work of vanished workers wait again (or fail what outlived too many); return the keys that wait."""
         async with self.database.read() as session:
-            holders = await repository.owners(session)
+            holders = (await session.scalars(select(JobRow.lease_owner).where(~WAITS).distinct())).all()
         if not holders:
             return []
         async with self.database.write() as session:
-            gone = [owner for owner in holders if is_gone(owner)]
-            waiting, dead = await repository.reap(session, list(kinds), gone, [one.id for one in self.kept])
+            gone = [owner for owner in holders if owner is not None and is_gone(owner)]
+            waiting, dead = await reap(session, list(kinds), gone, [one.id for one in self.kept])
             if waiting:
                 await publish(session, WORK)
             for lease in dead:
                 kind = kinds[lease.kind]
                 await self.finish(session, lease, priority=kind.priority)
-                error = f"its worker vanished {repository.MAX_ABANDONED} times while at it"
+                error = f"its worker vanished {MAX_ABANDONED} times while at it"
                 await kind.failed(session, lease, None, error)
         return waiting
 
-    async def looked(self, slots: int) -> None:
-        """Note that a worker of this process lives, and forget those that ended."""
-        async with self.database.read() as session:
-            gone = [row.owner for row in await repository.workers(session) if is_gone(row.owner)]
-        async with self.database.write() as session:
-            await repository.left(session, gone, FORGET_S)
-            await repository.looked(session, self.owner, slots)
-
-    async def left(self) -> None:
-        """Note that this process's worker has ended."""
-        async with self.database.write() as session:
-            await repository.left(session, [self.owner], FORGET_S)
-
-    async def ended(self, *jobs: tuple[str, str], timeout_s: float) -> bool:
+    async def ended(self, *jobs: Job, timeout_s: float) -> bool:
         """Hasten jobs that are there, and wait, one after the other, until none is; False when that takes too long."""
         try:
             async with asyncio.timeout(timeout_s):
                 while (job := await self._first_there(jobs)) is not None:
                     with self.news.watching(ENDED, " ".join(job)) as ended:
                         async with self.database.write() as session:
-                            there = await repository.hasten(session, [job], URGENT)
+                            there = await hasten(session, [job], URGENT)
                             await publish(session, WORK)
                         if there and not self.news.stopping.is_set():
                             with contextlib.suppress(TimeoutError):
@@ -171,6 +261,8 @@ class Queue:
             return False
         return True
 
-    async def _first_there(self, jobs: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
+    async def _first_there(self, jobs: Sequence[Job]) -> Job | None:
         async with self.database.read() as session:
-            return await repository.first_there(session, jobs)
+            found = await session.execute(select(JobRow.kind, JobRow.key).where(among(jobs)))
+            there = {(kind, key) for kind, key in found}
+        return next((job for job in jobs if job in there), None)

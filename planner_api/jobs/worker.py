@@ -13,10 +13,11 @@ import structlog
 
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.chores import end, keep_doing
-from planner_api.jobs.kind import JobError, Kind, Task
+from planner_api.jobs.kind import JobError, Kind, Lease, Task
 from planner_api.jobs.process import JobProcess
-from planner_api.jobs.queue import WORK, Queue
-from planner_api.jobs.repository import Lease
+from planner_api.jobs.queue import Queue
+from planner_api.jobs.wanted import WORK
+from planner_api.jobs.workers import tell_end, tell_life
 
 log = structlog.get_logger(__name__)
 
@@ -83,11 +84,11 @@ class Worker:
             await end(*slots, pulse)
             await asyncio.gather(*(runner.kill() for _, runner in self._slots))
         with contextlib.suppress(DatabaseAwayError):
-            await self._queue.left()
+            await tell_end(self._database)
 
     async def _pulse(self) -> None:
         if time.monotonic() - self._looked_at >= LOOKED_S:
-            await self._queue.looked(len(self._slots))
+            await tell_life(self._database, len(self._slots))
             self._looked_at = time.monotonic()
         if reaped := await self._queue.reap(self._kinds):
             log.warning("work_reaped", keys=reaped)

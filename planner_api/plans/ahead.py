@@ -16,8 +16,7 @@ from planner_api.db.engine import Database
 from planner_api.db.tables import FanoutPlanRow, FanoutRow, PlanRow
 from planner_api.devices.audit.service import record
 from planner_api.errors import NotFoundError, model_unknown
-from planner_api.jobs.queue import put
-from planner_api.jobs.repository import Wanted
+from planner_api.jobs.wanted import Wanted, put
 from planner_api.models import repository as model_rows
 from planner_api.plans import repository as plan_rows
 from planner_api.plans.jobs import BETTER

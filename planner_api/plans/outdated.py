@@ -10,9 +10,8 @@ import msgspec
 
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database, WriteSession
-from planner_api.jobs.kind import Kind, Task
-from planner_api.jobs.queue import put
-from planner_api.jobs.repository import Lease, Wanted
+from planner_api.jobs.kind import Kind, Lease, Task
+from planner_api.jobs.wanted import Wanted, put
 from planner_api.models import repository as models
 from planner_api.models.figures import Figures
 from planner_api.plans import repository

@@ -21,9 +21,8 @@ from planner_api.errors import (
     profile_unknown,
     version_unknown,
 )
-from planner_api.jobs import repository as jobs
-from planner_api.jobs.queue import URGENT, Queue, put
-from planner_api.jobs.repository import Wanted
+from planner_api.jobs.queue import Queue
+from planner_api.jobs.wanted import URGENT, Wanted, count_asked_by, put
 from planner_api.models import repository as models
 from planner_api.plans import repository
 from planner_api.plans.cache import PlanCache
@@ -170,7 +169,7 @@ class Plans:
         if caller.device_id is None:
             return 0
         await devices.lock(session, caller.device_id)
-        return await jobs.count_asked_by(session, caller.name)
+        return await count_asked_by(session, caller.name)
 
     async def _charge(self, session: WriteSession, caller: Principal, waiting: int) -> None:
         """Count a new key. Raises TooOftenError for a device with too many today, or too many that wait."""

@@ -13,10 +13,9 @@ import msgspec
 from hope_schema import Method, PlanRequest
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import PlanRow, PlanVersionRow
-from planner_api.jobs.kind import JobError, Kind, Task
+from planner_api.jobs.kind import JobError, Kind, Lease, Task
 from planner_api.jobs.news import publish
-from planner_api.jobs.queue import put
-from planner_api.jobs.repository import Lease, Wanted
+from planner_api.jobs.wanted import Wanted, put
 from planner_api.models import repository as models
 from planner_api.plans import repository
 from planner_api.plans.jobs import BETTER, FIRST, PLAN

@@ -17,10 +17,9 @@ import structlog
 
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import ProfileRow
-from planner_api.jobs import queue
-from planner_api.jobs.kind import Kind, Task
+from planner_api.jobs.kind import Kind, Lease, Task
 from planner_api.jobs.news import publish
-from planner_api.jobs.repository import Lease, Wanted
+from planner_api.jobs.wanted import Wanted, put
 from planner_api.profiles import facts, inbox, repository
 from planner_api.profiles.jobs import FOLD, OUTDATED, PROFILE, pair_of
 from planner_api.settings import Settings
@@ -155,7 +154,7 @@ class Fold(Kind):
         values = {**prepared.values, "rejected": ProfileRow.rejected + prepared.refused}
         await repository.store(session, state.profile_id, values, prepared.snapshot, now)
         if prepared.snapshot is not None:
-            await queue.put(session, Wanted(OUTDATED, lease.key, again=True))
+            await put(session, Wanted(OUTDATED, lease.key, again=True))
         if state.taken_back_at is not None:
             await repository.drop_taken_back(session, state.profile_id, state.taken_back_at)
         read = [row_id for row_id in prepared.devices if row_id not in prepared.errors]
@@ -173,7 +172,7 @@ class Fold(Kind):
         waiting = await inbox.pending(session, soc, frequency, 1)
         log.warning("upload_left_out", soc=soc, frequency=frequency, rows=[row_id for row_id, _ in waiting])
         await inbox.mark_unusable(session, {row_id: error for row_id, _ in waiting}, datetime.now(UTC))
-        await queue.put(session, Wanted(FOLD, lease.key))
+        await put(session, Wanted(FOLD, lease.key))
 
 
 def first_rows(waiting: Iterable[tuple[int, int]]) -> list[int]:

@@ -14,8 +14,7 @@ from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import InboxRow
 from planner_api.db.upsert import ignoring
 from planner_api.gathering import Gathering
-from planner_api.jobs.queue import have
-from planner_api.jobs.repository import Wanted
+from planner_api.jobs.wanted import Wanted, have
 from planner_api.profiles.jobs import FOLD, key_of
 
 BATCH_UPLOADS = 128

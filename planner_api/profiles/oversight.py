@@ -16,8 +16,7 @@ from planner_api.db.paging import Page
 from planner_api.db.tables import ContributionRow, ProfileRow
 from planner_api.devices.audit.service import record
 from planner_api.errors import NotFoundError, profile_unknown
-from planner_api.jobs.queue import URGENT, put
-from planner_api.jobs.repository import Wanted
+from planner_api.jobs.wanted import URGENT, Wanted, put
 from planner_api.models.figures import Latency
 from planner_api.profiles import repository
 from planner_api.profiles.folding import refused

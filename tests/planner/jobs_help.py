@@ -13,12 +13,11 @@ from sqlalchemy import select
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import JobRow, UsageRow
 from planner_api.devices import repository as usage
-from planner_api.jobs import repository
-from planner_api.jobs.kind import JobError, Kind, Task
+from planner_api.jobs.kind import JobError, Kind, Lease, Task
 from planner_api.jobs.news import News, build_news
 from planner_api.jobs.process import JobProcess
-from planner_api.jobs.queue import Queue, put
-from planner_api.jobs.repository import Lease, Wanted
+from planner_api.jobs.queue import Queue, take
+from planner_api.jobs.wanted import Wanted, put
 from planner_api.jobs.worker import Worker
 from planner_api.plans.jobs import BETTER
 from planner_api.plans.solve import BetterPlan
@@ -102,7 +101,7 @@ class Setup:
     async def take(self, owner: str = "me", ttl_s: float = 60.0, kinds: Sequence[str] = (KIND,)) -> Lease | None:
         """Lease the first job."""
         async with self.database.write() as session:
-            return await repository.take(session, kinds, owner, ttl_s)
+            return await take(session, kinds, owner, ttl_s)
 
     async def taken(self, owner: str = "me", ttl_s: float = 60.0) -> Lease:
         """Lease the first job, which is there."""
@@ -200,7 +199,7 @@ def _solve(api: Api, wanted: str | None) -> tuple[str, int]:
         async with planner.database.write() as session:
             if wanted is not None:
                 await put(session, Wanted(BETTER, wanted, priority=10**6))
-            lease = await repository.take(session, [BETTER], "test", 60.0)
+            lease = await take(session, [BETTER], "test", 60.0)
         assert lease is not None
         assert wanted in (None, lease.key)
         task = await kind.load(lease)

@@ -28,9 +28,8 @@ from hope_schema import (
 )
 from planner_api.db.migrate import upgrade
 from planner_api.db.tables import JobRow, PlanVersionRow
-from planner_api.jobs import repository
-from planner_api.jobs.queue import put
-from planner_api.jobs.repository import Wanted
+from planner_api.jobs.queue import take
+from planner_api.jobs.wanted import Wanted, put
 from planner_api.plans.ahead import FANOUT_PRIORITY
 from planner_api.plans.jobs import BETTER
 from planner_api.plans.service import DEVICE_WAITS
@@ -137,7 +136,7 @@ def test_a_device_that_asks_while_a_worker_solves_does_not_break_its_lease(api: 
 
     async def lease() -> Any:
         async with api.app.planner.database.write() as session:
-            return await repository.take(session, [BETTER], "worker", 60.0)
+            return await take(session, [BETTER], "worker", 60.0)
 
     held = api.await_(lease)
     assert ask(api).json()["version"] == 1
@@ -165,7 +164,7 @@ def fail(api: Api, error: str) -> str:
         planner = api.app.planner
         kind = BetterPlan(planner.database, planner.settings)
         async with planner.database.write() as session:
-            lease = await repository.take(session, [BETTER], "test", 60.0)
+            lease = await take(session, [BETTER], "test", 60.0)
         assert lease is not None
         task = await kind.load(lease)
         assert await planner.queue.fail(kind, lease, error, permanent=True, task=task) is False

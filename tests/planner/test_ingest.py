@@ -17,7 +17,7 @@ from hope_schema import Missing, Observations, UploadReceipt
 from planner_api.db.engine import Database
 from planner_api.db.tables import InboxRow, ProfileRow, ProfileVersionRow
 from planner_api.errors import DatabaseAwayError
-from planner_api.jobs import repository as jobs
+from planner_api.jobs import queue as jobs
 from planner_api.jobs.kind import JobError
 from planner_api.jobs.news import build_news
 from planner_api.jobs.queue import Queue

@@ -17,8 +17,9 @@ from hope_schema import Missing, MissingLatency, Plan, PlanReply, merge
 from planner_api.compression import unzstd, zstd
 from planner_api.db.tables import JobRow, PlanRow
 from planner_api.errors import DatabaseAwayError
-from planner_api.jobs.queue import put
-from planner_api.jobs.repository import Lease, Wanted, take
+from planner_api.jobs.kind import Lease
+from planner_api.jobs.queue import take
+from planner_api.jobs.wanted import Wanted, put
 from planner_api.plans import outdated
 from planner_api.plans import repository as plans
 from planner_api.plans.cache import OVERHEAD_BYTES, PlanCache

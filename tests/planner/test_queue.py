@@ -11,14 +11,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import ColumnElement, literal, update
+from sqlalchemy import ColumnElement, delete, literal, update
 
-from planner_api.db.tables import JobRow
+from planner_api.db.tables import JobRow, WorkerRow
 from planner_api.db.types import UtcDateTime
-from planner_api.jobs import repository
+from planner_api.jobs import queue, workers
 from planner_api.jobs.owner import this_process
-from planner_api.jobs.queue import put
-from planner_api.jobs.repository import MAX_ABANDONED, MAX_FAILURES, Wanted
+from planner_api.jobs.queue import MAX_ABANDONED, MAX_FAILURES
+from planner_api.jobs.wanted import Wanted, now, put
 from tests.planner.jobs_help import KIND, Count, Running, Setup, on
 
 
@@ -149,11 +149,11 @@ def test_low_priorities_age(sqlite_url_shared: str, jobs: list[tuple[int, int]])
 
     async def scenario(setup: Setup) -> None:
         async with setup.database.write() as session:
-            await session.execute(repository.delete(JobRow))
+            await session.execute(delete(JobRow))
         for number, (priority, age_s) in enumerate(jobs):
             await setup.put(f"{number}", priority=priority)
             async with setup.database.write() as session:
-                earlier = {"rank": repository._now(session, -priority - age_s)}
+                earlier = {"rank": now(session, -priority - age_s)}
                 await session.execute(update(JobRow).where(JobRow.key == f"{number}").values(earlier))
         order = [int((await setup.taken()).key) for _ in jobs]
         # Seconds that lie closer together than what the loop above takes are no order.
@@ -187,7 +187,7 @@ def test_a_job_that_is_not_due_waits(database_url: str) -> None:
         assert time.monotonic() - began > 0.39
         await setup.put("hastened", delay_s=600.0)
         async with setup.database.write() as session:
-            assert await repository.hasten(session, [(KIND, "hastened")], 5)
+            assert await queue.hasten(session, [(KIND, "hastened")], 5)
         assert (await setup.taken()).key == "hastened"
 
     on(database_url, scenario)
@@ -221,8 +221,8 @@ def test_a_job_waits_for_the_one_that_it_rests_on(database_url: str) -> None:
 
 def test_a_failed_job_waits_before_its_next_try(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pause is longer than the one before, whoever asks for it meanwhile; after the last the cause is kept."""
-    monkeypatch.setattr(repository, "RETRY_S", 300.0)
-    monkeypatch.setattr(repository, "RETRY_MOST_S", 900.0)
+    monkeypatch.setattr(queue, "RETRY_S", 300.0)
+    monkeypatch.setattr(queue, "RETRY_MOST_S", 900.0)
 
     async def scenario(setup: Setup) -> None:
         kind, pauses = Count(setup.database), []
@@ -270,7 +270,7 @@ def test_the_work_of_a_vanished_machine_is_taken_over(database_url: str) -> None
         assert await setup.queue.renew(vanished)
         assert await setup.queue.reap(kinds) == []
         async with setup.database.write() as session:
-            await session.execute(update(JobRow).values(lease_until=repository._now(session, -1.0)))
+            await session.execute(update(JobRow).values(lease_until=now(session, -1.0)))
         assert await setup.queue.reap(kinds) == ["p"]
         lease = await setup.taken()
         assert (lease.attempt, lease.failures) == (vanished.attempt + 1, 1)
@@ -350,20 +350,18 @@ def test_it_is_known_who_works(database_url: str) -> None:
     async def scenario(setup: Setup) -> None:
         async def working() -> bool:
             async with setup.database.read() as session:
-                found = await repository.workers(session)
+                found = await workers.workers(session)
             return [(seen.owner, seen.slots, seen.busy) for seen in found] == [(this_process(), 1, 1)]
 
         await setup.put("p")
         async with setup.database.write() as session:
-            await repository.looked(session, "long-gone|1|1", 1)
-            await session.execute(
-                update(repository.WorkerRow).values(looked_at=repository._now(session, -2 * 86_400.0))
-            )
+            await workers.looked(session, "long-gone|1|1", 1)
+            await session.execute(update(WorkerRow).values(looked_at=now(session, -2 * 86_400.0)))
         async with Running(setup.worker("slow")):
             await setup.until(working)
         async with setup.database.read() as session:
-            assert await repository.workers(session) == []
-            assert await repository.count_looking(session) == {"looking": 0}
+            assert await workers.workers(session) == []
+            assert await workers.count_looking(session) == {"looking": 0}
 
     on(database_url, scenario)
 
@@ -384,7 +382,7 @@ def test_a_clock_that_was_set_back_holds_nothing_up(database_url: str) -> None:
         assert (await setup.taken()).key == "waits"
         await postpone(lease_until=ahead(), started_at=ahead())
         async with setup.database.write() as session:
-            waiting, dead = await repository.reap(session, [KIND], [])
+            waiting, dead = await queue.reap(session, [KIND], [])
         assert (waiting, dead) == (["waits"], [])
 
     on(database_url, scenario)

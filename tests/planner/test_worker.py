@@ -21,8 +21,8 @@ from planner_api.db.engine import Database
 from planner_api.db.migrate import upgrade
 from planner_api.db.tables import JobRow
 from planner_api.jobs import worker
-from planner_api.jobs.queue import put
-from planner_api.jobs.repository import Lease, Wanted
+from planner_api.jobs.kind import Lease
+from planner_api.jobs.wanted import Wanted, put
 from tests import end_with_tests
 from tests.planner.jobs_help import KIND, Count, Running, Setup, on
 from tests.planner.postgres import Postgres

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 
 from planner_api.console.address import HOME
 from planner_api.console.rendering import render
-from planner_api.jobs.repository import ALIVE_S, workers
+from planner_api.jobs.workers import ALIVE_S, workers
 from planner_api.plans.repository import count_by_status
 from planner_api.profiles.jobs import pair_of
 from planner_api.views import pages

@@ -19,7 +19,7 @@ from hope_schema import DeviceDescription, DeviceReport, MeasuredRun
 from planner_api.console.address import HOME
 from planner_api.console.rendering import clip, command, percent, prose, visible
 from planner_api.db.tables import AuditRow, DeviceRow, JobRow, PlanJobRow, PlanRow, SocRow, TokenRow, WorkerRow
-from planner_api.jobs.repository import looked
+from planner_api.jobs.workers import looked
 from tests.planner.console import visits
 from tests.planner.console.visits import HERE, audited
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving

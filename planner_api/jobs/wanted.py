@@ -1,0 +1,136 @@
+"""Jobs as they are put into the queue, with the transaction that needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Interval, and_, bindparam, case, func, literal, or_, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner_api.db.engine import Database, WriteSession
+from planner_api.db.tables import JobRow
+from planner_api.db.types import UtcDateTime
+from planner_api.db.upsert import upserting
+from planner_api.jobs.news import publish
+
+WORK = "work"
+"""Topic: there is work."""
+URGENT = 10_000
+"""Priority of what somebody waits for at this moment."""
+WAITS = JobRow.lease_owner.is_(None)
+
+Job = tuple[str, str]
+"""A job by its kind and key, of which there is one."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A job to be queued. One that waits already is neither queued twice nor put off, but may be hastened.
+
+    It comes before a job of priority 0 that was queued ``priority`` seconds sooner; so low priorities age, and none
+    waits for ever. ``after`` is the id of a job that has to end first. With ``again`` a run that is under way does not
+    count: another one follows it. It is counted among the jobs of ``asked_by``.
+    """
+
+    kind: str
+    key: str
+    priority: int = 0
+    delay_s: float = 0.0
+    after: int | None = None
+    again: bool = False
+    asked_by: str | None = None
+
+
+ASKED = "kind", "key", "priority", "after", "asked_by"
+"""What a job's row says as ``Wanted`` does."""
+
+
+def now(session: AsyncSession, delta_s: float = 0.0) -> ColumnElement[datetime]:
+    """The database's own clock, shifted: workers on many machines must not compare leases by their own clocks.
+
+    SQLite is one machine, so there the process's clock is the database's.
+    """
+    if session.get_bind().dialect.name == "sqlite":
+        return literal(datetime.now(UTC) + timedelta(seconds=delta_s), UtcDateTime())
+    return func.clock_timestamp(type_=UtcDateTime()) + literal(timedelta(seconds=delta_s), Interval())
+
+
+def among(jobs: Sequence[Job]) -> ColumnElement[bool]:
+    """Whether a row is one of these jobs."""
+    return tuple_(JobRow.kind, JobRow.key).in_(jobs)
+
+
+async def put(session: WriteSession, *wanted: Wanted) -> dict[Job, int]:
+    """Queue jobs, no two of one kind and key, in the caller's transaction; return the id of each of them."""
+    if not wanted:
+        return {}
+    ids = await (await session.connection()).run_sync(_put_all, wanted)
+    await publish(session, WORK)
+    return ids
+
+
+async def have(database: Database, *wanted: Wanted) -> None:
+    """See to it that jobs begin after what was committed before: queue those of which no run is still to come.
+
+    Who has much to add to one job does so without its row, for which all that add would wait.
+    """
+    coming = select(JobRow.kind, JobRow.key).where(among([(one.kind, one.key) for one in wanted]))
+    async with database.read() as session:
+        to_come = {(kind, key) for kind, key in await session.execute(coming.where(or_(WAITS, JobRow.again)))}
+    if missing := [one for one in wanted if (one.kind, one.key) not in to_come]:
+        async with database.write() as session:
+            await put(session, *missing)
+
+
+def _put_all(connection: Connection, wanted: Sequence[Wanted]) -> dict[Job, int]:
+    ids: dict[Job, int] = {}
+    dialect = connection.dialect.name
+    # In the order of their keys, so that two transactions cannot wait for each other.
+    ordered = sorted(wanted, key=lambda one: (one.kind, one.key))
+    for again in (False, True):
+        if rows := [_row(dialect, one) for one in ordered if one.again == again]:
+            ids |= {(row.kind, row.key): row.id for row in connection.execute(_put(dialect, again=again), rows)}
+    return ids
+
+
+def _row(dialect: str, one: Wanted) -> dict[str, Any]:
+    values: dict[str, Any] = {name: getattr(one, name) for name in ASKED}
+    for name, delta_s in (("rank", -one.priority), ("queued_at", 0.0), ("not_before", one.delay_s)):
+        shift = timedelta(seconds=delta_s)
+        values[f"{name}_"] = datetime.now(UTC) + shift if dialect == "sqlite" else shift
+    return values
+
+
+@cache
+def _put(dialect: str, *, again: bool) -> Any:
+    """Queue rows as ``_row`` makes them; built once, for each upload is such a row."""
+    names = "rank", "queued_at", "not_before"
+    if dialect == "sqlite":
+        moments: dict[str, Any] = {name: bindparam(f"{name}_", type_=UtcDateTime()) for name in names}
+    else:
+        now = func.clock_timestamp(type_=UtcDateTime())
+        moments = {name: now + bindparam(f"{name}_", type_=Interval()) for name in names}
+    told: dict[str, Any] = {name: bindparam(name) for name in ASKED}
+    insert = upserting(dialect, JobRow).values(told | moments | {"again": False, "attempt": 0, "failures": 0})
+    new = insert.excluded
+    sooner = and_(WAITS, new.rank < JobRow.rank)
+    # What has failed waits out its pause, whoever asks for it.
+    earlier = and_(WAITS, JobRow.failures == 0, new.not_before < JobRow.not_before)
+    return insert.on_conflict_do_update(
+        index_elements=["kind", "key"],
+        set_={
+            "priority": case((sooner, new.priority), else_=JobRow.priority),
+            "rank": case((sooner, new.rank), else_=JobRow.rank),
+            "not_before": case((earlier, new.not_before), else_=JobRow.not_before),
+            "again": or_(JobRow.again, ~WAITS) if again else JobRow.again,
+        },
+    ).returning(JobRow.id, JobRow.kind, JobRow.key)
+
+
+async def count_asked_by(session: AsyncSession, owner: str) -> int:
+    """How many different keys' jobs of an owner wait or are under way."""
+    return await session.scalar(select(func.count(JobRow.key.distinct())).where(JobRow.asked_by == owner)) or 0
