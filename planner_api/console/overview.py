@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from types import SimpleNamespace
 
 import structlog
 
-from hope_schema import FleetSummary
 from planner_api.db.engine import Database
-from planner_api.db.tables import ReleaseRow
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.chores import end
 from planner_api.profiles.repository import count_pairs
 from planner_api.rollout import repository as releases
 from planner_api.views import drift, pages
-from planner_api.views.pages import Contacts
 from planner_api.views.service import summary
 
 log = structlog.get_logger(__name__)
@@ -33,39 +28,16 @@ DRIFT_BOUNDS = (-0.5, -0.25, -0.1, -0.05, 0.05, 0.1, 0.25, 0.5)
 LISTED = 8
 
 
-@dataclass(frozen=True)
-class Overview:
-    """The fleet at one moment."""
-
-    at: datetime
-    numbers: FleetSummary
-    contacts: Contacts
-    socs: Sequence[tuple[str | None, int]]
-    """The SoCs with the most devices."""
-    pairs: int
-    """Pairs of SoC and frequency that the fleet counts."""
-    models: Sequence[Any]
-    """The models asked for most."""
-    drift: Sequence[int]
-    """Newest reports per step of ``DRIFT_BOUNDS``."""
-    drifting: Sequence[Any]
-    failed: Sequence[Any]
-    waiting: Sequence[ReleaseRow]
-    """Releases that an admin decides about."""
-    inbox: int
-    inbox_since: datetime | None
-
-
 class Overviews:
     """The newest overview of a database; one counting at a time."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._newest: Overview | None = None
+        self._newest: SimpleNamespace | None = None
         self._counted = 0.0
-        self._counting: asyncio.Task[Overview] | None = None
+        self._counting: asyncio.Task[SimpleNamespace] | None = None
 
-    async def get(self) -> Overview:
+    async def get(self) -> SimpleNamespace:
         """Return the newest overview."""
         age = time.monotonic() - self._counted
         if self._newest is not None and age < FRESH_S:
@@ -81,19 +53,19 @@ class Overviews:
         """End what is being counted."""
         await end(self._counting)
 
-    async def _count(self) -> Overview:
+    async def _count(self) -> SimpleNamespace:
         self._newest = await count(self._database)
         self._counted = time.monotonic()
         return self._newest
 
 
-async def count(database: Database) -> Overview:
-    """Count the fleet."""
+async def count(database: Database) -> SimpleNamespace:
+    """Count the fleet: how it is ``at`` a moment, in ``numbers`` and in lists."""
     now = datetime.now(UTC)
     numbers = await summary(database)
     async with database.read() as session:
         uploads, since = await pages.inbox(session)
-        return Overview(
+        return SimpleNamespace(
             at=now,
             numbers=numbers,
             contacts=await pages.contacts(session, now),
@@ -109,7 +81,7 @@ async def count(database: Database) -> Overview:
         )
 
 
-def _report(counting: asyncio.Task[Overview]) -> None:
+def _report(counting: asyncio.Task[SimpleNamespace]) -> None:
     """Log a counting that failed, which nobody may be waiting for."""
     if not counting.cancelled() and (error := counting.exception()) is not None:
         if isinstance(error, DatabaseAwayError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -25,32 +24,20 @@ from planner_api.db.tables import (
     SocRow,
 )
 from planner_api.plans.repository import NAME, SERVED, STATUS, serves
-from planner_api.views.repository import plan_sums
+from planner_api.views.service import plan_sums
 
 
-@dataclass(frozen=True)
-class Contacts:
+async def contacts(session: AsyncSession, now: datetime) -> Any:
     """Devices by when they were last heard of; each but ``never`` and ``revoked`` includes the ones before."""
-
-    devices: int
-    hour: int
-    day: int
-    week: int
-    never: int
-    revoked: int
-
-
-async def contacts(session: AsyncSession, now: datetime) -> Contacts:
-    """Count the devices."""
-    seen = DeviceRow.last_seen_at
+    seen, count = DeviceRow.last_seen_at, func.count()
+    spans = {"hour": 1, "day": 24, "week": 168}
     query = select(
-        func.count(),
-        *(func.count().filter(seen >= now - timedelta(hours=hours)) for hours in (1, 24, 168)),
-        func.count().filter(seen.is_(None)),
-        func.count().filter(DeviceRow.revoked_at.is_not(None)),
+        count.label("devices"),
+        *(count.filter(seen >= now - timedelta(hours=hours)).label(span) for span, hours in spans.items()),
+        count.filter(seen.is_(None)).label("never"),
+        count.filter(DeviceRow.revoked_at.is_not(None)).label("revoked"),
     ).select_from(DeviceRow)
-    row: Any = (await session.execute(query)).one()
-    return Contacts(*row)
+    return (await session.execute(query)).one()
 
 
 async def devices_by_soc(session: AsyncSession, limit: int) -> Sequence[tuple[str | None, int]]:
