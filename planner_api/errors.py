@@ -90,25 +90,21 @@ class DatabaseAwayError(UnavailableError):
 
 
 def model_unknown(model_hash: str) -> NotFoundError:
-    """Return the error for a model whose graph was never sent."""
     cure = "`hope-planner fleet models` lists those there are, `hope-agent run` sends another"
     return NotFoundError("model-unknown", f"no model {model_hash}: {cure}")
 
 
 def profile_unknown(soc: str, frequency: str) -> NotFoundError:
-    """Return the error for a SoC and frequency that nobody has measured."""
     cure = "`hope-planner profiles list` lists what is, `hope-agent run` measures on a device"
     return NotFoundError("profile-unknown", f"nothing is known of SoC '{soc}' at frequency '{frequency}': {cure}")
 
 
 def plan_unknown(plan_id: str) -> NotFoundError:
-    """Return the error for a plan id that nobody asked for yet."""
     cure = "`hope-planner plans list` lists those there are, `hope-agent run` asks for another"
     return NotFoundError("plan-unknown", f"no plan {plan_id}: {cure}")
 
 
 def version_unknown(plan_id: str, version: int) -> NotFoundError:
-    """Return the error for a version that is not kept."""
     cure = f"`hope-planner plans versions {plan_id}` lists them"
     detail = f"plan {plan_id} has no version {version}, or it is too old: {cure}"
     return NotFoundError("version-unknown", detail)

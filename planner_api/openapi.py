@@ -81,7 +81,6 @@ def _text(document: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Export or check; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m planner_api.openapi", description=(__doc__ or "").split("\n")[0])
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--write", type=Path, metavar="FILE", help="export the contract")

@@ -51,7 +51,6 @@ def prepare(database_url: str) -> None:
 
 
 def build_kinds(database: Database, settings: Settings) -> tuple[Kind, ...]:
-    """Every kind of job that there is."""
     return (
         Fold(database, settings),
         Outdated(database, settings),

@@ -21,7 +21,6 @@ def pairs(text: str) -> dict[str, str]:
 
 
 def names(text: str) -> list[str]:
-    """``one,two``."""
     return [name for name in text.split(",") if name]
 
 

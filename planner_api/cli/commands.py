@@ -45,11 +45,9 @@ class Commands(click.Group):
     """Those on the database, whose imports take seconds, are loaded when they are asked for."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        """Those on the database first."""
         return [*ON_DATABASE, *super().list_commands(context)]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Find a command by its name."""
         if name in ON_DATABASE:
             found: click.Command = importlib.import_module("planner_api.cli.database").COMMANDS[name]
             return found

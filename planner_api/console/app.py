@@ -82,7 +82,6 @@ class Console:
         self._mount = Mount(HOME, _pages(planner))
 
     def __call__(self, scope: Scope, receive: Any, send: Any) -> Awaitable[None]:
-        """Serve one request, or pass it on."""
         path = scope["path"]
         ours = path.startswith(HOME) and path[len(HOME) :][:1] in ("", "/")
         leads = path == "/" and scope["method"] in ("GET", "HEAD")
@@ -146,7 +145,6 @@ class Console:
 
 
 def error_page(request: Request, error: Exception) -> Response:
-    """Answer with the page of an error."""
     found = as_http(error, address(request.scope["path"]), request.method)
     detail = found.detail
     if isinstance(error, RequestValidationError):

@@ -38,7 +38,6 @@ class Overviews:
         self._counting: asyncio.Task[SimpleNamespace] | None = None
 
     async def get(self) -> SimpleNamespace:
-        """Return the newest overview."""
         age = time.monotonic() - self._counted
         if self._newest is not None and age < FRESH_S:
             return self._newest
@@ -50,7 +49,6 @@ class Overviews:
         return await asyncio.shield(self._counting)
 
     async def stop(self) -> None:
-        """End what is being counted."""
         await end(self._counting)
 
     async def _count(self) -> SimpleNamespace:

@@ -45,7 +45,6 @@ WITHIN = {"/names": "/models", "/compare": "/plans"}
 
 
 def render(request: Request, template: str, *, code: int = 200, **context: Any) -> Response:
-    """Return a page."""
     page = _ENVIRONMENT.get_template(template).render(
         session=getattr(request.state, "session", None),
         request=request,

@@ -59,7 +59,6 @@ class Session:
 
     @property
     def may_change(self) -> bool:
-        """Whether they may do more than look."""
         return self.principal.role != "viewer"
 
     def form_token(self) -> str:
@@ -68,7 +67,6 @@ class Session:
         return nonce + self._sign(nonce)
 
     def signed(self, form_token: str) -> bool:
-        """Whether this session made a form token."""
         nonce, signature = form_token[: 2 * NONCE_BYTES], form_token[2 * NONCE_BYTES :]
         return hmac.compare_digest(signature.encode(), self._sign(nonce).encode())
 
@@ -157,7 +155,6 @@ async def resume(database: Database, secret: str) -> Session | None:
 
 
 async def sign_out(database: Database, secret: str, actor: Actor) -> None:
-    """End a session."""
     async with database.write() as session:
         if await remove(session, hash_token(secret)) is not None:
             await record(session, actor, "console.sign-out", actor.name)

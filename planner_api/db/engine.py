@@ -49,7 +49,6 @@ class ReadSession(AsyncSession):
     """A session for queries only; it has no way to commit."""
 
     async def commit(self) -> None:
-        """Refuse: a reading session must not write."""
         raise TypeError("a ReadSession does not commit; use Database.write()")
 
 
@@ -125,7 +124,6 @@ class SqliteConnection(aiosqlite.Connection):
         return self._stopped
 
     async def close(self) -> None:
-        """Wait until :meth:`stop` has stopped it."""
         if (stopped := self.stop()) is not None:
             await asyncio.shield(stopped)
 
@@ -172,7 +170,6 @@ class Database:
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[ReadSession]:
-        """Open a session for queries."""
         with translated():
             async with ReadSession(self.reader, expire_on_commit=False) as session:
                 yield session

@@ -94,16 +94,13 @@ class Tokens:
         news.on(repository.REVOKED, self._forget)
 
     async def start(self) -> None:
-        """Begin to write down which devices were seen."""
         self._flusher = keep_doing(self._flush, "devices_seen", every_s=FLUSH_S, first_s=FLUSH_S)
 
     async def stop(self) -> None:
-        """Write down what is left and end."""
         await end(self._flusher)
         await self._flush()
 
     def known(self, token_hash: str) -> KnownToken | None:
-        """What is remembered of a token."""
         return self._known.get(token_hash)
 
     async def look_up(self, token_hash: str) -> KnownToken | None:
@@ -134,7 +131,6 @@ class Tokens:
         return found
 
     def saw(self, device_id: str) -> None:
-        """Note that a device is there."""
         self._seen.add(device_id)
 
     def _forget(self, token_hash: str | None, _detail: str) -> None:

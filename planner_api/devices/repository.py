@@ -38,7 +38,6 @@ async def add_token(
     label: str = "",
     expires_at: datetime | None = None,
 ) -> int:
-    """Store a token's hash and return its id."""
     row = TokenRow(
         token_hash=token_hash,
         scope=scope,
@@ -55,7 +54,6 @@ async def add_token(
 async def add_claim(
     session: WriteSession, claim_hash: str, *, label: str, uses: int | None, expires_at: datetime | None
 ) -> int:
-    """Store a claim token's hash and return its id."""
     row = ClaimRow(
         claim_hash=claim_hash, label=label, uses_left=uses, created_at=datetime.now(UTC), expires_at=expires_at
     )

@@ -124,7 +124,6 @@ async def list_tokens(database: Database, scope: TokenScope | None, *, before: i
 
 
 async def list_claims(database: Database, *, before: int | None, limit: int) -> ClaimPage:
-    """Claims, newest first."""
     rows = await _newest(database, select(ClaimRow), ClaimRow.id, before, limit)
     claims = messages_of(
         rows, lambda row: message_of(Claim, row, state=_state(row.revoked_at, row.expires_at, spent=row.uses_left == 0))
@@ -250,7 +249,6 @@ async def _describing(session: AsyncSession, rows: Sequence[DeviceRow]) -> Calla
 
 
 def device_unknown(device_id: str) -> NotFoundError:
-    """Return the error for a device that there is not."""
     return NotFoundError(
         "device-unknown", f"no device '{device_id}': `hope-planner devices list` lists those there are"
     )

@@ -52,7 +52,6 @@ class Answer(msgspec.Struct):
 
 
 def named(name: str) -> Any:
-    """Return what ``module:function`` names."""
     module, _, function = name.partition(":")
     return getattr(importlib.import_module(module), function)
 

@@ -68,7 +68,6 @@ class Kind(ABC):
         """
 
     async def tell(self, question: bytes) -> bytes:
-        """Answer what the child asks."""
         raise JobError("this kind of job answers no questions", permanent=True)
 
     async def prepare(self, lease: Lease, task: Task, answer: bytes) -> Any:

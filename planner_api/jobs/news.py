@@ -201,5 +201,4 @@ class PostgresNews(News):
 
 
 def build_news(database: Database) -> News:
-    """The news of this database's dialect."""
     return SqliteNews(database) if database.dialect == "sqlite" else PostgresNews(database)

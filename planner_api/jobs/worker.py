@@ -94,7 +94,6 @@ class Worker:
             log.warning("work_reaped", keys=reaped)
 
     async def _serve(self, names: Sequence[str], runner: JobProcess, stop: asyncio.Event) -> None:
-        """Do one job after the other."""
         if self._eager:
             with contextlib.suppress(TimeoutError, asyncio.IncompleteReadError):  # the first job will say so
                 await runner.start()

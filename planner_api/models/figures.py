@@ -68,7 +68,6 @@ class Figures(BaseModel):
 
 
 def figures_of(graph: ModelGraph, supers: Sequence[SuperOp]) -> Figures:
-    """Work out the figures of a graph and its super-ops."""
     graph_inputs = set(graph.inputs)
     read = dict.fromkeys(name for op in supers for name in op.inputs)
     counts = Counter(op.signature for op in supers)

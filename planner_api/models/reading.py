@@ -32,7 +32,6 @@ def read_graph(text: bytes | bytearray) -> ReadGraph:
 
 
 def describe(graph: ModelGraph) -> ReadGraph:
-    """Work out what is kept of a graph."""
     supers = merge(graph)
     return ReadGraph(
         hash=graph.model_hash,

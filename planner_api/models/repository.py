@@ -32,7 +32,6 @@ async def insert_features(session: WriteSession, features: Mapping[str, bytes]) 
 
 
 async def features(session: AsyncSession, signatures: Sequence[str]) -> dict[str, bytes]:
-    """Return what is known of ops by signature."""
     found: dict[str, bytes] = {}
     for some in chunks(signatures, AT_ONCE):
         query = select(SignatureRow.signature, SignatureRow.features).where(SignatureRow.signature.in_(some))
@@ -41,12 +40,10 @@ async def features(session: AsyncSession, signatures: Sequence[str]) -> dict[str
 
 
 async def figures(session: AsyncSession, model_hash: str) -> bytes | None:
-    """Return the compressed figures of a model."""
     return await session.scalar(select(ModelRow.figures_zstd).where(ModelRow.hash == model_hash))
 
 
 async def graph(session: AsyncSession, model_hash: str) -> bytes | None:
-    """Return the compressed graph of a model."""
     return await session.scalar(select(ModelRow.graph_zstd).where(ModelRow.hash == model_hash))
 
 
@@ -57,5 +54,4 @@ async def super_ops(session: AsyncSession, model_hashes: Sequence[str]) -> dict[
 
 
 async def exists(session: AsyncSession, model_hash: str) -> bool:
-    """Return whether the model is known."""
     return await session.scalar(select(ModelRow.hash).where(ModelRow.hash == model_hash)) is not None

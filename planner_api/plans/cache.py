@@ -31,7 +31,6 @@ class PlanCache:
         return (plan_id, None) in self._plans
 
     def get(self, plan_id: str, version: int | None = None) -> StoredPlan | None:
-        """Return a plan, if it is here."""
         return self._plans.get((plan_id, version))
 
     def put(self, stored: StoredPlan, generation: int, version: int | None = None) -> None:

@@ -113,7 +113,6 @@ class Outdated(Kind):
         return Task(msgspec.msgpack.encode(order), state)
 
     async def prepare(self, lease: Lease, task: Task, answer: bytes) -> list[str]:
-        """Read which plans rest on figures that moved."""
         return msgspec.msgpack.decode(answer, type=list[str])
 
     async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: list[str]) -> bool:

@@ -138,7 +138,6 @@ async def count_by_status(session: AsyncSession) -> dict[str, int]:
 
 
 async def newest_version(session: AsyncSession, plan_id: str) -> int:
-    """Return the number of a plan's newest version; 0: it has none."""
     return await session.scalar(select(PlanRow.version).where(PlanRow.id == plan_id)) or 0
 
 
@@ -205,7 +204,6 @@ async def next_version(session: WriteSession, plan_id: str) -> int | None:
 
 
 async def store(session: WriteSession, plan_id: str, values: Mapping[str, Any]) -> None:
-    """Write columns of a plan's row."""
     await session.execute(update(PlanRow).where(PlanRow.id == plan_id).values(**values))
 
 
@@ -269,7 +267,6 @@ async def compared(session: WriteSession, plan_ids: Sequence[str], soc: str, fre
 
 
 async def add_hits(session: WriteSession, hits: Mapping[str, int], misses: Mapping[str, int]) -> None:
-    """Add to the counts of plans."""
     rows = [
         {"id": plan_id, "hits": hits.get(plan_id, 0), "misses": misses.get(plan_id, 0)} for plan_id in {*hits, *misses}
     ]

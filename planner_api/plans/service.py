@@ -219,7 +219,6 @@ class Plans:
             raise
 
     async def _served(self, wanted: str, device_id: str | None) -> StoredPlan | None:
-        """The version that a device gets."""
         return await self._stored(wanted, await self.choose(wanted, device_id))
 
     async def _stored(self, wanted: str, version: int | None = None) -> StoredPlan | None:

@@ -56,7 +56,6 @@ class _Solve(Kind):
         """The method that a plan is made by, and its budget in seconds."""
 
     async def load(self, lease: Lease) -> Task | None:
-        """Read the problem."""
         async with self._database.read() as session:
             request = await repository.request_of(session, lease.key)
             if request is None:
@@ -87,7 +86,6 @@ class _Solve(Kind):
         return Task(msgspec.msgpack.encode(order), state, timeout_s)
 
     async def tell(self, question: bytes) -> bytes:
-        """Answer what the child asks."""
         return await facts.answer(self._database, question)
 
     async def prepare(self, lease: Lease, task: Task, answer: bytes) -> tuple[Made, StoredPlan]:

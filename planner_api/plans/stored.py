@@ -26,7 +26,6 @@ class StoredPlan:
         return unzstd(self.body_zstd)
 
     def reply(self) -> PlanReply:
-        """What is served, read."""
         return PlanReply.model_validate_json(self.body)
 
 

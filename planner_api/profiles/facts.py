@@ -53,7 +53,6 @@ def asker(database: Database) -> Callable[[bytes], bytes]:
 
 
 async def answer(database: Database, question: bytes) -> bytes:
-    """Answer what ``Facts`` asks."""
     asked = msgspec.msgpack.decode(question, type=Question)
     async with database.read() as session:
         if asked.what == "features":

@@ -140,11 +140,9 @@ class Fold(Kind):
         return Task(msgspec.msgpack.encode(order), state, FOLD_TIMEOUT_S)
 
     async def tell(self, question: bytes) -> bytes:
-        """Answer what the child asks."""
         return await facts.answer(self._database, question)
 
     async def prepare(self, lease: Lease, task: Task, answer: bytes) -> FoldOutcome:
-        """Read what the child says."""
         return msgspec.msgpack.decode(answer, type=FoldOutcome)
 
     async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: FoldOutcome) -> bool:

@@ -323,7 +323,6 @@ def estimate(votes: Votes) -> tuple[FloatArray, FloatArray]:
 
 
 def estimates(statistics: Statistics) -> Estimates:
-    """Return what :func:`estimate` says of each family."""
     return {name: estimate(votes) for name, votes in statistics.families.items()}
 
 

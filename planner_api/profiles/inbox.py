@@ -82,7 +82,6 @@ async def pending(session: AsyncSession, soc: str, frequency: str, limit: int) -
 
 
 async def count_waiting(session: AsyncSession) -> dict[str, int]:
-    """How many uploads wait to be folded."""
     waiting = await session.scalar(select(func.count()).where(InboxRow.folded_at.is_(None)))
     return {"waiting": waiting or 0}
 
@@ -117,6 +116,5 @@ async def prune_inbox(session: WriteSession, before: datetime, limit: int) -> in
 
 
 async def upload_error(session: AsyncSession, device_id: str, upload_id: str) -> str | None:
-    """What of an upload was not used, and why."""
     query = select(InboxRow.error).where(InboxRow.device_id == device_id, InboxRow.upload_id == upload_id)
     return await session.scalar(query)

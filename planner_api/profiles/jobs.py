@@ -18,5 +18,4 @@ def key_of(soc: str, frequency: str) -> str:
 
 
 def pair_of(key: str) -> tuple[str, str]:
-    """The SoC and frequency of a job on a profile."""
     return msgspec.json.decode(key, type=tuple[str, str])

@@ -35,7 +35,6 @@ class Known:
 
     @classmethod
     def read(cls, body_zstd: bytes) -> Known:
-        """Read a version of a profile as it is stored."""
         profile = Profile.model_validate_json(unzstd(body_zstd))
         latencies, transfers, overheads = profile.latencies, profile.transfers, profile.overheads
         rows = list(zip(latencies.signature, latencies.kind, strict=True))

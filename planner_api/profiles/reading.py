@@ -29,6 +29,5 @@ def read_upload(text: bytes | bytearray) -> UploadHead:
 
 
 def head_of(sent: Observations) -> UploadHead:
-    """Return the head of an upload."""
     rows = len(sent.latencies.us) + len(sent.transfers.us)
     return UploadHead(sent.device_id, sent.upload_id, sent.soc, sent.frequency, rows)

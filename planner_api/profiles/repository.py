@@ -34,13 +34,11 @@ KEEP_VERSIONS = timedelta(hours=1)
 
 
 async def revoked(session: AsyncSession, device_ids: Collection[str]) -> set[str]:
-    """Those of these devices that are revoked."""
     query = select(DeviceRow.id).where(DeviceRow.id.in_(device_ids), DeviceRow.revoked_at.is_not(None))
     return set(await session.scalars(query))
 
 
 async def contribute(session: WriteSession, profile_id: int, device_id: str, now: datetime) -> None:
-    """Note that a device has to do with a profile."""
     values = {"profile_id": profile_id, "device_id": device_id, "since": now, "last_at": now}
     await insert_or_ignore(session, ContributionRow, values, ["profile_id", "device_id"])
 
@@ -74,7 +72,6 @@ async def contributed(
 
 
 async def count_contributed(session: AsyncSession, device_id: str) -> int:
-    """Profiles a device has to do with."""
     query = select(func.count()).where(ContributionRow.device_id == device_id)
     return (await session.scalar(query)) or 0
 
@@ -87,7 +84,6 @@ async def contribution(session: AsyncSession, soc: str, frequency: str, device_i
 
 
 async def contributions(session: AsyncSession, profile_id: int, *, after: str, limit: int) -> Page[ContributionRow]:
-    """Contributions to a profile in the order of device ids."""
     query = (
         select(ContributionRow)
         .where(ContributionRow.profile_id == profile_id, ContributionRow.device_id > after)
@@ -97,7 +93,6 @@ async def contributions(session: AsyncSession, profile_id: int, *, after: str, l
 
 
 async def contributors(session: AsyncSession, profile_id: int) -> Sequence[str]:
-    """Every device that has to do with a profile."""
     query = select(ContributionRow.device_id).where(ContributionRow.profile_id == profile_id)
     return (await session.scalars(query)).all()
 
@@ -172,7 +167,6 @@ async def head(session: AsyncSession, soc: str, frequency: str) -> ProfileRow | 
 
 
 async def statistics(session: AsyncSession, profile_id: int) -> bytes | None:
-    """Return the dumped statistics of a profile."""
     return await session.scalar(select(ProfileRow.statistics).where(ProfileRow.id == profile_id))
 
 
@@ -217,7 +211,6 @@ async def _store_version(session: WriteSession, profile_id: int, version: int, b
 
 
 async def snapshot(session: AsyncSession, profile_id: int, version: int) -> bytes | None:
-    """Return the profile as it stood at a version, compressed."""
     found = await session.get(ProfileVersionRow, (profile_id, version))
     return None if found is None else found.body_zstd
 
@@ -279,7 +272,6 @@ async def undelivered(session: AsyncSession, profile_id: int, device_id: str, no
 async def assign(
     session: WriteSession, profile_id: int, device_id: str, figures: bytes, until: datetime, undelivered: int
 ) -> None:
-    """Replace what a device was asked to measure."""
     await session.merge(
         AssignmentRow(
             profile_id=profile_id, device_id=device_id, figures=figures, expires_at=until, undelivered=undelivered
@@ -315,11 +307,9 @@ def pairs_query(*columns: Any) -> Select[*tuple[Any, ...]]:
 
 
 async def pairs(session: AsyncSession) -> list[tuple[str, str]]:
-    """Every (SoC, frequency) that the fleet counts."""
     query = pairs_query(SocRow.name, ProfileRow.frequency).order_by(SocRow.name, ProfileRow.frequency)
     return [(row[0], row[1]) for row in await session.execute(query)]
 
 
 async def count_pairs(session: AsyncSession) -> int:
-    """How many those are."""
     return (await session.scalar(pairs_query(func.count()))) or 0

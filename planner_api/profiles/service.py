@@ -247,7 +247,6 @@ class Profiles:
         return msgspec.msgpack.decode(found, type=Lack)
 
     async def stop(self) -> None:
-        """End the child."""
         await self._child.kill()
 
     def _assigned(self) -> tuple[datetime, datetime]:

@@ -148,7 +148,6 @@ class Votes:
         self.keep((self.device != 0).any(axis=1))
 
     def keep(self, rows: NDArray[np.bool_]) -> None:
-        """Drop all other figures."""
         if rows.all():
             return
         self.lost |= bool((~np.isnan(self.published[~rows])).any())
@@ -191,7 +190,6 @@ class Statistics:
         return int(arrays) + KEY_BYTES * sum(len(votes.keys) for votes in self.families.values())
 
     def forget(self, devices: Iterable[int]) -> None:
-        """Take back everything that these devices said."""
         gone = set(devices)
         for votes in self.families.values():
             votes.forget(gone)
@@ -216,7 +214,6 @@ class Statistics:
         return found
 
     def dump(self) -> bytes:
-        """Return the statistics as compressed bytes."""
         arrays: dict[str, Any] = {}
         head: dict[str, Any] = {"processors": self.processors, "channels": self.channels}
         head |= {"key": self.key, "doubted": self.doubted}

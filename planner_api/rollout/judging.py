@@ -139,7 +139,6 @@ def harm(parts: Sequence[ReleasePartRow], found: Judgement) -> str:
 
 
 def release_view(row: ReleaseRow, parts: Sequence[ReleasePartRow], claims: Sequence[ReleaseClaimRow] = ()) -> Release:
-    """A release and how it goes."""
     found = judge(parts, claims)
     share = {"done": 1.0, "rolled_back": 0.0}.get(row.state, row.stages[row.stage])
     return message_of(

@@ -100,7 +100,6 @@ async def socs_of(session: AsyncSession, model_hash: str, socs: Sequence[str]) -
 
 
 async def add(session: WriteSession, values: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> None:
-    """Store a release and its parts."""
     session.add(ReleaseRow(**values))
     await session.flush()
     for some in chunks(parts):
@@ -117,7 +116,6 @@ async def lock(session: WriteSession, release_id: str) -> ReleaseRow | None:
 async def releases(
     session: AsyncSession, *, states: Sequence[str] = (), before: ReleaseRow | None = None, limit: int = 1000
 ) -> Page[ReleaseRow]:
-    """Releases, newest first."""
     query = select(ReleaseRow).order_by(ReleaseRow.created_at.desc(), ReleaseRow.id.desc())
     if states:
         query = query.where(ReleaseRow.state.in_(states))
@@ -136,7 +134,6 @@ async def count_by_state(session: AsyncSession) -> dict[str, int]:
 async def parts(
     session: AsyncSession, release_ids: Sequence[str], *, after: str = "", limit: int | None = None
 ) -> Sequence[ReleasePartRow]:
-    """The parts of releases in their order."""
     query = select(ReleasePartRow).where(ReleasePartRow.release_id.in_(release_ids), ReleasePartRow.part > after)
     return (await session.scalars(query.order_by(ReleasePartRow.part).limit(limit))).all()
 

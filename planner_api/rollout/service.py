@@ -58,12 +58,10 @@ class Releases:
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Look once for releases under way, then again and again, and steer them."""
         await self._splits.look()
         self._looking = keep_doing(self._look, "releases", every_s=LOOK_S, first_s=LOOK_S)
 
     async def stop(self) -> None:
-        """End looking."""
         await end(self._looking)
 
     async def _look(self) -> None:
@@ -303,7 +301,6 @@ async def _found(session: ReadSession, release_id: str) -> ReleaseRow:
 
 
 def release_unknown(release_id: str) -> NotFoundError:
-    """Return the error for a release that there is not."""
     return NotFoundError("release-unknown", f"no release {release_id}: `hope-planner releases list` lists them")
 
 

@@ -41,7 +41,6 @@ async def contacts(session: AsyncSession, now: datetime) -> Any:
 
 
 async def devices_by_soc(session: AsyncSession, limit: int) -> Sequence[tuple[str | None, int]]:
-    """The SoCs with the most devices."""
     number = func.count().label("devices")
     query = select(DeviceRow.soc, number).group_by(DeviceRow.soc).order_by(number.desc(), DeviceRow.soc).limit(limit)
     return [(soc, devices) for soc, devices in await session.execute(query)]
@@ -153,7 +152,6 @@ async def reports(session: AsyncSession, device_id: str, limit: int) -> Sequence
 
 
 async def contributions(session: AsyncSession, device_id: str, limit: int) -> Sequence[Any]:
-    """The profiles a device had a part in."""
     rows = ContributionRow
     query = select(SocRow.name, ProfileRow.frequency, rows.uploads, rows.unused, rows.last_at)
     query = query.select_from(rows).join(ProfileRow).join(SocRow).where(rows.device_id == device_id)

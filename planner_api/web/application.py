@@ -19,13 +19,9 @@ from planner_api.web.route import StrictRoute
 class Runs(Protocol):
     """What is started before the first request and stopped after the last."""
 
-    async def start(self) -> None:
-        """Be ready for requests."""
-        ...
+    async def start(self) -> None: ...
 
-    async def stop(self) -> None:
-        """End every task and connection."""
-        ...
+    async def stop(self) -> None: ...
 
 
 Planner = TypeVar("Planner", bound=Runs)
@@ -40,7 +36,6 @@ class App(Generic[Planner]):
         self._layers = layers
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Serve one request, or the life of the application."""
         await (self.api if scope["type"] == "lifespan" else self._layers)(scope, receive, send)
 
 

@@ -65,7 +65,6 @@ class Received:
     encoding: Encoding
 
     def read(self) -> Body:
-        """Take it into memory."""
         self.file.seek(0)
         return Body(self.file.read(), self.encoding)
 

@@ -51,7 +51,6 @@ class Connections:
         return True
 
     def leave(self, address: str) -> None:
-        """Count one less."""
         self._total -= 1
         for key in set(_keys(address)):
             self._open[key] -= 1

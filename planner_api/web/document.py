@@ -54,7 +54,6 @@ def build(app: FastAPI) -> dict[str, Any]:
 
 
 def operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every operation of a document."""
     for methods in document["paths"].values():
         yield from methods.values()
 

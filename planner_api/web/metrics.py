@@ -54,7 +54,6 @@ class Metrics:
         self._requests.labels(method, route, str(status)).observe(seconds)
 
     def job(self, kind: str, outcome: str, seconds: float) -> None:
-        """Count one ended job."""
         self._jobs.labels(kind, outcome).observe(seconds)
 
     def collect(self) -> Iterable[Metric]:
@@ -70,5 +69,4 @@ class Metrics:
             yield gauge
 
     def render(self) -> bytes:
-        """The page that Prometheus reads."""
         return generate_latest(self._registry)

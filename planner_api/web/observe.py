@@ -44,7 +44,6 @@ class Observe:
         self._too_often = Seldom()
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Serve one request."""
         given = dict(scope["headers"]).get(REQUEST_ID)
         own = b"%b%06x" % (self._prefix, next(self._numbers))
         audit_id = own.decode()

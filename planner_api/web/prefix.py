@@ -30,7 +30,6 @@ class ProxyHeaders(ProxyHeadersMiddleware):
     _warned = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serve one request."""
         client = scope.get("client")
         if scope["type"] != "http" or not client or client[0] not in self.trusted_hosts:
             if scope["type"] == "http" and not self._warned:
@@ -69,7 +68,6 @@ class Prefixed:
         self._root_path = root_path
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Serve one request."""
         root: str = scope.get("root_path") or self._root_path
         if not root:
             await self._app(scope, receive, send)

@@ -67,7 +67,6 @@ def bearer(scope: str, token_id: int) -> Principal:
 
 
 def principal_of(scope: Mapping[str, Any]) -> Principal:
-    """Who sent the request of this ASGI scope."""
     found = scope.get("state", {}).get("principal", ANONYMOUS)
     assert isinstance(found, Principal)
     return found
@@ -104,6 +103,5 @@ def charge(scope: Mapping[str, Any], seconds: float) -> None:
 
 
 def spent(scope: Mapping[str, Any]) -> float:
-    """How long was computed for a request so far."""
     found: float = scope.get("state", {}).get("spent_s", 0.0)
     return found

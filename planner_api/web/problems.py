@@ -49,7 +49,6 @@ class HttpError(PlannerError):
 
 
 def status_of(error: Exception) -> int:
-    """The status of the answer that says an error."""
     match error:
         case HttpError():
             return error.status
@@ -109,7 +108,6 @@ def answer(error: HttpError, path: str | None, request_id: str | None) -> tuple[
 
 
 async def send_problem(send: Any, scope: Scope, error: Exception) -> None:
-    """Answer a request with the error."""
     path = address(scope["path"])
     found = as_http(error, path, scope["method"])
     headers, body = answer(found, path, scope["state"]["request_id"])

@@ -58,7 +58,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refusal = HttpError(400, "malformed-request", "this is not a request of HTTP/1.1")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to wait for a first head."""
         stream = cast(asyncio.Transport, transport)
         super().connection_made(stream)
         self.flow = _Flow(stream, self.pipeline)
@@ -71,13 +70,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self.loop.call_later(LOOK_S, _look, self.loop, self.server_state)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count it no more."""
         if self._address is not None:
             self.held.leave(self._address)
         super().connection_lost(exc)
 
     def resume_writing(self) -> None:
-        """Go on with an answer that the client reads on."""
         self._owed = None
         super().resume_writing()
 
@@ -94,7 +91,6 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(431, "head-too-large", f"the head of a request may have {MAX_HEAD_BYTES} bytes")
 
     def on_headers_complete(self) -> None:
-        """Go on to the body."""
         self._unread = 0
         self._in_body = True
         if len(self.headers) > MAX_FIELDS:
@@ -104,12 +100,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self.cycle.__class__ = _Answering  # uvicorn makes one of its own
 
     def on_body(self, body: bytes) -> None:
-        """Take in a piece of the body."""
         self._unread = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Have the whole request."""
         self._unread = 0
         self._in_body = False
         super().on_message_complete()

@@ -82,19 +82,16 @@ class AddressLimit:
         self._limits = (RateLimit(rate, burst, clock=clock), RateLimit(NETWORK * rate, NETWORK * burst, clock=clock))
 
     def hit(self, address: str) -> float:
-        """Count one request; 0 when it is allowed, else the seconds until it would be, and it is not counted."""
         if wait_s := self.wait(address):
             return wait_s
         self.count(address, 1)
         return 0.0
 
     def count(self, address: str, requests: float) -> None:
-        """Count so many requests, whether they are allowed or not."""
         for limit, key in zip(self._limits, keys_of(address), strict=True):
             limit.count(key, requests)
 
     def wait(self, address: str) -> float:
-        """Seconds until a request would be allowed, 0 for now; counts nothing."""
         return max(limit.wait(key) for limit, key in zip(self._limits, keys_of(address), strict=True))
 
 

@@ -25,18 +25,15 @@ class Request(requests.Request):
 
     @property
     def planner(self) -> Any:
-        """Whose route it is."""
         return self.app.state.planner
 
     @property
     def database(self) -> Database:
-        """The planner's."""
         found: Database = self.planner.database
         return found
 
     @property
     def caller(self) -> Principal:
-        """The bearer of its token."""
         return principal_of(self.scope)
 
     @property
@@ -54,11 +51,9 @@ class HeadRoute(APIRoute):
     """A route that answers HEAD where it answers GET, as load balancers ask; the server sends no body then."""
 
     def matches(self, scope: Any) -> tuple[Match, Any]:
-        """Whether it is this route that is asked."""
         return super().matches({**scope, "method": "GET"} if scope["method"] == "HEAD" else scope)
 
     async def handle(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Answer a request that matches."""
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         if method in (self.methods or ()):
             await self.app(scope, receive, send)

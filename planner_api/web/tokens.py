@@ -19,5 +19,4 @@ SECRET = re.compile(r"hope_[avdc]_[A-Za-z0-9_\-]{8,}")
 
 
 def new_token(kind: Kind) -> str:
-    """A fresh token with 256 bits of entropy."""
     return _PREFIX[kind] + secrets.token_urlsafe(32)

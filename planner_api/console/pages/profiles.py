@@ -47,7 +47,6 @@ class Column:
 
     @property
     def example(self) -> Processor:
-        """One of them."""
         return self.processors[0]
 
 

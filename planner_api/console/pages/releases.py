@@ -103,7 +103,6 @@ async def act(request: Request, release_id: ReleaseId, action: Annotated[Action,
 
 
 def sentence(release: Release) -> str:
-    """How a release goes, in a sentence."""
     whose = "the devices" if release.group is None else f"the devices of group {release.group}"
     reached = f"stage {release.stage + 1} of {len(release.stages)}: {percent(release.share)} of {whose} have it"
     match release.state:

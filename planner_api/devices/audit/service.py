@@ -63,7 +63,6 @@ async def record(session: WriteSession, actor: Actor, action: str, subject: str,
 
 
 def _hash(row: AuditRow) -> str:
-    """What an entry's hash is, by all else that it says."""
     at = row.at.astimezone(UTC).isoformat(timespec="microseconds")
     return digest([row.previous, at, row.actor, row.action, row.subject, dict(row.detail), row.request_id])
 

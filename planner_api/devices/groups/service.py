@@ -63,7 +63,6 @@ async def drop(database: Database, name: str, actor: Actor) -> None:
 
 
 async def names(session: AsyncSession, limit: int) -> Sequence[str]:
-    """What groups are called, in order."""
     return (await session.scalars(select(GroupRow.name).order_by(GroupRow.name).limit(limit))).all()
 
 

@@ -21,14 +21,12 @@ from planner_api.web.principal import Actor
 
 
 def name_unknown(name: str) -> NotFoundError:
-    """Return the error for a name that no model has."""
     return NotFoundError(
         "name-unknown", f"no model is called '{name}': give it a version with `hope-planner models add {name} HASH`"
     )
 
 
 def version_unknown(name: str, version: int) -> NotFoundError:
-    """Return the error for a version that a model does not have."""
     cure = f"`hope-planner models show {name}` lists them"
     return NotFoundError("version-unknown", f"'{name}' has no version {version}: {cure}")
 
@@ -52,7 +50,6 @@ async def add_version(database: Database, name: str, sent: NewModelVersion, acto
 
 
 async def list_names(database: Database, *, after: str, limit: int) -> NamedModelPage:
-    """Named models in the order of their names."""
     async with database.read() as session:
         query = select(NamedModelRow).where(NamedModelRow.name > after).order_by(NamedModelRow.name)
         rows = await page(session, query, limit)
