@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
-from planner_api.db.paging import Page, chunks, page
+from planner_api.db.paging import Page, page
 from planner_api.db.tables import (
     JobRow,
     ModelAliasRow,
@@ -22,89 +22,14 @@ from planner_api.db.tables import (
     ReleasePartRow,
     ReleaseRow,
 )
-from planner_api.plans.repository import serves
+from planner_api.rollout.taking import held
 
 ACTIVE = ("running", "waiting", "paused")
-
-
-async def lock_model(session: WriteSession, model_hash: str) -> None:
-    """Let nobody else begin a release of this model until the transaction ends."""
-    await session.execute(select(ModelRow.hash).where(ModelRow.hash == model_hash).with_for_update(key_share=True))
-
-
-async def set_rollout(session: WriteSession, model_hash: str, rollout: str) -> str | None:
-    """Say how new versions of a model's plans reach devices; return how they did, None for an unknown model."""
-    before = await session.scalar(select(ModelRow.rollout).where(ModelRow.hash == model_hash).with_for_update())
-    if before is not None:
-        await session.execute(update(ModelRow).where(ModelRow.hash == model_hash).values(rollout=rollout))
-    return before
 
 
 async def rollout(session: AsyncSession, model_hash: str) -> str | None:
     """How new versions of a model's plans reach devices; None for an unknown model."""
     return await session.scalar(select(ModelRow.rollout).where(ModelRow.hash == model_hash))
-
-
-def _held(*, again: bool) -> ColumnElement[bool]:
-    """A plan with a finished version that devices do not get yet."""
-    newer = and_(PlanRow.served_version < PlanRow.version, PlanRow.provisional.is_(False))
-    if again:
-        return newer
-    return and_(newer, PlanRow.version > func.coalesce(PlanRow.refused_version, 0))
-
-
-async def claim_plans(
-    session: WriteSession, release_id: str, model_hash: str, *, socs: Sequence[str], again: bool
-) -> Sequence[Any]:
-    """Take a model's held plans into a release; return ``(id, soc, before, after)`` of each."""
-    wanted = [serves(model_hash), PlanRow.release_id.is_(None), _held(again=again)]
-    if socs:
-        wanted.append(PlanRow.soc.in_(socs))
-    columns = PlanRow.id, PlanRow.soc, PlanRow.served_version.label("before"), PlanRow.version.label("after")
-    taken = update(PlanRow).where(*wanted).values(release_id=release_id).returning(*columns)
-    return (await session.execute(taken)).all()
-
-
-async def plan_counts(session: AsyncSession, model_hash: str) -> Any:
-    """Of a model's plans: how many have a version, are in a release, wait for one, and were taken back."""
-    count = func.count()
-    query = select(
-        count.filter(PlanRow.version > 0).label("plans"),
-        count.filter(PlanRow.release_id.is_not(None)).label("released"),
-        count.filter(_held(again=False)).label("held"),
-        count.filter(_held(again=True)).label("refused"),
-    ).where(serves(model_hash))
-    return (await session.execute(query)).one()
-
-
-async def was_taken_back(session: AsyncSession, name: str, alias: str, version: int) -> bool:
-    """Whether the newest release of a version behind an alias was rolled back."""
-    of_it = ReleaseRow.name == name, ReleaseRow.alias == alias, ReleaseRow.after == version
-    newest = select(ReleaseRow.state).where(*of_it).order_by(ReleaseRow.created_at.desc(), ReleaseRow.id.desc())
-    return await session.scalar(newest.limit(1)) == "rolled_back"
-
-
-async def claim_alias(session: WriteSession, release_id: str, name: str, alias: str) -> int | None:
-    """Take an alias into a release; return what it stands for, None where it is in one already or not there."""
-    free = ModelAliasRow.name == name, ModelAliasRow.alias == alias, ModelAliasRow.release_id.is_(None)
-    taken = update(ModelAliasRow).where(*free).values(release_id=release_id).returning(ModelAliasRow.version)
-    return (await session.execute(taken)).scalar_one_or_none()
-
-
-async def socs_of(session: AsyncSession, model_hash: str, socs: Sequence[str]) -> Sequence[str]:
-    """The SoCs for which there are plans of a model; of those named, where any are."""
-    query = select(PlanRow.soc).where(serves(model_hash), PlanRow.version > 0).distinct()
-    if socs:
-        query = query.where(PlanRow.soc.in_(socs))
-    return (await session.scalars(query.order_by(PlanRow.soc))).all()
-
-
-async def add(session: WriteSession, values: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> None:
-    session.add(ReleaseRow(**values))
-    await session.flush()
-    for some in chunks(parts):
-        session.add_all(ReleasePartRow(release_id=values["id"], **part) for part in some)
-        await session.flush()
 
 
 async def lock(session: WriteSession, release_id: str) -> ReleaseRow | None:
@@ -199,7 +124,7 @@ async def claims(session: AsyncSession, release_id: str) -> Sequence[ReleaseClai
 async def ready_by_themselves(session: AsyncSession) -> Sequence[str]:
     """Models whose plans are released by the planner, have held versions, and none that is still being solved."""
     busy = or_(PlanRow.release_id.is_not(None), exists().where(JobRow.key == PlanRow.id))
-    query = select(ModelRow.hash).where(ModelRow.rollout == "staged", _with_plan(_held(again=False)), ~_with_plan(busy))
+    query = select(ModelRow.hash).where(ModelRow.rollout == "staged", _with_plan(held(again=False)), ~_with_plan(busy))
     return (await session.scalars(query)).all()
 
 

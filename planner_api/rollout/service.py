@@ -9,25 +9,26 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+from sqlalchemy import select, update
+
 from hope_schema import GroupSelector, Release, ReleasePage, ReleasePartPage, ReleaseRequest
 from hope_schema.releases import Rollout
 from hope_schema.wording import plural
 from planner_api.db.engine import Database, ReadSession, WriteSession
 from planner_api.db.messages import messages_of
 from planner_api.db.paging import Page
-from planner_api.db.tables import ReleaseRow
+from planner_api.db.tables import ModelRow, ReleasePartRow, ReleaseRow
 from planner_api.devices.audit.service import PLANNER, record
 from planner_api.devices.groups import service as grouping
 from planner_api.devices.groups.choice import selector_of
 from planner_api.errors import ConflictError, InvalidError, NotFoundError, model_unknown
 from planner_api.jobs.chores import end, keep_doing
 from planner_api.models import repository as models
-from planner_api.models.names import service as names
 from planner_api.rollout import repository
-from planner_api.rollout.aliases.service import resolve, stands_for
+from planner_api.rollout.aliases.service import resolve
 from planner_api.rollout.judging import harm, judge, next_step, part_view, release_view, waits_for
 from planner_api.rollout.splits import Splits
-from planner_api.rollout.takers import count_takers
+from planner_api.rollout.taking import count_takers, parts_of_alias, take_alias, take_plans
 from planner_api.web.principal import Actor
 
 LOOK_S = 1.0
@@ -75,9 +76,11 @@ class Releases:
             NotFoundError: an unknown model.
         """
         async with self._database.write() as session:
-            before = await repository.set_rollout(session, model_hash, rollout)
+            this = ModelRow.hash == model_hash
+            before = await session.scalar(select(ModelRow.rollout).where(this).with_for_update())
             if before is None:
                 raise model_unknown(model_hash)
+            await session.execute(update(ModelRow).where(this).values(rollout=rollout))
             await record(session, actor, "model.rollout", model_hash, rollout=rollout, before=before)
 
     async def begin(self, request: ReleaseRequest, actor: Actor) -> Release:
@@ -96,28 +99,32 @@ class Releases:
         async with self._database.write() as session:
             group = None if request.group is None else await grouping.find(session, request.group)
             selector = GroupSelector() if group is None else selector_of(vars(group))
-            await repository.lock_model(session, model_hash)
+            # Nobody else begins a release of this model until the transaction ends.
+            this = select(ModelRow.hash).where(ModelRow.hash == model_hash)
+            await session.execute(this.with_for_update(key_share=True))
             if request.alias is None:
-                parts = await self._claim_plans(session, release_id, model_hash, selector, again=request.again)
+                parts = await take_plans(session, release_id, model_hash, selector.socs, again=request.again)
             elif version is None:
                 raise InvalidError("alias-of-nothing", "an alias belongs to a name: say the model as 'name:version'")
             else:
-                values |= await self._claim_alias(
-                    session, release_id, version.name, request.alias, version.version, again=request.again
-                )
-                parts = await self._socs(session, selector, values)
+                moved = await take_alias(session, release_id, version, request.alias, again=request.again)
+                parts = await parts_of_alias(session, model_hash, selector.socs, moved["before"], moved["after"])
+                values |= moved
             socs = {part["soc"] for part in parts}
             takers = await count_takers(session, release_id, request.group, selector, socs, request.stages, now - SEEN)
             values |= {
                 "group": request.group,
                 "selector": selector.model_dump(mode="json"),
                 "stages": list(request.stages),
-                **vars(takers),
+                **takers,
                 "created_at": now,
                 "stage_since": now,
                 **request.model_dump(include={"reported", "hold_s", "approval", "tolerance", "error_rate"}),
             }
-            await repository.add(session, values, parts)
+            session.add(ReleaseRow(**values))
+            await session.flush()
+            session.add_all(ReleasePartRow(release_id=release_id, **part) for part in parts)
+            await session.flush()
             about = {"alias": request.alias, "group": request.group, "parts": len(parts), "share": request.stages[0]}
             await record(session, actor, "release.begin", release_id, model=request.model, **about)
         await self._splits.look()
@@ -185,44 +192,6 @@ class Releases:
             await _found(session, release_id)
             rows = Page(await repository.parts(session, [release_id], after=after, limit=limit + 1), limit)
         return ReleasePartPage(parts=messages_of(rows, part_view), next=rows.next(lambda row: row.part))
-
-    async def _claim_plans(
-        self, session: WriteSession, release_id: str, model_hash: str, selector: GroupSelector, *, again: bool
-    ) -> list[dict[str, Any]]:
-        rows = await repository.claim_plans(session, release_id, model_hash, socs=selector.socs, again=again)
-        if not rows:
-            held_back = await repository.rollout(session, model_hash) != "at_once"
-            raise _nothing(await repository.plan_counts(session, model_hash), model_hash, held_back=held_back)
-        return [
-            {"part": row.id, "soc": row.soc, "plan_id": row.id, "before": row.before, "after": row.after}
-            for row in rows
-        ]
-
-    async def _claim_alias(
-        self, session: WriteSession, release_id: str, name: str, alias: str, after: int, *, again: bool
-    ) -> dict[str, Any]:
-        known = await stands_for(session, name, alias)
-        if known is None:
-            cure = f"make it with `hope-planner models alias {name} {alias} VERSION`"
-            raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}': {cure}")
-        if known == after:
-            raise ConflictError("nothing-to-release", f"{name}@{alias} stands for version {after} already")
-        if not again and await repository.was_taken_back(session, name, alias, after):
-            cure = f"`hope-planner releases begin {name}:{after} --alias {alias} --again` releases it all the same"
-            raise ConflictError("nothing-to-release", f"version {after} was taken back from {name}@{alias}; {cure}")
-        before = await repository.claim_alias(session, release_id, name, alias)
-        if before is None:
-            raise ConflictError("release-under-way", f"another release of {name}@{alias} is under way")
-        version = await names.find_version(session, name, before)
-        return {"name": name, "alias": alias, "before": before, "after": after, "before_hash": version.model_hash}
-
-    async def _socs(
-        self, session: WriteSession, selector: GroupSelector, values: dict[str, Any]
-    ) -> list[dict[str, Any]]:
-        socs = await repository.socs_of(session, values["model_hash"], selector.socs)
-        if not socs:
-            raise _without_plans(values["model_hash"])
-        return [{"part": soc, "soc": soc, "before": values["before"], "after": values["after"]} for soc in socs]
 
     async def _locked(self, session: WriteSession, release_id: str, states: Sequence[str]) -> ReleaseRow:
         row = await repository.lock(session, release_id)
@@ -302,24 +271,3 @@ async def _found(session: ReadSession, release_id: str) -> ReleaseRow:
 
 def release_unknown(release_id: str) -> NotFoundError:
     return NotFoundError("release-unknown", f"no release {release_id}: `hope-planner releases list` lists them")
-
-
-def _without_plans(model_hash: str) -> ConflictError:
-    cure = f"make some first with `hope-planner models plan {model_hash}`"
-    return ConflictError("release-without-plans", f"model {model_hash} has no plan: {cure}")
-
-
-def _nothing(counts: Any, model_hash: str, *, held_back: bool) -> ConflictError:
-    """Say why there is nothing of a model to release."""
-    if not counts.plans:
-        return _without_plans(model_hash)
-    if counts.released:
-        return ConflictError("release-under-way", f"another release of model {model_hash} is under way")
-    if counts.refused > counts.held:
-        cure = f"`hope-planner releases begin {model_hash} --again` releases them all the same"
-        detail = f"its newest versions were taken back; {cure}"
-        return ConflictError("nothing-to-release", detail)
-    cure = f"`hope-planner models rollout {model_hash} held` holds back the next ones"
-    if held_back:
-        cure = "those that come next are held back, as when devices measured anew"
-    return ConflictError("nothing-to-release", f"devices get its newest versions already; {cure}")
