@@ -14,9 +14,11 @@ from typing import Any, ClassVar
 
 import msgspec
 import structlog
+from sqlalchemy import delete, distinct, func, select, update
 
 from planner_api.db.engine import Database, WriteSession
-from planner_api.db.tables import ProfileRow
+from planner_api.db.tables import ContributionRow, ProfileRow, SocRow
+from planner_api.db.upsert import upserting
 from planner_api.jobs.kind import Kind, Lease, Task
 from planner_api.jobs.news import publish
 from planner_api.jobs.wanted import Wanted, put
@@ -150,17 +152,27 @@ class Fold(Kind):
         state, now = task.state, datetime.now(UTC)
         soc, _ = pair_of(lease.key)
         values = {**prepared.values, "rejected": ProfileRow.rejected + prepared.refused}
-        await repository.store(session, state.profile_id, values, prepared.snapshot, now)
+        profile_id = state.profile_id
+        await repository.store(session, profile_id, values, prepared.snapshot, now)
         if prepared.snapshot is not None:
             await put(session, Wanted(OUTDATED, lease.key, again=True))
-        if state.taken_back_at is not None:
-            await repository.drop_taken_back(session, state.profile_id, state.taken_back_at)
+        if state.taken_back_at is not None:  # of those taken back since, the next fold forgets what they said
+            gone = ContributionRow.profile_id == profile_id, ContributionRow.taken_back_at <= state.taken_back_at
+            await session.execute(delete(ContributionRow).where(*gone))
         read = [row_id for row_id in prepared.devices if row_id not in prepared.errors]
         await inbox.mark_folded(session, read, prepared.unused, now)
         await inbox.mark_unusable(session, prepared.errors, now)
-        await repository.release(session, state.profile_id, state.uploaded, now)
-        await repository.contributed(session, state.profile_id, _by_device(prepared), now)
-        await repository.establish_agreed(session, soc, ESTABLISHED_BY, now)
+        await repository.release(session, profile_id, state.uploaded, now)
+        insert_into = upserting(session.get_bind().dialect.name, ContributionRow)
+        new = insert_into.excluded
+        counted = {"uploads": ContributionRow.uploads + new.uploads, "unused": new.unused, "last_at": new.last_at}
+        statement = insert_into.on_conflict_do_update(index_elements=["profile_id", "device_id"], set_=counted)
+        if rows := [{"profile_id": profile_id, **row, "since": now, "last_at": now} for row in _by_device(prepared)]:
+            await (await session.connection()).execute(statement, rows)
+        uploaded = select(func.count(distinct(ContributionRow.device_id))).join(ProfileRow)
+        uploaded = uploaded.where(ProfileRow.soc_id == SocRow.id, ContributionRow.uploads > 0).correlate(SocRow)
+        agreed = SocRow.name == soc, SocRow.established_at.is_(None), uploaded.scalar_subquery() >= ESTABLISHED_BY
+        await session.execute(update(SocRow).where(*agreed).values(established_at=now))
         await publish(session, PROFILE, lease.key)
         return bool(state.more)
 
@@ -185,10 +197,10 @@ def first_rows(waiting: Iterable[tuple[int, int]]) -> list[int]:
     return ids
 
 
-def _by_device(folded: FoldOutcome) -> dict[str, tuple[int, str | None]]:
-    """How many uploads of each device were folded, and what of the newest was not used."""
+def _by_device(folded: FoldOutcome) -> list[dict[str, Any]]:
+    """How many uploads of each device were folded, and what of the newest was not used, in the order of their ids."""
     count = Counter(folded.devices.values())
     unused = {
         device: folded.errors.get(row_id) or folded.unused.get(row_id) for row_id, device in folded.devices.items()
     }
-    return {device: (count[device], unused[device]) for device in count}
+    return [{"device_id": device, "uploads": count[device], "unused": unused[device]} for device in sorted(count)]

@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from itertools import islice
 
 import numpy as np
+from sqlalchemy import select, update
 
 from hope_schema import Contribution, ContributionPage, Vote, VotePage
+from planner_api.db import paging
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.messages import message_of, messages_of
-from planner_api.db.paging import Page
-from planner_api.db.tables import ContributionRow, ProfileRow
+from planner_api.db.tables import ContributionRow, ProfileRow, SocRow
 from planner_api.devices.audit.service import record
 from planner_api.errors import NotFoundError, profile_unknown
 from planner_api.jobs.wanted import URGENT, Wanted, put
@@ -30,7 +31,9 @@ async def contributions(database: Database, soc: str, frequency: str, *, after: 
     head, statistics = await _load(database, soc, frequency)
     said = await asyncio.to_thread(statistics.said_by)
     async with database.read() as session:
-        rows = await repository.contributions(session, head.id, after=after, limit=limit)
+        theirs = ContributionRow.profile_id == head.id, ContributionRow.device_id > after
+        query = select(ContributionRow).where(*theirs).order_by(ContributionRow.device_id)
+        rows = await paging.page(session, query, limit)
 
     def contribution(row: ContributionRow) -> Contribution:
         figures, alone = said.get(device_hash(row.device_id), (0, 0))
@@ -46,9 +49,10 @@ async def votes(
     """Who said what; of one device alone where it is named. Raises NotFoundError when there is no such profile."""
     head, statistics = await _load(database, soc, frequency)
     async with database.read() as session:
-        names = {device_hash(name): name for name in await repository.contributors(session, head.id)}
+        query = select(ContributionRow.device_id).where(ContributionRow.profile_id == head.id)
+        names = {device_hash(name): name for name in await session.scalars(query)}
     wanted = None if device_id is None else device_hash(device_id)
-    found = await asyncio.to_thread(lambda: Page(islice(_votes(statistics, wanted), offset, None), limit))
+    found = await asyncio.to_thread(lambda: paging.Page(islice(_votes(statistics, wanted), offset, None), limit))
     page = tuple(
         Vote(figure=_words(key), device_id=names.get(device), us=None if us == np.inf else us)
         for key, device, us in found
@@ -89,14 +93,19 @@ async def forget(database: Database, soc: str, frequency: str, device_id: str | 
 
 async def forget_device(session: WriteSession, device_id: str) -> int:
     """Have what a device said forgotten in every profile; return in how many."""
-    profiles = await repository.contributed_to(session, device_id)
+    query = select(ProfileRow.id, SocRow.name.label("soc"), ProfileRow.frequency).join(SocRow).join(ContributionRow)
+    said = ContributionRow.device_id == device_id, ContributionRow.uploads > 0
+    profiles = (await session.execute(query.where(*said))).all()
     for profile in profiles:
         await _take_back(session, profile.id, profile.soc, profile.frequency, device_id)
     return len(profiles)
 
 
 async def _take_back(session: WriteSession, profile_id: int, soc: str, frequency: str, device_id: str | None) -> None:
-    await repository.take_back(session, profile_id, device_id, datetime.now(UTC))
+    """Have the next fold forget what a device (None: what all) said in a profile."""
+    theirs = update(ContributionRow).where(ContributionRow.profile_id == profile_id)
+    theirs = theirs if device_id is None else theirs.where(ContributionRow.device_id == device_id)
+    await session.execute(theirs.values(taken_back_at=datetime.now(UTC)))
     await put(session, Wanted(FOLD, key_of(soc, frequency), priority=URGENT, again=True))
 
 
@@ -110,10 +119,11 @@ async def establish(database: Database, soc: str, actor: Actor) -> None:
 
 async def vouch(session: WriteSession, soc: str, actor: Actor) -> bool:
     """Let planning ahead count a SoC, and write down who had it so; False where nobody ever uploaded for it."""
-    changed = await repository.establish(session, soc, datetime.now(UTC))
-    if changed:
+    vouched = update(SocRow).where(SocRow.name == soc, SocRow.established_at.is_(None))
+    if await session.touches(vouched.values(established_at=datetime.now(UTC)).returning(SocRow.id)):
         await record(session, actor, "soc.establish", soc)
-    return changed is not None
+        return True
+    return await session.scalar(select(SocRow.id).where(SocRow.name == soc)) is not None
 
 
 async def _load(database: Database, soc: str, frequency: str) -> tuple[ProfileRow, Statistics]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, delete, distinct, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, delete, exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
-from planner_api.db.paging import Page, page
 from planner_api.db.tables import (
     AssignmentRow,
     ContributionRow,
@@ -21,7 +20,7 @@ from planner_api.db.tables import (
     ProfileVersionRow,
     SocRow,
 )
-from planner_api.db.upsert import insert_or_ignore, upserting
+from planner_api.db.upsert import insert_or_ignore
 
 _NEWEST = (ProfileVersionRow.profile_id == ProfileRow.id) & (ProfileVersionRow.version == ProfileRow.version)
 """Joins a profile with its newest version."""
@@ -38,78 +37,6 @@ async def revoked(session: AsyncSession, device_ids: Collection[str]) -> set[str
     return set(await session.scalars(query))
 
 
-async def contribute(session: WriteSession, profile_id: int, device_id: str, now: datetime) -> None:
-    values = {"profile_id": profile_id, "device_id": device_id, "since": now, "last_at": now}
-    await insert_or_ignore(session, ContributionRow, values, ["profile_id", "device_id"])
-
-
-async def contributed(
-    session: WriteSession, profile_id: int, uploads: Mapping[str, tuple[int, str | None]], now: datetime
-) -> None:
-    """Count folded uploads: device to (how many, what of the newest was not used)."""
-    insert_into = upserting(session.get_bind().dialect.name, ContributionRow)
-    statement = insert_into.on_conflict_do_update(
-        index_elements=["profile_id", "device_id"],
-        set_={
-            "uploads": ContributionRow.uploads + insert_into.excluded.uploads,
-            "unused": insert_into.excluded.unused,
-            "last_at": insert_into.excluded.last_at,
-        },
-    )
-    rows = [
-        {
-            "profile_id": profile_id,
-            "device_id": device,
-            "uploads": count,
-            "unused": reason,
-            "since": now,
-            "last_at": now,
-        }
-        for device, (count, reason) in sorted(uploads.items())
-    ]
-    if rows:
-        await (await session.connection()).execute(statement, rows)
-
-
-async def count_contributed(session: AsyncSession, device_id: str) -> int:
-    query = select(func.count()).where(ContributionRow.device_id == device_id)
-    return (await session.scalar(query)) or 0
-
-
-async def contribution(session: AsyncSession, soc: str, frequency: str, device_id: str) -> tuple[str | None] | None:
-    """What of a device's newest upload to a profile was not used; None: it has nothing to do with the profile."""
-    query = select(ContributionRow.unused).join(ProfileRow).where(_this(soc, frequency))
-    row = (await session.execute(query.where(ContributionRow.device_id == device_id))).first()
-    return None if row is None else (row.unused,)
-
-
-async def contributions(session: AsyncSession, profile_id: int, *, after: str, limit: int) -> Page[ContributionRow]:
-    query = (
-        select(ContributionRow)
-        .where(ContributionRow.profile_id == profile_id, ContributionRow.device_id > after)
-        .order_by(ContributionRow.device_id)
-    )
-    return await page(session, query, limit)
-
-
-async def contributors(session: AsyncSession, profile_id: int) -> Sequence[str]:
-    query = select(ContributionRow.device_id).where(ContributionRow.profile_id == profile_id)
-    return (await session.scalars(query)).all()
-
-
-async def contributed_to(session: AsyncSession, device_id: str) -> Sequence[Any]:
-    """The profiles that a device said something in: ``id``, ``soc`` and ``frequency``."""
-    query = select(ProfileRow.id, SocRow.name.label("soc"), ProfileRow.frequency).join(SocRow).join(ContributionRow)
-    said = ContributionRow.device_id == device_id, ContributionRow.uploads > 0
-    return (await session.execute(query.where(*said))).all()
-
-
-async def take_back(session: WriteSession, profile_id: int, device_id: str | None, now: datetime) -> None:
-    """Have the next fold forget what a device (None: what all) said in a profile."""
-    marked = update(ContributionRow).where(ContributionRow.profile_id == profile_id).values(taken_back_at=now)
-    await session.execute(marked if device_id is None else marked.where(ContributionRow.device_id == device_id))
-
-
 async def taken_back(session: AsyncSession, profile_id: int) -> dict[str, datetime]:
     """The devices whose figures the next fold is to forget, and since when."""
     query = select(ContributionRow.device_id, ContributionRow.taken_back_at).where(
@@ -121,39 +48,12 @@ async def taken_back(session: AsyncSession, profile_id: int) -> dict[str, dateti
 async def waits(session: AsyncSession, soc: str, frequency: str) -> bool:
     """Whether a profile is to be folded: uploads to it wait, or figures of it are taken back."""
     sent = InboxRow.soc == soc, InboxRow.frequency == frequency, InboxRow.folded_at.is_(None)
-    taken_back = _this(soc, frequency), ContributionRow.taken_back_at.is_not(None)
+    taken_back = this(soc, frequency), ContributionRow.taken_back_at.is_not(None)
     marked = select(ContributionRow.profile_id).join(ProfileRow).where(*taken_back)
     return bool(await session.scalar(select(or_(exists().where(*sent), marked.exists()))))
 
 
-async def drop_taken_back(session: WriteSession, profile_id: int, until: datetime) -> None:
-    """Forget that devices whose figures were forgotten had to do with a profile; not those taken back since."""
-    gone = ContributionRow.profile_id == profile_id, ContributionRow.taken_back_at <= until
-    await session.execute(delete(ContributionRow).where(*gone))
-
-
-async def name_soc(session: WriteSession, soc: str, now: datetime) -> None:
-    """Keep a SoC's name, if it is new."""
-    await insert_or_ignore(session, SocRow, {"name": soc, "created_at": now}, ["name"])
-
-
-async def establish(session: WriteSession, soc: str, now: datetime) -> bool | None:
-    """Let the fleet count a SoC; False where it does already, None where nobody ever uploaded for it."""
-    vouched = update(SocRow).where(SocRow.name == soc, SocRow.established_at.is_(None)).values(established_at=now)
-    if await session.touches(vouched.returning(SocRow.id)):
-        return True
-    return None if await session.scalar(select(SocRow.id).where(SocRow.name == soc)) is None else False
-
-
-async def establish_agreed(session: WriteSession, soc: str, devices: int, now: datetime) -> None:
-    """Let the fleet count a SoC that so many devices have uploaded for."""
-    uploaded = select(func.count(distinct(ContributionRow.device_id))).join(ProfileRow)
-    uploaded = uploaded.where(ProfileRow.soc_id == SocRow.id, ContributionRow.uploads > 0).correlate(SocRow)
-    agreed = SocRow.name == soc, SocRow.established_at.is_(None), uploaded.scalar_subquery() >= devices
-    await session.execute(update(SocRow).where(*agreed).values(established_at=now))
-
-
-def _this(soc: str, frequency: str) -> ColumnElement[bool]:
+def this(soc: str, frequency: str) -> ColumnElement[bool]:
     """Whether a profile is that of a SoC at a frequency."""
     return and_(
         ProfileRow.frequency == frequency,
@@ -163,7 +63,7 @@ def _this(soc: str, frequency: str) -> ColumnElement[bool]:
 
 async def head(session: AsyncSession, soc: str, frequency: str) -> ProfileRow | None:
     """Return the profile of a SoC at a frequency without its statistics."""
-    return await session.scalar(select(ProfileRow).where(_this(soc, frequency)))
+    return await session.scalar(select(ProfileRow).where(this(soc, frequency)))
 
 
 async def statistics(session: AsyncSession, profile_id: int) -> bytes | None:
@@ -175,7 +75,7 @@ async def ensure(session: WriteSession, soc: str, frequency: str, now: datetime)
     found = await head(session, soc, frequency)
     if found is not None:
         return found
-    await name_soc(session, soc, now)
+    await insert_or_ignore(session, SocRow, {"name": soc, "created_at": now}, ["name"])
     soc_id = await session.scalar(select(SocRow.id).where(SocRow.name == soc))
     values = {"soc_id": soc_id, "frequency": frequency, "created_at": now, "updated_at": now}
     await insert_or_ignore(session, ProfileRow, values, ["soc_id", "frequency"])
@@ -218,7 +118,7 @@ async def snapshot(session: AsyncSession, profile_id: int, version: int) -> byte
 async def current(session: AsyncSession, soc: str, frequency: str) -> tuple[ProfileRow, bytes] | None:
     """Return a profile and its newest version, compressed; None when nothing is known."""
     query = select(ProfileRow, ProfileVersionRow.body_zstd).join(ProfileVersionRow, _NEWEST)
-    row = (await session.execute(query.where(_this(soc, frequency)))).first()
+    row = (await session.execute(query.where(this(soc, frequency)))).first()
     return None if row is None else (row[0], row[1])
 
 
@@ -267,16 +167,6 @@ async def undelivered(session: AsyncSession, profile_id: int, device_id: str, no
     )
     others = select(AssignmentRow.device_id).join(DeviceRow, DeviceRow.id == AssignmentRow.device_id).where(*ran_out)
     return max(own, len((await session.scalars(others.limit(HEEDED))).all()))
-
-
-async def assign(
-    session: WriteSession, profile_id: int, device_id: str, figures: bytes, until: datetime, undelivered: int
-) -> None:
-    await session.merge(
-        AssignmentRow(
-            profile_id=profile_id, device_id=device_id, figures=figures, expires_at=until, undelivered=undelivered
-        )
-    )
 
 
 async def release(session: WriteSession, profile_id: int, rows: Mapping[str, int], now: datetime) -> None:

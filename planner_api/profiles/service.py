@@ -11,11 +11,13 @@ from functools import partial
 import msgspec
 import numpy as np
 from cachetools import LRUCache
+from sqlalchemy import func, select
 
 from hope_schema import MissingRequest, UploadReceipt
 from planner_api.compression import zstd
 from planner_api.db.engine import Database
-from planner_api.db.tables import DeviceRow
+from planner_api.db.tables import AssignmentRow, ContributionRow, DeviceRow, ProfileRow, SocRow
+from planner_api.db.upsert import insert_or_ignore
 from planner_api.devices import repository as devices
 from planner_api.devices.quota import Quotas
 from planner_api.errors import ForbiddenError, InvalidError, RefusedError, UnavailableError, profile_unknown
@@ -110,22 +112,25 @@ class Profiles:
             return self._known[key]
         now, unused = datetime.now(UTC), None
         async with self._database.read() as session:
-            said = await repository.contribution(session, soc, frequency, caller.device_id or "")
+            query = select(ContributionRow.unused).join(ProfileRow).where(repository.this(soc, frequency))
+            said = (await session.execute(query.where(ContributionRow.device_id == (caller.device_id or "")))).first()
         if caller.device_id is None:
             async with self._database.write() as session:
-                await repository.name_soc(session, soc, now)
+                await insert_or_ignore(session, SocRow, {"name": soc, "created_at": now}, ["name"])
                 await oversight.vouch(session, soc, Actor(caller.name))
         elif said is not None:
-            (unused,) = said
+            unused = said.unused
         else:
             async with self._database.write() as session:
                 most = self._settings.profiles_per_device
                 await devices.lock(session, caller.device_id)
-                if await repository.count_contributed(session, caller.device_id) >= most:
+                count = select(func.count()).where(ContributionRow.device_id == caller.device_id)
+                if (await session.scalar(count) or 0) >= most:
                     limit = f"{most} pairs of SoC and frequency"
                     raise self._quotas.forbidden("profiles", limit)
                 profile = await repository.ensure(session, soc, frequency, now)
-                await repository.contribute(session, profile.id, caller.device_id, now)
+                values = {"profile_id": profile.id, "device_id": caller.device_id, "since": now, "last_at": now}
+                await insert_or_ignore(session, ContributionRow, values, ["profile_id", "device_id"])
         self._known[key] = unused
         return unused
 
@@ -269,8 +274,9 @@ class Profiles:
                     return False
             undelivered = await repository.undelivered(session, profile_id, request.device_id, now)
             lease = (until - now) / 2**undelivered if undelivered <= MOST_HALVED else timedelta()
-            figures = lack.hashes[: 8 * MOST_ASSIGNED]
-            await repository.assign(session, profile_id, request.device_id, figures, now + lease, undelivered)
+            row = AssignmentRow(profile_id=profile_id, device_id=request.device_id, expires_at=now + lease)
+            row.figures, row.undelivered = lack.hashes[: 8 * MOST_ASSIGNED], undelivered
+            await session.merge(row)
         return True
 
 
