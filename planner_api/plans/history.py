@@ -7,12 +7,18 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import select
+
 from hope_schema import MovedStep, Plan, PlanDiff, PlanHistory, PlanVersion, Results, Step
 from planner_api.db.engine import Database, ReadSession
 from planner_api.db.messages import message_of, messages_of
+from planner_api.db.tables import PlanRow, PlanVersionRow
 from planner_api.errors import plan_unknown, version_unknown
 from planner_api.plans import repository
 from planner_api.plans.stored import StoredPlan
+
+_HISTORY = [column for name, column in PlanVersionRow.__table__.columns.items() if name not in ("etag", "body_zstd")]
+"""All of a version but its body."""
 
 
 async def history(database: Database, plan_id: str) -> PlanHistory:
@@ -65,7 +71,10 @@ def _compare(before: PlanVersion, after: PlanVersion, old: StoredPlan, new: Stor
 
 
 async def _versions(session: ReadSession, plan_id: str) -> list[PlanVersion]:
-    rows = await repository.versions(session, plan_id)
+    query = select(*_HISTORY, PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, PlanRow.served_version)
+    query = query.add_columns(PlanRow.version.label("newest")).join(PlanRow, PlanRow.id == PlanVersionRow.plan_id)
+    query = query.where(PlanVersionRow.plan_id == plan_id).order_by(PlanVersionRow.version.desc())
+    rows = (await session.execute(query)).all()
     if not rows:
         raise plan_unknown(plan_id)
     return list(messages_of(rows, _version))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
+from sqlalchemy import or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database, WriteSession
+from planner_api.db.paging import chunks
+from planner_api.db.tables import PlanRestsOnRow, PlanRow
 from planner_api.jobs.kind import Kind, Lease, Task
 from planner_api.jobs.wanted import Wanted, put
 from planner_api.models import repository as models
 from planner_api.models.figures import Figures
-from planner_api.plans import repository
 from planner_api.plans.jobs import BETTER
 from planner_api.profiles import repository as profiles
 from planner_api.profiles.jobs import OUTDATED, pair_of
@@ -91,7 +94,7 @@ class Outdated(Kind):
             if found is None:
                 return None
             head, after = found
-            rows = await repository.outdated(session, soc, frequency, head.version, COMPARED_AT_ONCE + 1)
+            rows = await _outdated(session, soc, frequency, head.version)
             if not rows:
                 return None
             basis = rows[0].profile_version
@@ -118,7 +121,7 @@ class Outdated(Kind):
     async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: list[str]) -> bool:
         """Queue those plans, and note that all were compared; whether there are more."""
         state = task.state
-        await repository.compared(session, state.compared, *pair_of(lease.key), state.version)
+        await _compared(session, lease, state)
         await put(session, *(Wanted(BETTER, plan_id, again=True) for plan_id in sorted({*prepared, *state.baseless})))
         return bool(state.more)
 
@@ -126,7 +129,38 @@ class Outdated(Kind):
         """Have the plans made anew that could not be compared: their figures may have moved."""
         if task is None:
             return
-        await repository.compared(session, task.state.compared, *pair_of(lease.key), task.state.version)
+        await _compared(session, lease, task.state)
         await put(session, *(Wanted(BETTER, plan_id, again=True) for plan_id in sorted(task.state.compared)))
         if task.state.more:
             await put(session, Wanted(OUTDATED, lease.key))
+
+
+async def _outdated(session: AsyncSession, soc: str, frequency: str, version: int) -> Sequence[Any]:
+    """Return plans of a profile that nobody compared with this version of it, those on one older version together.
+
+    Plans that are made for the first time just now are not among them: they compare themselves when they are stored.
+    """
+    rests = PlanRestsOnRow
+    query = (
+        select(PlanRow.id, PlanRow.jobs, PlanRow.soc, PlanRow.frequency, PlanRow.processors, PlanRow.hosts)
+        .add_columns(rests.profile_version)
+        .join(rests, rests.plan_id == PlanRow.id)
+        .where(
+            rests.soc == soc,
+            rests.frequency == frequency,
+            or_(PlanRow.version > 0, PlanRow.error.is_not(None)),
+            or_(rests.checked_version.is_(None), rests.checked_version < version),
+            or_(rests.profile_version.is_(None), rests.profile_version < version),
+        )
+        .order_by(rests.profile_version, PlanRow.id)
+        .limit(COMPARED_AT_ONCE + 1)
+    )
+    return (await session.execute(query)).all()
+
+
+async def _compared(session: WriteSession, lease: Lease, state: _State) -> None:
+    """Note that plans were compared with a version of a profile that they rest on."""
+    rests, (soc, frequency) = PlanRestsOnRow, pair_of(lease.key)
+    for some in chunks(state.compared):
+        these = rests.plan_id.in_(some), rests.soc == soc, rests.frequency == frequency
+        await session.execute(update(rests).where(*these).values(checked_version=state.version))

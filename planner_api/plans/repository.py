@@ -8,26 +8,22 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, case, exists, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from hope_schema import PlanRequest
 from planner_api.db.engine import WriteSession
-from planner_api.db.paging import chunks
 from planner_api.db.tables import JobRow, ModelRow, PlanJobRow, PlanRestsOnRow, PlanRow, PlanVersionRow
-from planner_api.db.upsert import add_all, insert_or_ignore
+from planner_api.db.upsert import insert_or_ignore
 from planner_api.plans.stored import StoredPlan
 
 SERVED = (PlanVersionRow.plan_id == PlanRow.id) & (
     PlanVersionRow.version == func.coalesce(PlanRow.served_version, PlanRow.version)
 )
 """Joins a plan with the version that devices get."""
-_HISTORY = [column for name, column in PlanVersionRow.__table__.columns.items() if name not in ("etag", "body_zstd")]
 LOOKED_AT = 16
 """Plans of a network on a device that are looked at for one to begin with, the latest."""
-KEPT_VERSIONS = 20
-"""Versions kept of a plan, the newest ones; one that is served or replaced by a release is kept beside them."""
 
 
 _named = (
@@ -77,18 +73,6 @@ def _stored(row: PlanVersionRow | None) -> StoredPlan | None:
     return None if row is None else StoredPlan(row.plan_id, row.version, row.provisional, row.etag, row.body_zstd)
 
 
-async def versions(session: AsyncSession, plan_id: str) -> Sequence[Any]:
-    """Return the versions that are kept, newest first, without their bodies and with the key of the plan."""
-    query = (
-        select(*_HISTORY, PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, PlanRow.served_version)
-        .add_columns(PlanRow.version.label("newest"))
-        .join(PlanRow, PlanRow.id == PlanVersionRow.plan_id)
-        .where(PlanVersionRow.plan_id == plan_id)
-        .order_by(PlanVersionRow.version.desc())
-    )
-    return (await session.execute(query)).all()
-
-
 _job = aliased(JobRow)  # beside the one that a query with a status may look at itself
 STATUS = case(
     (exists().where(_job.key == PlanRow.id, _job.lease_owner.is_not(None)), "solving"),
@@ -135,10 +119,6 @@ async def count_by_status(session: AsyncSession) -> dict[str, int]:
     total = await session.scalar(select(func.count()).select_from(PlanRow)) or 0
     counts = {"queued": on_their_way - solving, "solving": solving, "failed": failed}
     return {**counts, "done": total - sum(counts.values())}
-
-
-async def newest_version(session: AsyncSession, plan_id: str) -> int:
-    return await session.scalar(select(PlanRow.version).where(PlanRow.id == plan_id)) or 0
 
 
 async def rest_on(session: WriteSession, plan_id: str, pair: tuple[str, str], **versions: int) -> None:
@@ -197,78 +177,5 @@ async def insert(
     return True
 
 
-async def next_version(session: WriteSession, plan_id: str) -> int | None:
-    """Lock a plan's row until the transaction ends and return the version to store; None without a row."""
-    version = await session.scalar(select(PlanRow.version).where(PlanRow.id == plan_id).with_for_update())
-    return None if version is None else version + 1
-
-
 async def store(session: WriteSession, plan_id: str, values: Mapping[str, Any]) -> None:
     await session.execute(update(PlanRow).where(PlanRow.id == plan_id).values(**values))
-
-
-async def hold_back(session: WriteSession, plan_id: str) -> None:
-    """Let devices keep the version they get, if it is a finished one and the next ones of a model wait for a release.
-
-    Called before a better version is stored.
-    """
-    served = PlanJobRow.plan_id == PlanRow.id, PlanJobRow.model_hash == ModelRow.hash
-    waits = exists().where(*served, ModelRow.rollout != "at_once")
-    finished = PlanRow.version > 0, PlanRow.provisional.is_(False), PlanRow.served_version.is_(None)
-    held = update(PlanRow).where(PlanRow.id == plan_id, *finished, waits)
-    await session.execute(held.values(served_version=PlanRow.version))
-
-
-async def keep_version(session: WriteSession, row: PlanVersionRow) -> None:
-    """Keep a version, and forget the oldest beyond those that are kept."""
-    session.add(row)
-    await session.flush()
-    served = select(PlanRow.served_version).where(PlanRow.id == row.plan_id).scalar_subquery()
-    under_release = exists().where(PlanRow.id == row.plan_id, PlanRow.release_id.is_not(None))
-    await session.execute(
-        delete(PlanVersionRow).where(
-            PlanVersionRow.plan_id == row.plan_id,
-            PlanVersionRow.version <= row.version - KEPT_VERSIONS,
-            PlanVersionRow.version != func.coalesce(served, 0),
-            ~under_release,
-        )
-    )
-
-
-async def outdated(session: AsyncSession, soc: str, frequency: str, version: int, limit: int) -> Sequence[Any]:
-    """Return plans of a profile that nobody compared with this version of it, those on one older version together.
-
-    Plans that are made for the first time just now are not among them: they compare themselves when they are stored.
-    """
-    rests = PlanRestsOnRow
-    query = (
-        select(PlanRow.id, PlanRow.jobs, PlanRow.soc, PlanRow.frequency, PlanRow.processors, PlanRow.hosts)
-        .add_columns(rests.profile_version)
-        .join(rests, rests.plan_id == PlanRow.id)
-        .where(
-            rests.soc == soc,
-            rests.frequency == frequency,
-            or_(PlanRow.version > 0, PlanRow.error.is_not(None)),
-            or_(rests.checked_version.is_(None), rests.checked_version < version),
-            or_(rests.profile_version.is_(None), rests.profile_version < version),
-        )
-        .order_by(rests.profile_version, PlanRow.id)
-        .limit(limit)
-    )
-    return (await session.execute(query)).all()
-
-
-async def compared(session: WriteSession, plan_ids: Sequence[str], soc: str, frequency: str, version: int) -> None:
-    """Note that plans were compared with a version of a profile that they rest on."""
-    rests = PlanRestsOnRow
-    for some in chunks(plan_ids):
-        these = rests.plan_id.in_(some), rests.soc == soc, rests.frequency == frequency
-        await session.execute(update(rests).where(*these).values(checked_version=version))
-
-
-async def add_hits(session: WriteSession, hits: Mapping[str, int], misses: Mapping[str, int]) -> None:
-    rows = [
-        {"id": plan_id, "hits": hits.get(plan_id, 0), "misses": misses.get(plan_id, 0)} for plan_id in {*hits, *misses}
-    ]
-    connection = await session.connection()
-    await connection.run_sync(add_all, PlanRow, rows, key=("id",))

@@ -11,6 +11,8 @@ from hope_schema import PlanRequest
 from hope_schema.base import MAX_OPS
 from hope_schema.periods import runs
 from planner_api.db.engine import Database, WriteSession
+from planner_api.db.tables import PlanRow
+from planner_api.db.upsert import add_all
 from planner_api.devices import repository as devices
 from planner_api.devices.quota import Quotas
 from planner_api.errors import (
@@ -211,8 +213,9 @@ class Plans:
         if not hits and not misses:
             return
         try:
+            counts = [{"id": each, "hits": hits[each], "misses": misses[each]} for each in {*hits, *misses}]
             async with self._database.write() as session:
-                await repository.add_hits(session, hits, misses)
+                await (await session.connection()).run_sync(add_all, PlanRow, counts, key=("id",))
         except BaseException:
             self.hits.update(hits)
             self.misses.update(misses)

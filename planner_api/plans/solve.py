@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from typing import ClassVar
 
 import msgspec
+from sqlalchemy import delete, exists, func, select, update
 
 from hope_schema import Method, PlanRequest
 from planner_api.db.engine import Database, WriteSession
-from planner_api.db.tables import PlanRow, PlanVersionRow
+from planner_api.db.tables import ModelRow, PlanJobRow, PlanRow, PlanVersionRow
 from planner_api.jobs.kind import JobError, Kind, Lease, Task
 from planner_api.jobs.news import publish
 from planner_api.jobs.wanted import Wanted, put
@@ -26,6 +27,8 @@ from planner_api.profiles import repository as profiles
 from planner_api.profiles.jobs import OUTDATED, key_of
 from planner_api.settings import Settings
 
+KEPT_VERSIONS = 20
+"""Versions kept of a plan, the newest ones; one that is served or replaced by a release is kept beside them."""
 STARTING_S = 5.0
 """A child may take so much longer than its budget."""
 
@@ -60,7 +63,7 @@ class _Solve(Kind):
             request = await repository.request_of(session, lease.key)
             if request is None:
                 raise JobError(f"there is no plan {lease.key}", permanent=True)
-            version = await repository.newest_version(session, lease.key)
+            version = await session.scalar(select(PlanRow.version).where(PlanRow.id == lease.key)) or 0
             before = await repository.find(session, lease.key)
             if before is None or before.provisional:
                 before = await repository.find_near(session, request) or before
@@ -104,9 +107,11 @@ class _Solve(Kind):
     async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: tuple[Made, StoredPlan]) -> bool:
         """Store the next version, and queue a better one after a provisional one."""
         made, stored = prepared
-        version = await repository.next_version(session, lease.key)
-        if version is None:
+        row = select(PlanRow.version).where(PlanRow.id == lease.key)
+        newest = await session.scalar(row.with_for_update())  # nobody else stores one until the transaction ends
+        if newest is None:
             return False  # the plan is gone with its model
+        version = newest + 1
         if version != stored.version:
             if self.name == FIRST:
                 return False  # the better one was faster
@@ -152,16 +157,21 @@ class BetterPlan(_Solve):
 
 
 async def _store_version(session: WriteSession, stored: StoredPlan, made: Made) -> None:
-    """Write a version of a plan into its row, which the caller holds locked, and beside those before it."""
-    now = datetime.now(UTC)
+    """Write a version of a plan into its row, which the caller holds locked, and beside those before it.
+
+    Devices keep the version they get, if it is a finished one and the next ones of a model wait for a release.
+    """
+    now, this = datetime.now(UTC), PlanRow.id == stored.plan_id
+    served = PlanJobRow.plan_id == PlanRow.id, PlanJobRow.model_hash == ModelRow.hash
+    waits = exists().where(*served, ModelRow.rollout != "at_once")
+    finished = PlanRow.version > 0, PlanRow.provisional.is_(False), PlanRow.served_version.is_(None)
+    await session.execute(update(PlanRow).where(this, *finished, waits).values(served_version=PlanRow.version))
     newest = {"version": stored.version, "provisional": stored.provisional, "solved_at": now, "error": None}
     newest["solves"] = PlanRow.solves + (0 if stored.provisional else 1)
-    await repository.hold_back(session, stored.plan_id)
     await repository.store(session, stored.plan_id, newest)
     for pair, version in made.rests_on:
         await repository.rest_on(session, stored.plan_id, pair, profile_version=version, checked_version=version)
-    await repository.keep_version(
-        session,
+    session.add(
         PlanVersionRow(
             plan_id=stored.plan_id,
             version=stored.version,
@@ -175,5 +185,11 @@ async def _store_version(session: WriteSession, stored: StoredPlan, made: Made) 
             found_by=made.found_by,
             solve_us=made.solve_us,
             created_at=now,
-        ),
+        )
     )
+    await session.flush()
+    kept = select(PlanRow.served_version).where(this).scalar_subquery()
+    old = PlanVersionRow.plan_id == stored.plan_id, PlanVersionRow.version <= stored.version - KEPT_VERSIONS
+    under_release = exists().where(this, PlanRow.release_id.is_not(None))
+    doomed = delete(PlanVersionRow).where(*old, PlanVersionRow.version != func.coalesce(kept, 0), ~under_release)
+    await session.execute(doomed)
