@@ -62,24 +62,13 @@ async def add_claim(
     return row.id
 
 
-def _valid_claim(claim_hash: str) -> ColumnElement[bool]:
+def valid_claim(claim_hash: str) -> ColumnElement[bool]:
     return and_(
         ClaimRow.claim_hash == claim_hash,
         ClaimRow.revoked_at.is_(None),
         or_(ClaimRow.expires_at.is_(None), ClaimRow.expires_at > datetime.now(UTC)),
         or_(ClaimRow.uses_left.is_(None), ClaimRow.uses_left > 0),
     )
-
-
-async def is_valid_claim(session: AsyncSession, claim_hash: str) -> bool:
-    """Whether a device may enrol with this claim now."""
-    return await session.scalar(select(ClaimRow.id).where(_valid_claim(claim_hash))) is not None
-
-
-async def use_claim(session: WriteSession, claim_hash: str) -> int | None:
-    """Spend one use of a claim that is valid now; its id, or None."""
-    spent = update(ClaimRow).where(_valid_claim(claim_hash)).values(uses_left=ClaimRow.uses_left - 1)
-    return (await session.execute(spent.returning(ClaimRow.id))).scalar_one_or_none()
 
 
 async def enrol(session: WriteSession, device_id: str, values: Mapping[str, Any]) -> bool:

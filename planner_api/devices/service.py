@@ -46,7 +46,7 @@ BAD_CLAIM = "this claim token is unknown, spent, expired or revoked; ask your ad
 async def check_claim(database: Database, claim_hash: str) -> None:
     """Look at a claim token before anything that comes with it is read. Raises UnauthorisedError unless it is valid."""
     async with database.read() as session:
-        if not await repository.is_valid_claim(session, claim_hash):
+        if await session.scalar(select(ClaimRow.id).where(repository.valid_claim(claim_hash))) is None:
             raise UnauthorisedError(BAD_CLAIM)
 
 
@@ -61,7 +61,8 @@ async def enrol(database: Database, claim_hash: str, request: Enrolment) -> Enro
     token = new_token("device")
     values = {"soc": request.soc, "frequency": request.frequency, "versions": dict(request.versions)}
     async with database.write() as session:
-        claim_id = await repository.use_claim(session, claim_hash)
+        spent = update(ClaimRow).where(repository.valid_claim(claim_hash)).values(uses_left=ClaimRow.uses_left - 1)
+        claim_id = (await session.execute(spent.returning(ClaimRow.id))).scalar_one_or_none()
         if claim_id is None:
             raise UnauthorisedError(BAD_CLAIM)
         if not await repository.enrol(session, request.device_id, {"claim_id": claim_id, **values}):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -11,15 +10,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import chunks
 from planner_api.db.tables import ModelRow, SignatureRow
-from planner_api.db.upsert import ignoring, insert_or_ignore
+from planner_api.db.upsert import ignoring
 
 AT_ONCE = 1000
 """Signatures asked for, or stored, in one query: all those of the largest graph would hold the event loop."""
-
-
-async def insert(session: WriteSession, values: Mapping[str, Any]) -> bool:
-    """Store a model, by columns, unless its hash is taken; return whether it was stored."""
-    return await insert_or_ignore(session, ModelRow, values, ["hash"])
 
 
 async def insert_features(session: WriteSession, features: Mapping[str, bytes]) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from hope_schema import ModelReceipt
 from planner_api.db.engine import Database
 from planner_api.db.tables import ModelRow
+from planner_api.db.upsert import insert_or_ignore
 from planner_api.devices.quota import Quotas
 from planner_api.errors import ConflictError, model_unknown
 from planner_api.models import repository
@@ -40,7 +41,7 @@ async def submit(
     async with database.write() as session:
         values = {**msgspec.structs.asdict(graph), "created_at": datetime.now(UTC)}
         signatures = values.pop("signatures")
-        created = await repository.insert(session, values)
+        created = await insert_or_ignore(session, ModelRow, values, ["hash"])
         await repository.insert_features(session, signatures)
         if created and quotas is not None:
             size = len(graph.graph_zstd) + len(graph.figures_zstd)

@@ -20,8 +20,8 @@ from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.kind import Lease
 from planner_api.jobs.queue import take
 from planner_api.jobs.wanted import Wanted, put
-from planner_api.plans import outdated
-from planner_api.plans import service as plans
+from planner_api.plans import outdated, service
+from planner_api.plans import repository as plans
 from planner_api.plans.cache import OVERHEAD_BYTES, PlanCache
 from planner_api.plans.jobs import BETTER
 from planner_api.plans.key import REMEMBERED_BYTES, asked, normalised, plan_id
@@ -164,7 +164,7 @@ def test_hits_are_counted(database_url: str, monkeypatch: pytest.MonkeyPatch) ->
             api.client.get(f"/plans/{wanted}")
         planner = api.app.planner
         with monkeypatch.context() as outage:
-            outage.setattr(plans, "add_all", Mock(side_effect=OSError("away")))
+            outage.setattr(service, "add_all", Mock(side_effect=OSError("away")))
             with pytest.raises(DatabaseAwayError):
                 api.await_(planner.plans.flush_counts)
         assert api.counted() == (10, 1)
