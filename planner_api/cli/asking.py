@@ -10,11 +10,10 @@ from typing import Any
 
 import click
 import httpx
-from rich.console import Console
 
 from planner_api.cli.calls import CALLS, Call, Option
 from planner_api.cli.client import PLANNER, PLANNER_VARIABLE, TOKEN_VARIABLE, ask, open_client
-from planner_api.cli.show import fields, line, say, table
+from planner_api.cli.show import fields, line, say, table, working
 
 WATCH_S = 2.0
 MOST = 1000
@@ -159,7 +158,7 @@ def _run(call: Call, *, planner: str, token: str | None, as_json: bool, limit: i
     with open_client(planner, token) as client:
         if call.watched:
             return _watch(client, call, given, as_json)
-        with waiting(planner):
+        with working(f"asking {planner}"):
             answer = ask(client, call, given, limit)
     if as_json or call.whole:
         click.echo(json.dumps(answer))
@@ -168,11 +167,6 @@ def _run(call: Call, *, planner: str, token: str | None, as_json: bool, limit: i
     else:
         _show(call, answer)
     return 0
-
-
-def waiting(planner: str) -> Any:
-    """Something that turns on a terminal while a planner is waited for."""
-    return Console(stderr=True).status(f"asking {planner}")
 
 
 def _watch(client: httpx.Client, call: Call, given: dict[str, Any], as_json: bool) -> int:

@@ -14,11 +14,11 @@ from typing import Any
 import click
 from alembic.util import CommandError
 from pydantic import ValidationError
-from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
 from hope_schema.wording import plural
 from planner_api.cli.client import PLANNER_VARIABLE, CallError
+from planner_api.cli.show import working
 from planner_api.db import backup as backups
 from planner_api.db.engine import Database, DatabaseUrlError, parse_url, shown
 from planner_api.db.migrate import SchemaError, current_revision, upgrade
@@ -147,7 +147,7 @@ def migrate(settings: Settings, revision: str) -> None:
     """Bring the database to the newest schema; doing it again changes nothing."""
     url = settings.database_url
     try:
-        with _working("migrating"):
+        with working("migrating"):
             changed = upgrade(url, revision)
         now = current_revision(url)
     except CommandError as error:
@@ -161,7 +161,7 @@ def migrate(settings: Settings, revision: str) -> None:
 def backup(settings: Settings, file: Path) -> None:
     """Write every row into one FILE of JSON lines under gzip, as the database stands at one moment, while served."""
     url = settings.database_url
-    with _working(f"writing {file}"):
+    with working(f"writing {file}"):
         rows = backups.write(url, file)
     click.echo(f"{plural(rows, 'row')} of {shown(parse_url(url))} written to {file}")
 
@@ -172,7 +172,7 @@ def backup(settings: Settings, file: Path) -> None:
 def restore(settings: Settings, file: Path) -> None:
     """Fill an empty database, of either kind, from a FILE that `backup` wrote."""
     url = settings.database_url
-    with _working(f"reading {file}"):
+    with working(f"reading {file}"):
         rows = backups.read(url, file, local_actor().name)
     click.echo(f"{plural(rows, 'row')} of {file} restored into {shown(parse_url(url))}")
 
@@ -194,11 +194,6 @@ def admin_token(settings: Settings, label: str) -> None:
             await database.close()
 
     click.echo(asyncio.run(make()))
-
-
-def _working(doing: str) -> Any:
-    """Something that turns on a terminal while this is done."""
-    return Console(stderr=True).status(doing)
 
 
 COMMANDS: dict[str, click.Command] = {

@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from hope_schema import Observations, Profile
 from hope_schema.wording import plural
-from planner_api.cli.asking import at_a_planner, waiting
+from planner_api.cli.asking import at_a_planner
 from planner_api.cli.client import open_client, send
+from planner_api.cli.show import working
 from planner_api.errors import UsageError
 
 DEVICE = "admin"
@@ -36,7 +37,7 @@ def import_profile(file: Path, planner: str, token: str | None, as_json: bool) -
     measured: dict[str, Any] = {name: getattr(profile, name) for name in shared}
     upload_id = f"import-{hashlib.sha256(text).hexdigest()[:32]}"
     upload = Observations(**measured, device_id=DEVICE, upload_id=upload_id)
-    with open_client(planner, token) as client, waiting(planner):
+    with open_client(planner, token) as client, working(f"asking {planner}"):
         receipt = send(client, "POST", "/profiles", {}, upload.model_dump(mode="json"))
     done = "known already" if receipt["duplicate"] else f"imported {plural(receipt['rows'], 'figure')}"
     click.echo(json.dumps(receipt) if as_json else f"{done}: SoC '{profile.soc}' at frequency '{profile.frequency}'")

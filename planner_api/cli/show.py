@@ -29,6 +29,11 @@ def say(what: RenderableType) -> None:
     Console(width=WHOLE, highlight=False).print(what)
 
 
+def working(doing: str) -> Any:
+    """Something that turns on a terminal while this is done."""
+    return Console(stderr=True).status(doing)
+
+
 def table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> Table:
     """One line per entry, under a line of names; numbers stand under each other."""
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")

@@ -129,8 +129,3 @@ def _put(dialect: str, *, again: bool) -> Any:
             "again": or_(JobRow.again, ~WAITS) if again else JobRow.again,
         },
     ).returning(JobRow.id, JobRow.kind, JobRow.key)
-
-
-async def count_asked_by(session: AsyncSession, owner: str) -> int:
-    """How many different keys' jobs of an owner wait or are under way."""
-    return await session.scalar(select(func.count(JobRow.key.distinct())).where(JobRow.asked_by == owner)) or 0

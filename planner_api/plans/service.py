@@ -7,11 +7,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from sqlalchemy import func, select
+
 from hope_schema import PlanRequest
 from hope_schema.base import MAX_OPS
 from hope_schema.periods import runs
 from planner_api.db.engine import Database, WriteSession
-from planner_api.db.tables import PlanRow
+from planner_api.db.tables import JobRow, PlanRow
 from planner_api.db.upsert import add_all
 from planner_api.devices import repository as devices
 from planner_api.devices.quota import Quotas
@@ -24,7 +26,7 @@ from planner_api.errors import (
     version_unknown,
 )
 from planner_api.jobs.queue import Queue
-from planner_api.jobs.wanted import URGENT, Wanted, count_asked_by, put
+from planner_api.jobs.wanted import URGENT, Wanted, put
 from planner_api.models import repository as models
 from planner_api.plans import repository
 from planner_api.plans.cache import PlanCache
@@ -171,7 +173,8 @@ class Plans:
         if caller.device_id is None:
             return 0
         await devices.lock(session, caller.device_id)
-        return await count_asked_by(session, caller.name)
+        asked = select(func.count(JobRow.key.distinct())).where(JobRow.asked_by == caller.name)
+        return await session.scalar(asked) or 0
 
     async def _charge(self, session: WriteSession, caller: Principal, waiting: int) -> None:
         """Count a new key. Raises TooOftenError for a device with too many today, or too many that wait."""

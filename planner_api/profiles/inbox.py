@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, select, update
+from sqlalchemy import Connection, Row, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import Database, WriteSession
@@ -104,17 +104,3 @@ async def mark_unusable(session: WriteSession, errors: Mapping[int, str], now: d
     """Say why an upload could not be folded; its body is kept for whoever looks into it."""
     for row_id, error in errors.items():
         await session.execute(update(InboxRow).where(InboxRow.id == row_id).values(folded_at=now, error=error))
-
-
-async def prune_inbox(session: WriteSession, before: datetime, limit: int) -> int:
-    """Forget uploads folded before a moment; return how many. Their upload ids are then no longer known."""
-    doomed = select(InboxRow.id).where(InboxRow.folded_at < before).order_by(InboxRow.folded_at, InboxRow.id)
-    gone = await session.execute(
-        delete(InboxRow).where(InboxRow.id.in_(doomed.limit(limit).scalar_subquery())).returning(InboxRow.id)
-    )
-    return len(gone.all())
-
-
-async def upload_error(session: AsyncSession, device_id: str, upload_id: str) -> str | None:
-    query = select(InboxRow.error).where(InboxRow.device_id == device_id, InboxRow.upload_id == upload_id)
-    return await session.scalar(query)

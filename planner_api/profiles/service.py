@@ -11,12 +11,12 @@ from functools import partial
 import msgspec
 import numpy as np
 from cachetools import LRUCache
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 
 from hope_schema import MissingRequest, UploadReceipt
 from planner_api.compression import zstd
 from planner_api.db.engine import Database
-from planner_api.db.tables import AssignmentRow, ContributionRow, DeviceRow, ProfileRow, SocRow
+from planner_api.db.tables import AssignmentRow, ContributionRow, DeviceRow, InboxRow, ProfileRow, SocRow
 from planner_api.db.upsert import insert_or_ignore
 from planner_api.devices import repository as devices
 from planner_api.devices.quota import Quotas
@@ -96,7 +96,8 @@ class Profiles:
         stored = await self._inbox.add(values)
         if not stored:
             async with self._database.read() as session:
-                unused = await inbox.upload_error(session, head.device_id, head.upload_id)
+                sent = InboxRow.device_id == head.device_id, InboxRow.upload_id == head.upload_id
+                unused = await session.scalar(select(InboxRow.error).where(*sent))
         return UploadReceipt(upload_id=head.upload_id, rows=head.rows, duplicate=not stored, unused=unused)
 
     async def _admit(self, caller: Principal, soc: str, frequency: str) -> str | None:
@@ -141,10 +142,13 @@ class Profiles:
 
     async def prune(self) -> int:
         """Forget upload ids that are too old to be sent again; return how many."""
-        before, total = datetime.now(UTC) - KEEP_UPLOAD_IDS, 0
+        doomed = select(InboxRow.id).where(InboxRow.folded_at < datetime.now(UTC) - KEEP_UPLOAD_IDS)
+        some = doomed.order_by(InboxRow.folded_at, InboxRow.id).limit(PRUNED_AT_ONCE).scalar_subquery()
+        total = 0
         while True:
             async with self._database.write() as session:
-                pruned = await inbox.prune_inbox(session, before, PRUNED_AT_ONCE)
+                gone = await session.execute(delete(InboxRow).where(InboxRow.id.in_(some)).returning(InboxRow.id))
+                pruned = len(gone.all())
             total += pruned
             if pruned < PRUNED_AT_ONCE:
                 return total
