@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from planner_api.console.app import Console
-from planner_api.devices.audit.routes import router as audit
-from planner_api.devices.groups.routes import router as groups
 from planner_api.devices.guard import Guard
-from planner_api.devices.routes import router as devices
-from planner_api.devices.token_routes import router as tokens
+from planner_api.devices.routes import ROUTERS as DEVICES
 from planner_api.embedded import ROUTERS as FOR_AGENTS
-from planner_api.models.names.routes import router as names
+from planner_api.models.routes import named
 from planner_api.plans.routes import planning_ahead
-from planner_api.rollout.aliases.routes import router as aliases
+from planner_api.rollout.routes import named as aliases
 from planner_api.rollout.routes import router as releases
 from planner_api.service import Service
 from planner_api.settings import Settings
@@ -28,7 +25,7 @@ from planner_api.web.probes import router as operations
 from planner_api.web.rate import AddressLimit, RateLimit
 from planner_api.web.traces import traced
 
-ROUTERS = (*FOR_AGENTS, devices, tokens, planning_ahead, fleet, names, aliases, groups, releases, audit, operations)
+ROUTERS = (*FOR_AGENTS, *DEVICES, planning_ahead, fleet, named, aliases, releases, operations)
 
 
 def create_app(settings: Settings) -> App[Service]:

@@ -1,4 +1,4 @@
-"""``/releases`` over HTTP."""
+"""Releases, aliases and ``/references`` over HTTP."""
 
 from __future__ import annotations
 
@@ -6,13 +6,25 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from hope_schema import Release, ReleasePage, ReleasePartPage, ReleaseRequest, RolloutPolicy, releases
+from hope_schema import (
+    AliasTarget,
+    ModelVersion,
+    Release,
+    ReleasePage,
+    ReleasePartPage,
+    ReleaseRequest,
+    RolloutPolicy,
+    releases,
+)
+from hope_schema.registry import Reference
+from planner_api.rollout.aliases import service as aliases
 from planner_api.rollout.service import Action, Releases
 from planner_api.web.contract import problems
-from planner_api.web.parameters import After, FewRows, Limit, ModelHash
+from planner_api.web.parameters import After, FewRows, Limit, ModelHash, PlainName
 from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(tags=["releases"], route_class=StrictRoute)
+named = APIRouter(tags=["names"], route_class=StrictRoute)
 
 ReleaseId = Annotated[releases.ReleaseId, Path(description="The release's id")]
 Before = Annotated[releases.ReleaseId | None, Query(description="`next` of the page before")]
@@ -78,3 +90,32 @@ _add_action("pause", "pause_release", "Stay at this stage; harm still takes the 
 _add_action("resume", "resume_release", "Go on with a release that was paused.")
 _add_action("approve", "approve_release", "Go to the next stage now; from the last one, end the release.")
 _add_action("rollback", "roll_back_release", "Return to the version before, also after the release has ended.")
+
+
+@named.put(
+    "/names/{name}/aliases/{alias}",
+    response_description="The version that it stands for now.",
+    responses=problems(409),
+)
+async def point_alias(request: Request, name: PlainName, alias: PlainName, message: AliasTarget) -> ModelVersion:
+    """Let an alias stand for a version, at once and for everybody; a release does it in stages."""
+    return await aliases.point(request.database, name, alias, message.version, request.actor)
+
+
+@named.delete(
+    "/names/{name}/aliases/{alias}", status_code=204, response_description="Dropped.", responses=problems(409)
+)
+async def drop_alias(request: Request, name: PlainName, alias: PlainName) -> None:
+    """Drop an alias."""
+    await aliases.drop_alias(request.database, name, alias, request.actor)
+
+
+@named.get("/references/{reference}", response_description="The version that is meant.")
+async def resolve_reference(
+    request: Request,
+    reference: Annotated[
+        Reference, Path(description="`classifier` (its newest version), `classifier:3`, or `classifier@production`")
+    ],
+) -> ModelVersion:
+    """Return the version that a reference means; where a release moves an alias, the one that this device gets."""
+    return await aliases.resolve(request.database, reference, request.planner.splits, request.device)

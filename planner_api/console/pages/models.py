@@ -11,7 +11,7 @@ from planner_api.console.forms import read_form, valid
 from planner_api.console.rendering import render
 from planner_api.errors import model_unknown
 from planner_api.models.names import service as names
-from planner_api.models.names.routes import Before
+from planner_api.models.routes import Before
 from planner_api.plans.ahead import plan_ahead
 from planner_api.profiles.repository import count_pairs
 from planner_api.rollout import repository as releases
