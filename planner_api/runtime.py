@@ -29,8 +29,8 @@ from planner_api.web.reader import Reader
 
 LARGE_BODIES = 2
 """Bodies above ``web.body.SMALL_BYTES`` of one sender that are taken in at once."""
-WARM, READS = "planner_api.plans.make:ready", "planner_api.profiles.reading:ready"
-"""What a child calls when it starts: a worker's, and one that reads large bodies."""
+WARM, READS = "planner_api.plans.make:ready", "planner_api.profiles.reading"
+"""What a child calls, or loads, when it starts: a worker's, and one that reads large bodies."""
 PULSE_S, EMBEDDED_PULSE_S = 1.0, 10.0
 """How often a worker looks for the work of vanished ones; beside an agent it disturbs nobody's measurements."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import sys
+from contextlib import suppress
 from functools import partial
 
 from planner_api.console.oidc import Provider
@@ -12,6 +13,7 @@ from planner_api.console.overview import Overviews
 from planner_api.devices.audit import service as audit
 from planner_api.devices.guard import Tokens
 from planner_api.devices.reports import Reports
+from planner_api.errors import DatabaseAwayError
 from planner_api.jobs import workers
 from planner_api.jobs.chores import end, keep_doing
 from planner_api.plans.repository import count_by_status
@@ -30,6 +32,10 @@ from planner_api.web.rate import RateLimit
 
 FLUSH_S = 5.0
 """How often hits are written to the plans' rows."""
+SEEN_S = 30.0
+"""How often it is written down which devices were seen."""
+LOOK_S = 1.0
+"""How often a process looks for what other processes did to releases, and whether one wants to be steered."""
 PRUNE_S = 3600.0
 TRIM_S = 60.0
 """How often free memory is given back."""
@@ -67,12 +73,13 @@ class Service(Planner):
         lines.load()
         await super().start()
         await self.news.start()
-        await self.tokens.start()
-        await self.releases.start()
+        await self.splits.look()
         quotas = partial(self.quotas.prune, self.database)
         entries = partial(audit.prune, self.database, self.settings.audit_days)
         self._chores = [
             keep_doing(self.plans.flush_counts, "counts", every_s=FLUSH_S, first_s=FLUSH_S),
+            keep_doing(self.tokens.flush, "devices_seen", every_s=SEEN_S, first_s=SEEN_S),
+            keep_doing(self.releases.look, "releases", every_s=LOOK_S, first_s=LOOK_S),
             keep_doing(give_back, "memory", every_s=TRIM_S, first_s=TRIM_S),
             keep_doing(self.profiles.prune, "prune_inbox", every_s=PRUNE_S, first_s=PRUNE_S),
             keep_doing(quotas, "prune_quotas", every_s=PRUNE_S, first_s=PRUNE_S),
@@ -85,8 +92,8 @@ class Service(Planner):
     async def stop(self) -> None:
         """End every task, then as every planner does."""
         await end(*self._chores)
-        await self.releases.stop()
-        await self.tokens.stop()
+        with suppress(DatabaseAwayError):
+            await self.tokens.flush()
         await self.overviews.stop()
         await super().stop()
 

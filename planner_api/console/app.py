@@ -110,7 +110,7 @@ class Console:
             PlannerError: a request that is not admitted.
         """
         scope, path = request.scope, request.scope["path"]
-        address, secret = address_of(scope), cookie_of(scope)
+        address, secret = address_of(scope), cookie_of(request)
         changes = request.method not in ("GET", "HEAD")
         open_to_all = path == "/" or path.startswith(f"{STATIC}/")
         if self._required:
@@ -176,7 +176,7 @@ def _more_headers(request: Request) -> Headers:
     """TLS for ever where it is spoken, and the cookie that the forms of an open planner will be signed with."""
     more = [HSTS] if request.url.scheme == "https" else []
     session = getattr(request.state, "session", None)
-    if session is not None and session.expires_at is None and cookie_of(request.scope) is None:
+    if session is not None and session.expires_at is None and cookie_of(request) is None:
         answer = Response()
         set_cookie(request, answer, session.secret, None)
         more += [(name, value) for name, value in answer.raw_headers if name == b"set-cookie"]

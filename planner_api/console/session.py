@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -178,17 +177,10 @@ async def people(session: AsyncSession, limit: int) -> Sequence[ConsoleSessionRo
     return (await session.scalars(query)).all()
 
 
-def cookie_of(scope: Scope) -> str | None:
+def cookie_of(request: Request) -> str | None:
     """What the request's cookie holds, where it could be one of ours."""
-    for name, value in scope["headers"]:
-        if name == b"cookie":
-            try:
-                found = SimpleCookie(value.decode("latin-1")).get(COOKIE)
-            except CookieError:
-                continue
-            if found is not None and len(found.value) == SECRET_LENGTH and found.value.isascii():
-                return found.value
-    return None
+    found = request.cookies.get(COOKIE, "")
+    return found if len(found) == SECRET_LENGTH and found.isascii() else None
 
 
 def set_cookie(request: Request, answer: Response, secret: str, lifetime_s: float | None) -> None:

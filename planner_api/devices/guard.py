@@ -15,7 +15,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
 from cachetools import TTLCache
 
 from hope_schema.proof import hash_token
@@ -23,15 +22,12 @@ from planner_api.db.engine import Database
 from planner_api.devices import repository
 from planner_api.errors import DatabaseAwayError, ForbiddenError, TooOftenError, UnauthorisedError
 from planner_api.gathering import Gathering
-from planner_api.jobs.chores import end, keep_doing
 from planner_api.jobs.news import News
 from planner_api.locks import Turns
 from planner_api.web.asgi import Asgi, Scope
 from planner_api.web.principal import Principal, bearer, principal_of, spent
 from planner_api.web.problems import status_of
 from planner_api.web.rate import AddressLimit, RateLimit
-
-log = structlog.get_logger(__name__)
 
 OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
 """Answered without a token, for probes and scrapers inside; the chart's ingress routes nobody there."""
@@ -68,8 +64,6 @@ UNKNOWN_S = 5.0
 """How long an unknown token stays unknown without asking again."""
 LEEWAY_S = 30.0
 """Grace on expiry, for replicas whose clocks differ."""
-FLUSH_S = 30.0
-"""How often what was seen of devices is written down."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +84,7 @@ class Tokens:
         self._forgotten = 0
         self._asked: Gathering[str, KnownToken | None] = Gathering(self._ask, most=ASKED_AT_ONCE, apart_s=ASKED_APART_S)
         self._seen: set[str] = set()
-        self._flusher: asyncio.Task[None] | None = None
         news.on(repository.REVOKED, self._forget)
-
-    async def start(self) -> None:
-        self._flusher = keep_doing(self._flush, "devices_seen", every_s=FLUSH_S, first_s=FLUSH_S)
-
-    async def stop(self) -> None:
-        await end(self._flusher)
-        await self._flush()
 
     def known(self, token_hash: str) -> KnownToken | None:
         return self._known.get(token_hash)
@@ -140,16 +126,17 @@ class Tokens:
         else:
             self._known.pop(token_hash, None)
 
-    async def _flush(self) -> None:
+    async def flush(self) -> None:
+        """Write down which devices were seen since the last call."""
         seen, self._seen = self._seen, set()
         if not seen:
             return
         try:
             async with self._database.write() as session:
                 await repository.saw(session, seen)
-        except DatabaseAwayError as error:
+        except DatabaseAwayError:
             self._seen |= seen
-            log.warning("devices_seen_not_written", error=error.reason)
+            raise
 
 
 class Guard:

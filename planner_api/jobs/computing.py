@@ -52,8 +52,10 @@ class Answer(msgspec.Struct):
 
 
 def named(name: str) -> Any:
+    """Return what ``module:function`` names, or ``module``."""
     module, _, function = name.partition(":")
-    return getattr(importlib.import_module(module), function)
+    loaded = importlib.import_module(module)
+    return getattr(loaded, function) if function else loaded
 
 
 def _answer(ask: Ask, sent: bytes) -> bytes:
@@ -86,8 +88,8 @@ def serve(parent: int, memory_bytes: int, warm: str) -> None:
             raise EOFError("the parent is gone")
         return told
 
-    if warm:
-        named(warm)()
+    if warm and callable(found := named(warm)):
+        found()
     # What was loaded by now stays. A large network is hundreds of thousands of objects that live as long as its job:
     # looking through them for cycles every few hundred new ones takes half of its time.
     gc.collect()

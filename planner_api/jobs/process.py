@@ -33,7 +33,7 @@ class JobProcess:
 
     Args:
         memory_bytes: address space a job may add to what the libraries hold (0: no limit). Linux only.
-        warm: what the child calls when it starts, as ``module:function``; empty: nothing.
+        warm: what the child calls when it starts, as ``module:function``, or only loads; empty: nothing.
     """
 
     def __init__(self, *, memory_bytes: int, warm: str = "") -> None:

@@ -111,10 +111,6 @@ class Looking:
 _looking = Looking()
 
 
-def ready() -> None:
-    """Be loaded."""
-
-
 def answer(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
     """Answer in a child, which belongs to one planner."""
     return _looking.answer(payload, ask)

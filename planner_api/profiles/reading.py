@@ -19,10 +19,6 @@ class UploadHead(msgspec.Struct, frozen=True):
     rows: int
 
 
-def ready() -> None:
-    """Be loaded, with what reads graphs."""
-
-
 def read_upload(text: bytes | bytearray) -> UploadHead:
     """Validate an upload. Raises HttpError as ``parse`` does."""
     return head_of(parse(text, Observations))

@@ -29,7 +29,7 @@ from planner_api.models import repository as model_rows
 from planner_api.models import service as models
 from planner_api.profiles import facts, inbox, oversight, repository
 from planner_api.profiles.jobs import FOLD, PROFILE, key_of
-from planner_api.profiles.lacking import Asked, Lack, Looking, answer, ready
+from planner_api.profiles.lacking import Asked, Lack, Looking, answer
 from planner_api.profiles.reading import UploadHead
 from planner_api.settings import EMBEDDED_WAIT_S, Settings
 from planner_api.web.body import Body
@@ -74,7 +74,7 @@ class Profiles:
         self._small_questions = Turns("questions", slots=2, each=1, waiting=16, refused=refused)
         self._questions = Turns("questions", slots=1, each=1, waiting=4, refused=refused)
         self._looking = Looking()
-        self._child = JobProcess(memory_bytes=LOOK_MEMORY_BYTES, warm=f"{ready.__module__}:{ready.__qualname__}")
+        self._child = JobProcess(memory_bytes=LOOK_MEMORY_BYTES, warm=Looking.__module__)
         queue.news.on(PROFILE, self._folded)
 
     async def accept(self, head: UploadHead, body: Body, caller: Principal = ANONYMOUS) -> UploadReceipt:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,7 +21,6 @@ from planner_api.devices.audit.service import PLANNER, record
 from planner_api.devices.groups import service as grouping
 from planner_api.devices.groups.choice import selector_of
 from planner_api.errors import ConflictError, InvalidError, NotFoundError, model_unknown
-from planner_api.jobs.chores import end, keep_doing
 from planner_api.models import repository as models
 from planner_api.rollout import repository
 from planner_api.rollout.aliases.service import resolve
@@ -31,8 +29,6 @@ from planner_api.rollout.splits import Splits
 from planner_api.rollout.taking import count_takers, parts_of_alias, take_alias, take_plans
 from planner_api.web.principal import Actor
 
-LOOK_S = 1.0
-"""How often a process looks for what other processes did to releases, and whether one wants to be steered."""
 SEEN = timedelta(days=7)
 """Devices that were seen within this time are counted when a release begins; the others may never report."""
 MAX_REASON = 500
@@ -56,16 +52,9 @@ class Releases:
     def __init__(self, database: Database, splits: Splits) -> None:
         self._database = database
         self._splits = splits
-        self._looking: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        await self._splits.look()
-        self._looking = keep_doing(self._look, "releases", every_s=LOOK_S, first_s=LOOK_S)
-
-    async def stop(self) -> None:
-        await end(self._looking)
-
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Take in what other processes did to releases, and steer them."""
         await self._splits.look()
         await self.steer()
 

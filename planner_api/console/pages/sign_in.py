@@ -54,7 +54,7 @@ async def sign_in(request: Request) -> Response:
 async def sign_out(request: Request) -> Response:
     """End the session."""
     await read_form(request)
-    secret = cookie_of(request.scope)
+    secret = cookie_of(request)
     if secret is not None:
         await sessions.sign_out(request.database, secret, request.actor)
     answer = lead(f"{HOME}/login")
