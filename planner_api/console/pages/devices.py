@@ -36,7 +36,6 @@ async def listing(
     after: After = None,
     before: After = None,
 ) -> Response:
-    """List devices."""
     async with request.database.read() as session:
         chosen = await groups.find(session, group) if group else None
         wanted = Filter(soc.strip() or None, search.strip(), chosen)
@@ -58,7 +57,6 @@ async def listing(
 
 @router.get("/devices/{device_id}")
 async def show(request: Request, device_id: DeviceId) -> Response:
-    """Show one device."""
     device = await service.get_device(request.database, device_id)
     async with request.database.read() as session:
         reports = await pages.reports(session, device_id, REPORTS)

@@ -15,7 +15,6 @@ router = APIRouter(prefix=HOME, route_class=StrictRoute)
 
 @router.get("")
 async def overview(request: Request) -> Response:
-    """Show the fleet in numbers."""
     found = await request.planner.overviews.get()
     contacts = found.contacts
     heard = [

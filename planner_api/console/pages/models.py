@@ -40,7 +40,6 @@ ROLLOUTS = {
 
 @router.get("/models")
 async def listing(request: Request, offset: Offset = 0) -> Response:
-    """List models."""
     page = await fleet.models(request.database, offset=offset, limit=ROWS)
     named = await names.list_names(request.database, after="", limit=NAMED)
     return render(request, "models.html", page=page, offset=offset, rows=ROWS, named=named)
@@ -48,14 +47,12 @@ async def listing(request: Request, offset: Offset = 0) -> Response:
 
 @router.get("/names/{name}")
 async def versions(request: Request, name: PlainName, before: Before = None) -> Response:
-    """Show the versions of a named model."""
     page = await names.list_versions(request.database, name, before=before, limit=ROWS)
     return render(request, "name.html", name=name, page=page, before=before)
 
 
 @router.get("/models/{model_hash}")
 async def show(request: Request, model_hash: ModelHash) -> Response:
-    """Show one model."""
     async with request.database.read() as session:
         model = await pages.model(session, model_hash)
         if model is None:
@@ -92,7 +89,6 @@ async def plan_everywhere(request: Request, model_hash: ModelHash) -> Response:
 
 @router.post("/models/{model_hash}/rollout")
 async def set_rollout(request: Request, model_hash: ModelHash) -> Response:
-    """Say how new versions of a model's plans reach devices."""
     fields = await read_form(request)
     policy = valid(RolloutPolicy, rollout=fields.get("rollout"))
     await request.planner.releases.set_rollout(model_hash, policy.rollout, request.actor)

@@ -52,7 +52,6 @@ async def leave(request: Request, to: Annotated[str, Query(max_length=2048)] = H
 
 @router.get("/oidc/callback")
 async def come_back(request: Request) -> Response:
-    """Begin the session of whom the provider vouches for."""
     planner, provider = request.app.state.planner, _provider(request)
     secret, to = _attempt(request.cookies.get(COOKIE, ""))
     said = {name: value for name, value in request.query_params.items() if len(value) <= MAX_ANSWER}

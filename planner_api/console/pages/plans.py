@@ -53,7 +53,6 @@ async def listing(
     status: Annotated[Literal["", "queued", "solving", "done", "failed"], Query()] = "",
     after: After = None,
 ) -> Response:
-    """List plans."""
     wanted = {"model_hash": model, "soc": soc, "status": status}
     where = {name: value for name, value in wanted.items() if value}
     page = await fleet.plans(request.database, where=where, after=after or "", limit=ROWS)

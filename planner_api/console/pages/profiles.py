@@ -33,7 +33,6 @@ OPS = 60
 
 @router.get("/profiles")
 async def listing(request: Request, offset: Offset = 0) -> Response:
-    """List what is known of each SoC at each frequency."""
     page = await fleet.profiles(request.database, offset=offset, limit=ROWS)
     return render(request, "profiles.html", page=page, offset=offset, rows=ROWS, enough=ESTABLISHED_BY)
 

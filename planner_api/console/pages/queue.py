@@ -22,7 +22,6 @@ ROWS = 50
 
 @router.get("/queue")
 async def show(request: Request) -> Response:
-    """Show the queue."""
     async with request.database.read() as session:
         waiting, since = await pages.inbox(session)
         return render(

@@ -38,7 +38,6 @@ ACTIONS: dict[str, tuple[Action, ...]] = {
 
 @router.get("/releases")
 async def listing(request: Request, before: Before = None) -> Response:
-    """List releases."""
     planner = request.planner
     page = await planner.releases.page(before=before, limit=ROWS)
     named = await names.list_names(planner.database, after="", limit=OFFERED)
@@ -59,7 +58,6 @@ async def listing(request: Request, before: Before = None) -> Response:
 
 @router.post("/releases")
 async def begin(request: Request) -> Response:
-    """Begin a release."""
     fields = await read_form(request)
     message = valid(
         ReleaseRequest,
@@ -76,7 +74,6 @@ async def begin(request: Request) -> Response:
 
 @router.get("/releases/{release_id}")
 async def show(request: Request, release_id: ReleaseId, after: After = None) -> Response:
-    """Show one release and how it goes."""
     releases = request.planner.releases
     release: Release = await releases.get(release_id)
     async with request.database.read() as session:

@@ -23,7 +23,6 @@ router = APIRouter(prefix=HOME, route_class=StrictRoute)
 async def show(
     request: Request, to: Annotated[str, Query(max_length=2048)] = HOME, ended: Annotated[bool, Query()] = False
 ) -> Response:
-    """Ask for a token."""
     if request.state.session is not None:
         return lead(ours(to))
     return page(request, to=ours(to), ended=ended)
@@ -31,7 +30,6 @@ async def show(
 
 @router.post("/login")
 async def sign_in(request: Request) -> Response:
-    """Begin a session and go where somebody wanted to."""
     fields = await read_fields(request)
     to, lifetime_s = ours(fields.get("to", HOME)), request.planner.settings.console_session_s
     try:
@@ -52,7 +50,6 @@ async def sign_in(request: Request) -> Response:
 
 @router.post("/logout")
 async def sign_out(request: Request) -> Response:
-    """End the session."""
     await read_form(request)
     secret = cookie_of(request)
     if secret is not None:

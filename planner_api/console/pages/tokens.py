@@ -81,7 +81,6 @@ async def revoke_claim(request: Request, number: Number) -> Response:
 
 @router.post("/tokens/sessions/{session_hash}")
 async def end_session(request: Request, session_hash: Digest) -> Response:
-    """End the session of somebody whom a provider vouches for."""
     await read_form(request)
     async with request.database.write() as session:
         ended = await sessions.remove(session, session_hash)
