@@ -22,9 +22,14 @@ from planner_api.db.tables import (
     ReleasePartRow,
     ReleaseRow,
 )
-from planner_api.rollout.taking import held
 
 ACTIVE = ("running", "waiting", "paused")
+
+
+def held(*, again: bool) -> ColumnElement[bool]:
+    """A plan with a finished version that devices do not get yet; with ``again`` also one that was taken back."""
+    newer = and_(PlanRow.served_version < PlanRow.version, PlanRow.provisional.is_(False))
+    return newer if again else and_(newer, PlanRow.version > func.coalesce(PlanRow.refused_version, 0))
 
 
 async def rollout(session: AsyncSession, model_hash: str) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, select, update
+from sqlalchemy import func, select, update
 
 from hope_schema import GroupSelector, ModelVersion
 from planner_api.db.engine import WriteSession
@@ -17,17 +17,12 @@ from planner_api.errors import ConflictError, NotFoundError
 from planner_api.models.names import service as names
 from planner_api.plans.repository import serves
 from planner_api.rollout.aliases.service import stands_for
+from planner_api.rollout.repository import held
 
 Part = dict[str, Any]
 """Columns of a ``ReleasePartRow``, but the release's id."""
 COUNTED = 20_000
 """Of more devices a stage takes its share, as exactly as matters; of fewer each one is looked at."""
-
-
-def held(*, again: bool) -> ColumnElement[bool]:
-    """A plan with a finished version that devices do not get yet; with ``again`` also one that was taken back."""
-    newer = and_(PlanRow.served_version < PlanRow.version, PlanRow.provisional.is_(False))
-    return newer if again else and_(newer, PlanRow.version > func.coalesce(PlanRow.refused_version, 0))
 
 
 async def take_plans(
