@@ -57,18 +57,6 @@ class Body:
     encoding: Encoding
 
 
-@dataclass(frozen=True)
-class Received:
-    """A request body as it came: beyond ``SMALL_BYTES`` it stands on disk, however slowly it came."""
-
-    file: SpooledTemporaryFile[bytes]
-    encoding: Encoding
-
-    def read(self) -> Body:
-        self.file.seek(0)
-        return Body(self.file.read(), self.encoding)
-
-
 async def receive(request: Request, limit: int) -> AsyncIterator[bytes]:
     """The body piece by piece; how long that may take is the connection's to say (``web/protocol.py``).
 
@@ -126,7 +114,12 @@ async def read_large(request: Request, reading: Reading[Result], *, inline: int)
     settings, owner = planner.settings, principal_of(request.scope).name
     encoding = coding_of(request)
     with SpooledTemporaryFile(max_size=SMALL_BYTES) as file:
-        received = Received(file, encoding)
+
+        def take() -> Body:
+            """Take it into memory: a large one stands on disk until then, however slowly it came."""
+            file.seek(0)
+            return Body(file.read(), encoding)
+
         async with AsyncExitStack() as held:
             is_small = True
             async for piece in receive(request, settings.max_body_bytes):
@@ -135,7 +128,7 @@ async def read_large(request: Request, reading: Reading[Result], *, inline: int)
                     await held.enter_async_context(planner.large_bodies.turn(owner))
                 file.write(piece)
             if is_small:
-                body = received.read()
+                body = take()
                 refuse_declared(body, settings.max_inflated_bytes)
                 try:
                     text = inflate(body, limit=min(inline, settings.max_inflated_bytes))
@@ -143,8 +136,8 @@ async def read_large(request: Request, reading: Reading[Result], *, inline: int)
                         return reading(text), body
                 except TooLargeError:
                     pass
-            result: Result = await planner.reader.read(owner, reading, received)
-            return result, received.read()
+            result: Result = await planner.reader.read(owner, reading, take)
+            return result, take()
 
 
 def is_slow(text: bytes | bytearray) -> bool:

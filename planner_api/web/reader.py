@@ -11,6 +11,7 @@ import hashlib
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import TypeVar, get_type_hints
 
 import msgspec
@@ -22,7 +23,7 @@ from planner_api.jobs.computing import Ask, named
 from planner_api.jobs.kind import JobError
 from planner_api.jobs.process import JobProcess
 from planner_api.locks import Turns
-from planner_api.web.body import Body, Encoding, Reading, Received, inflate, refuse_declared
+from planner_api.web.body import Body, Encoding, Reading, inflate, refuse_declared
 from planner_api.web.problems import HttpError
 
 log = structlog.get_logger(__name__)
@@ -81,18 +82,18 @@ class Reader(JobProcess):
         self._answers: LRUCache[bytes, bytes] = LRUCache(REMEMBERED_BYTES, getsizeof=len)
         self.turns = Turns("bodies_to_read", slots=1, each=1, waiting=WAITING, refused=refused)
 
-    async def read(self, owner: str, reading: Reading[Result], received: Received) -> Result:
-        """Return what ``reading``, which returns a ``msgspec.Struct``, makes of the inflated body.
+    async def read(self, owner: str, reading: Reading[Result], take: Callable[[], Body]) -> Result:
+        """Return what ``reading``, which returns a ``msgspec.Struct``, makes of the inflated body that ``take`` returns.
 
         Raises:
             HttpError: what ``reading`` or ``inflate`` raise; 413 for a body that takes too long or too much memory.
             UnavailableError: the machine has no time for it.
         """
         if not self._timeout_s:
-            return await asyncio.to_thread(lambda: reading(inflate(received.read(), limit=self._limit)))
+            return await asyncio.to_thread(lambda: reading(inflate(take(), limit=self._limit)))
         name = f"{reading.__module__}:{reading.__qualname__}"
         async with self.turns.turn(owner):
-            body = received.read()
+            body = take()
             refuse_declared(body, self._limit)
             task = BodyToRead(name, body.raw, body.encoding, self._limit, self._timeout_s)
             answer = await self._once(msgspec.msgpack.encode(task))

@@ -6,9 +6,8 @@ import asyncio
 import gc
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import msgspec
@@ -39,7 +38,7 @@ from planner_api.models.reading import read_graph
 from planner_api.models.repository import AT_ONCE, insert_features
 from planner_api.models.repository import features as stored_features
 from planner_api.profiles.reading import read_upload
-from planner_api.web.body import MOST_EXPANDED, Body, Received, inflate, is_slow
+from planner_api.web.body import MOST_EXPANDED, Body, inflate, is_slow
 from planner_api.web.problems import HttpError, answer
 from planner_api.web.reader import Reader
 from planner_api.web.shape import parse, shape_of
@@ -348,11 +347,9 @@ def _never(*_: Any, **__: Any) -> Any:
     raise AssertionError("a body was read before its sender was known")
 
 
-def received(text: bytes) -> Received:
+def received(text: bytes) -> Callable[[], Body]:
     """A body as it came."""
-    file: SpooledTemporaryFile[bytes] = SpooledTemporaryFile()  # noqa: SIM115 - whoever reads it closes it
-    file.write(text)
-    return Received(file, "identity")
+    return lambda: Body(text, "identity")
 
 
 def asked_of(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
