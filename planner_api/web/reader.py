@@ -83,7 +83,7 @@ class Reader(JobProcess):
         self.turns = Turns("bodies_to_read", slots=1, each=1, waiting=WAITING, refused=refused)
 
     async def read(self, owner: str, reading: Reading[Result], take: Callable[[], Body]) -> Result:
-        """Return what ``reading``, which returns a ``msgspec.Struct``, makes of the inflated body that ``take`` returns.
+        """Return what ``reading``, which returns a ``msgspec.Struct``, makes of the inflated body of ``take``.
 
         Raises:
             HttpError: what ``reading`` or ``inflate`` raise; 413 for a body that takes too long or too much memory.
