@@ -1,17 +1,32 @@
 """Units and subgraphs: what of a network one processor can run in one go (Band, section 3.1).
 
 A *unit* is a maximal set of adjacent ops that the same processors support; a *subgraph* is a run of units that one
-processor supports all of.
+processor supports all of. What an accelerator would get in too small sets is left to the CPU first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Final
 
+LEAST_OPS: Final = 7
+"""Adjacent ops below which a set is not worth an accelerator (Band's own default)."""
 Support = Sequence[frozenset[int]]
 """Per op the processors that support it."""
 Before = Sequence[Sequence[int]]
 """Per op the ops that it reads from; ops stand in a topological order."""
+
+
+def worthwhile(support: Support, before: Before, accelerators: Collection[int]) -> list[frozenset[int]]:
+    """Per op the processors that support it, but for accelerators on whose adjacent ops there are too few of."""
+    found = list(support)
+    for accelerator in accelerators:
+        own = [own & {accelerator} for own in support]
+        for members in units(own, before):
+            if own[members[0]] and len(members) < LEAST_OPS:
+                for op in members:
+                    found[op] -= {accelerator}
+    return found
 
 
 def units(support: Support, before: Before) -> list[tuple[int, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, wait
@@ -175,6 +176,53 @@ def test_a_job_can_be_cancelled_while_it_waits_and_while_it_runs(agent: Agent, s
     assert not last.cancel()
     assert agent.jobs.stats(session.plans).cancelled == 2
     assert right(session, feed, session.run(feed))
+
+
+def test_a_caller_who_is_interrupted_leaves_nothing_behind(agent: Agent, session: Session) -> None:
+    """A signal ends the wait of ``run`` and takes its job out; nobody else loses one."""
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Interrupted
+
+    def soon() -> None:
+        until(lambda: agent.jobs.waiting == 2)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    feed, before = dict(session.draw()), signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with occupied(agent):
+            first = agent.submit(session, feed)
+            thread = threading.Thread(target=soon)
+            thread.start()
+            with pytest.raises(Interrupted):
+                session.run(feed, deadline_ms=60_000)
+            thread.join()
+            assert agent.jobs.waiting == 1
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert right(session, feed, first.result(60))
+    stats = agent.jobs.stats(session.plans)
+    assert (stats.submitted, stats.done, stats.cancelled) == (2, 1, 1)
+
+
+def test_a_network_that_fails_every_time_costs_nobody_else(agent: Agent, session: Session) -> None:
+    """Under every policy each of its jobs fails with its reason, and each of another network's is answered."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[4, 4] x, int64[2] i) => (float[2, 4] y) {
+            y = Gather (x, i)
+        }"""
+    )
+    with agent.load(model.SerializeToString(), background=False) as failing:
+        good, bad = dict(session.draw()), {"x": np.ones((4, 4), np.float32), "i": np.int64([0, 99])}
+        for name in POLICIES:
+            agent.jobs.use(policy(name))
+            jobs = [agent.submit(own, feed) for _ in range(4) for own, feed in ((failing, bad), (session, good))]
+            assert all(isinstance(job.exception(60), ProcessorError | InputError) for job in jobs[::2])
+            assert all(right(session, good, job.result(60)) for job in jobs[1::2])
+        assert agent.jobs.stats(failing.plans).failed == 4 * len(POLICIES)
 
 
 def test_admission_is_bounded(agent: Agent, session: Session) -> None:

@@ -16,7 +16,7 @@ from agent_sdk.scheduling.request import Request, check_terms
 from agent_sdk.scheduling.scheduler import Dispatch, Scheduler
 from agent_sdk.scheduling.sequence import PlannedRun, Shortest, Slot, Slots, in_python
 from agent_sdk.scheduling.simulation import simulate
-from agent_sdk.scheduling.units import subgraphs, units
+from agent_sdk.scheduling.units import subgraphs, units, worthwhile
 from tests import CAMPAIGN
 from tests.agent.scheduling.oracle import Asked, World
 
@@ -172,6 +172,17 @@ def test_a_unit_need_not_be_connected_and_one_set_makes_one_unit() -> None:
     before = [[], [0], [0], [1], [2], [3, 4]]
     assert units([both] * 6, before) == [(0, 1, 2, 3, 4, 5)]
     assert units([cpu, both, both, both, both, cpu], before) == [(0,), (1, 2, 3, 4), (5,)]
+
+
+@pytest.mark.parametrize("count", [6, 7])
+def test_small_sets_are_left_to_the_cpu(count: int) -> None:
+    """Between ops that only the CPU supports six on an accelerator are not worth it, seven are; nor are six of two."""
+    cpu, all_three = frozenset({0}), frozenset({0, 1, 2})
+    support = [cpu, *[all_three] * count, cpu]
+    chain = [[index - 1] if index else [] for index in range(len(support))]
+    kept = worthwhile(support, chain, [1])
+    assert kept == [cpu, *[all_three if count == 7 else frozenset({0, 2})] * count, cpu]
+    assert len(units(worthwhile(support, chain, [1, 2]), chain)) == (3 if count == 7 else 1)
 
 
 def test_least_slack_goes_first() -> None:
