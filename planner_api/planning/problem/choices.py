@@ -11,7 +11,7 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from hope_schema import Cut
-from hope_schema.cutting import CutError, Node, Piece, Region, axes_of, halve, pieces
+from hope_schema.cutting import CutError, Node, Region, axes_of, halve
 from planner_api.planning.problem.arrays import FloatArray
 from planner_api.planning.problem.machine import Machine
 
@@ -50,10 +50,6 @@ class Cutter:
     part_us: Callable[[int, Region], FloatArray]
     glue_us: Callable[[str, Shape, tuple[int, ...], tuple[Shape, ...]], FloatArray]
     move_us: Callable[[str, Shape], FloatArray]
-
-    def pieces(self, cuts: Sequence[Cut], outputs: Sequence[str]) -> list[Piece]:
-        """The ops of the problem that results. Raises CutError."""
-        return pieces(self.nodes, cuts, self.shapes, outputs)
 
 
 class Choices:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from hope_schema import Cut
-from hope_schema.cutting import Piece
+from hope_schema.cutting import Piece, pieces
 from planner_api.planning.problem.arrays import FloatArray
 from planner_api.planning.problem.choices import Shape
 from planner_api.planning.problem.problem import Problem
@@ -25,7 +25,7 @@ def cut_problem(problem: Problem, cuts: Sequence[Cut]) -> tuple[Problem, list[Pi
     index = {node.id: op for op, node in enumerate(cutter.nodes)}
     known = {name: tensor for tensor, name in enumerate(problem.tensors)}
     outputs = [problem.tensors[tensor] for tensor in lists.outputs]
-    made = cutter.pieces(cuts, outputs)
+    made = pieces(cutter.nodes, cuts, cutter.shapes, outputs)
 
     inputs = [name for name in problem.tensors if problem.producer[known[name]] < 0]
     shapes: dict[str, Shape] = {name: cutter.shapes[name] for name in inputs}

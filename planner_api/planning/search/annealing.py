@@ -16,43 +16,6 @@ from planner_api.planning.native import Struct, library
 from planner_api.planning.problem import FloatArray, IntArray
 
 
-class Survey:
-    """What windows need to know of a problem, and of a timed plan around them."""
-
-    def __init__(self, a: Struct) -> None:
-        self.a = a
-        self.slices = {name: _Slices(getattr(a, f"{name}_at")) for name in ("reads", "writes", "readers", "after")}
-        self.tensors = np.arange(len(a.producer))
-
-    def window(self, s: Struct, low: int, high: int) -> Struct:
-        """The window from ``low`` to ``high`` of a timed plan."""
-        a, n, slices = self.a, len(s.sequence), self.slices
-        last = slices["readers"].greatest(s.position[a.readers])
-        reach_move = np.maximum(slices["reads"].greatest(last[a.reads]) + 1, high)
-        reach_change = np.maximum(slices["writes"].greatest(last[a.writes]) + 1, reach_move)
-        end = int(reach_change[s.sequence[low:high]].max())
-        far = slices["after"].greatest(s.position[a.after])
-        home = np.where(a.producer >= 0, a.place[s.mode[a.producer, 0, HOME]], a.host)
-        paid = a.cost[self.tensors, home]
-        if a.launches:
-            paid = np.hstack([paid, np.broadcast_to(a.launch, (len(paid), len(a.launch)))])
-        paying = ((s.holder >= high) & (s.holder < n)).reshape(len(self.tensors), a.most, a.columns).any(axis=1)
-        late = np.where(paying, paid, 0.0).sum(axis=1)
-        near = s.sequence[low:end]
-        crossing = near[far[near] >= high]
-        return Struct(
-            "Window",
-            crossings=len(crossing),
-            low=low,
-            high=high,
-            reach_move=reach_move,
-            reach_change=reach_change,
-            saving=slices["reads"].sum(late[a.reads]) + slices["writes"].sum(late[a.writes]),
-            far=far,
-            crossing=crossing,
-        )
-
-
 class _Slices:
     """Reductions over ``x[at[i] : at[i + 1]]`` for every i."""
 
@@ -89,6 +52,8 @@ class Kernels:
         n, nothing = len(s.sequence), np.zeros(0, dtype=np.int64)
         fields = dict.fromkeys(("reach_move", "reach_change", "far", "crossing"), nothing)
         self._everything = Struct("Window", crossings=0, low=0, high=n, saving=np.zeros(0), **fields)
+        self._slices = {name: _Slices(getattr(a, f"{name}_at")) for name in ("reads", "writes", "readers", "after")}
+        self._tensors = np.arange(len(a.producer))
 
     def evaluate(self) -> float:
         """Time the whole plan; see `simulator` for the rules. Modes and sequence are read, everything else is filled.
@@ -100,13 +65,14 @@ class Kernels:
         s.holder.fill(len(s.sequence))
         for scratch in (s.mark, s.turns, s.touched):
             scratch.fill(0)
-        return self.anneal(self._everything, 0, 1.0, 1.0, np.ones(1, dtype=np.uint64))
+        return self._anneal(self._everything, 0, 1.0, 1.0, np.ones(1, dtype=np.uint64))
 
-    def anneal(self, w: Struct, moves: int, hot: float, cold: float, random: np.ndarray) -> float:
+    def anneal(self, low: int, high: int, moves: int, hot: float, cold: float, random: np.ndarray) -> float:
         """Anneal a window of a timed plan.
 
         Args:
-            w: the window.
+            low: its first position.
+            high: the one behind its last.
             moves: how many to try.
             hot: first temperature in microseconds.
             cold: last temperature.
@@ -116,9 +82,41 @@ class Kernels:
             The window's best value, as the tails see it. The plan is left with the best modes and order met, its times
             with those of the last one accepted.
         """
-        structs = self.a.ctypes, self.s.ctypes, w.ctypes
-        return float(library().hope_anneal(*structs, moves, hot, cold, random.ctypes))
+        return self._anneal(self._window(low, high), moves, hot, cold, random)
 
     def holds_on(self, op: int) -> bool:
         """Whether a chained op reads nothing but the same parts of what it reads; else it is not chained."""
         return bool(library().hope_holds_on(self.a.ctypes, self.s.ctypes, op))
+
+    def _anneal(self, w: Struct, moves: int, hot: float, cold: float, random: np.ndarray) -> float:
+        structs = self.a.ctypes, self.s.ctypes, w.ctypes
+        return float(library().hope_anneal(*structs, moves, hot, cold, random.ctypes))
+
+    def _window(self, low: int, high: int) -> Struct:
+        """What lies around a window: how far its ops reach, and what crosses its end."""
+        a, s, slices = self.a, self.s, self._slices
+        n = len(s.sequence)
+        last = slices["readers"].greatest(s.position[a.readers])
+        reach_move = np.maximum(slices["reads"].greatest(last[a.reads]) + 1, high)
+        reach_change = np.maximum(slices["writes"].greatest(last[a.writes]) + 1, reach_move)
+        end = int(reach_change[s.sequence[low:high]].max())
+        far = slices["after"].greatest(s.position[a.after])
+        home = np.where(a.producer >= 0, a.place[s.mode[a.producer, 0, HOME]], a.host)
+        paid = a.cost[self._tensors, home]
+        if a.launches:
+            paid = np.hstack([paid, np.broadcast_to(a.launch, (len(paid), len(a.launch)))])
+        paying = ((s.holder >= high) & (s.holder < n)).reshape(len(self._tensors), a.most, a.columns).any(axis=1)
+        late = np.where(paying, paid, 0.0).sum(axis=1)
+        near = s.sequence[low:end]
+        crossing = near[far[near] >= high]
+        return Struct(
+            "Window",
+            crossings=len(crossing),
+            low=low,
+            high=high,
+            reach_move=reach_move,
+            reach_change=reach_change,
+            saving=slices["reads"].sum(late[a.reads]) + slices["writes"].sum(late[a.writes]),
+            far=far,
+            crossing=crossing,
+        )

@@ -12,7 +12,7 @@ from planner_api.planning.judge.arrays import arrays, state, tails
 from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.judge.ways import HOME
 from planner_api.planning.problem import IntArray, Problem
-from planner_api.planning.search.annealing import Kernels, Survey
+from planner_api.planning.search.annealing import Kernels
 
 WINDOW = (20, 75)
 """Shortest and longest window, in positions;"""
@@ -46,7 +46,6 @@ class Search:
         self.rounds = 0
         self._arrays = arrays(problem)
         self._widths = CUT_WINDOW if self._arrays.cuttable else WINDOW
-        self._survey = Survey(self._arrays)
         self._random = np.random.default_rng(seed)
         self._word = self._random.integers(1, 2**63, size=1, dtype=np.uint64)
         self.state = state(problem, schedule.assignment, schedule.sequence)
@@ -86,8 +85,8 @@ class Search:
             self._shift()
         if self.value_us <= best[0]:
             best = self.value_us, s.mode.copy(), s.sequence.copy()
-        window = self._survey.window(s, *self._window())
-        believed = self.kernels.anneal(window, moves, self._hot, min(COLD_US, self._hot / 10), self._word)
+        cold = min(COLD_US, self._hot / 10)
+        believed = self.kernels.anneal(*self._window(), moves, self._hot, cold, self._word)
         self.value_us = self._evaluate()
         if self._neighbours:
             self._by_start()
