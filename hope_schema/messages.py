@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AwareDatetime, Field, model_validator
 
@@ -107,7 +107,7 @@ class PlanRequest(Contract):
     ``links``. In which order jobs, hosts and links stand makes no difference: the plan's jobs say which is which.
     """
 
-    # NOTE: lists pass as tuples here because the check before sees the body as Python values, also when it was JSON.
+    # NOTE: lists pass as tuples here because a stored request is read back from JSON columns.
     jobs: Annotated[tuple[Job, ...], Field(min_length=1, max_length=MAX_JOBS, strict=False)]
     soc: Label
     frequency: Frequency
@@ -116,15 +116,6 @@ class PlanRequest(Contract):
     links: Annotated[tuple[Link, ...], Field(max_length=MAX_LINKS, strict=False)] = ()
     method: Method = "auto"
     objective: Objective = "makespan"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _speaks_this_schema(cls, body: Any) -> Any:
-        if isinstance(body, dict) and "jobs" not in body and "model_hash" in body:
-            raise ValueError("this request speaks schema version 1; upgrade hope-agent to the planner's version")
-        if isinstance(body, dict) and body.get("objective") == "latency":
-            raise ValueError("objective 'latency' is schema version 2, it is 'makespan' now; upgrade hope-agent")
-        return body
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> PlanRequest:

@@ -198,27 +198,6 @@ def test_a_line_break_behind_an_address_makes_it_another(idle: Api, path: str) -
     problem(idle.client.get("/plans/p-1%0A"), 422, "invalid")
 
 
-def test_agents_of_the_first_schema_are_told_what_to_upgrade(idle: Api) -> None:
-    """What an agent of schema version 1 sends is refused with one sentence that says so."""
-    key = {"model_hash": "a" * 64, "soc": SOC, "frequency": FREQUENCY, "method": "auto", "transfer_mode": "blocking"}
-    processor = {"id": "p", "runtime": "r", "version": "1", "threads": 1, "core_class": "big", "resources": ["cpu0"]}
-    move = {"tensor": [{"dtype": "bool", "shape": []}], "source": ["host"], "target": ["r-1/1xbig"]}
-    upload = {
-        "soc": SOC, "frequency": FREQUENCY, "device_id": "d", "upload_id": "u", "processors": [processor],
-        "transfers": {**move, "us": [1.0], "spread_us": [0.0], "count": [1]},
-    }  # fmt: skip
-    for path, body in (
-        ("/plans", key),
-        ("/plans", {**key, "objective": "makespan", "processors": ["p"]}),
-        ("/profiles", upload),
-    ):
-        answer = idle.post(path, json.dumps(body).encode())
-        problem(answer, 422, "invalid")
-        assert "schema version 1; upgrade hope-agent to the planner's version" in answer.json()["detail"].replace(
-            "of schema", "schema"
-        )
-
-
 def test_a_machine_that_cannot_be_is_refused_in_one_sentence(api: Api) -> None:
     """Shares beyond a processor's whole, channels to nowhere, modes of what is no op here, too many jobs and impossible
     ones: one clear 422 each.

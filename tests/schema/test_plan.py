@@ -122,14 +122,6 @@ def test_a_request_names_the_networks_that_run_together() -> None:
             PlanRequest.model_validate_json(json.dumps(body | change))
 
 
-def test_a_request_of_an_older_agent_is_told_what_to_upgrade() -> None:
-    """A body of schema version 1 is refused in one sentence that says so, whatever else stands in it."""
-    body = {"model_hash": "0" * 64, "soc": "s", "frequency": "f", "transfer_mode": "blocking"}
-    with pytest.raises(ValidationError, match="upgrade hope-agent") as caught:
-        PlanRequest.model_validate_json(json.dumps(body))
-    assert len(caught.value.errors()) == 1
-
-
 HOSTS: dict[str, Any] = {
     "hosts": [{"name": "edge", "soc": "e", "frequency": "f"}, {"name": "cloud", "soc": "c", "frequency": "f"}],
     "links": [
