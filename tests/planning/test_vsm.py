@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hope_schema import Cut
 from hope_schema.cutting import CutError, Region, Span, regions
 from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise, simulate
-from planner_api.planning.construct.vsm import COLUMNS, ROWS, _Tiler
+from planner_api.planning.construct.vsm import COLUMNS, ROWS, _Tiler, tiled
 from planner_api.planning.methods import solve
 from tests import CAMPAIGN
 from tests.planning.cuttable import cuttable
@@ -53,10 +53,10 @@ def ways(n: int) -> Iterator[Spans]:
     if not n:
         yield ()
         return
-    for size, tiled in itertools.product(range(1, n + 1), (False, True)):
-        if tiled or size == 1:
+    for size, divided in itertools.product(range(1, n + 1), (False, True)):
+        if divided or size == 1:
             for rest in ways(n - size):
-                yield (*rest, (n - size, n, tiled))
+                yield (*rest, (n - size, n, divided))
 
 
 def counted_us(tiler: _Tiler, spans: Spans) -> float:
@@ -72,9 +72,9 @@ def counted_us(tiler: _Tiler, spans: Spans) -> float:
     places = [int(problem.machine.place[home]) for home in tiler.home]
     total, was_tiled = 0.0, False
 
-    for first, stop, tiled in spans:
+    for first, stop, divided in spans:
         tensor = problem.reads[first][0]
-        if tiled:
+        if divided:
             last = [Cut(op=f"t{k}", axes=tiler.axes, at=at, chained=k > first) for k in range(first, stop)]
             computed = regions(tiler.cutter.nodes[first:stop], last, tiler.cutter.shapes)
             total += max(
@@ -108,7 +108,7 @@ def counted_us(tiler: _Tiler, spans: Spans) -> float:
                 total += tiler.move_us(
                     tensor, None, places[first - 1] if first else problem.machine.host, places[first]
                 )
-        was_tiled = tiled
+        was_tiled = divided
     last = len(problem.tensors) - 1
     if was_tiled:
         return total + gathered(tiler, equal, last, problem.machine.host)
@@ -193,6 +193,19 @@ def test_what_is_as_fast_makes_a_team_however_fast_another_host_is() -> None:
     far[:, 5, :5], far[:, :5, 5] = 1e6, 1e6
     found = solve(replace(problem, latency_us=latency, transfer_us=far), "vsm", Budget(rounds=0))
     assert {1, 2} < set(found.schedule.assignment) <= {1, 2, 3, 4}
+
+
+def test_what_is_not_in_tiles_stays_where_a_plan_has_it() -> None:
+    """An op that reads everything behind a heavy stack is computed on the host that it is given."""
+    problem = chain([4000.0] * 5, 4, rows=56)
+    assert problem.cutter is not None
+    object.__setattr__(problem.cutter.nodes[4], "needs", lambda part: {"t3": None})
+    found = tiled(problem, [1, 1, 1, 1, 3])
+    assert found.cut is not None
+    assert [cut.op for cut in found.cuts] == [node.id for node in problem.cutter.nodes[:4]]
+    where = dict(zip(found.cut.ops, found.schedule.assignment, strict=True))
+    assert where[problem.ops[4]] == 3
+    check(found.cut, found.schedule)
 
 
 def test_a_single_host_has_no_tiles() -> None:
