@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from agent_sdk.engine import Device
@@ -45,6 +47,21 @@ def test_a_processor_that_the_host_does_not_have_is_found_out_before_a_run(relay
         refused = pytest.raises(UnsupportedOp, match=r"no processor 'ort@7'; lent are ort@0")
         with device_with(host) as device, refused:
             whole_run(read_model(BRANCHING), device.processors["edge1:ort@7"], device)
+
+
+def test_a_host_of_another_version_is_known_by_it(relay: Relay) -> None:
+    """Its processor is of a kind of its own, so that no figures are mixed up, and it refuses what is too new for it."""
+    relay.spoil = lambda said: re.sub(rb'(?<="version":")[^"]+', lambda found: b"0" * len(found[0]), said)
+    newer = onnx.load_from_string(BRANCHING)
+    newer.opset_import[0].version = 99
+    with Reached(relay.port) as host:
+        relay.spoil = bytes
+        with device_with(host) as device:
+            here, there = device.processors["ort@0"].spec, device.processors["edge1:ort@0"].spec
+            assert {*there.version} == {"0"}
+            assert there.kind != f"edge1:{here.kind}"
+        with pytest.raises(UnsupportedOp, match=r"host 'edge1' refuses with 400: .*operator set 99"):
+            host.send(newer.SerializeToString(), "ort@0")
 
 
 def test_a_network_beyond_what_can_be_sent_is_refused_here(
