@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -47,9 +48,9 @@ def serving(device: Device) -> Iterator[tuple[Prepared, Executor]]:
 
 LIES: dict[str, Spoil] = {
     "another type": lambda said: said.replace(b'"FP32"', b'"FP16"'),
-    "another shape": lambda said: said.replace(b'"shape": [1,', b'"shape": [2,'),
-    "another network": lambda said: said.replace(b'"model_name": "', b'"model_name": "0', 1)[: len(said)],
-    "another name": lambda said: said.replace(b'"name": "y"', b'"name": "z"'),
+    "another shape": lambda said: re.sub(rb'("shape": *)\[1,', rb"\1[2,", said),
+    "another network": lambda said: re.sub(rb'("model_name": *")', rb"\g<1>0", said, count=1)[: len(said)],
+    "another name": lambda said: re.sub(rb'("name": *)"y"', rb'\1"z"', said),
     "another length": lambda said: said.replace(b"content-length: ", b"content-length: 1"),
     "no HTTP": lambda said: bytes(len(said)),
     "an endless head": lambda said: b"a" * 200_000,
