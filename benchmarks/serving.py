@@ -1,10 +1,10 @@
 """What a served network costs beside its own run, beside another server, and as a segment on another host.
 
-    nice python -m benchmarks.serving [--rounds 5] [--seconds 5] [--mlserver PYTHON] [--json FILE]
+    HOPE_MLSERVER=DIR nice python -m benchmarks.serving [--rounds 5] [--seconds 5] [--json FILE]
 
-Everything is on this machine, over loopback, with clients that keep their connections and their buffers. ``--mlserver``
-is the interpreter of an environment with ``mlserver`` and ``onnxruntime`` in it; without it there is no row for that.
-It takes no bytes over HTTP, so that its clients write numbers out.
+Everything is on this machine, over loopback, with clients that keep their connections and their buffers. In ``DIR`` is
+an environment with ``mlserver`` and ``onnxruntime`` in it; without it there is no row for that. It takes no bytes over
+HTTP, so that its clients write numbers out.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from agent_sdk.runtimes.remote.settings import HostSettings
 from benchmarks import cli
 from benchmarks.results import Measure, Table, TableRow, report, verdict
 from benchmarks.session import in_turns, sized_networks
+from tests.agent.server.peers import mlserver
 
 INFER: Final = 1.6
 RATE: Final = 3.0
@@ -94,24 +95,6 @@ print(listener.address.port, flush=True)
 sys.stdin.read()
 """
 """The connections of the server with nothing behind them."""
-RUNTIME: Final = """
-import onnxruntime
-from mlserver import MLModel
-from mlserver.codecs import NumpyCodec
-from mlserver.types import InferenceResponse
-
-class Network(MLModel):
-    async def load(self):
-        self.session = onnxruntime.InferenceSession(self.settings.parameters.uri)
-        return True
-
-    async def predict(self, payload):
-        feed = {one.name: NumpyCodec.decode_input(one) for one in payload.inputs}
-        made = self.session.run(None, feed)
-        names = [one.name for one in self.session.get_outputs()]
-        outputs = [NumpyCodec.encode_output(name, array) for name, array in zip(names, made)]
-        return InferenceResponse(model_name=self.name, outputs=outputs)
-"""
 
 
 def pooled() -> bytes:
@@ -141,37 +124,6 @@ def ours(cache: Path, *options: str) -> Iterator[tuple[int, int]]:
                     raise SystemExit("the server did not start")
             threading.Thread(target=process.stderr.read, daemon=True).start()
             yield int(found[1]), process.pid
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
-
-
-@contextmanager
-def theirs(python: str, folder: Path, network: Path) -> Iterator[int]:
-    """An MLServer with the same network; gives its port."""
-    ports = []
-    for _ in range(3):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            ports.append(free.getsockname()[1])
-    (folder / "network.py").write_text(RUNTIME)
-    names = ("http_port", "grpc_port", "metrics_port")
-    settings = dict(zip(names, ports, strict=True)) | {"debug": False, "parallel_workers": 0, "host": "127.0.0.1"}
-    (folder / "settings.json").write_text(json.dumps(settings))
-    model = {"name": "net", "implementation": "network.Network", "parameters": {"uri": str(network)}}
-    (folder / "model-settings.json").write_text(json.dumps(model))
-    command = [str(Path(python).with_name("mlserver")), "start", str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, cwd=folder
-    ) as process:
-        try:
-            for _ in range(300):
-                try:
-                    with socket.create_connection(("127.0.0.1", ports[0]), 1):
-                        break
-                except OSError:
-                    time.sleep(0.1)
-            yield ports[0]
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(30)
@@ -276,7 +228,7 @@ def rate(port: int, feed: np.ndarray, seconds: float, *, as_bytes: bool) -> floa
     return sum(float(client.communicate()[0]) for client in clients)
 
 
-def served(folder: Path, rounds: int, seconds: float, mlserver: str | None) -> tuple[list[Measure], Table]:
+def served(folder: Path, rounds: int, seconds: float) -> tuple[list[Measure], Table]:
     """A small network: through the server, beside its own run and an echo; and requests per second beside MLServer.
 
     The three are asked for in turns, so that each finds the caches as the others left them. Server, echo and the
@@ -327,13 +279,13 @@ def served(folder: Path, rounds: int, seconds: float, mlserver: str | None) -> t
         measures = [
             verdict("infer over HTTP ÷ the session's run + a plain echo", all_of_it, INFER),
         ]
-        if mlserver is not None:
+        if "HOPE_MLSERVER" in os.environ:
             ours_per_s = rate(free, feed, seconds, as_bytes=True)
             peer = folder / "mlserver"
             peer.mkdir()
-            other = opened.enter_context(theirs(mlserver, peer, network))
+            theirs = opened.enter_context(mlserver(peer, network))["http"]
             time.sleep(2)  # it listens before it has loaded
-            theirs_per_s = rate(other, feed, seconds, as_bytes=False)
+            theirs_per_s = rate(theirs, feed, seconds, as_bytes=False)
             rows.append(["requests/s: ours, MLServer's", round(ours_per_s), round(theirs_per_s), None, None])
             measures.append(verdict("requests/s ÷ MLServer's", ours_per_s / theirs_per_s, RATE, at_least=True))
     return measures, Table("A 100 µs network", ["what", "own run µs", "echo µs", "echo over HTTP µs", "infer µs"], rows)
@@ -404,12 +356,11 @@ def main() -> None:
     parser = cli.measuring("serving", __doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--mlserver", metavar="PYTHON")
     options = parser.parse_args()
     measures: list[Measure] = []
     tables: Sequence[Table] = ()
     for part in (
-        partial(served, rounds=options.rounds, seconds=options.seconds, mlserver=options.mlserver),
+        partial(served, rounds=options.rounds, seconds=options.seconds),
         partial(remote, rounds=options.rounds),
         partial(killed, rounds=min(options.rounds, 3)),
     ):

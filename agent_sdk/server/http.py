@@ -124,9 +124,7 @@ class Http:
             size = given or len(body)
             if size > len(body):
                 raise RefusedError(400, f"Inference-Header-Content-Length is {size}, and the body has {len(body)}")
-            if size > MOST_JSON:
-                raise RefusedError(413, f"the JSON of a request may have {MOST_JSON} bytes; send tensors as bytes")
-            room.take(size * READ)
+            _take_json(room, size)
             form = Form.read(served, bytes(body[:size]))
             held, connection = self._models.lending.held if form.holds else None, exchange.connection
             if held is not None:
@@ -141,13 +139,12 @@ class Http:
     def _told(
         self, exchange: Exchange, kind: type[_Message], most: int = MOST_JSON, each: int = READ
     ) -> Iterator[tuple[_Message, Room]]:
-        """A message, whose request is admitted as long as the block lasts; ``each`` byte of it takes so many more."""
-        if exchange.length > most:
-            raise RefusedError(413, f"the JSON of a request may have {most} bytes")
+        """A message, whose request is admitted as long as the block lasts; see ``_take_json``."""
         with self._admission.admitted() as room:
-            room.take(exchange.length * each)
+            body = exchange.body(room.take)
+            _take_json(room, len(body), most, each)
             try:
-                told = kind.model_validate_json(bytes(exchange.body(room.take)))
+                told = kind.model_validate_json(bytes(body))
             except ValidationError as error:
                 raise RefusedError(400, said_wrong(error)) from None
             yield told, room
@@ -205,6 +202,13 @@ class Http:
     def _scrape(self, exchange: Exchange, _: dict[str, str]) -> None:
         fields: dict[str, str | int] = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
         exchange.answer(200, self._metrics.render(), fields=fields)
+
+
+def _take_json(room: Room, size: int, most: int = MOST_JSON, each: int = READ) -> None:
+    """Take what JSON comes to take once it is read, ``each`` byte of it so many. Raises RefusedError."""
+    if size > most:
+        raise RefusedError(413, f"the JSON of a request may have {most} bytes; send tensors as bytes")
+    room.take(size * each)
 
 
 def _say(exchange: Exchange, said: object) -> None:

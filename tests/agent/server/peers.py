@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import onnxruntime
 import pytest
 
 from tests import end_with_tests
@@ -113,18 +114,23 @@ def started(command: list[str], port: int, folder: Path, **variables: str) -> It
 
 @contextmanager
 def mlserver(folder: Path, network: Path) -> Iterator[Mapping[str, int]]:
-    """An MLServer with the network ``branching``: its ports."""
+    """An MLServer with one network of float32, under the name of its file: its ports."""
     python = environment("HOPE_MLSERVER", "mlserver")
+    plain = onnxruntime.InferenceSession(network, providers=["CPUExecutionProvider"])
+    inputs, outputs = (
+        [{"name": port.name, "datatype": "FP32", "shape": port.shape} for port in ports]
+        for ports in (plain.get_inputs(), plain.get_outputs())
+    )
     http, grpc, metrics = free_ports(3)
     (folder / "network.py").write_text(MLSERVER)
     settings = {"http_port": http, "grpc_port": grpc, "metrics_port": metrics, "parallel_workers": 0, "debug": False}
     (folder / "settings.json").write_text(json.dumps(settings | {"host": "127.0.0.1"}))
     model = {
-        "name": "branching",
+        "name": network.stem,
         "implementation": "network.Network",
         "parameters": {"uri": str(network)},
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3, 16, 16]}],
-        "outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 10]}],
+        "inputs": inputs,
+        "outputs": outputs,
     }
     (folder / "model-settings.json").write_text(json.dumps(model))
     with started([str(python / "bin" / "mlserver"), "start", "."], grpc, folder, PYTHONPATH=str(folder)):

@@ -8,6 +8,7 @@ import select
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -148,25 +149,25 @@ def test_only_that_request_is_lost(server: Running, case: str) -> None:
 
 def test_what_inflates_without_end_is_refused(server: Running) -> None:
     """A small body that inflates to more than requests may hold is refused while it does."""
-    import zlib
-
     bomb = zlib.compress(bytes(160 * 2**20), 1)
     status, body = answered(server, request(bomb, content_encoding="deflate"))
     assert status in (413, 503), body
     assert is_freed(server)
 
 
-def test_json_without_end_is_refused(server: Running) -> None:
-    """JSON that would take many times its own length once it is read is refused before that."""
-    status, body = answered(server, request(b" " * (17 * 2**20)))
-    assert (status, "the JSON of a request" in body) == (413, True), body
+@pytest.mark.parametrize("path", ["/v2/models/branching/infer", "/v2/hope/tensors/drop"])
+@pytest.mark.parametrize("encoding", ["identity", "deflate"])
+def test_json_without_end_is_refused(server: Running, path: str, encoding: str) -> None:
+    """JSON that would take many times its own length once it is read is refused before that, inflated or not."""
+    long = b" " * (17 * 2**20)
+    body = zlib.compress(long) if encoding == "deflate" else long
+    status, said = answered(server, request(body, path=path, content_encoding=encoding))
+    assert (status, "the JSON of a request" in said) == (413, True), said
     assert is_freed(server)
 
 
 def test_a_body_that_says_nothing_is_passed_over(server: Running) -> None:
     """Where no body is needed a small one is never inflated, and a large one is refused unread."""
-    import zlib
-
     index = partial(request, path="/v2/repository/index", content_encoding="deflate")
     assert answered(server, index(zlib.compress(bytes(2**20))))[0] == 200
     assert answered(server, index(b"this is nothing that inflates"))[0] == 200
