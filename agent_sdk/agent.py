@@ -161,7 +161,7 @@ class Agent(Closes):
             processors=own,
             first_runs=FirstRuns(folder / "first_runs", own, self._lights, children),
             starts=Starts(folder / "starts", [processor.spec.kind for processor in own.values()]),
-            measuring=Measuring(children, self._lights, self.soc.name, self.soc.frequency, self.device_id),
+            measuring=Measuring(children, self._lights, self.soc, self.device_id),
             soc=self.soc,
             device_id=self.device_id,
             method=method,

@@ -11,6 +11,7 @@ from typing import Final
 from agent_sdk.errors import OutOfMemory, ProcessorLost
 from agent_sdk.first.bench import Measure, Reply, measure, write_model
 from agent_sdk.first.children import LIMIT_S, Children, CrashedError, Steps
+from agent_sdk.machine.soc import Soc
 from agent_sdk.measure.columns import latency_columns
 from agent_sdk.model import Model
 from agent_sdk.model.weights import LightModels
@@ -31,14 +32,12 @@ class Measuring:
         children: where.
         lights: where models are written for a child to read.
         soc: what the figures belong to.
-        frequency: at which operating point.
         device_id: who measures.
     """
 
     children: Children
     lights: LightModels
-    soc: str
-    frequency: str
+    soc: Soc
     device_id: str
 
     def measured(
@@ -81,8 +80,8 @@ class Measuring:
         return Measure(
             processors=tuple(processors),
             missing=missing,
-            soc=self.soc,
-            frequency=self.frequency,
+            soc=self.soc.name,
+            frequency=self.soc.frequency,
             device_id=self.device_id,
             budget_s=budget_s,
         )

@@ -33,7 +33,7 @@ def start_after(prepared: Prepared) -> Start:
 
 
 class Starts:
-    """Starts by network in a directory."""
+    """Starts by network in a directory: a wrong guess costs time, never the answer."""
 
     def __init__(self, directory: Path, kinds: Collection[str]) -> None:
         self._records = Records(directory, Start, MAX_STARTS)
@@ -49,4 +49,4 @@ class Starts:
 
     def _key(self, content: Content, shapes: Shapes | None) -> str:
         bound = sorted((name, [*shape]) for name, shape in (shapes or {}).items())
-        return digest([content.known_by, bound, self._kinds])[:32]
+        return digest([content.fingerprint, bound, self._kinds])[:32]

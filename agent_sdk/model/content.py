@@ -61,6 +61,8 @@ class Content(Closes):
     Attributes:
         path: where it was, absolute; None where there was no file.
         name: what to call it.
+        fingerprint: SHA-256 of the size, beginning and end of the network's file. It tells networks apart at once,
+            however large they are, and nearly always; for certain their graphs do.
 
     Raises ModelError where there is nothing that could be read.
     """
@@ -81,6 +83,8 @@ class Content(Closes):
             self._file = _held(given, self.path)
         self.where = "the given model" if self.path is None else f"'{given}'"
         self._hold_beside()
+        ends = self._read(0, ENDS_BYTES) + self._read(max(self._size - ENDS_BYTES, 0), ENDS_BYTES)
+        self.fingerprint = hashlib.sha256(b"%d " % self._size + ends).hexdigest()
 
     def close(self) -> None:
         """Let go of the files. Idempotent."""
@@ -91,24 +95,10 @@ class Content(Closes):
     def _files(self) -> list[HeldFile]:
         return [*filter(None, [self._file]), *self._beside.values()]
 
-    @property
-    def known_by(self) -> list[object]:
-        """What tells it apart without reading files: a wrong guess costs time, never the answer."""
-        return [part for file in self._files for part in file.known_by] if self._file is not None else [self.digest]
-
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the network's file, without those beside it. Raises ModelError."""
         return hashlib.sha256(self._data).hexdigest() if self._file is None else self._file.digest()
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of the size, beginning and end of the network's file. Raises ModelError.
-
-        It tells networks apart at once, however large they are, and nearly always; for certain their graphs do.
-        """
-        ends = self._read(0, ENDS_BYTES) + self._read(max(self._size - ENDS_BYTES, 0), ENDS_BYTES)
-        return hashlib.sha256(b"%d " % self._size + ends).hexdigest()
 
     @property
     def _size(self) -> int:

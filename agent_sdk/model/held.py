@@ -71,11 +71,6 @@ class HeldFile(Closes):
         return self._stamp.size
 
     @property
-    def known_by(self) -> list[object]:
-        """What tells it apart without reading it, and nearly always."""
-        return [str(self.real), self._stamp.size, self._stamp.mtime_ns]
-
-    @property
     def at(self) -> str:
         """A path to the content that is kept open, for this process and its children; its own where none is."""
         return str(self.path) if self._handle is None else f"/proc/{os.getpid()}/fd/{self._handle}"
