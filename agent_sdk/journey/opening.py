@@ -22,7 +22,7 @@ from agent_sdk.measure.truth import is_outdated, observations
 from agent_sdk.model import Model
 from agent_sdk.model.feeds import Drawn
 from agent_sdk.model.weights import copies_at_once
-from agent_sdk.planner.cache import Settled
+from agent_sdk.planner.client import Settled
 from agent_sdk.planner.supplier import Obtained
 from hope_schema import HOST, Plan
 
@@ -174,8 +174,8 @@ class Opening:
             self._replace_plan(best, self.contenders)
         self._leave_out(trial.failures)
         if PLAN in self.contenders and best.served is not None:
-            settled = Settled(trial_us=dict(trial.us), calm=trial.calm)
-            self.services.supplier.plans.store(best.key, best.served, settled)
+            tried = replace(best.served, settled=Settled(trial_us=dict(trial.us), calm=trial.calm))
+            self.services.supplier.plans.store(best.key, tried)
         return dict(trial.us)
 
     def _replace_plan(self, obtained: Obtained, others: Iterable[str]) -> None:

@@ -18,8 +18,7 @@ from agent_sdk.files import read_whole
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.starts import Start, start_after
 from agent_sdk.model import Model, Shapes
-from agent_sdk.planner.cache import Settled
-from agent_sdk.planner.client import ServedPlan
+from agent_sdk.planner.client import ServedPlan, Settled
 from agent_sdk.planner.supplier import Obtained
 from hope_schema import PlanReply, Processor
 from hope_schema.base import Contract, Microseconds
@@ -75,8 +74,8 @@ def pack_plan(
 def unpack_plan(plan: TravellingPlan, model: Model) -> Obtained:
     """What a plan file holds for a model. Raises PlanMismatchError where that is another one."""
     refuse_other_network(plan, model, model.name)
-    served = ServedPlan(plan.reply, "", "unchanged")
-    return Obtained(served, "file", cached=True, settled=Settled(trial_us=plan.trial_us))
+    served = ServedPlan(plan.reply, "", "unchanged", Settled(trial_us=plan.trial_us))
+    return Obtained(served, "file", cached=True)
 
 
 def write_plan(path: Path, plan: TravellingPlan) -> None:

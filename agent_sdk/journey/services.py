@@ -140,8 +140,7 @@ class Services:
         copy, program = self._recalled(question, model)
         if copy is None:
             return None
-        settled = self.supplier.plans.settled(question.key, copy)
-        return Obtained(copy, "disk", True, settled=settled, key=question.key, program=program, notes=self.notes)
+        return Obtained(copy, "disk", True, key=question.key, program=program, notes=self.notes)
 
     def obtain(
         self, model: Model, *, renew: bool = False, at_once: bool = False, known: Obtained | None = None
@@ -173,6 +172,8 @@ class Services:
                 cached = served.source == "hit"
             if served is not copy:
                 program = self._program(served.reply.plan, model)
+                if copy is not None and copy.reply == served.reply:
+                    served = replace(served, settled=copy.settled)
                 supplier.plans.store(question.key, served)
             source: PlanSource = "planner"
             if served.reply.provisional:
@@ -198,7 +199,6 @@ class Services:
             profiled_signatures=measured.signatures,
             profiling_seconds=measured.seconds,
             planner_ms=(supplier.waited_s - waited_s) * 1e3,
-            settled=supplier.plans.settled(question.key, served) if served else None,
             key=question.key,
             program=program,
             notes=(*notes, *measured.notes),

@@ -6,26 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from agent_sdk.planner.client import ServedPlan
+from agent_sdk.planner.client import ServedPlan, Settled
 from agent_sdk.records import Records
 from hope_schema import PlanReply, PlanRequest, Processor
-from hope_schema.base import Contract, Microseconds
+from hope_schema.base import Contract
 from hope_schema.hashing import digest
 
 MAX_PLANS: Final = 256
 """Plans kept; the ones used longest ago are dropped first."""
-
-
-class Settled(Contract):
-    """What this device found out about a plan version: nothing of it is worth finding out at every start.
-
-    Attributes:
-        trial_us: what the plan and each of its rivals took when they were tried side by side.
-        calm: whether the cores were undisturbed meanwhile; if not, it serves until they are.
-    """
-
-    trial_us: dict[str, Microseconds]
-    calm: bool = True
 
 
 class _Entry(Contract):
@@ -52,20 +40,14 @@ class PlanCache:
     def load(self, key: str) -> ServedPlan | None:
         """Return the plan kept under ``key``, or None."""
         entry = self._entries.get(key)
-        return None if entry is None else ServedPlan(entry.reply, entry.etag, "unchanged")
+        return None if entry is None else ServedPlan(entry.reply, entry.etag, "unchanged", entry.settled)
 
-    def store(self, key: str, served: ServedPlan, settled: Settled | None = None) -> None:
-        """Keep a plan under ``key``, and what this device found out about it, else what it had about the same version.
+    def store(self, key: str, served: ServedPlan) -> None:
+        """Keep a plan under ``key``, with what this device found out about it.
 
         A full or read-only disk is no error: the plan is then asked for again.
         """
-        settled = settled or self.settled(key, served)
-        self._entries.keep(key, _Entry(etag=served.etag, reply=served.reply, settled=settled))
-
-    def settled(self, key: str, served: ServedPlan) -> Settled | None:
-        """Return what was settled about exactly this version of the plan under ``key``."""
-        entry = self._entries.get(key)
-        return entry.settled if entry is not None and entry.reply == served.reply else None
+        self._entries.keep(key, _Entry(etag=served.etag, reply=served.reply, settled=served.settled))
 
     def forget(self, key: str) -> None:
         """Drop the plan kept under ``key``, if any."""

@@ -61,6 +61,7 @@ from hope_schema import (
     ProofRequest,
     UploadReceipt,
 )
+from hope_schema.base import Contract, Microseconds
 from hope_schema.hashing import digest
 
 TOKEN_VARIABLE: Final = "HOPE_TOKEN"
@@ -85,6 +86,18 @@ Answer = TypeVar("Answer", bound=BaseModel)
 Result = TypeVar("Result")
 
 
+class Settled(Contract):
+    """What this device found out about a plan version: nothing of it is worth finding out at every start.
+
+    Attributes:
+        trial_us: what the plan and each of its rivals took when they were tried side by side.
+        calm: whether the cores were undisturbed meanwhile; if not, it serves until they are.
+    """
+
+    trial_us: dict[str, Microseconds]
+    calm: bool = True
+
+
 @dataclass(frozen=True)
 class ServedPlan:
     """A plan as it came from the planner.
@@ -94,11 +107,13 @@ class ServedPlan:
         etag: its strong ETag, ``""`` if the planner sent none that can be sent back.
         source: whether the planner had it (``hit``), solved it now (``miss``), or confirmed by 304 that the copy
             given to it is still the newest (``unchanged``).
+        settled: what was found out about this very version before.
     """
 
     reply: PlanReply
     etag: str
     source: Source
+    settled: Settled | None = None
 
 
 class PlannerClient(Closes):

@@ -29,8 +29,8 @@ from agent_sdk.errors import (
 )
 from agent_sdk.forking import FORKED, Forks, keep, watch_forks
 from agent_sdk.machine.soc import Soc
-from agent_sdk.planner.cache import PlanCache, Settled
-from agent_sdk.planner.client import PlannerClient, ServedPlan
+from agent_sdk.planner.cache import PlanCache
+from agent_sdk.planner.client import PlannerClient, ServedPlan, Settled
 from agent_sdk.planner.identity import versions
 from agent_sdk.records import Records
 from hope_schema import DeviceReport, MeasuredRun, Missing, MissingRequest, ModelGraph, Observations, Plan, PlanRequest
@@ -66,7 +66,6 @@ class Obtained:
         served: the plan as a planner served it, also when it came from disk; None when there is neither a planner nor a
             cached plan: the caller runs its best single processor.
         cached: nobody had to solve for it now.
-        settled: what this device found out about this very version before.
         key: the plan's key in the disk cache.
         program: the plan as this device carries it out; None where nobody has made that yet.
         profiled_signatures: op signatures measured for it in this call.
@@ -79,7 +78,6 @@ class Obtained:
     profiled_signatures: int = 0
     profiling_seconds: float = 0.0
     planner_ms: float = 0.0
-    settled: Settled | None = None
     key: str = ""
     program: Program | None = None
     notes: tuple[str, ...] = ()
@@ -88,6 +86,11 @@ class Obtained:
     def plan(self) -> Plan | None:
         """The plan itself."""
         return self.served.reply.plan if self.served is not None else None
+
+    @property
+    def settled(self) -> Settled | None:
+        """What this device found out about this very version before."""
+        return self.served.settled if self.served is not None else None
 
     @property
     def preliminary(self) -> bool:

@@ -112,7 +112,7 @@ def newer_plan(agent: Agent, session: Session, processor: str) -> Obtained:
         session.latest.model.graph, processor, soc=soc.name, frequency=soc.frequency, latency_us=10.0
     )
     reply = PlanReply(**{**dict(served.reply), "version": served.reply.version + 1, "plan": moved})
-    return replace(session.latest.obtained, served=ServedPlan(reply, '"2"', "hit"), settled=None, program=None)
+    return replace(session.latest.obtained, served=ServedPlan(reply, '"2"', "hit"), program=None)
 
 
 @pytest.mark.parametrize("better", [0, 1])
@@ -120,7 +120,8 @@ def test_of_the_plans_tried_the_best_stays(better: int, agent: Agent, monkeypatc
     """A plan that is asked for again with what was measured has to be faster beside the same rivals."""
     measure_hastily(monkeypatch)
     with agent.load(BRANCHING, background=False) as session:
-        first = replace(session.latest.obtained, settled=None)
+        first = session.latest.obtained
+        assert first.settled is None
         second = newer_plan(agent, session, "ort@0")
     replies = iter([second])
     hold = hold_trial
@@ -233,7 +234,6 @@ def test_a_disturbed_trial_asks_for_nothing(agent: Agent, monkeypatch: pytest.Mo
     sent: list[Any] = []
     monkeypatch.setattr("agent_sdk.journey.opening.is_outdated", lambda *_: True)
     monkeypatch.setattr("agent_sdk.journey.opening.hold_trial", lambda *given: replace(hold_trial(*given), calm=calm))
-    monkeypatch.setattr(agent._supplier.plans, "settled", lambda *_: None)
     monkeypatch.setattr(agent._supplier, "upload", lambda measured: sent.append(measured) or "not now")
     agent.load(BRANCHING, background=False).close()
     assert bool(sent) is calm
