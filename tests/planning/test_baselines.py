@@ -7,6 +7,8 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +30,6 @@ from planner_api.planning.construct.single import singles
 from planner_api.planning.methods import solve
 from tests import CAMPAIGN
 from tests.planning.drawn import draw
-from tests.planning.partitions import fuse, op_seq, partitions, type_seq
 from tests.planning.phones import FOLDER, phone
 
 REPLAYED = [
@@ -105,7 +106,23 @@ def table_1() -> Problem:
 
 GROUPS = {(3, 4): (10.5, 2.5), (5, 6): (1.5, 2.0)}
 """Table 1's profiles of v4+v5 and v6+v7."""
-TYPES = ["Conv", "Add", "Conv", "Conv", "Relu", "Conv", "Relu", "Gemm"]
+
+
+def fuse(
+    problem: Problem, units: Sequence[tuple[int, ...]], groups: Mapping[tuple[int, ...], tuple[float, ...]]
+) -> Problem:
+    """The same problem with each unit, a single op or a group, as one op."""
+    index = {op: unit for unit, members in enumerate(units) for op in members}
+    reads = (
+        [t for op in members for t in problem.reads[op] if problem.producer[t] not in members] for members in units
+    )
+    return replace(
+        problem,
+        ops=tuple("+".join(problem.ops[op] for op in members) for members in units),
+        latency_us=np.array([groups.get(members, problem.lists.latency[members[0]]) for members in units], dtype=float),
+        producer=np.array([index[int(op)] for op in problem.producer]),
+        reads=tuple(map(tuple, reads)),
+    )
 
 
 def test_partitiontuner_takes_14_in_sequence_and_12_5_in_parallel():
@@ -125,18 +142,19 @@ def test_partitiontuner_takes_14_in_sequence_and_12_5_in_parallel():
     assert one_by_one.makespan_us == pytest.approx(14.0)
 
 
-def test_type_seq_takes_23_5_and_op_seq_14_5():
-    """Fig. 1: by type or by each op's own fastest place; what lies in a row on one processor takes its group's time."""
-    problem = table_1()
-    by_type = type_seq(problem, GROUPS, TYPES, 1, frozenset({"Conv"}))
-    assert by_type == [1, 0, 1, 1, 1, 1, 1, 0]
-    assert op_seq(problem) == [0, 0, 1, 1, 0, 0, 0, 0]
-    for assignment, golden in ((by_type, 23.5), (op_seq(problem), 14.5)):
-        units = partitions(problem, GROUPS, assignment)
-        fused = fuse(problem, [members for members, _ in units], GROUPS)
-        rounds = [[unit] for unit in fused.lists.order]
-        taken = in_rounds(fused, [processor for _, processor in units], rounds)
-        assert taken.makespan_us == pytest.approx(golden)
+@pytest.mark.parametrize(
+    ("units", "homes", "golden"),
+    [
+        ([(0,), (1,), (2,), (3, 4), (5, 6), (7,)], [1, 0, 1, 1, 1, 0], 23.5),
+        ([(0,), (1,), (2,), (3,), (4,), (5, 6), (7,)], [0, 0, 1, 1, 0, 0, 0], 14.5),
+    ],
+    ids=["by type", "by op"],
+)
+def test_type_seq_takes_23_5_and_op_seq_14_5(units: list[tuple[int, ...]], homes: list[int], golden: float):
+    """Fig. 1, convolutions on the NPU or each op where it is fastest: what is in a row there takes its group's time."""
+    fused = fuse(table_1(), units, GROUPS)
+    taken = in_rounds(fused, homes, [[unit] for unit in fused.lists.order])
+    assert taken.makespan_us == pytest.approx(golden)
 
 
 def test_branches_are_maximal_chains_and_parallel_ones_share_a_level():
