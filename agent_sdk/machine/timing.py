@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from agent_sdk.cancel import check
-from agent_sdk.machine.witness import Witness, calm
+from agent_sdk.machine.witness import Witness, calm, until_asleep
 
 T = TypeVar("T")
 
@@ -172,6 +172,7 @@ def _turn(call: Callable[[], Any], witness: Witness | None, crowded: bool) -> Tu
 
     if witness is None:
         return Turn(*twice())
+    until_asleep()
     before = witness.slowness(rest=True)
     (us, result), waited = (twice(), 1.0) if crowded else witness.kept_waiting(twice)
     return Turn(us, result, max(before, witness.slowness()), waited)

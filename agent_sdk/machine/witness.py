@@ -113,11 +113,9 @@ class Witness:
     def slowness(self, *, rest: bool = False) -> float:
         """How slow the slowest core is just now, beside how slow the slowest usually is at rest.
 
-        With ``rest`` other threads of this process first fall asleep, and then the cores are kept at work for a moment:
-        a virtual core that halts may wake up beside another stranger.
+        With ``rest`` the cores are first kept at work for a moment, not left idle: a virtual core that halts may wake
+        up beside another stranger.
         """
-        if rest:
-            until_asleep()
         look = self._look(REST_S if rest else 0.0)
         if rest:
             self._at_rest.append(look)

@@ -22,8 +22,9 @@ def test_every_configuration_has_its_rounds(
     monkeypatch.setattr(Witness, "kept_waiting", lambda self, call: (call(), 1.0))
     done: list[str] = []
     found = measure({"a": lambda: done.append("a"), "b": lambda: done.append("b")}, 4, Witness(), 0.2)
-    assert done.count("a") == done.count("b") >= 2 * 4
     assert len(found["a"]) == len(found["b"]) >= 4
+    assert min(map(done.count, "ab")) >= 2 * 4
+    assert abs(done.count("a") - done.count("b")) in (0, 2)  # time ends within a round, which counts for nobody
     assert {calm(turn.disturbance) for own in found.values() for turn in own} == {quiet}
 
 
