@@ -23,7 +23,6 @@ from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.rivals import UNFIT, distinct
 from agent_sdk.journey.trial import hold_trial, warm
 from agent_sdk.model.weights import copies_at_once
-from agent_sdk.model.work import work
 from agent_sdk.runtimes.base import Processor
 from hope_schema import HOST, ModelGraph, merge
 
@@ -31,8 +30,8 @@ ROUNDS: Final = 5
 """Runs by which the groups are timed."""
 PIECE_US: Final = 2000.0
 """Microseconds that a piece is to take; a network that takes less than two of them stays whole."""
-FINE: Final = 4
-"""Pieces are made of finer ones, so many of which would be one if their latencies were as their work."""
+MOST_FINE: Final = 64
+"""Borders at which a network is cut at most to see where its time goes."""
 CUT: Final = 1.03
 """How many times what the whole takes its pieces may take together."""
 
@@ -63,19 +62,16 @@ def _groups_of(device: Device, planned: Mapping[str, Processor]) -> list[str]:
     return sorted(fit, key=lambda name: -len(planned[name].spec.resources))
 
 
-def borders(graph: ModelGraph, us: float) -> list[int]:
-    """Super-ops before which a network that takes so long may be cut: where one tensor crosses, a fine piece apart."""
+def borders(graph: ModelGraph) -> list[int]:
+    """Super-ops before which a network may be cut: where one tensor crosses; of very many every so many."""
     super_ops = merge(graph)
-    works = [sum(work(graph, op) for op in each.ops) for each in super_ops]
     read = {name: index for index, each in enumerate(super_ops) for name in each.inputs}
-    found, alive, full = list[int](), set[str](), 0.0
+    found, alive = list[int](), set[str]()
     for index, each in enumerate(super_ops):
-        if len(alive) == 1 and full * us * FINE >= PIECE_US * sum(works):
+        if len(alive) == 1 and index:
             found.append(index)
-            full = 0.0
-        full += works[index]
         alive = {name for name in alive.union(each.outputs) if read.get(name, -1) > index}
-    return found
+    return found[:: len(found) // MOST_FINE + 1]
 
 
 def pieces(found: Sequence[int], fine_us: Sequence[float], us: float) -> list[int]:
@@ -113,7 +109,7 @@ def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor],
         us = hold_trial(whole, feed, [(ROUNDS, inf)]).us
         found = {name: Group(whole[name], took) for name, took in us.items()}
         slowest = max(us, key=us.__getitem__)
-        fine = borders(prepared.model.graph, us[slowest]) if us[slowest] >= 2 * PIECE_US else []
+        fine = borders(prepared.model.graph) if us[slowest] >= 2 * PIECE_US else []
         finest, _ = ready(names, {slowest: (fine, us[slowest])} if fine else {})
         took_us = _segments_us(hold_trial(finest, feed, [(ROUNDS, inf)]).traces[slowest]) if finest else []
         for executor in finest.values():
