@@ -20,6 +20,7 @@ def measure_hastily(monkeypatch: pytest.MonkeyPatch) -> None:
         return call(), 1.0
 
     monkeypatch.setattr(timing, "MAX_REPEATS", timing.MIN_REPEATS)
+    monkeypatch.setattr(timing, "until_asleep", lambda: None)
     monkeypatch.setattr(profiler, "ROUNDS", timing.LEAST)
     monkeypatch.setattr(neighbours, "ROUNDS", timing.LEAST)
     monkeypatch.setattr(trial, "STAGES", ((1, trial.inf), (1, 1.3)))
