@@ -66,13 +66,14 @@ def mix(
         progress = closing.enter_context(TerminalProgress(Console(stderr=True, quiet=quiet)))
         agent = closing.enter_context(Agent(planner, processors=processors, progress=progress))
         ready = mixing.voices(agent, asked, closing)
-        asked = mixing.scaled(asked, ready, load)
+        alone_ms = {name: voice.alone_ms for name, voice in ready.items()}
+        asked = asked if load is None else asked.at_load(load, alone_ms)
         wanted = any(POLICIES[name].joint for name in chosen)
         joint, note = mixing.planned(agent, asked, ready, closing) if wanted else (None, "")
         for name in chosen:
             progress(Progress(f"playing {asked.name} under {name}", most_s=asked.seconds))
             found.append(mixing.played(agent, asked, ready, name, joint if POLICIES[name].joint else None))
-        load = asked.load({name: voice.alone_ms for name, voice in ready.items()})
+        load = asked.load(alone_ms)
     if as_json:
         shown = {"mix": asked.model_dump(), "load": load, "policies": [one.as_json() for one in found], "note": note}
         click.echo(json.dumps(shown, allow_nan=False))

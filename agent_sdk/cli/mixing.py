@@ -198,12 +198,3 @@ def trace(all_played: Sequence[Played]) -> bytes:
             events.append({"ph": "X", "pid": process, "tid": lines[one.where], "name": one.stream,
                            "ts": one.start_ms * 1e3, "dur": took, "args": args})  # fmt: skip
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode()
-
-
-def scaled(mix: Mix, ready: Mapping[str, Voice], load: float | None) -> Mix:
-    """A mix at a load. Raises InputError where it has none."""
-    if load is None:
-        return mix
-    if not 0 < load < 1e3:
-        raise InputError(f"--load is to be a number above 0, not {load}")
-    return mix.at_load(load, {name: voice.alone_ms for name, voice in ready.items()})

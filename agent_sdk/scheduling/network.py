@@ -53,13 +53,6 @@ class Network:
         for key, ns in latency_ns.items():
             self.set(key, ns)
 
-    @property
-    def latency_ns(self) -> dict[tuple[int, int, int], int]:
-        """By (first unit, last unit, processor)."""
-        across = range(self.units)
-        every = ((first, last, p) for p in range(self.processors) for first in across for last in across[first:])
-        return {key: ns for key in every if (ns := self.expected(*key)) < NEVER}
-
     def expected(self, first: int, last: int, processor: int) -> int:
         """Expected latency of a subgraph; ``NEVER`` where it cannot run there."""
         return self.table[(processor * self.units + first) * self.units + last]

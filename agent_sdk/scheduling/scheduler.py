@@ -340,12 +340,6 @@ class Scheduler:
         elif kept is not None:
             self.block(kept.processor)
 
-    def drop(self, request: Request) -> None:
-        """Give a request up."""
-        request.network.dropped += 1
-        self.queue.remove(request)
-        self._dropped.append(request)
-
     def kept(self, request: Request, choice: Choice) -> Choice | None:
         """The choice itself where a request can make its deadline by it; else what ``on_late`` says.
 
@@ -358,7 +352,9 @@ class Scheduler:
             request.network.doubt(choice.processor)
             return choice
         if request.on_late == "drop":
-            self.drop(request)
+            request.network.dropped += 1
+            self.queue.remove(request)
+            self._dropped.append(request)
             return None
         if request.on_late == "degrade" and (cheaper := request.network.cheaper) is not None:
             request.network, request.epoch_ns = cheaper, None

@@ -10,7 +10,7 @@ import pytest
 
 from agent_sdk.errors import InputError, UnknownNameError
 from agent_sdk.scheduling.mixes import Mix
-from agent_sdk.scheduling.network import Network
+from agent_sdk.scheduling.network import NEVER, Network
 from agent_sdk.scheduling.policies import POLICIES, LeastSlack, Planned, policy
 from agent_sdk.scheduling.request import Request, check_terms
 from agent_sdk.scheduling.scheduler import Dispatch, Scheduler
@@ -34,6 +34,13 @@ def random_network(name: str, draw: random.Random, processors: int, most: int) -
                 if processor == 0 or draw.random() < 0.7:
                     table[first, last, processor] = draw.randint(1, 20 * MS * (last - first + 1))
     return Network(name, count, processors, table)
+
+
+def latencies(network: Network) -> dict[tuple[int, int, int], int]:
+    """What is expected by first unit, last unit and processor."""
+    across = range(network.units)
+    keys = ((first, last, where) for where in range(network.processors) for first in across for last in across[first:])
+    return {key: ns for key in keys if (ns := network.expected(*key)) < NEVER}
 
 
 def random_mix(draw: random.Random, models: list[str]) -> Mix:
@@ -69,7 +76,7 @@ def random_plan(networks: Sequence[Network], mix: Mix, draw: random.Random) -> S
             unit, release = 0, round(run * (periods[0] if periods else 30) * MS)
             start, slots = release, dict[int, Slot]()
             while unit < network.units:
-                last, where = draw.choice([key[1:] for key in network.latency_ns if key[0] == unit])
+                last, where = draw.choice([key[1:] for key in latencies(network) if key[0] == unit])
                 start += draw.randint(0, 10 * MS)
                 took = network.expected(unit, last, where)
                 slots[unit] = Slot(last, where, start, took)
@@ -129,7 +136,7 @@ def test_decisions_are_those_of_an_independent_simulation(name: str, groups: boo
         who.follow(plan, late_ns)
         simulate(mix, networks, masks, who, seed=seed, told=told)
         sets = [frozenset(bit for bit in range(8) if mask >> bit & 1) for mask in masks]
-        nets = {model: (own.units, own.latency_ns) for model, own in networks.items()}
+        nets = {model: (own.units, latencies(own)) for model, own in networks.items()}
         borders = {(model, where): ns for model, own in networks.items() for where, ns in own.border_ns.items()}
         pools = {(model, where): pool for model, own in networks.items() for where, pool in own.alike.items()}
         slots = {
