@@ -43,8 +43,9 @@ SIDE_BY_SIDE: Final = Scene(dict.fromkeys(EDGES, 1000.0), {DEVICE: 0.5} | dict.f
 OTHERS: Final[tuple[Method, ...]] = ("hpa", "dads", "neurosurgeon")
 FRAMES: Final = 30
 """A second."""
-SETTLING: Final = 100
-"""Runs in which a session finds out who is fastest now."""
+SETTLING: Final = 500
+"""Runs in which a session finds out who is fastest now: it asks those again that were faster before, ever more rarely,
+and here each of them takes four times as long, and the next pictures wait for it."""
 SOLVING_S: Final = 60.0
 """Longest time that the planner's last plan is waited for."""
 FAR: Final = 3.0
