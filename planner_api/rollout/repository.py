@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Update, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
@@ -68,30 +68,35 @@ async def parts(
     return (await session.scalars(query.order_by(ReleasePartRow.part).limit(limit))).all()
 
 
-async def end_plans(session: WriteSession, release_id: str, *, keep: bool) -> None:
-    """Let go of the plans of a release under way: they stay with the new version, or with the one before."""
-    after = _of_part(ReleasePartRow.after, release_id)
-    values: dict[Any, Any] = {PlanRow.release_id: None}
-    if keep:
-        values[PlanRow.served_version] = case((PlanRow.version == after, None), else_=after)
+async def let_go(session: WriteSession, row: ReleaseRow, *, keep: bool) -> None:
+    """Let go of what a release under way took: it stays with the new version, or with the one before."""
+    if row.alias is None:
+        after = _of_part(ReleasePartRow.after, row.id)
+        served = {PlanRow.served_version: case((PlanRow.version == after, None), else_=after)}
+        values: dict[Any, Any] = {PlanRow.release_id: None, **(served if keep else {PlanRow.refused_version: after})}
+        await session.execute(update(PlanRow).where(PlanRow.release_id == row.id).values(values))
     else:
-        values[PlanRow.refused_version] = after
-    await session.execute(update(PlanRow).where(PlanRow.release_id == release_id).values(values))
+        moved = {"version": row.after} if keep else {}
+        await session.execute(_alias(row, row.id).values(release_id=None, **moved))
+    for table in (ReleaseDeviceRow, ReleaseClaimRow):  # who reported about it; the counts stay
+        await session.execute(delete(table).where(table.release_id == row.id))
 
 
-async def take_back_plans(session: WriteSession, release_id: str) -> int:
-    """Return plans to the version before an ended release, where its version is still served and that one kept."""
-    before, after = _of_part(ReleasePartRow.before, release_id), _of_part(ReleasePartRow.after, release_id)
+async def take_back(session: WriteSession, row: ReleaseRow) -> bool:
+    """Return to the version before an ended release what still follows it; False where nothing does any more.
+
+    A plan does where that version is still kept.
+    """
+    if row.alias is not None:
+        returned = _alias(row, None).where(ModelAliasRow.version == row.after).values(version=row.before)
+        return await session.touches(returned.returning(ModelAliasRow.alias))
+    before, after = _of_part(ReleasePartRow.before, row.id), _of_part(ReleasePartRow.after, row.id)
     kept = exists().where(PlanVersionRow.plan_id == PlanRow.id, PlanVersionRow.version == before)
     still = func.coalesce(PlanRow.served_version, PlanRow.version) == after
-    returned = (
-        update(PlanRow)
-        .where(PlanRow.id.in_(select(ReleasePartRow.plan_id).where(ReleasePartRow.release_id == release_id)))
-        .where(still, kept, PlanRow.release_id.is_(None))
-        .values({PlanRow.served_version: before, PlanRow.refused_version: after})
-        .returning(PlanRow.id)
-    )
-    return len((await session.execute(returned)).all())
+    theirs = select(ReleasePartRow.plan_id).where(ReleasePartRow.release_id == row.id)
+    plans = update(PlanRow).where(PlanRow.id.in_(theirs), still, kept, PlanRow.release_id.is_(None))
+    plans = plans.values({PlanRow.served_version: before, PlanRow.refused_version: after})
+    return await session.touches(plans.returning(PlanRow.id))
 
 
 def _of_part(column: Any, release_id: str) -> Any:
@@ -99,26 +104,10 @@ def _of_part(column: Any, release_id: str) -> Any:
     return found.correlate(PlanRow).scalar_subquery()
 
 
-async def end_alias(session: WriteSession, row: ReleaseRow, *, version: int | None) -> None:
-    """Let go of the alias of a release, and point it to a version where one is given."""
-    values: dict[str, Any] = {"release_id": None}
-    if version is not None:
-        values["version"] = version
-    named = ModelAliasRow.name == row.name, ModelAliasRow.alias == row.alias, ModelAliasRow.release_id == row.id
-    await session.execute(update(ModelAliasRow).where(*named).values(**values))
-
-
-async def take_back_alias(session: WriteSession, row: ReleaseRow) -> int:
-    """Point the alias of an ended release to the version before, where it still stands for the release's."""
-    named = ModelAliasRow.name == row.name, ModelAliasRow.alias == row.alias, ModelAliasRow.release_id.is_(None)
-    returned = update(ModelAliasRow).where(*named, ModelAliasRow.version == row.after).values(version=row.before)
-    return len((await session.execute(returned.returning(ModelAliasRow.alias))).all())
-
-
-async def forget_devices(session: WriteSession, release_id: str) -> None:
-    """Forget who reported about a release; the counts stay."""
-    await session.execute(delete(ReleaseDeviceRow).where(ReleaseDeviceRow.release_id == release_id))
-    await session.execute(delete(ReleaseClaimRow).where(ReleaseClaimRow.release_id == release_id))
+def _alias(row: ReleaseRow, release_id: str | None) -> Update:
+    """The update of a release's alias, while that is in this release, or in none."""
+    named = ModelAliasRow.name == row.name, ModelAliasRow.alias == row.alias
+    return update(ModelAliasRow).where(*named, ModelAliasRow.release_id.is_not_distinct_from(release_id))
 
 
 async def claims(session: AsyncSession, release_id: str) -> Sequence[ReleaseClaimRow]:

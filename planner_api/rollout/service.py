@@ -224,30 +224,17 @@ class Releases:
             await record(session, actor, "release.stage", row.id, share=row.stages[row.stage], reason=reason)
             return
         row.state, row.reason, row.ended_at = "done", reason[:MAX_REASON], datetime.now(UTC)
-        if row.alias is None:
-            await repository.end_plans(session, row.id, keep=True)
-        else:
-            await repository.end_alias(session, row, version=row.after)
-        await repository.forget_devices(session, row.id)
+        await repository.let_go(session, row, keep=True)
         await record(session, actor, "release.done", row.id, reason=reason)
 
     async def _take_back(self, session: WriteSession, row: ReleaseRow, reason: str, actor: Actor) -> None:
-        if row.state == "done":
-            returned = (
-                await repository.take_back_plans(session, row.id)
-                if row.alias is None
-                else await repository.take_back_alias(session, row)
-            )
-            if not returned:
-                detail = f"nothing follows release {row.id} any more: something newer was released since"
-                raise ConflictError("release-superseded", detail)
-        elif row.alias is None:
-            await repository.end_plans(session, row.id, keep=False)
-        else:
-            await repository.end_alias(session, row, version=None)
+        if row.state != "done":
+            await repository.let_go(session, row, keep=False)
+        elif not await repository.take_back(session, row):
+            detail = f"nothing follows release {row.id} any more: something newer was released since"
+            raise ConflictError("release-superseded", detail)
         row.state, row.reason, row.ended_at = "rolled_back", reason[:MAX_REASON], datetime.now(UTC)
         row.revision += 1
-        await repository.forget_devices(session, row.id)
         await record(session, actor, "release.rollback", row.id, reason=reason, share=row.stages[row.stage])
 
 
