@@ -129,11 +129,6 @@ async def richest(session: AsyncSession, besides: str) -> bytes | None:
     return body
 
 
-async def lock(session: WriteSession, profile_id: int) -> None:
-    """Keep others from assigning figures of this profile until the transaction ends (SQLite writers queue anyway)."""
-    await session.execute(select(ProfileRow.id).where(ProfileRow.id == profile_id).with_for_update())
-
-
 async def assigned_elsewhere(
     session: AsyncSession, profile_id: int, device_id: str, between: tuple[datetime, datetime]
 ) -> bytes:

@@ -271,7 +271,8 @@ class Profiles:
         """
         now, until = self._assigned()
         async with self._database.write() as session:
-            await repository.lock(session, profile_id)
+            # Nobody else assigns figures of this profile meanwhile (SQLite writers queue anyway).
+            await session.execute(select(ProfileRow.id).where(ProfileRow.id == profile_id).with_for_update())
             if request.max_items is not None and not last:
                 others = await repository.assigned_elsewhere(session, profile_id, request.device_id, (now, until))
                 if others != asked.taken and await asyncio.to_thread(meets, others, asked.taken, lack.unknown):

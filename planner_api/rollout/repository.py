@@ -110,9 +110,10 @@ def _alias(row: ReleaseRow, release_id: str | None) -> Update:
     return update(ModelAliasRow).where(*named, ModelAliasRow.release_id.is_not_distinct_from(release_id))
 
 
-async def claims(session: AsyncSession, release_id: str) -> Sequence[ReleaseClaimRow]:
-    """What the devices of claims that hold fewer than half of them say of a release under way."""
-    return (await session.scalars(select(ReleaseClaimRow).where(ReleaseClaimRow.release_id == release_id))).all()
+async def said(session: AsyncSession, release_id: str) -> tuple[Sequence[ReleasePartRow], Sequence[ReleaseClaimRow]]:
+    """What devices say of a release: by part, and by those claims that hold fewer than half of them."""
+    claims = select(ReleaseClaimRow).where(ReleaseClaimRow.release_id == release_id)
+    return await parts(session, [release_id]), (await session.scalars(claims)).all()
 
 
 async def ready_by_themselves(session: AsyncSession) -> Sequence[str]:

@@ -160,18 +160,14 @@ class Releases:
         """A release and how it goes. Raises NotFoundError when there is none."""
         async with self._database.read() as session:
             row = await _found(session, release_id)
-            parts = await repository.parts(session, [release_id])
-            return release_view(row, parts, await repository.claims(session, release_id))
+            return release_view(row, *await repository.said(session, release_id))
 
     async def page(self, *, before: str | None, limit: int) -> ReleasePage:
         """Releases, newest first. Raises NotFoundError for a ``before`` that is none."""
         async with self._database.read() as session:
             last = None if before is None else await _found(session, before)
             rows = await repository.releases(session, before=last, limit=limit)
-            said = {
-                row.id: (await repository.parts(session, [row.id]), await repository.claims(session, row.id))
-                for row in rows
-            }
+            said = {row.id: await repository.said(session, row.id) for row in rows}
         found = messages_of(rows, lambda row: release_view(row, *said[row.id]))
         return ReleasePage(releases=found, next=rows.next(lambda row: row.id))
 
@@ -195,16 +191,13 @@ class Releases:
         """Look at one release; return whether it changed."""
         async with self._database.read() as session:
             row = await session.get(ReleaseRow, release_id)
-            parts = await repository.parts(session, [release_id])
-            claims = await repository.claims(session, release_id)
-        if row is None or next_step(row, parts, claims) is None:
-            return False
+            if row is None or next_step(row, *await repository.said(session, release_id)) is None:
+                return False
         async with self._database.write() as session:
             locked = await repository.lock(session, release_id)
             if locked is None or locked.state not in repository.ACTIVE:
                 return False
-            parts = await repository.parts(session, [release_id])
-            claims = await repository.claims(session, release_id)
+            parts, claims = await repository.said(session, release_id)
             step, found = next_step(locked, parts, claims), judge(parts, claims)
             if step == "take back":
                 await self._take_back(session, locked, harm(parts, found), PLANNER)
