@@ -103,7 +103,7 @@ class Planner:
         self.news = build_news(self.database)
         self.queue = Queue(self.database, self.news, ttl_s=settings.lease_s)
         self.plan_cache = PlanCache(settings.plan_cache_bytes)
-        self.news.on(PLAN, self._plan_changed)
+        self.news.on(PLAN, lambda plan_id, version: self.plan_cache.forget(plan_id, int(version or 0)))
         self.profiles = Profiles(self.database, settings, self.queue, self.quotas)
         self.plans = Plans(self.database, settings, self.plan_cache, self.queue, self.quotas)
         self._worker: asyncio.Task[None] | None = None
@@ -113,9 +113,6 @@ class Planner:
         """Run a worker beside what is served; its children do the computing."""
         worker = build_worker(self.queue, self.settings, count)
         self._worker = asyncio.create_task(worker.run(self._stop_working), name="worker")
-
-    def _plan_changed(self, plan_id: str | None, version: str) -> None:
-        self.plan_cache.forget(plan_id, int(version or 0))
 
     async def start(self) -> None:
         """Check or bring up the schema, and start the worker of an embedded planner.

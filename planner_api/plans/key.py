@@ -29,7 +29,9 @@ def normalised(request: PlanRequest) -> PlanRequest:
                 host.model_copy(update={"processors": _names(host.processors)})
                 for host in sorted(request.hosts, key=lambda host: host.name)
             ),
-            "links": tuple(_in_steps(link) for link in sorted(request.links, key=_by_ends)),
+            "links": tuple(
+                _in_steps(link) for link in sorted(request.links, key=lambda link: (link.source, link.target))
+            ),
         }
     )
 
@@ -71,7 +73,3 @@ def _by_fields(job: Job) -> tuple[object, ...]:
 def _in_steps(link: Link) -> Link:
     figures = ("fixed_us", "us_per_byte", "float16_us_per_byte")
     return link.model_copy(update={name: stepped(us) for name in figures if (us := getattr(link, name)) is not None})
-
-
-def _by_ends(link: Link) -> tuple[str, str]:
-    return link.source, link.target

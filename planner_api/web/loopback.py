@@ -45,13 +45,10 @@ class Loopback:
             given.setdefault(name, []).append(value)
         hosts = given.get(b"host", [])
         host = hosts[0].decode("latin-1") if len(hosts) == 1 else ""
-        if hosts and not self._is_ours(host):
+        if hosts and not (host in self._hosts or is_loopback(urlsplit(f"//{host}").hostname or "")):
             raise ForbiddenError("foreign-host", f"an open planner answers to this machine's own names; {CURE}")
         for origin in given.get(b"origin", []):
             if urlsplit(origin.decode("latin-1")).netloc != host:
                 raise ForbiddenError("foreign-origin", "this request comes from a page of another site")
         if any(site.lower() not in OURS for site in given.get(b"sec-fetch-site", [])):
             raise ForbiddenError("foreign-origin", "this request comes from a page of another site")
-
-    def _is_ours(self, host: str) -> bool:
-        return host in self._hosts or is_loopback(urlsplit(f"//{host}").hostname or "")
