@@ -48,6 +48,8 @@ def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[Measure]:
             found.append(verdict(f"{label}: memory in use / one stream's", row["live_bytes"] / one["live_bytes"], 2))
         if row["config"].endswith("in flight graph"):
             ours = next(o for o in rows if _same(o, row) and o["config"] == "auto")
+            if not ours.get("in_flight_us"):
+                continue
             what = f"{label}: throughput of our session / of torch's graph, {row['config'].removesuffix(' graph')}"
             found.append(verdict(what, row["median_us"] / ours["in_flight_us"], 1.0, at_least=True))
         if row["config"] == "sessions":
