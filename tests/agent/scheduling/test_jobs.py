@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, wait
@@ -188,8 +189,10 @@ def test_a_caller_who_is_interrupted_leaves_nothing_behind(agent: Agent, session
         raise Interrupted
 
     def soon() -> None:
+        caller = threading.main_thread().ident or 0
         until(lambda: agent.jobs.waiting == 2)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        until(lambda: sys._current_frames()[caller].f_code is threading.Condition.wait.__code__)
+        signal.pthread_kill(caller, signal.SIGUSR1)
 
     feed, before = dict(session.draw()), signal.signal(signal.SIGUSR1, interrupt)
     try:
