@@ -18,7 +18,6 @@ from agent_sdk.errors import InputError
 from agent_sdk.journey import drift
 from agent_sdk.journey.planfile import TravellingPlan, write_plan
 from agent_sdk.model import read_model
-from agent_sdk.runtimes.remote import peer
 from agent_sdk.scheduling.job import Job
 from hope_schema import Plan
 from tests.agent.models import BRANCHING, expected
@@ -108,7 +107,6 @@ def test_plans_follow_links_and_hosts_that_come_back(
     A plan that came in a file stays as it is.
     """
     monkeypatch.setattr(drift, "LOOK_S", 0.2)
-    monkeypatch.setattr(peer, "RETRY_S", 0.2)
     monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path / "own"))
     with running([], tmp_path / "edge", "--lend", "--soc", "edgebox") as edge:
         relay = Relay(edge.http)
