@@ -8,9 +8,10 @@ only, but held until the next one.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,6 +59,46 @@ class _Load:
     bound: np.ndarray | None = None
 
 
+class _Store(NamedTuple):
+    """An output that a segment makes: its name, its shape, and where it stands."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    place: Place
+    buffer: Buffer
+
+
+@dataclass
+class _Meanwhile:
+    """What a run has to do while a device computes. The code of its lanes knows this, and not the flight: who drops a
+    flight frees its memory at once.
+
+    Attributes:
+        taken: by memory, an input that the run took from there.
+        handed: by name, an output whose copy was asked for while it was computed.
+        asked: what the caller asked for; made once.
+    """
+
+    taken: dict[str, TorchTensor] = field(default_factory=dict)
+    handed: dict[str, TorchTensor] = field(default_factory=dict)
+    asked: Callable[[], object] | None = None
+
+    def begin(self, asked: Callable[[], object] | None) -> None:
+        """Nothing is taken or handed out yet."""
+        self.taken, self.handed, self.asked = {}, {}, asked
+
+    def made(self, call: BoundCall, exports: Sequence[_Store]) -> None:
+        """Ask for copies of outputs that stay where a launched segment makes them, then do what was asked for."""
+        for one in exports:
+            like = self.taken.get(one.place.memory)
+            if like is not None:
+                call.come_before(like)
+                self.handed[one.tensor] = one.place.hand_out(one.tensor, one.buffer, like)
+        asked, self.asked = self.asked, None
+        if asked is not None:
+            asked()
+
+
 class Flight:
     """Buffers and bound calls of one program. One run at a time; several flights of one program run at once.
 
@@ -81,16 +122,14 @@ class Flight:
         self.failures: list[BaseException] = []
         self._ending = threading.RLock()  # a signal's handler may come while its thread has it
         self._executables = compiled.executables
-        self._taken: dict[str, TorchTensor] = {}  # by memory, an input that the run under way took from there
-        self._handed: dict[str, TorchTensor] = {}  # by name, an output whose copy was asked for while it was computed
-        self._meanwhile: Callable[[], object] | None = None
+        self._meanwhile = _Meanwhile()
         self.memory = plan_memory(program, [compiled.types(work) for work in program.work])
         self._buffers = allocate(program, self.memory)
         self._calls = [self._call(segment) for segment in program.segments]
         self._loads = self._plan_loads()
         graph = program.graph
         self._stores = [
-            (name, graph.tensor[name].shape, program.places[memory], self._buffers[name, memory])
+            _Store(name, graph.tensor[name].shape, program.places[memory], self._buffers[name, memory])
             for name in graph.outputs
             if name in graph.producer
             for memory in [program.memory_of(name)]
@@ -109,9 +148,11 @@ class Flight:
         call: Bound | None = None
         check = meanwhile = None
         if isinstance(work, ProgramSegment):
-            call = self._looks.around(work, self._calls[work.index])
+            made = self._calls[work.index]
+            call = self._looks.around(work, made)
             check = partial(_check_outputs, self.program, self._buffers, work)
-            meanwhile = partial(self._while_computing, work)
+            exports = [one for one in self._stores if one.tensor in work.segment.exports]
+            meanwhile = partial(self._meanwhile.made, made, exports)
         elif isinstance(work, Copy):
             call = self._copy(work, compiled.change(work))
         moves = (work.lane, work.position) in self.program.rebinds
@@ -157,28 +198,16 @@ class Flight:
     @property
     def occasions(self) -> int:
         """What is done in the run to come beside what is always done."""
-        return (FIRST if self.first else 0) | (MEANWHILE if self._taken or self._meanwhile else 0)
-
-    def _while_computing(self, segment: ProgramSegment) -> None:
-        """What the thread does that has launched a segment: ask for copies of outputs that stay where it makes them."""
-        call = self._calls[segment.index]
-        for name, _, place, buffer in self._stores:
-            like = self._taken.get(place.memory)
-            if like is not None and name in segment.segment.exports:
-                call.come_before(like)
-                self._handed[name] = place.hand_out(name, buffer, like)
-        meanwhile, self._meanwhile = self._meanwhile, None
-        if meanwhile is not None:
-            meanwhile()
+        return (FIRST if self.first else 0) | (MEANWHILE if self._meanwhile.taken or self._meanwhile.asked else 0)
 
     def load(self, feeds: Feeds, meanwhile: Callable[[], object] | None = None) -> None:
         """Bring the inputs to where they are read; ``meanwhile`` is as of ``Turn``."""
-        self._taken, self._handed, self._meanwhile = {}, {}, meanwhile
+        self._meanwhile.begin(meanwhile)
         for load in self._loads:
             given = feeds[load.tensor]
             if isinstance(given, TorchTensor):
                 if load.place.take(given, load.own):
-                    self._taken[load.place.memory] = given
+                    self._meanwhile.taken[load.place.memory] = given
                     continue
                 given = given.array
             array = given
@@ -210,16 +239,17 @@ class Flight:
         """
         outputs: Outputs = {}
         made: Outputs = {}
+        taken, handed_out = self._meanwhile.taken, self._meanwhile.handed
         for name, shape, place, buffer in self._stores:
-            like = self._taken.get(place.memory)
-            handed = None if like is None else self._handed.get(name) or place.hand_out(name, buffer, like)
+            like = taken.get(place.memory)
+            handed = None if like is None else handed_out.get(name) or place.hand_out(name, buffer, like)
             array = handed or place.to_host(buffer)
             if array.shape != shape:
                 declared = self.program.graph.tensor[name]
                 raise WrongOutput(f"output '{name}' came back as {list(array.shape)}, the graph declares {declared}")
             made[name] = array
         self._looks.at_others(feeds, made)
-        for memory, like in self._taken.items():
+        for memory, like in taken.items():
             self.program.places[memory].settle(like)
         self.ordinary = not self._looks.odd
         if not self.ordinary:
@@ -249,7 +279,7 @@ class Flight:
         del self.loop, self._looks
         self._calls = []
         self._buffers = {}
-        self._taken = self._handed = {}
+        self._meanwhile.begin(None)
         self._loads = []
         self._stores = []
         self._unchanged = []
