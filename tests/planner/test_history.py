@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 from hope_schema import Cause, Plan, PlanDiff, PlanHistory, PlannedJob, PlanReply, Step
 from planner_api.db.tables import PlanRow, PlanVersionRow
 from planner_api.plans.history import moves
-from planner_api.plans.repository import KEPT_VERSIONS
+from planner_api.plans.solve import KEPT_VERSIONS
 from tests.planner.jobs_help import improve
 from tests.planner.samples import Api, chain
 

@@ -127,7 +127,7 @@ def test_ctrl_c_frees_a_run_that_is_queued(
     with occupied(scene.device) as press_once_queued:
         if early:
             real = Flight.load
-            monkeypatch.setattr(Flight, "load", lambda flight, feeds: (press(), real(flight, feeds)))
+            monkeypatch.setattr(Flight, "load", lambda flight, *given: (press(), real(flight, *given)))
         else:
             press_once_queued()
         with pytest.raises(KeyboardInterrupt):
