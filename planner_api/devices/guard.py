@@ -20,7 +20,7 @@ from cachetools import TTLCache
 from hope_schema.proof import hash_token
 from planner_api.db.engine import Database
 from planner_api.devices import repository
-from planner_api.errors import DatabaseAwayError, ForbiddenError, TooOftenError, UnauthorisedError
+from planner_api.errors import ForbiddenError, TooOftenError, UnauthorisedError
 from planner_api.gathering import Gathering
 from planner_api.jobs.news import News
 from planner_api.locks import Turns
@@ -134,7 +134,7 @@ class Tokens:
         try:
             async with self._database.write() as session:
                 await repository.saw(session, seen)
-        except DatabaseAwayError:
+        except BaseException:
             self._seen |= seen
             raise
 

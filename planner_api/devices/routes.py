@@ -215,8 +215,7 @@ async def read_audit(
     limit: Limit = 100,
 ) -> AuditPage:
     """List who did what, newest first."""
-    found = await audit.page(request.database, actor=actor, action=action, subject=subject, before=before, limit=limit)
-    return found
+    return await audit.page(request.database, actor=actor, action=action, subject=subject, before=before, limit=limit)
 
 
 @audited.get("/audit/proof", response_description="It stands as it was written.", responses=problems(409))

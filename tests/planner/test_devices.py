@@ -13,6 +13,9 @@ from hope_schema import DeviceReport, MeasuredRun
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow
 from planner_api.devices import repository as devices
+from planner_api.devices.guard import Tokens
+from planner_api.jobs.chores import end
+from planner_api.jobs.news import build_news
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, enrolled, measure, plan_request
 
 GRAPH = chain()
@@ -39,6 +42,30 @@ def test_who_was_seen_is_noted_of_devices_that_are_there(database_url: str) -> N
     found = asyncio.run(scenario())
     assert {row.id: row.last_seen_at > then for row in found} == {"a": True, "b": False, "c": True}
     assert {row.enrolled_at for row in found} == {then}
+
+
+def test_who_was_seen_is_noted_though_a_stop_interrupts_the_writing(database_url: str) -> None:
+    """Devices whose writing is cancelled are written down by the next call."""
+    then = datetime(2020, 1, 1, tzinfo=UTC)
+
+    async def scenario() -> Any:
+        database = Database(database_url)
+        try:
+            async with database.write() as session:
+                await session.execute(insert(DeviceRow), [{"id": "a", "enrolled_at": then, "last_seen_at": then}])
+            tokens = Tokens(database, build_news(database))
+            tokens.saw("a")
+            writing = asyncio.create_task(tokens.flush())
+            await asyncio.sleep(0)  # it waits for the database now
+            await end(writing)
+            assert writing.cancelled()
+            await tokens.flush()
+            async with database.read() as session:
+                return await session.scalar(select(DeviceRow.last_seen_at))
+        finally:
+            await database.close()
+
+    assert asyncio.run(scenario()) > then
 
 
 def test_a_report_shows_versions_skew_and_drift(api: Api, admin: dict[str, str]) -> None:

@@ -4,8 +4,7 @@
 halves, quarters, ..., the earliest finish of one op alone is nearly always on the most cores, so that all ops follow
 one another, though two on half of the cores take less than one after the other on all. So a stretch is placed once per
 grain, on processors that take equally many resources, and the grain stays on which the stretch ends first: all cores
-for the stem of a network, halves or quarters for its branches. Where no groups nest each op
-goes where it ends first.
+for the stem of a network, halves or quarters for its branches. Where no groups nest, each op goes where it ends first.
 
 *heft* (Topcuoglu et al. 2002) inserts; its transfers are charged as the cost model charges them.
 """
