@@ -80,7 +80,8 @@ def test_a_host_that_is_full_says_so(tmp_path: Path) -> None:
     options = ("--lend", "--soc", "edgebox", "--tokens", str(tmp_path / "tokens"), "--memory", "16")
     with running([], tmp_path, *options) as edge, Reached(edge.http) as host:
         large, small = (chain_model(64, width, size=4).SerializeToString() for width in (8000, 80))
-        with pytest.raises(OutOfMemory, match=r"refuses with 413: the request takes \d+ bytes, and this server holds 16777216 at most"):
+        refusal = r"refuses with 413: the request takes \d+ bytes, and this server holds 16777216 at most"
+        with pytest.raises(OutOfMemory, match=refusal):
             host.send(large, "ort@0")
         assert host.send(small, "ort@0").encode() in host.say("POST", "/v2/repository/index")
 
