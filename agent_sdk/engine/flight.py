@@ -270,16 +270,16 @@ class Flight:
                 self.loop.stop()
 
     def over(self) -> None:
-        """The run has ended: whoever is about to end it comes too late."""
+        """The run has ended: whoever is about to end it comes too late, and its caller's tensors are the caller's."""
         with self._ending:
             self.failures = []
+        self._meanwhile.begin(None)
 
     def close(self) -> None:
         """Let go of the buffers and calls; no run may begin in it any more."""
         del self.loop, self._looks
         self._calls = []
         self._buffers = {}
-        self._meanwhile.begin(None)
         self._loads = []
         self._stores = []
         self._unchanged = []

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from agent_sdk.engine import Device, Executor
 from agent_sdk.engine.arbiter import Hold
+from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.errors import (
     DeviceClosedError,
     DroppedError,
@@ -118,20 +119,27 @@ class Jobs(Forks):
 
     def submit(self, plans: Plans, inputs: Feed, terms: Terms = USUAL) -> Job:
         """Ask for a run; see ``Agent.submit``."""
-        return self._submit(plans, inputs, terms, here=False)[0]
+        with DeferredInterrupts():
+            return self._submit(plans, inputs, terms, here=False)[0]
 
     def run(self, plans: Plans, inputs: Feed, terms: Terms = USUAL) -> dict[str, Any]:
         """Ask for a run and wait for it; the calling thread computes it where its turn comes at once."""
-        job, mine = self._submit(plans, inputs, terms, here=True)
-        if mine is not None:
-            self._work(mine, only=True)
+        job = mine = None
         try:
+            with DeferredInterrupts():
+                job, mine = self._submit(plans, inputs, terms, here=True)
+            if mine is not None:
+                self._work(mine, only=True)
             return job.result()
         except BaseException:
-            job.cancel()  # a Ctrl-C: nobody waits any more
+            if job is not None:
+                job.cancel()  # a Ctrl-C: nobody waits any more
+                if mine is not None and not job.started_ns:
+                    self._hand_out([mine])  # what it was given comes back
             raise
 
     def _submit(self, plans: Plans, inputs: Feed, terms: Terms, here: bool) -> tuple[Job, _Started | None]:
+        """Queue a run; it, and where it starts ``here`` what the caller is to work on. With interrupts deferred."""
         now = perf_counter_ns()
         check_terms(terms.deadline_ms, terms.priority, terms.on_late)
         if terms.timeout_s is not None:
@@ -165,22 +173,23 @@ class Jobs(Forks):
 
     def cancel(self, job: Job) -> bool:
         """Take a job out, or end it; see ``Job.cancel``."""
-        with self._lock:
-            if job.done() or job.request not in self._jobs:
-                return job.cancelled()
-            waits = self._scheduler.cancel(job.request)
-            gone: list[Job] = []
+        with DeferredInterrupts():
+            with self._lock:
+                if job.done() or job.request not in self._jobs:
+                    return job.cancelled()
+                waits = self._scheduler.cancel(job.request)
+                gone: list[Job] = []
+                if waits:
+                    del self._jobs[job.request]
+                    job.stats.cancelled += 1
+                    started, gone = self._decide()
+                    self._hand_out(started)
+            self._tell_dropped(gone)
             if waits:
-                del self._jobs[job.request]
-                job.stats.cancelled += 1
-                started, gone = self._decide()
-                self._hand_out(started)
-        self._tell_dropped(gone)
-        if waits:
-            job.give_up()
-        else:
-            job.wanted.cancel()
-        return True
+                job.give_up()
+            else:
+                job.wanted.cancel()
+            return True
 
     def spread(self, plans: Plans, groups: Mapping[str, Group], in_flight: int) -> None:
         """Have a network's runs go to these core groups, by processor."""
@@ -322,31 +331,33 @@ class Jobs(Forks):
             found = CancelledError() if job.wanted.cancelled else error
         except BaseException as error:  # noqa: BLE001  the job's caller is who is told
             found = error
-        with self._lock:
-            if failed is not None:
-                member.lose(failed)  # nothing where it was spread again meanwhile
-                if any(failed is part.executor for part in member.parts):
-                    self.use(self.policy)
-            # It does not run there where its executor has gone meanwhile, or a plan has come.
-            known = member.network.runs_on(one.dispatch.processor)
-            self._scheduler.finished(one.dispatch, took if known else None, failed=True)
-            gone_under_it = isinstance(found, DeviceClosedError) and job.stats is not member.stats and not self._closed
-            again = gone_under_it and any(other.stats is job.stats for other in self._members.values())
-            if again:  # it was degraded to a session that has been closed
-                self._scheduler.wait_again(job.request, self._owner(job).network)
-            else:
-                del self._jobs[job.request]
-                job.stats.count(job, found)
-            if not isinstance(found, BaseException):
-                self._note_deadline(job, missed=job.is_late)
-            started, gone = self._decide()
-            following = started.pop(0) if started and not only else None
-            self._hand_out(started)
-        if following is None:
-            hold.give_back()
-        self._tell_dropped(gone)
-        if not again:
-            job.settle(found)
+        with DeferredInterrupts():
+            with self._lock:
+                if failed is not None:
+                    member.lose(failed)  # nothing where it was spread again meanwhile
+                    if any(failed is part.executor for part in member.parts):
+                        self.use(self.policy)
+                # It does not run there where its executor has gone meanwhile, or a plan has come.
+                known = member.network.runs_on(one.dispatch.processor)
+                self._scheduler.finished(one.dispatch, took if known else None, failed=True)
+                degraded = job.stats is not member.stats
+                gone_under_it = isinstance(found, DeviceClosedError) and degraded and not self._closed
+                again = gone_under_it and any(other.stats is job.stats for other in self._members.values())
+                if again:  # it was degraded to a session that has been closed
+                    self._scheduler.wait_again(job.request, self._owner(job).network)
+                else:
+                    del self._jobs[job.request]
+                    job.stats.count(job, found)
+                if not isinstance(found, BaseException):
+                    self._note_deadline(job, missed=job.is_late)
+                started, gone = self._decide()
+                following = started.pop(0) if started and not only else None
+                self._hand_out(started)
+            if following is None:
+                hold.give_back()
+            self._tell_dropped(gone)
+            if not again:
+                job.settle(found)
         if failed is not None:
             with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
                 failed.close()

@@ -8,8 +8,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -209,6 +210,35 @@ def test_a_caller_who_is_interrupted_leaves_nothing_behind(agent: Agent, session
     assert right(session, feed, first.result(60))
     stats = agent.jobs.stats(session.plans)
     assert (stats.submitted, stats.done, stats.cancelled) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("moment", ["submit", "decide", "finished"])
+@pytest.mark.parametrize("busy", [False, True])
+def test_no_interrupt_leaves_a_job_half_queued(
+    agent: Agent, session: Session, monkeypatch: pytest.MonkeyPatch, moment: str, busy: bool
+) -> None:
+    """A Ctrl-C while a job is queued, started or ended is raised, and nobody waits for that job or its processor."""
+    scheduler, feed = agent.jobs._scheduler, dict(session.draw())
+    own = getattr(scheduler, moment)
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            monkeypatch.undo()
+            signal.raise_signal(signal.SIGINT)
+        return own(*given, **named)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with occupied(agent) if busy and moment != "finished" else nullcontext():
+            monkeypatch.setattr(scheduler, moment, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                session.run(feed, deadline_ms=60_000)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    until(lambda: agent.jobs.waiting == 0)
+    assert right(session, feed, session.run(feed, deadline_ms=60_000))
+    stats = agent.jobs.stats(session.plans)
+    assert (stats.submitted, stats.done + stats.cancelled) == (2, 2)
 
 
 def test_a_network_that_fails_every_time_costs_nobody_else(agent: Agent, session: Session) -> None:
