@@ -21,8 +21,9 @@ class Turn:
         key: the smallest goes first; None: the time of the call, nanoseconds of the monotonic clock.
         offsets: what each piece of work adds to that, per lane an array of int64: ``Program.starts_ns``, for example.
         cancel: ends the run at the next segment's border.
-        meanwhile: something to be done while a device computes, where one does: on any thread, briefly.
         hold: what the calling thread holds already, and takes over from the run where it walks all of that.
+        meanwhile: something to be done while a device computes, where one does: on any thread, briefly; again where
+            somebody else has to answer.
     """
 
     key: int | None = None

@@ -308,10 +308,11 @@ class Plans(Closes, Forks):
             raise DeviceClosedError("the session is closed")
         return kept, list(gone)
 
-    def replace(self, older: Prepared, newer: Prepared) -> None:
+    def replace(self, older: Prepared, newer: Prepared) -> bool:
         """Answer with a newer plan from now on; runs in progress end on the one they began with.
 
-        Raises DeviceClosedError, and frees the newer one, where the older one is not there any more.
+        Whether the older one was still there; where it was not, the newer one is freed. Raises DeviceClosedError once
+        this is closed.
         """
         with self.lock:
             held = self.holds(older)
@@ -320,11 +321,14 @@ class Plans(Closes, Forks):
                 self.last = newer if self.last is older else self.last
         if not held:
             newer.close()
-            raise DeviceClosedError("the session is closed")
+            if self.closed:
+                raise DeviceClosedError("the session is closed")
+            return False
         try:
             self._free(older)
         except ExecutionError as error:  # the new plan is in place all the same
             newer.notes.append(f"the plan before this one could not be freed: {error}")
+        return True
 
     def _free(self, prepared: Prepared) -> None:
         """Free one that is not there any more, after its runs; what it has answered stays counted."""

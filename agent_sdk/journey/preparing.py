@@ -245,7 +245,7 @@ class Preparing(Closes, Forks):
             if not self.plans.holds(prepared):
                 if self.plans.closed:
                     raise DeviceClosedError("the session is closed")
-                return False  # somebody else has taken one up meanwhile
+                return False  # another has taken its place, or other shapes have
             model, before = prepared.model, prepared.obtained.plan
             fit = self.services.fit_for(model, prepared.drawn.tried)
             # What rests on predictions is asked for anew, once a little more is measured.
@@ -256,8 +256,7 @@ class Preparing(Closes, Forks):
             in_flight = prepared.executor.in_flight
             newer = Opening(fit, model, obtained, self.reference, prepared.drawn, in_flight=in_flight).done()
             if PLAN in newer.contenders:
-                self.plans.replace(prepared, newer)
-                return True
+                return self.plans.replace(prepared, newer)
             newer.close()
             note = f"a newer plan cannot run here at present ({newer.notes[-1]}); the one before it answers on"
             prepared.notes += [note] if note not in prepared.notes else []

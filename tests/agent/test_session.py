@@ -30,6 +30,7 @@ from agent_sdk.errors import (
     SegmentFailedError,
 )
 from agent_sdk.journey.opening import Opening
+from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.rivals import compiled_singles, likeliest
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.trial import PLAN, Trial, first_choice, hold_trial, plainest
@@ -489,6 +490,26 @@ def test_a_newer_plan_that_cannot_run_leaves_the_old_one(agent: Agent, monkeypat
         assert relative_error(session.run(inputs), right) <= 1e-5
         assert agent.refresh(session) is True
         assert session.plan == newer.plan
+
+
+def test_a_plan_that_made_room_meanwhile_is_not_renewed(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other shapes may take its place while a newer one is made: that is no error, and the newer one does not stay."""
+    with agent.load(BRANCHING, background=False) as session:
+        newer, older, opened = newer_plan(agent, session, "ort@0"), session.latest, list[Prepared]()
+
+        def done(opening: Opening, **named: bool) -> Prepared:
+            session.plans._models.clear()
+            opened.append(own(opening, **named))
+            return opened[0]
+
+        own = Opening.done
+        monkeypatch.setattr(Services, "obtain", lambda *_, **__: newer)
+        monkeypatch.setattr(Opening, "done", done)
+        assert agent.refresh(session) is False
+        assert session.latest is older
+        with pytest.raises(DeviceClosedError):
+            opened[0].run(session.draw())
+        older.close()
 
 
 def test_a_closed_session_takes_up_no_plan(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

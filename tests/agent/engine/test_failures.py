@@ -6,11 +6,13 @@ import gc
 import threading
 import time
 import weakref
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 from agent_sdk.engine import Executor, build_program
+from agent_sdk.engine.turn import Turn
 from agent_sdk.errors import (
     DeviceClosedError,
     ExecutionError,
@@ -293,6 +295,27 @@ def test_a_dropped_session_frees_its_memory(scene: Scene) -> None:
         time.sleep(0.01)
     assert watch() is None
     assert buffers() is None
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_a_run_was_given_ends_with_it(fails: bool, scene: Scene) -> None:
+    """Neither its inputs on a device nor what it had to do meanwhile is held until the next run, answered or not."""
+
+    class Asked:
+        def __call__(self) -> None:
+            pass
+
+    def die(segment: Segment) -> None:
+        raise ValueError("the device is on fire")
+
+    asked = Asked()
+    watch = weakref.ref(asked)
+    scene.by_id["a"].hook = die if fails else None
+    with pytest.raises(SegmentFailedError) if fails else nullcontext():
+        scene.executor.run(scene.feeds, turn=Turn(meanwhile=asked))
+    del asked
+    gc.collect()  # what an exception's frames held
+    assert watch() is None
 
 
 @pytest.mark.parametrize("closed", [True, False])
