@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import networkx as nx
 import numpy as np
 
 from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError, check_shapes
@@ -186,11 +185,18 @@ def routes(direct_us: FloatArray, fixed: BoolArray) -> IntArray:
         fixed: (L, L) True where the way is the channel, however cheap a detour were: figures of one host are measured
             as its engine moves tensors. Between hosts the cheapest way is taken.
     """
-    hop = np.repeat(np.arange(len(direct_us))[:, None], len(direct_us), axis=1)
-    channels = nx.DiGraph()
-    channels.add_weighted_edges_from((a, b, us) for (a, b), us in np.ndenumerate(direct_us) if a != b and us < np.inf)
-    for source, (_, ways) in nx.all_pairs_dijkstra(channels):
-        for target, way in ways.items():
-            if source != target and not fixed[source, target]:
-                hop[source, target] = way[-2]
+    cost = direct_us.copy()
+    for k in range(len(cost)):
+        cost = np.minimum(cost, cost[:, k, None] + cost[None, k, :])
+    # A channel to which there is a cheaper way is on no way at all.
+    channel = np.where(fixed | (direct_us <= cost), direct_us, np.inf)
+    found, hop = channel.copy(), np.repeat(np.arange(len(cost))[:, None], len(cost), axis=1)
+    changed = True
+    while changed:
+        changed = False
+        for k in range(len(cost)):
+            longer = found[:, k, None] + channel[None, k, :]
+            better = ~fixed & (longer < found)
+            if better.any():
+                found, hop, changed = np.where(better, longer, found), np.where(better, k, hop), True
     return hop
