@@ -1,4 +1,4 @@
-"""What a release takes when it begins: held plans of a model, or an alias; and the devices that stand behind."""
+"""What a release takes when it begins: held plans of a model, or an alias; and how many devices each stage takes."""
 
 from __future__ import annotations
 

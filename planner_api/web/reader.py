@@ -70,7 +70,7 @@ class Reader(JobProcess):
             a thread of this process, for who trusts its only sender.
         memory_bytes: address space that a body may add.
         refused: counts refusals, by the quota's name.
-        warm: the module that loads those of the readings, before the child's memory is limited.
+        warm: a module that imports the readings; the child loads it before its memory is limited.
     """
 
     def __init__(

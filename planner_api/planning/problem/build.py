@@ -186,7 +186,7 @@ def _hops(table: TransferTable, tensors: _Types, labels: Sequence[str], owner: I
 def _latencies(
     supers: list[SuperOp], candidates: list[Processor], known: Mapping[str, KnownKind], filled: list[str]
 ) -> tuple[FloatArray, FloatArray | None, np.ndarray, FloatArray | None]:
-    """Latency (measured, ``inf`` where unsupported, else predicted), share, mode and spread, each (n, P)."""
+    """Latency (measured, else predicted; ``inf`` where unsupported or neither), share, mode and spread, each (n, P)."""
     found: dict[str, list[Way | None]] = {kind: [] for kind in dict.fromkeys(one.kind for one in candidates)}
     for super_op in supers:
         ways = {kind: known[kind].way(super_op) for kind in found}
