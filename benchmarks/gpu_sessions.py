@@ -103,7 +103,7 @@ def rows(precision: str) -> list[dict[str, Any]]:
             }
             say(row)
             found.append(row)
-        found.append(_by_deadlines(agent, sessions, feeds, us["apart"]))
+        found.append(_by_deadlines(agent, sessions, feeds, us["apart"], precision))
     return found
 
 
@@ -133,7 +133,7 @@ def _interleaved(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
 
 
 def _by_deadlines(
-    agent: Agent, sessions: Mapping[str, Session], feeds: Mapping[str, Feeds], apart_us: float
+    agent: Agent, sessions: Mapping[str, Session], feeds: Mapping[str, Feeds], apart_us: float, precision: str
 ) -> dict[str, Any]:
     """Every network once a period, and each by itself."""
     period_ms = apart_us / 1e3 / LOAD
@@ -151,7 +151,7 @@ def _by_deadlines(
     beside = played(list(sessions))
     row = {
         "model": "+".join(sessions),
-        "precision": "fp16",
+        "precision": precision,
         "config": "deadlines",
         "period_ms": round(period_ms, 4),
         "runs": sum(one.runs for one in beside.values()),

@@ -45,9 +45,9 @@ struct step {
     int32_t operation;
     int32_t index;          /* by which a failure is told: the bound call that this is part of */
     int64_t a, b;           /* BIND: mask, its bytes. WAIT, LENT: lane, count. ENTER: mask, key's index; first
-                             * argument: whether one resource of the mask will do. CALL_AGAIN: not
-                             * yet. CALL_IF: on which occasions. CALL, CALL_AGAIN: how many calls before it stands what it ends, 0: nothing. DONE:
-                             * count, the resources that the lane's next segment does not need */
+                             * argument: whether one resource of the mask will do. CALL_AGAIN: not yet. CALL_IF: on
+                             * which occasions. CALL, CALL_AGAIN: how many calls before it stands what it ends, 0: nothing.
+                             * DONE: count, the resources that the lane's next segment does not need */
     void *function;         /* CALL, CALL_AGAIN: returns int, 0 is well. CALL_POINTER: returns a pointer, NULL is well */
     void *arguments[5];
 };

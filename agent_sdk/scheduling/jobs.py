@@ -216,32 +216,33 @@ class Jobs(Forks):
 
         Jobs of others that were degraded to it are answered by their own sessions.
         """
-        with self._lock:
-            member = self._members.pop(plans, None)
-            if member is None:
-                return
-            here = [job for job in self._jobs.values() if self._of.get(job.request.network) is member]
-            own = [job for job in self._jobs.values() if job.stats is member.stats]
-            del self._of[member.network]
-            self._scheduler.active.pop(member.network, None)
-            if member.parts:
-                self.use(self.policy)
-            for other in self._of:
-                other.cheaper = None if other.cheaper is member.network else other.cheaper
-            waiting = [job for job in own if self._scheduler.cancel(job.request)]
+        with DeferredInterrupts():
+            with self._lock:
+                member = self._members.pop(plans, None)
+                if member is None:
+                    return
+                here = [job for job in self._jobs.values() if self._of.get(job.request.network) is member]
+                own = [job for job in self._jobs.values() if job.stats is member.stats]
+                del self._of[member.network]
+                self._scheduler.active.pop(member.network, None)
+                if member.parts:
+                    self.use(self.policy)
+                for other in self._of:
+                    other.cheaper = None if other.cheaper is member.network else other.cheaper
+                waiting = [job for job in own if self._scheduler.cancel(job.request)]
+                for job in waiting:
+                    del self._jobs[job.request]
+                    job.stats.failed += 1
+                for job in here:
+                    if job not in own and self._scheduler.cancel(job.request):
+                        self._scheduler.wait_again(job.request, self._owner(job).network)
+                started, gone = ([], []) if self._closed else self._decide()
+                self._hand_out(started)
+            self._tell_dropped(gone)
             for job in waiting:
-                del self._jobs[job.request]
-                job.stats.failed += 1
-            for job in here:
-                if job not in own and self._scheduler.cancel(job.request):
-                    self._scheduler.wait_again(job.request, self._owner(job).network)
-            started, gone = ([], []) if self._closed else self._decide()
-            self._hand_out(started)
-        self._tell_dropped(gone)
-        for job in waiting:
-            job.set_exception(DeviceClosedError("the session is closed"))
-        for job in own:
-            job.wanted.cancel()
+                job.set_exception(DeviceClosedError("the session is closed"))
+            for job in own:
+                job.wanted.cancel()
         for executor in member.executors.values():
             executor.close()
 

@@ -217,8 +217,8 @@ class EarliestDeadline(Policy):
 
     A whole network goes to the idle processor that takes least core time (its latency times the cores that it has, or
     that idle while another gives way to it) among those that surely make the deadline, else to the one that ends it
-    soonest if it takes as long as it may well; where waiting for a busy one makes it and no idle one does, or another
-    that gives way would miss its own, that is kept for it. Who can make it nowhere goes behind all who can. What has no
+    soonest should it take as long as it well may; where waiting for a busy one makes it and no idle one does, or who
+    gives way would miss its own, that is kept for it. Who can make it nowhere goes behind all who can. What has no
     deadline takes what ends it soonest. Nobody takes cores that the networks which have been asked for lately need to
     make their deadlines side by side, or, where there are not enough for that, so much for so long that one of them
     could not make its deadline any more, where there is another way.

@@ -18,7 +18,7 @@ Before = Sequence[Sequence[int]]
 
 
 def worthwhile(support: Support, before: Before, accelerators: Collection[int]) -> list[frozenset[int]]:
-    """Per op the processors that support it, but for accelerators on whose adjacent ops there are too few of."""
+    """Per op the processors that support it, without accelerators that support too few of the ops adjacent to it."""
     found = list(support)
     for accelerator in accelerators:
         own = [own & {accelerator} for own in support]

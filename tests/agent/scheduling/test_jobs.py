@@ -212,33 +212,53 @@ def test_a_caller_who_is_interrupted_leaves_nothing_behind(agent: Agent, session
     assert (stats.submitted, stats.done, stats.cancelled) == (2, 1, 1)
 
 
-@pytest.mark.parametrize("moment", ["submit", "decide", "finished"])
-@pytest.mark.parametrize("busy", [False, True])
-def test_no_interrupt_leaves_a_job_half_queued(
-    agent: Agent, session: Session, monkeypatch: pytest.MonkeyPatch, moment: str, busy: bool
-) -> None:
-    """A Ctrl-C while a job is queued, started or ended is raised, and nobody waits for that job or its processor."""
-    scheduler, feed = agent.jobs._scheduler, dict(session.draw())
+@contextmanager
+def interrupted(scheduler: Scheduler, moment: str) -> Iterator[None]:
+    """A Ctrl-C comes while the scheduler does this next, and is raised within."""
     own = getattr(scheduler, moment)
 
-    def interrupted(*given: Any, **named: Any) -> Any:
+    def interrupting(*given: Any, **named: Any) -> Any:
         if threading.current_thread() is threading.main_thread():
-            monkeypatch.undo()
+            patch.undo()
             signal.raise_signal(signal.SIGINT)
         return own(*given, **named)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with occupied(agent) if busy and moment != "finished" else nullcontext():
-            monkeypatch.setattr(scheduler, moment, interrupted)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(scheduler, moment, interrupting)
             with pytest.raises(KeyboardInterrupt):
-                session.run(feed, deadline_ms=60_000)
+                yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("moment", ["submit", "decide", "finished"])
+@pytest.mark.parametrize("busy", [False, True])
+def test_no_interrupt_leaves_a_job_half_queued(agent: Agent, session: Session, moment: str, busy: bool) -> None:
+    """A Ctrl-C while a job is queued, started or ended is raised, and nobody waits for that job or its processor."""
+    feed = dict(session.draw())
+    with (
+        occupied(agent) if busy and moment != "finished" else nullcontext(),
+        interrupted(agent.jobs._scheduler, moment),
+    ):
+        session.run(feed, deadline_ms=60_000)
     until(lambda: agent.jobs.waiting == 0)
     assert right(session, feed, session.run(feed, deadline_ms=60_000))
     stats = agent.jobs.stats(session.plans)
     assert (stats.submitted, stats.done + stats.cancelled) == (2, 2)
+
+
+def test_an_interrupt_while_a_session_closes_leaves_nobody_waiting(agent: Agent, session: Session) -> None:
+    """Its jobs that wait are told, whenever the Ctrl-C comes; and it can be closed again."""
+    with occupied(agent):
+        jobs = [agent.submit(session, dict(session.draw())) for _ in range(2)]
+        with interrupted(agent.jobs._scheduler, "cancel"):
+            session.close()
+        for job in jobs:
+            with pytest.raises((DeviceClosedError, CancelledError)):
+                job.result(60)
+    session.close()
 
 
 def test_a_network_that_fails_every_time_costs_nobody_else(agent: Agent, session: Session) -> None:
