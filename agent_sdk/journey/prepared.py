@@ -219,6 +219,8 @@ class Prepared(Closes, Forks):
 
     def close(self) -> None:
         """Close every executor. Raises ExecutionError when a runtime hangs in one."""
+        with self._lock:
+            self._sample = None  # a run that finds the plan closed has not seen it fail
         with ExitStack() as closing:
             for executor in self.contenders.values():
                 closing.callback(executor.close)
@@ -240,8 +242,9 @@ class Prepared(Closes, Forks):
 
     def note_deadline(self, *, missed: bool) -> None:
         """Take note of what became of a run with a deadline, where the plan answers."""
-        if self.current == PLAN and self._sample is not None:
-            self._sample.missed.append(missed)
+        sample = self._sample
+        if self.current == PLAN and sample is not None:
+            sample.missed.append(missed)
 
     def _learn(self, name: str, trace: Trace | None, comparison: Comparison | None, *, ended: bool) -> None:
         """Take note of a run: its trace, None where it failed; ``ended`` by its caller's time limit.

@@ -124,6 +124,23 @@ def test_a_callers_own_time_limit_is_nobodys_failure() -> None:
     assert (ours.current, own["a"].runs, list(sample), list(ours.changes)) == (PLAN, 0, [], [])
 
 
+def test_a_plan_that_makes_room_has_not_failed() -> None:
+    """A run that finds the plan closed and another contender not yet is answered, and the fleet hears of no failure."""
+    sample: deque[float] = deque()
+    own: dict[str, Any] = {name: Scripted(us) for name, us in (("a", 200), (PLAN, 100))}
+    ours = prepared_of(own, {PLAN: 100.0, "a": 200.0}, sample=sample)
+
+    def close() -> None:
+        if own[PLAN].raises is None:
+            own[PLAN].raises = DeviceClosedError("the session is closed")
+            ours.run({})
+
+    ours.run({})
+    own[PLAN].close = close
+    ours.close()
+    assert (own["a"].runs, list(sample)) == (1, [100])
+
+
 def test_a_comparison_outlives_who_is_dropped_meanwhile() -> None:
     """A contender that another thread drops while its turn begins does not keep a comparison from its end."""
     ours, own = served(plan=100, a=120, b=150)
