@@ -223,6 +223,15 @@ class ProcessorLost(ProcessorError):
     """The runtime failed while running, its device disappeared, or the operating system refused it a file."""
 
 
+class HostLate(ProcessorLost):
+    """Another machine did not answer in time; it may answer the next run."""
+
+
+def forgiven(error: ExecutionError) -> bool:
+    """Whether who failed so may be asked again: another machine was late, for which one slow moment is enough."""
+    return isinstance(error.__cause__, HostLate)
+
+
 _BY_STATUS: Final[dict[int, type[PlannerStatusError]]] = {
     400: BadRequestError,
     401: AuthenticationError,

@@ -28,7 +28,7 @@ from agent_sdk.engine import Executor
 from agent_sdk.engine.ports import NEW, Outputs
 from agent_sdk.engine.trace import Trace
 from agent_sdk.engine.turn import NOW, Turn
-from agent_sdk.errors import ExecutionError, RunTimeoutError
+from agent_sdk.errors import ExecutionError, RunTimeoutError, forgiven
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.journey.comparison import Comparison
 from agent_sdk.journey.reference import Reference
@@ -331,8 +331,11 @@ class Prepared(Closes, Forks):
         self.current, self._reference_us = winner, us[winner]
 
     def _drop(self, failures: Mapping[str, ExecutionError]) -> None:
-        """Leave out from now on those who failed what another one answered; never the last one."""
+        """Leave out from now on those who failed what another one answered, unless forgiven; never the last one."""
         for name, error in failures.items():
+            if forgiven(error):
+                log.info("'%s' failed and is asked again: %s", name, error)
+                continue
             with self._lock:
                 if name not in self._contenders or len(self._contenders) == 1:
                     continue

@@ -25,6 +25,7 @@ from agent_sdk.errors import (
     ExecutionError,
     NotWantedError,
     QueueFullError,
+    forgiven,
     refuse_unless_seconds,
 )
 from agent_sdk.forking import Forks, watch_forks
@@ -319,13 +320,13 @@ class Jobs(Forks):
             by_start = self.policy.by_start
             try:
                 found, alone = member.outputs(job, one.dispatch, executor, hold, by_start=by_start)
-            except FAILURES:
+            except FAILURES as error:
                 if executor is None:
                     raise
                 job.where = ""
                 # Where that fails too, it is the feed's fault.
                 found, alone = member.outputs(job, one.dispatch, None, hold, by_start=by_start)[0], False
-                failed = executor
+                failed = None if forgiven(error) else executor
             job.ended_ns = perf_counter_ns()
             took = job.ended_ns - job.started_ns if alone else None
         except NotWantedError as error:

@@ -14,7 +14,7 @@ from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import DecodeError
 from typing_extensions import override
 
-from agent_sdk.errors import OutOfMemory, ProcessorLost, printable
+from agent_sdk.errors import HostLate, OutOfMemory, ProcessorLost, printable
 from agent_sdk.protocol.messages import MOST_MESSAGE, RAW_INPUTS, SERVICE, STATUS, message, with_contents
 from agent_sdk.runtimes.remote.line import MOST_HEAD, MOST_SAID
 from agent_sdk.runtimes.remote.peer import CONNECT_S, RETRY_S, Peer
@@ -106,7 +106,7 @@ class GrpcPeer(Peer):
             except grpc.RpcError as error:
                 code, why = error.code(), printable(str(error.details()))[:400]
                 if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    raise ProcessorLost(f"host '{self.name}' did not answer within {within_s:.3g} s") from None
+                    raise HostLate(f"host '{self.name}' did not answer within {within_s:.3g} s") from None
                 if code is grpc.StatusCode.UNAVAILABLE:
                     raise ProcessorLost(f"host '{self.name}' cannot be reached, or broke off: {why}") from None
                 refusal = self.refused(_REFUSALS.get(code, 500), why)

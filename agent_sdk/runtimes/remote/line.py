@@ -12,7 +12,7 @@ from typing import Final
 import httptools
 import numpy as np
 
-from agent_sdk.errors import ProcessorLost
+from agent_sdk.errors import HostLate, ProcessorLost
 from agent_sdk.sending import send_parts
 
 MOST_HEAD: Final = 64 * 1024
@@ -96,7 +96,8 @@ class Line:
             self.close()
             late = isinstance(error, TimeoutError)
             what = f"did not answer within {within_s:.3g} s" if late else f"broke the connection: {error}"
-            lost = GoneError if self.used and not late and not self._filled else ProcessorLost
+            gone = self.used and not late and not self._filled
+            lost = HostLate if late else GoneError if gone else ProcessorLost
             raise lost(f"host '{self._name}' {what}") from error
         except (ValueError, KeyError, httptools.HttpParserError) as error:
             self.close()

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from typing_extensions import override
 
-from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost, UnsupportedOp, printable
+from agent_sdk.errors import HostLate, OutOfMemory, ProcessorError, ProcessorLost, UnsupportedOp, printable
 from agent_sdk.runtimes.remote.line import GoneError, Line, request
 from agent_sdk.runtimes.remote.settings import HostSettings
 
@@ -21,6 +21,8 @@ CONNECT_S: Final = 2.0
 """Longest time that connecting, or a short question, may take."""
 RETRY_S: Final = 2.0
 """How long a host that failed is left alone: whoever asks meanwhile is told so at once."""
+LATE_RUNS: Final = 4
+"""How often in a row a host may be late before it counts as failed: two runs in flight are late together."""
 
 
 class AbsentError(ProcessorLost):
@@ -50,6 +52,7 @@ class Peer(ABC):
         self.shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._down_until = 0.0
         self._why = ""
+        self._late = 0  # how often in a row
         self.lost = 0
         self.closed = False
 
@@ -60,15 +63,29 @@ class Peer(ABC):
 
     @contextmanager
     def trying(self) -> Iterator[None]:
-        """Leave the host alone for a while after ProcessorLost, and raise that at once meanwhile."""
+        """Leave the host alone for a while after ProcessorLost, and raise that at once meanwhile.
+
+        HostLate is raised as it is, until the host was late too often.
+        """
         if self.is_down:
             raise ProcessorLost(f"host '{self.name}' is left alone for a while: {self._why}")
         try:
             yield
+        except HostLate as error:
+            self._late += 1
+            if self._late < LATE_RUNS:
+                raise
+            self._leave_alone(error)
+            raise ProcessorLost(f"{error}, for the {LATE_RUNS}th time in a row") from error
         except ProcessorLost as error:
-            self._down_until, self._why = time.monotonic() + RETRY_S, str(error)
-            self.lost += 1
+            self._leave_alone(error)
             raise
+        self._late = 0
+
+    def _leave_alone(self, why: ProcessorLost) -> None:
+        self._down_until, self._why = time.monotonic() + RETRY_S, str(why)
+        self._late = 0
+        self.lost += 1
 
     def refused(self, status: int, why: str) -> ProcessorError:
         """What it means that the host refused, by the status that HTTP has for it."""
