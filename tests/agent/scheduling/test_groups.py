@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 from agent_sdk import Agent
-from agent_sdk.engine import Device
+from agent_sdk.engine import Device, Executor
 from agent_sdk.engine.arbiter import Hold
 from agent_sdk.engine.single import whole_run
 from agent_sdk.engine.turn import Turn
-from agent_sdk.errors import FeedError, RunTimeoutError
+from agent_sdk.errors import FeedError, HostLate, ProcessorLost, RunTimeoutError, SegmentFailedError
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
 from agent_sdk.scheduling import groups
@@ -120,6 +121,33 @@ def test_an_urgent_job_is_answered_while_a_long_one_is_under_way(agent: Agent, m
         assert keys[1] < keys[0]
         for name, value in long.reference.outputs(feed).items():
             assert all(np.allclose(answer[name], value, atol=1e-4) for answer in answers)
+
+
+@pytest.mark.parametrize(("cause", "kept"), [(HostLate("late"), True), (ProcessorLost("gone"), False)])
+def test_a_group_that_was_late_once_is_kept(
+    cause: ProcessorLost, kept: bool, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session answers a job whose group failed; the group goes on only where a host was but late."""
+    with agent.load(CHAIN, background=False) as session:
+        agent.spread(session)
+        executors = agent.jobs._members[session.plans].executors
+        failing, groups_before = set(executors.values()), len(executors)
+        real = Executor.run
+
+        def run(executor: Executor, *given: Any, **named: Any) -> Any:
+            if executor in failing:
+                failing.clear()
+                raise SegmentFailedError("p", 0, ("op",), cause) from cause
+            return real(executor, *given, **named)
+
+        monkeypatch.setattr(Executor, "run", run)
+        feed = dict(session.draw())
+        found = agent.submit(session, feed).result(60)
+        assert not failing
+        assert all(
+            np.allclose(found[name], value, atol=1e-4) for name, value in session.reference.outputs(feed).items()
+        )
+        assert (len(executors) == groups_before) == kept
 
 
 def test_a_run_on_one_core_is_on_whichever_is_free(agent: Agent) -> None:
