@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent_sdk.runtimes.torch.contention import Work, decoded, fitted, sequence
@@ -164,6 +164,7 @@ def test_a_list_schedule_is_as_wide_as_asked_for_and_never_idles(seed: int, coun
 
 
 @cases
+@example(seed=26134, count=4, lanes=1)
 @settings(max_examples=60, deadline=None)
 def test_the_fitted_slowdown_gives_the_time_it_was_fitted_to(seed: int, count: int, lanes: int) -> None:
     """Decoding with a slowdown and fitting one to what came out finds it again, or one that takes as long."""
@@ -177,7 +178,7 @@ def test_the_fitted_slowdown_gives_the_time_it_was_fitted_to(seed: int, count: i
     takes = max(finish for _, finish in decoded(works, row, slowdown).values())
     again = fitted(works, row, takes / total)
     assert 1.0 <= again <= 8.0
-    assert max(finish for _, finish in decoded(works, row, again).values()) == pytest.approx(takes, rel=0.25)
+    assert max(finish for _, finish in decoded(works, row, again).values()) == pytest.approx(takes, rel=0.05)
 
 
 @cases
