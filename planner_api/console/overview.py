@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import SimpleNamespace
+from typing import Any
 
 import structlog
 
+from hope_schema import FleetSummary
 from planner_api.db.engine import Database
+from planner_api.db.tables import ReleaseRow
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.chores import end
 from planner_api.profiles.repository import count_pairs
@@ -28,16 +32,44 @@ DRIFT_BOUNDS = (-0.5, -0.25, -0.1, -0.05, 0.05, 0.1, 0.25, 0.5)
 LISTED = 8
 
 
+@dataclass(frozen=True)
+class Overview:
+    """The fleet at one moment.
+
+    Attributes:
+        contacts: devices by when they were last heard of.
+        socs: the SoCs with the most devices, and how many those are.
+        pairs: pairs of SoC and frequency that the fleet counts.
+        models: those asked for most.
+        drift: newest reports per step of ``DRIFT_BOUNDS``.
+        waiting: releases that an admin decides about.
+        inbox: uploads that are not folded yet, since ``inbox_since``.
+    """
+
+    at: datetime
+    numbers: FleetSummary
+    contacts: Any
+    socs: Sequence[tuple[str | None, int]]
+    pairs: int
+    models: Sequence[Any]
+    drift: Sequence[int]
+    drifting: Sequence[Any]
+    failed: Sequence[Any]
+    waiting: Sequence[ReleaseRow]
+    inbox: int
+    inbox_since: datetime | None
+
+
 class Overviews:
     """The newest overview of a database; one counting at a time."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._newest: SimpleNamespace | None = None
+        self._newest: Overview | None = None
         self._counted = 0.0
-        self._counting: asyncio.Task[SimpleNamespace] | None = None
+        self._counting: asyncio.Task[Overview] | None = None
 
-    async def get(self) -> SimpleNamespace:
+    async def get(self) -> Overview:
         age = time.monotonic() - self._counted
         if self._newest is not None and age < FRESH_S:
             return self._newest
@@ -51,19 +83,19 @@ class Overviews:
     async def stop(self) -> None:
         await end(self._counting)
 
-    async def _count(self) -> SimpleNamespace:
+    async def _count(self) -> Overview:
         self._newest = await count(self._database)
         self._counted = time.monotonic()
         return self._newest
 
 
-async def count(database: Database) -> SimpleNamespace:
-    """Count the fleet: how it is ``at`` a moment, in ``numbers`` and in lists."""
+async def count(database: Database) -> Overview:
+    """Count the fleet."""
     now = datetime.now(UTC)
     numbers = await summary(database)
     async with database.read() as session:
         uploads, since = await pages.inbox(session)
-        return SimpleNamespace(
+        return Overview(
             at=now,
             numbers=numbers,
             contacts=await pages.contacts(session, now),
@@ -79,7 +111,7 @@ async def count(database: Database) -> SimpleNamespace:
         )
 
 
-def _report(counting: asyncio.Task[SimpleNamespace]) -> None:
+def _report(counting: asyncio.Task[Overview]) -> None:
     """Log a counting that failed, which nobody may be waiting for."""
     if not counting.cancelled() and (error := counting.exception()) is not None:
         if isinstance(error, DatabaseAwayError):

@@ -15,7 +15,7 @@ from hope_schema.releases import Rollout
 from hope_schema.wording import plural
 from planner_api.db.engine import Database, ReadSession, WriteSession
 from planner_api.db.messages import messages_of
-from planner_api.db.paging import Page
+from planner_api.db.paging import Page, chunks
 from planner_api.db.tables import ModelRow, ReleasePartRow, ReleaseRow
 from planner_api.devices.audit.service import PLANNER, record
 from planner_api.devices.groups import service as grouping
@@ -112,8 +112,9 @@ class Releases:
             }
             session.add(ReleaseRow(**values))
             await session.flush()
-            session.add_all(ReleasePartRow(release_id=release_id, **part) for part in parts)
-            await session.flush()
+            for some in chunks(parts):  # the event loop goes on between them
+                session.add_all(ReleasePartRow(release_id=release_id, **part) for part in some)
+                await session.flush()
             about = {"alias": request.alias, "group": request.group, "parts": len(parts), "share": request.stages[0]}
             await record(session, actor, "release.begin", release_id, model=request.model, **about)
         await self._splits.look()
