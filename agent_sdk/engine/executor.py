@@ -292,6 +292,11 @@ class Executor(Closes):
                 self._turns.withhold(CLOSED)
                 raise ExecutionError(f"a run of this session {state}; its memory is freed when it ends")
 
+    def let_go(self) -> None:
+        """Close, also where a runtime hangs: what a run still uses is freed by whoever comes back from it."""
+        with suppress(ExecutionError):
+            self.close()
+
     def _wait_for_runs(self, interrupts: DeferredInterrupts, end: float) -> None:
         """Return when no run is under way, or none of them will end soon."""
         if not interrupts.wait(self._closing, max(end - monotonic(), 0.0)):  # two that close would wait for each other

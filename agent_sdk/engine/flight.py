@@ -242,12 +242,14 @@ class Flight:
         taken, handed_out = self._meanwhile.taken, self._meanwhile.handed
         for name, shape, place, buffer in self._stores:
             like = taken.get(place.memory)
-            handed = None if like is None else handed_out.get(name) or place.hand_out(name, buffer, like)
-            array = handed or place.to_host(buffer)
-            if array.shape != shape:
+            if like is None:
+                made[name] = place.to_host(buffer)
+            else:
+                made[name] = handed_out.get(name) or place.hand_out(name, buffer, like)
+            if made[name].shape != shape:
                 declared = self.program.graph.tensor[name]
-                raise WrongOutput(f"output '{name}' came back as {list(array.shape)}, the graph declares {declared}")
-            made[name] = array
+                found = list(made[name].shape)
+                raise WrongOutput(f"output '{name}' came back as {found}, the graph declares {declared}")
         self._looks.at_others(feeds, made)
         for memory, like in taken.items():
             self.program.places[memory].settle(like)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Final
@@ -96,9 +96,16 @@ class Opening:
                     f"answer is within {self.error:.1e} of the largest value of ONNX Runtime's"
                 )
             prepared = Prepared(
-                self.model, self.reference, self.obtained, self.drawn, self.contenders, us,
-                notes=self.notes, pinned=pinned, sample=sample,
-            )  # fmt: skip
+                self.model,
+                self.reference,
+                self.obtained,
+                self.drawn,
+                self.contenders,
+                us,
+                notes=self.notes,
+                pinned=pinned,
+                sample=sample,
+            )
             if planned and best != PLAN:
                 prepared.changes.append(
                     f"running '{best}' instead of the plan: {us[best] / 1e3:.2f} ms against {us[PLAN] / 1e3:.2f} ms"
@@ -222,8 +229,7 @@ class Opening:
                 self._refused(error)
             what = "the plan" if name == PLAN else f"'{name}'"
             self.notes.append(f"{what} cannot answer here ({error})")
-            with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
-                self.contenders.pop(name).close()
+            self.contenders.pop(name).let_go()
 
     def _asked_again(self, trial: Trial) -> Obtained | None:
         """When the plan was far off, send what was measured and ask again; None when there is nothing newer.

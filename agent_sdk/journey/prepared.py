@@ -18,7 +18,7 @@ import math
 import threading
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any, Final
 
 import numpy as np
@@ -352,8 +352,7 @@ class Prepared(Closes, Forks):
                 while self._comparison is not None and name in self._comparison.waiting:
                     self._comparison.waiting.remove(name)
                     self._count_down(self._comparison)
-            with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
-                dropped.close()
+            dropped.let_go()
 
     def _tell(self, change: str) -> None:
         self.changes.append(change)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import suppress
 from itertools import pairwise
 from time import perf_counter_ns
 from types import MappingProxyType
@@ -22,7 +21,6 @@ from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.errors import (
     DeviceClosedError,
     DroppedError,
-    ExecutionError,
     NotWantedError,
     QueueFullError,
     forgiven,
@@ -361,6 +359,5 @@ class Jobs(Forks):
             if not again:
                 job.settle(found)
         if failed is not None:
-            with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
-                failed.close()
+            failed.let_go()
         return following

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from agent_sdk.engine import Device, Executor, build_program
-from agent_sdk.errors import ExecutionError, ProcessorError, UnplannableError
+from agent_sdk.errors import ProcessorError, UnplannableError
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.trial import warm
@@ -95,7 +95,6 @@ def _opened(plan: Plan, prepared: Prepared, services: Services, device: Device) 
         if wrong:
             raise ProcessorError(f"the plan of several networks is not used: {wrong['plan']}") from wrong["plan"]
     except BaseException:
-        with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
-            executor.close()
+        executor.let_go()
         raise
     return executor

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from agent_sdk.engine import Executor
 from agent_sdk.errors import ExecutionError, SegmentFailedError
 
 
@@ -46,6 +47,8 @@ class Scripted:
     def traced(self, inputs: dict[str, np.ndarray]) -> Scripted:
         """The record alone."""
         return self.run(inputs)[1]
+
+    let_go = Executor.let_go
 
     def close(self) -> None:
         """Remember it; one that hangs cannot be freed."""
