@@ -254,14 +254,15 @@ def _merge_rows(votes: Votes, uploads: Sequence[tuple[int, Columns]], touched: N
     votes.count[touched] = np.minimum(votes.count[touched], 1_000_000_000)
     device = np.where(np.isnan(us), np.uint64(0), np.array(names, dtype=np.uint64))
 
-    old_device, old_us = votes.device[touched], votes.us[touched]
+    said = votes.most_said(touched)
+    old_device, old_us = votes.device[touched, :said], votes.us[touched, :said]
     for position, name in enumerate(names):
         replaced = (old_device == name) & ~np.isnan(us[:, position])[:, None]
         old_us[replaced] = np.nan
         old_device[replaced] = 0
     all_us = np.concatenate([old_us, us], axis=1)
     all_device = np.concatenate([old_device, device], axis=1)
-    all_spread = np.concatenate([votes.spread[touched], spread], axis=1)
+    all_spread = np.concatenate([votes.spread[touched, :said], spread], axis=1)
 
     # The VOTES of lowest rank are kept; the others settle where those that are kept accept them.
     empty = all_device == 0
@@ -271,8 +272,9 @@ def _merge_rows(votes: Votes, uploads: Sequence[tuple[int, Columns]], touched: N
     all_us, all_device, all_spread = (
         np.take_along_axis(array, order, axis=1) for array in (all_us, all_device, all_spread)
     )
-    new = np.take_along_axis(np.arange(all_us.shape[1])[None, :] >= VOTES, order, axis=1)
+    new = np.take_along_axis(np.arange(all_us.shape[1])[None, :] >= said, order, axis=1)
     kept = all_us[:, :VOTES]
+    width = kept.shape[1]
     _, accepted = believed(kept, all_us)
     refused = int((new & np.isfinite(all_us) & ~accepted).sum())
 
@@ -280,9 +282,9 @@ def _merge_rows(votes: Votes, uploads: Sequence[tuple[int, Columns]], touched: N
     _settle(settled, np.where(accepted[:, VOTES:], all_us[:, VOTES:], np.nan))
     _forget_old_level(settled, kept)
     votes.settled[touched] = settled
-    votes.us[touched] = kept
-    votes.device[touched] = all_device[:, :VOTES]
-    votes.spread[touched] = all_spread[:, :VOTES]
+    votes.us[touched, :width] = kept
+    votes.device[touched, :width] = all_device[:, :VOTES]
+    votes.spread[touched, :width] = all_spread[:, :VOTES]
     return refused
 
 
@@ -308,16 +310,18 @@ def estimate(votes: Votes) -> tuple[FloatArray, FloatArray]:
     """Return (F,) estimates and spreads in microseconds; infinity: unsupported by a majority of the votes."""
     if not votes.keys:
         return np.zeros(0), np.zeros(0)
-    centre, accepted = believed(votes.us, votes.us)
-    accepted &= ~outdone(votes, accepted)
+    said = votes.most_said()
+    votes_us = votes.us[:, :said]
+    centre, accepted = believed(votes_us, votes_us)
+    accepted &= ~outdone(votes_us, votes.device[:, :said], accepted)
     n, mean = votes.settled[:, 0], votes.settled[:, 1]
-    total = np.where(accepted, votes.us, 0.0).sum(axis=1) + n * mean
+    total = np.where(accepted, votes_us, 0.0).sum(axis=1) + n * mean
     weight = accepted.sum(axis=1) + n
     us = np.where(weight > 0, total / np.maximum(weight, 1.0), np.nan)
-    unsupported = np.isinf(votes.us).sum(axis=1) > np.isfinite(votes.us).sum(axis=1)
+    unsupported = np.isinf(votes_us).sum(axis=1) > np.isfinite(votes_us).sum(axis=1)
     us[unsupported] = np.inf
-    reported = median(np.where(accepted, votes.spread, np.nan))
-    between = median(np.where(accepted, np.abs(votes.us - centre), np.nan))
+    reported = median(np.where(accepted, votes.spread[:, :said], np.nan))
+    between = median(np.where(accepted, np.abs(votes_us - centre), np.nan))
     spread = np.where(accepted.sum(axis=1) >= 3, np.fmax(reported, between), reported)
     return us, np.where(np.isfinite(spread), spread, 0.0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 
 from cachetools import LRUCache
 
@@ -49,7 +50,7 @@ class Predictions:
         kinds = {processor.kind for processor in profile.processors}
         rows = profile.latencies
         measured = set(zip(rows.signature, rows.kind, strict=True))
-        lacking = any((op.signature, kind) not in measured for op in supers for kind in kinds)
+        lacking = not measured.issuperset(product({op.signature for op in supers}, kinds))
         if not lacking and not parts:
             return profile
         predictors = self._of(profile, facts)

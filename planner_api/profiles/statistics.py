@@ -122,6 +122,10 @@ class Votes:
         said = (self.device != 0).any(axis=1) | (self.settled[:, 0] > 0)
         return {key for key, known in zip(self.keys, said.tolist(), strict=True) if known}
 
+    def most_said(self, rows: slice | NDArray[np.int64] = slice(None)) -> int:
+        """The most devices that have a vote on any of some figures: what stands behind so many columns is empty."""
+        return max(1, int((self.device[rows] != 0).sum(axis=1).max(initial=0)))
+
     def alone(self) -> NDArray[np.bool_]:
         """Return (F,) whether exactly one device is known to say a figure."""
         lone: NDArray[np.bool_] = ((self.device != 0).sum(axis=1) == 1) & (self.settled[:, 0] == 0)
@@ -158,13 +162,20 @@ class Votes:
 
     def _grow(self, added: list[Key]) -> None:
         for field in _ARRAYS:
-            setattr(self, field, np.concatenate([getattr(self, field), _blank(field, len(added))]))
+            setattr(self, field, _grown(field, getattr(self, field), len(self.keys)))
         self.name[-len(added) :] = [int.from_bytes(figure_hash(key), "little") for key in added]
 
 
 def _blank(field: str, figures: int) -> NDArray[Any]:
     shape, kind, first = _ARRAYS[field]
     return np.full((figures, *shape), first, dtype=kind)
+
+
+def _grown(field: str, known: NDArray[Any], figures: int) -> NDArray[Any]:
+    """What is known of some figures, in room for so many, and for all votes on them."""
+    found = _blank(field, figures)
+    found[tuple(map(slice, known.shape))] = known
+    return found
 
 
 class Statistics:
@@ -219,8 +230,10 @@ class Statistics:
         head |= {"key": self.key, "doubted": self.doubted}
         for name, votes in self.families.items():
             head[name] = votes.keys
-            for field in _ARRAYS:
-                arrays[f"{name}.{field}"] = getattr(votes, field)
+            said = votes.most_said()
+            for field, (shape, _, _) in _ARRAYS.items():
+                array = getattr(votes, field)
+                arrays[f"{name}.{field}"] = array[:, :said] if shape == (VOTES,) else array
         arrays["head"] = np.frombuffer(msgspec.json.encode(head), dtype=np.uint8)
         out = io.BytesIO()
         np.savez(out, **arrays)
@@ -240,7 +253,7 @@ class Statistics:
                 votes.keys = [_tuples(key) for key in head[name]]
                 votes.index = {key: row for row, key in enumerate(votes.keys)}
                 for field in _ARRAYS:
-                    setattr(votes, field, arrays[f"{name}.{field}"])
+                    setattr(votes, field, _grown(field, arrays[f"{name}.{field}"], len(votes.keys)))
         return statistics
 
 
