@@ -85,7 +85,7 @@ def network(agent: Agent, name: str, rounds: int, processes: int) -> tuple[list[
         calls["ours"] = lambda: session.run(inputs)
         spinning = plain(content)
         feeds: dict[str, np.ndarray] = dict(inputs)
-        with busy(processes):
+        with busy(processes), agent._services.supplier.resting():
             took = in_turns(calls, lambda: spinning.run(None, feeds), rounds)
     best = min(took[label] for label in sessions)
     found = [verdict(f"{name}: ours ÷ the best plain session", took["ours"] / best, MUST)]

@@ -106,13 +106,19 @@ class Planner:
         self.news.on(PLAN, lambda plan_id, version: self.plan_cache.forget(plan_id, int(version or 0)))
         self.profiles = Profiles(self.database, settings, self.queue, self.quotas)
         self.plans = Plans(self.database, settings, self.plan_cache, self.queue, self.quotas)
-        self._worker: asyncio.Task[None] | None = None
+        self._worker: Worker | None = None
+        self._working: asyncio.Task[None] | None = None
         self._stop_working = asyncio.Event()
 
     def start_worker(self, count: Callable[[str, str, float], None] | None = None) -> None:
         """Run a worker beside what is served; its children do the computing."""
-        worker = build_worker(self.queue, self.settings, count)
-        self._worker = asyncio.create_task(worker.run(self._stop_working), name="worker")
+        self._worker = build_worker(self.queue, self.settings, count)
+        self._working = asyncio.create_task(self._worker.run(self._stop_working), name="worker")
+
+    async def rest(self, resting: bool) -> None:
+        """Have what its worker computes stand still, or go on."""
+        if self._worker is not None:
+            self._worker.rest(resting)
 
     async def start(self) -> None:
         """Check or bring up the schema, and start the worker of an embedded planner.
@@ -128,8 +134,8 @@ class Planner:
         """Finish or hand back what is under way, write down what was counted, end every child and connection."""
         self.news.end_waits()
         self._stop_working.set()
-        if self._worker is not None:
-            await asyncio.gather(self._worker, return_exceptions=True)
+        if self._working is not None:
+            await asyncio.gather(self._working, return_exceptions=True)
         await self.news.stop()
         await self.reader.kill()
         await self.profiles.stop()

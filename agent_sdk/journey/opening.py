@@ -171,11 +171,11 @@ class Opening:
     def _tried(self) -> dict[str, float]:
         """What each takes, microseconds; of several plans that were asked for, with the best."""
         self.progress.phase("trying who is the fastest")
-        found = [(self.obtained, hold_trial(self.contenders, self.inputs))]
+        found = [(self.obtained, self._trial())]
         while len(found) <= RENEWALS and (again := self._asked_again(found[-1][1])) is not None:
             self.notes += [note for note in again.notes if note not in self.notes]
             self._replace_plan(again, distinct(self.processors, self._kind_of_all(again.plan)))
-            found.append((again, hold_trial(self.contenders, self.inputs)))
+            found.append((again, self._trial()))
         best, trial = found[best_plan([trial for _, trial in found])]
         if best is not self.obtained:
             self._replace_plan(best, self.contenders)
@@ -184,6 +184,10 @@ class Opening:
             tried = replace(best.served, settled=Settled(trial_us=dict(trial.us), calm=trial.calm))
             self.services.supplier.plans.store(best.key, tried)
         return dict(trial.us)
+
+    def _trial(self) -> Trial:
+        with self.services.supplier.resting():
+            return hold_trial(self.contenders, self.inputs)
 
     def _replace_plan(self, obtained: Obtained, others: Iterable[str]) -> None:
         """Take another plan in place of the one before; of the others those stay that are named."""

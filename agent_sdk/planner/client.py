@@ -129,6 +129,7 @@ class PlannerClient(Closes):
         transport: replaces the network, e.g. by an in-process ASGI app (see ``agent_sdk.planner.embedded``).
         attempts: attempts per call, the first included.
         deadline_s: seconds that a call may take in all, whatever drips in meanwhile; None for no limit.
+        rest: has a planner within this process stand still, or go on.
 
     Raises:
         InputError: the address is not an HTTP URL.
@@ -143,6 +144,7 @@ class PlannerClient(Closes):
         transport: httpx.BaseTransport | None = None,
         attempts: int = MAX_ATTEMPTS,
         deadline_s: float | None = DEADLINE_S,
+        rest: Callable[[bool], None] = lambda _: None,
     ) -> None:
         try:
             parsed = httpx.URL(url)
@@ -160,7 +162,7 @@ class PlannerClient(Closes):
             headers["Authorization"] = _bearer(token)
         if device_id is not None:
             headers["Hope-Device"] = device_id
-        self._deadline_s = deadline_s
+        self._deadline_s, self.rest = deadline_s, rest
         self._http = httpx.Client(base_url=url, headers=headers, transport=transport, follow_redirects=False)
 
     def close(self) -> None:

@@ -96,7 +96,7 @@ class Door(httpx.BaseTransport):
     """
 
     def __init__(self, app: Any) -> None:
-        self._app = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        self._app, self._planner = httpx.ASGITransport(app=app, raise_app_exceptions=False), app.planner
         self._stack = ExitStack()
         self._answering: set[asyncio.Task[Any]] = set()
         self._stopping = False
@@ -145,6 +145,11 @@ class Door(httpx.BaseTransport):
             return httpx.Response(response.status_code, headers=response.headers, stream=httpx.ByteStream(body))
 
         return self._portal.call(answer)
+
+    def rest(self, resting: bool) -> None:
+        """Have what the planner computes stand still, or go on."""
+        with suppress(RuntimeError):  # it was closed meanwhile
+            self._portal.call(self._planner.rest, resting)
 
     def close(self) -> None:
         """Stop the planner and end the loop's thread, whatever is under way there. Idempotent."""
@@ -207,4 +212,4 @@ def embedded_client(database: Path) -> PlannerClient:
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise PlannerUnavailableError(f"the embedded planner on '{database}' does not start: {reason}") from error
-    return PlannerClient(EMBEDDED_URL, transport=door, attempts=1, deadline_s=None)
+    return PlannerClient(EMBEDDED_URL, transport=door, attempts=1, deadline_s=None, rest=door.rest)

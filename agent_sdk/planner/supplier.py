@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -237,6 +238,19 @@ class PlanSupplier(Forks):
             measured=tuple(measured),
         )
         return self._offered(lambda client: client.report(device_id, report), "reported")
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Have a planner within this process compute nothing meanwhile: it would take a core from what is timed."""
+        planner = self._planner
+        if planner is None:
+            yield
+            return
+        planner.rest(True)
+        try:
+            yield
+        finally:
+            planner.rest(False)
 
     def _offered(self, verb: Callable[[PlannerClient], object], what: str) -> str:
         try:

@@ -84,7 +84,7 @@ def rows_for(
         while time.monotonic() < settled:
             session.run(inputs)
         before = prepared.answered.copy()
-        with busy(load):
+        with busy(load), agent._services.supplier.resting():  # it improves plans of the networks before
             turns = measure(calls, rounds, witness, min(patience_s, until - time.monotonic()))
         answered_by = (prepared.answered - before).most_common(1)[0][0]
         executors = {"ours": prepared.contenders[answered_by], "ours_planned": session.latest.plan_executor}

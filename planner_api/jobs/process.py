@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -108,6 +109,12 @@ class JobProcess:
                 raise ConnectionError("the child asks, and nobody answers")
             await _send(process, await tell(received[1:]))
         return received[1:]
+
+    def rest(self, resting: bool) -> None:
+        """Have the child, if there is one, stand still, or go on."""
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGSTOP if resting else signal.SIGCONT)
 
     async def kill(self) -> int | None:
         """Kill the child, if any, and return its exit status."""

@@ -86,6 +86,11 @@ class Worker:
         with contextlib.suppress(DatabaseAwayError):
             await tell_end(self._database)
 
+    def rest(self, resting: bool) -> None:
+        """Have every child stand still, or go on."""
+        for _, runner in self._slots:
+            runner.rest(resting)
+
     async def _pulse(self) -> None:
         if time.monotonic() - self._looked_at >= LOOKED_S:
             await tell_life(self._database, len(self._slots))

@@ -51,6 +51,23 @@ def test_one_warm_child_serves_many_solves(entry: str) -> None:
     run(entry, scenario)
 
 
+def test_a_child_that_rests_answers_once_it_goes_on() -> None:
+    """It keeps its job, and computes nothing of it meanwhile."""
+
+    async def scenario(child: JobProcess, do: Callable[[], Awaitable[bytes]]) -> None:
+        await child.start()
+        child.rest(True)
+        while psutil.Process(child.pid).status() != psutil.STATUS_STOPPED:
+            await asyncio.sleep(0.001)
+        job = asyncio.ensure_future(do())
+        await asyncio.wait({job}, timeout=0.05)
+        assert not job.done()
+        child.rest(False)
+        assert await job == b"job"
+
+    run("honest", scenario)
+
+
 def test_an_endless_solve_is_killed_and_the_next_one_gets_a_new_child() -> None:
     """The time limit ends a solve that ignores SIGTERM."""
 

@@ -11,11 +11,13 @@ from dataclasses import replace
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent_sdk import Agent, errors
 from agent_sdk.files import PART, replace_whole
+from agent_sdk.journey.trial import Trial, hold_trial
 from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import read_model
 from agent_sdk.planner.client import PlannerClient, ServedPlan
@@ -23,6 +25,7 @@ from agent_sdk.planner.identity import device_id, store_token, stored_token
 from hope_schema import PlanRequest
 from tests.agent.haste import measure_hastily
 from tests.agent.models import BRANCHING, expected
+from tests.planner.in_thread import InThread
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -46,6 +49,21 @@ def test_an_illegal_plan_never_runs_and_is_not_kept(
     assert list((tmp_path / "plans").glob("*.json")) == []
     with agent.load(BRANCHING, background=False) as session:
         assert session.latest.obtained.source == "planner"
+
+
+def test_an_embedded_planner_rests_during_a_trial(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it computes in the background would take a core from what is timed; afterwards it goes on."""
+    seen: list[bool | str] = []
+
+    def seen_trial(*given: Any) -> Trial:
+        seen.append("trial")
+        return hold_trial(*given)
+
+    monkeypatch.setattr(InThread, "rest", lambda _, resting: seen.append(resting))
+    monkeypatch.setattr("agent_sdk.journey.opening.hold_trial", seen_trial)
+    with agent.load(BRANCHING, background=False):
+        assert seen == [True, "trial", False] * (len(seen) // 3)
+        assert seen
 
 
 def test_who_waits_for_a_better_plan_does_so_where_nothing_more_is_measured(
