@@ -354,6 +354,8 @@ class Processor(ABC):
     """How many segments its resources compute at once, each of which holds a part of them."""
     on_caller_thread: bool = False
     """Whether segments compute on the calling thread alone."""
+    reentrant: bool = True
+    """Whether one compiled segment computes several runs at once, where these have buffers of their own."""
     compiler: Compiler | None = None
     """What compiles for it; None where kernels are called that stand ready."""
     trusted: Trust | None = None

@@ -1,8 +1,9 @@
 """A network on several core groups at once, so that a policy may choose how many cores a run gets.
 
-Every group computes the same network: a whole on one processor, compiled once for each; single cores of a kind share
-one, and a run is on whichever is free. The answers were judged by the network's file before anybody gets them. A long
-network is cut into pieces, so that others may step in at its borders.
+Every group computes the same network: a whole on one processor, compiled once for each, by the runtime that is fastest
+there; single cores of a kind share one where that computes several runs at once, and a run is on whichever is free. The
+answers were judged by the network's file before anybody gets them. A long network is cut into pieces, so that others
+may step in at its borders.
 """
 
 from __future__ import annotations
@@ -51,14 +52,8 @@ class Group(NamedTuple):
 
 
 def _groups_of(device: Device, planned: Mapping[str, Processor]) -> list[str]:
-    """The core groups that a network can be spread over, the widest first: those whose answers need no second look."""
-    fit = [
-        name
-        for name, own in planned.items()
-        if name in device.processors and own.spec.memory == HOST and own.trusted is None
-    ]
-    runtime = min((planned[name].spec.runtime for name in fit), key=lambda one: one != "ort", default="")
-    fit = [name for name in fit if planned[name].spec.runtime == runtime]
+    """The processors that a network can be spread over, those of most resources first."""
+    fit = [name for name, own in planned.items() if name in device.processors and own.spec.memory == HOST]
     return sorted(fit, key=lambda name: -len(planned[name].spec.resources))
 
 
@@ -91,9 +86,9 @@ def pieces(found: Sequence[int], fine_us: Sequence[float], us: float) -> list[in
 def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor], in_flight: int) -> dict[str, Group]:
     """The network ready on core groups, as many as memory has room for, of each kind at least one.
 
-    One of each kind is timed, whole and in pieces; where these end is measured on the slowest. ``in_flight`` runs of it
-    may be under way at once. Raises ProcessorError where none runs, UnplannableError where one answer has to stay for
-    one input.
+    One of each kind is timed, and of runtimes on the same resources the fastest stays, whole and in pieces; where these
+    end is measured on the slowest. ``in_flight`` runs of it may be under way at once. Raises ProcessorError where none
+    runs, UnplannableError where one answer has to stay for one input.
     """
     if prepared.pinned:
         raise UnplannableError(f"'{prepared.model.name}' is answered by one processor as long as it lives")
@@ -106,7 +101,9 @@ def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor],
         whole, refused = ready(names, dict.fromkeys(kinds, ((), 0.0)))
         if not whole:
             raise ProcessorError(f"'{prepared.model.name}' runs right on no core group: {refused}")
-        us = hold_trial(whole, feed, [(ROUNDS, inf)]).us
+        us = _fastest(hold_trial(whole, feed, [(ROUNDS, inf)]).us, device)
+        for name in whole.keys() - us.keys():
+            whole.pop(name).close()
         found = {name: Group(whole[name], took) for name, took in us.items()}
         slowest = max(us, key=us.__getitem__)
         fine = borders(prepared.model.graph) if us[slowest] >= 2 * PIECE_US else []
@@ -124,7 +121,7 @@ def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor],
         like = {device.processors[name].spec.kind: name for name in found}
         firsts = {name: like.get(device.processors[name].spec.kind) for name in names if name not in kinds}
         asked = {name: first for name, first in firsts.items() if first is not None}
-        shared = {name: found[first] for name, first in asked.items() if found[first].executor.program.floats}
+        shared = {name: found[first] for name, first in asked.items() if len(found[first].executor.program.floats) > 1}
         asked = {name: first for name, first in asked.items() if name not in shared}
         wanted = {name: cuts[first] if found[first].border_us else ((), 0.0) for name, first in asked.items()}
         copies, _ = ready(names, dict(list(wanted.items())[: room - len(kinds)]))
@@ -133,6 +130,14 @@ def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor],
     for executor in {*whole.values(), *cut.values()} - {own.executor for own in found.values()}:
         executor.close()
     return found
+
+
+def _fastest(us: Mapping[str, float], device: Device) -> dict[str, float]:
+    """What the fastest processor of each set of resources takes."""
+    found: dict[tuple[str, ...], str] = {}
+    for name in sorted(us, key=us.__getitem__):
+        found.setdefault(device.processors[name].spec.resources, name)
+    return {name: us[name] for name in found.values()}
 
 
 def _ready(
@@ -152,7 +157,7 @@ def _ready(
     refused: list[str] = []
     for name, (cut, us) in cuts.items():
         try:
-            equals = equals_of(among[name], among)
+            equals = equals_of(among[name], among) if among[name].reentrant else []
             executor = whole_run(
                 prepared.model,
                 among[name],

@@ -138,20 +138,20 @@ class Member:
     ) -> tuple[dict[str, Any], bool]:
         """What a run computes, and whether it was alone on its resources; ``by_start`` is as of ``Policy``."""
         offsets = attrgetter("starts_ns") if by_start else None
-        if executor is not None and dispatch.processor != self.where.jointly:
-            turn = Turn(dispatch.key, offsets, job.wanted, hold)
-            outputs, trace = executor.run(job.inputs, timeout_s=job.timeout_s, turn=turn)
-            at = next((one for one in self.executors if self.where.masks[one] == hold.mask.value), dispatch.processor)
-            job.where = self.where.names[at]
-            return dict(outputs), trace.alone
-        hold.give_back()  # whoever answers may be several, one after the other
-        turn = Turn(dispatch.key, offsets, job.wanted)
+        jointly = dispatch.processor == self.where.jointly
+        if executor is None or jointly:
+            hold.give_back()  # whoever answers may be several, one after the other
         if executor is not None:
+            turn = Turn(dispatch.key, offsets, job.wanted, None if jointly else hold)
             outputs, trace = executor.run(job.inputs, timeout_s=job.timeout_s, turn=turn)
             if trace.ordinary:
-                job.where = JOINTLY
+                masks, which = self.where.masks, dispatch.processor
+                at = which if jointly else next((one for one in self.executors if masks[one] == hold.mask.value), which)
+                job.where = JOINTLY if jointly else self.where.names[at]
                 return dict(outputs), trace.alone
-        return self.plans.run(job.inputs, timeout_s=job.timeout_s, turn=turn), True
+            hold.give_back()
+        turn = Turn(dispatch.key, offsets, job.wanted)
+        return self.plans.run(job.inputs, timeout_s=job.timeout_s, turn=turn), executor is None
 
     def note_deadline(self, *, missed: bool) -> None:
         """Have the planner told how a plan keeps deadlines; a network that is spread has none."""

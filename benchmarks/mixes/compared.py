@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,8 @@ POOL: Final = "ort, global pool"
 JUDGED: Final = "earliest_deadline"
 """The policy that agents have by default."""
 OURS: Final = ("fifo", JUDGED)
+PROCESSORS: Final = "ort,ov" if find_spec("openvino") is not None else "ort"
+"""What the plain configurations compute with."""
 OVERLOAD: Final = 1.25
 LEAST_S: Final = 1.0
 BESIDE_S: Final = 0.7
@@ -52,7 +55,7 @@ def one_mix(mix: Mix, by_model: Mapping[str, float], folder: Path, end_s: float,
     cores = len(os.sched_getaffinity(0))
     alone_ms = {stream.name: by_model[stream.model] for stream in mix.streams}
     with ExitStack() as closing:
-        agent = closing.enter_context(Agent(processors="ort", cache=folder))
+        agent = closing.enter_context(Agent(processors=PROCESSORS, cache=folder))
         ready = voices(agent, mix, closing)
         feeds = {stream.model: ready[stream.name].feed for stream in mix.streams}
         makers = plain.configurations(cores, len(mix.streams))

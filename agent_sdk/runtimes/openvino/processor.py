@@ -68,6 +68,7 @@ class OpenVinoProcessor(HostProcessor):
 
     conversion_differs = False
     hands_over_native = False
+    reentrant = False  # its requests of one stream wait for one another
     trusted = OPENVINO
 
     def __init__(

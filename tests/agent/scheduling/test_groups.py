@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,27 @@ def test_a_run_on_one_core_is_on_whichever_is_free(agent: Agent) -> None:
                 job = agent.submit(session, dict(session.draw()))
                 job.result(60)
             assert job.where == taken
+
+
+@pytest.mark.parametrize("processors", ["ov", "ort,ov"])
+def test_the_fastest_runtime_of_each_set_of_cores_answers(
+    processors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None
+) -> None:
+    """On no cores do two runtimes stand ready; what OpenVINO is not trusted with is answered as the file says."""
+    pytest.importorskip("openvino")
+    monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path))
+    with Agent(processors=processors) as agent, agent.load(CHAIN, background=False) as session:
+        ready = agent.spread(session, in_flight=2)
+        cores = [agent.device.processors[name].spec.resources for name in ready]
+        assert len(set(cores)) == len(cores) > 1
+        feed = dict(session.draw())
+        odd = {name: np.full_like(value, 1e30) for name, value in feed.items()}
+        jobs = [(one, agent.submit(session, one)) for one in (feed, odd, feed)]
+        for given, job in jobs:
+            for name, value in session.reference.outputs(given).items():
+                assert np.allclose(job.result(60)[name], value, atol=1e-4)
+        assert jobs[0][1].where in ready
+        assert jobs[1][1].where == "" or processors != "ov"
 
 
 def test_a_thread_holds_a_core_from_one_run_to_the_next(core: Device) -> None:

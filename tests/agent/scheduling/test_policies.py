@@ -16,7 +16,6 @@ from agent_sdk.scheduling.request import Request, check_terms
 from agent_sdk.scheduling.scheduler import Dispatch, Scheduler
 from agent_sdk.scheduling.sequence import PlannedRun, Shortest, Slot, Slots, in_python
 from agent_sdk.scheduling.simulation import simulate
-from agent_sdk.scheduling.units import subgraphs, units, worthwhile
 from tests import CAMPAIGN
 from tests.agent.scheduling.oracle import Asked, World
 
@@ -162,34 +161,6 @@ def test_the_best_sequence_is_the_best_of_all() -> None:
         free = array("q", [draw.randint(0, 9) for _ in range(processors)])
         unit = draw.randrange(count)
         assert shortest(network, unit, free, 3) == in_python(network, unit, free, 3)
-
-
-def test_units_and_subgraphs_of_band() -> None:
-    """Units {1, 2} and {3} make the subgraph {1, 2, 3}, on the processors that both have."""
-    cpu, both = frozenset({0}), frozenset({0, 1})
-    support = [both, both, cpu]
-    members = units(support, [[], [0], [1]])
-    assert members == [(0, 1), (2,)]
-    assert subgraphs(support, members) == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 1, 0)]
-
-
-def test_a_unit_need_not_be_connected_and_one_set_makes_one_unit() -> None:
-    """Branches that the same processors support are one unit; a machine whose processors all support all has one."""
-    cpu, both = frozenset({0}), frozenset({0, 1})
-    before = [[], [0], [0], [1], [2], [3, 4]]
-    assert units([both] * 6, before) == [(0, 1, 2, 3, 4, 5)]
-    assert units([cpu, both, both, both, both, cpu], before) == [(0,), (1, 2, 3, 4), (5,)]
-
-
-@pytest.mark.parametrize("count", [6, 7])
-def test_small_sets_are_left_to_the_cpu(count: int) -> None:
-    """Between ops that only the CPU supports six on an accelerator are not worth it, seven are; nor are six of two."""
-    cpu, all_three = frozenset({0}), frozenset({0, 1, 2})
-    support = [cpu, *[all_three] * count, cpu]
-    chain = [[index - 1] if index else [] for index in range(len(support))]
-    kept = worthwhile(support, chain, [1])
-    assert kept == [cpu, *[all_three if count == 7 else frozenset({0, 2})] * count, cpu]
-    assert len(units(worthwhile(support, chain, [1, 2]), chain)) == (3 if count == 7 else 1)
 
 
 def test_least_slack_goes_first() -> None:
