@@ -88,11 +88,7 @@ class Executor(Closes):
         self._divided = device.arbiter.mask(program.divided)
         self._compiled = Compiled(program)
         try:
-            # NOTE: a gang's workers stay where they are. A caller that moved onto the core of one of them would wait
-            # for it there, and keep it from computing, until the kernel parts the two: 0.6 to 3 ms a segment.
-            gangs = any(own.spec.threads > 1 for own in program.processors.values())
-            cores = frozenset[int]() if gangs else device.cores
-            flights = [Flight(self._compiled, device.arbiter, cores) for _ in range(in_flight)]
+            flights = [Flight(self._compiled, device.arbiter, device.cores) for _ in range(in_flight)]
             device.register(self)
         except BaseException:
             self._compiled.close()
@@ -170,12 +166,13 @@ class Executor(Closes):
                 finished = perf_counter_ns()
                 flight.first = False
                 origin, stamps, ordinary = asked + queued_ns, flight.loop.stamps(), flight.ordinary
+                elsewhere = flight.computed_elsewhere()
             finally:
                 interrupts.tell(None)
                 if mine:
                     self._give(flight)
         load_us, store_us, total_us = (loaded - began) / 1e3, (finished - computed) / 1e3, (finished - origin) / 1e3
-        return outputs, Trace(self.program, stamps, origin, load_us, store_us, total_us, ordinary, beside)
+        return outputs, Trace(self.program, stamps, origin, load_us, store_us, total_us, ordinary, beside, elsewhere)
 
     def traced(self, inputs: Mapping[str, np.ndarray]) -> Trace:
         """The record of a run, whose outputs are let go of as a user does. Raises what ``run`` raises."""

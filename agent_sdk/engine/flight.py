@@ -126,6 +126,7 @@ class Flight:
         self.memory = plan_memory(program, [compiled.types(work) for work in program.work])
         self._buffers = allocate(program, self.memory)
         self._calls = [self._call(segment) for segment in program.segments]
+        self._far = [one.index for one in program.segments if program.processors[one.processor].spec.host]
         self._loads = self._plan_loads()
         graph = program.graph
         self._stores = [
@@ -263,6 +264,10 @@ class Flight:
                 into[name][...] = array
             outputs[name] = into[name] if name in into else array.copy() if isinstance(array, np.ndarray) else array
         return outputs
+
+    def computed_elsewhere(self) -> dict[int, tuple[float, float]]:
+        """When other hosts computed segments in the run that has ended, as far as they say so; see ``Trace``."""
+        return {index: found for index in self._far if (found := self._calls[index].computed)}
 
     def fail(self, error: BaseException, of: list[BaseException] | None = None) -> None:
         """End the run, every lane at its next segment; where ``of`` is given, only if these are its failures still."""

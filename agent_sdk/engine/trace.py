@@ -6,8 +6,8 @@ worked out when somebody asks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -28,6 +28,8 @@ class Span:
         start_us: start.
         end_us: end.
         position: place of that work in its queue.
+        elsewhere: when another host computed, where one did and said so: what is before and after went to the way there
+            and back.
     """
 
     kind: SpanKind
@@ -37,11 +39,20 @@ class Span:
     start_us: float
     end_us: float
     position: int = 0
+    elsewhere: tuple[float, float] | None = None
 
     @property
     def us(self) -> float:
         """Its length."""
         return self.end_us - self.start_us
+
+    @property
+    def parts(self) -> tuple[tuple[SpanKind, float, float], ...]:
+        """The same, the ways to another host and back apart: kind, start and end of each."""
+        if self.elsewhere is None:
+            return ((self.kind, self.start_us, self.end_us),)
+        began, ended = self.elsewhere
+        return ("transfer", self.start_us, began), (self.kind, began, ended), ("transfer", ended, self.end_us)
 
 
 @dataclass(eq=False, repr=False)
@@ -58,6 +69,7 @@ class Trace:
         total_us: from the call to the outputs, the engine's own work included, the time behind other runs left out.
         ordinary: whether the floats that came and went were, where a processor is trusted with no others.
         beside: whether others held parts of its resources when it began or ended.
+        elsewhere: by segment, when another host computed it, seconds of the clock that ``stamps`` are readings of.
     """
 
     program: Program
@@ -68,6 +80,7 @@ class Trace:
     total_us: float
     ordinary: bool = True
     beside: bool = False
+    elsewhere: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def waited_us(self) -> float:
@@ -91,7 +104,10 @@ class Trace:
                 kinds: list[SpanKind] = ["wait"] if self.program.comes_late(work) else []
                 kinds.append("transfer" if isinstance(work, Copy) else "segment")
                 for kind in kinds:
-                    spans.append(Span(kind, work.processor, lane, work.index, times[at], times[at + 1], work.position))
+                    found = self.elsewhere.get(work.index) if kind == "segment" else None
+                    there = found and (found[0] * 1e6 - self.origin_ns / 1e3, found[1] * 1e6 - self.origin_ns / 1e3)
+                    begin, end = times[at : at + 2]
+                    spans.append(Span(kind, work.processor, lane, work.index, begin, end, work.position, there))
                     at += 1
         return tuple(sorted(spans, key=lambda span: (span.start_us, span.end_us)))
 

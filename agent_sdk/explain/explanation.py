@@ -143,11 +143,12 @@ def measured_bars(trace: Trace) -> tuple[Bar, ...]:
     return tuple(
         Bar(
             span.processor,
-            span.start_us,
-            span.end_us,
-            "transfer" if span.kind == "transfer" else "compute",
+            start,
+            end,
+            "transfer" if kind == "transfer" else "compute",
             names.get(span.segment, "copies"),
         )
         for span in trace.spans
         if span.kind != "wait"
+        for kind, start, end in span.parts
     )

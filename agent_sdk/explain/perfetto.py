@@ -56,8 +56,12 @@ def _measured(trace: Trace, pids: dict[str, int]) -> Iterator[Event]:
         if span.kind == "segment" and isinstance(work, ProgramSegment):
             args |= {"ops": len(work.ops), "predicted_us": round(work.finish_us - work.start_us, 3)}
             yield _slice(pid, MEASURED, _title(work), "segment", span.start_us, span.end_us, args)
-            parts = shares(program, work)
-            yield from _ops(pid, MEASURED, "op", parts, [part.of_segment for part in parts], span.start_us, span.us)
+            ops = shares(program, work)
+            for kind, start, end in span.parts:
+                if kind == "segment":
+                    yield from _ops(pid, MEASURED, "op", ops, [op.of_segment for op in ops], start, end - start)
+                else:
+                    yield _slice(pid, MEASURED, "to or from its host", kind, start, end, args)
         else:
             yield _slice(pid, MEASURED, span.kind, span.kind, span.start_us, span.end_us, args)
 

@@ -268,11 +268,13 @@ class BoundCall(Bound):
     Attributes:
         looked: of the floats that the network takes and gives, the tensors that it looks at where they stand.
         odd: whether they were not ordinary when it was last made.
+        computed: when another host computed it last, by this machine's clock, seconds; None where none did or said so.
     """
 
     __slots__ = ()
 
     looked: frozenset[str] = frozenset()
+    computed: tuple[float, float] | None = None
 
     @property
     def odd(self) -> bool:

@@ -132,8 +132,8 @@ class Http:
             feed = form.feed(body[size:], held, connection)
             began = time.perf_counter()
             outputs = self._models.infer(served, feed, form.asked, room, "http")
-            took = f"run;dur={(time.perf_counter() - began) * 1e3:.3f}"
-            exchange.answer(200, *form.answer(outputs, room, held, connection), fields={"server-timing": took})
+            timing = _timing(began, time.perf_counter())
+            exchange.answer(200, *form.answer(outputs, room, held, connection), fields=timing)
 
     @contextmanager
     def _told(
@@ -192,7 +192,8 @@ class Http:
         with self._admission.admitted() as room:
             room.take(wanted)
             exchange.body(room.take)
-            exchange.answer(200, b"", [memoryview(bytes(wanted))])
+            now = time.perf_counter()
+            exchange.answer(200, b"", [memoryview(bytes(wanted))], fields=_timing(now, now))
 
     def _measure(self, exchange: Exchange, named: dict[str, str]) -> None:
         with self._told(exchange, Measuring) as (wanted, _):
@@ -202,6 +203,14 @@ class Http:
     def _scrape(self, exchange: Exchange, _: dict[str, str]) -> None:
         fields: dict[str, str | int] = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
         exchange.answer(200, self._metrics.render(), fields=fields)
+
+
+def _timing(began: float, ended: float) -> dict[str, str | int]:
+    """How long a run took and, so that an agent can place it in its trace, when it began by this machine's clock.
+
+    In the answer's head: what is said in JSON is the same for every run of a network, so that agents read it once.
+    """
+    return {"server-timing": f"run;dur={(ended - began) * 1e3:.3f};at={began * 1e3:.3f}"}
 
 
 def _take_json(room: Room, size: int, most: int = MOST_JSON, each: int = READ) -> None:

@@ -22,6 +22,7 @@ from typing_extensions import override
 
 from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost
 from agent_sdk.model.source import expected_bytes
+from agent_sdk.runtimes.remote.clock import Clock, Interval
 from agent_sdk.runtimes.remote.halved import change_us_per_byte
 from agent_sdk.runtimes.remote.line import request
 from agent_sdk.runtimes.remote.link import Way
@@ -42,7 +43,8 @@ PROBES: Final = 3
 LOOK_BYTES: Final = 64 * 1024
 LOOKED: Final = 0.5
 """Part of the estimate of a link that looking at it has."""
-_RAN = re.compile(r"\brun;dur=([0-9.]+)")
+_RAN: Final = re.compile(r"\brun;dur=(\d{1,9}(?:\.\d{1,6})?)(?:;at=(\d{1,15}(?:\.\d{1,6})?))?(?=[;,]|$)")
+"""How long a run took there and, where the host says it, when it began by its own clock; milliseconds."""
 
 
 def file_of(network: onnx.ModelProto) -> bytes:
@@ -63,6 +65,7 @@ class RemoteHost(HttpPeer):
     Attributes:
         here: what the names of tensors of ours begin with that stand there.
         as_float16: what it takes here per byte to let float32 cross as float16; None: it may not.
+        clock: the host's, seen from here.
 
     Raises ProcessorLost where it cannot be reached or does not offer anything, InputError for settings that are none.
     """
@@ -71,6 +74,7 @@ class RemoteHost(HttpPeer):
         super().__init__(name, settings)
         self.here = secrets.token_hex(16)
         self.as_float16 = change_us_per_byte() if settings.precision == "fp16" else None
+        self.clock = Clock()
         self._crossed = False
         self._sending = threading.Lock()
         self._sent: dict[str, int] = {}
@@ -89,20 +93,35 @@ class RemoteHost(HttpPeer):
         self.way = self.measured_way()
 
     @override
-    def learn(self, fields: Mapping[str, str], sent: int, received: int, took_us: float) -> None:
-        """Take in how long a run took there, as it says, and thereby how long the way."""
-        said = _RAN.search(fields.get("server-timing", ""))
-        ran_us = min(float(said[1]) * 1e3 if said else 0.0, took_us)
-        self.way.learn(sent, received, took_us - ran_us)
+    def learn(self, fields: Mapping[str, str], sent: int, received: int, asked: Interval) -> Interval | None:
+        """Take in when a run began and ended there, as it says, and thereby how long the way took."""
+        took_s = asked[1] - asked[0]
+        ran_s, placed = self._ran(fields, asked)
+        self.way.learn(sent, received, (took_s - min(ran_s, took_s)) * 1e6)
         self._crossed = True
+        return placed
+
+    def _ran(self, fields: Mapping[str, str], asked: Interval) -> tuple[float, Interval | None]:
+        """Seconds that the host says it computed, and when that was by this machine's clock, where it says that."""
+        said = _RAN.search(fields.get("server-timing", ""))
+        if said is None:
+            return 0.0, None
+        ran_s = float(said[1]) / 1e3
+        if said[2] is None:
+            return ran_s, None
+        began = float(said[2]) / 1e3
+        return ran_s, self.clock.placed(asked, (began, began + ran_s))
 
     def look(self) -> None:
-        """See whether it answers, and how fast, unless runs have shown that since the last look. Never raises."""
+        """See whether it answers, and how fast, unless runs have shown that since the last look. Never raises.
+
+        Next to nothing is sent in any case: what spends the least time on the way says the most of the host's clock.
+        """
         crossed, self._crossed = self._crossed, False
-        if crossed or self.closed:
+        if self.closed:
             return
         try:
-            for sent, received in ((0, 1), (LOOK_BYTES, 1), (0, LOOK_BYTES)):
+            for sent, received in ((0, 1),) if crossed else ((0, 1), (LOOK_BYTES, 1), (0, LOOK_BYTES)):
                 self.way.learn(sent, received, self._round_trip(sent, received, 1), LOOKED)
         except ProcessorError as error:
             log.info("%s", error)
@@ -189,6 +208,8 @@ class RemoteHost(HttpPeer):
         took = []
         for _ in range(times):
             began = time.perf_counter()
-            self.ask([head, body], [into], CONNECT_S + (sent + received) / SLOWEST)
-            took.append(time.perf_counter() - began)
+            fields, _ = self.ask([head, body], [into], CONNECT_S + (sent + received) / SLOWEST)
+            ended = time.perf_counter()
+            took.append(ended - began)
+            self._ran(fields, (began, ended))
         return statistics.median(took) * 1e6

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from agent_sdk.errors import HostLate, OutOfMemory, ProcessorError, ProcessorLost, UnsupportedOp, printable
+from agent_sdk.runtimes.remote.clock import Interval
 from agent_sdk.runtimes.remote.line import GoneError, Line, request
 from agent_sdk.runtimes.remote.settings import HostSettings
 
@@ -120,10 +121,14 @@ class Peer(ABC):
         answer in time, or not as the protocol has it; what a refusal means, AbsentError among it.
         """
 
-    def learn(  # noqa: B027  plans are made only for links to those that lend processors
-        self, fields: Mapping[str, str], sent: int, received: int, took_us: float
-    ) -> None:
-        """Take in how long a run took."""
+    def learn(  # plans are made only for links to those that lend processors
+        self, fields: Mapping[str, str], sent: int, received: int, asked: Interval
+    ) -> Interval | None:
+        """Take in how long a run took, from sending to the answer; when it was computed there, if the peer says so.
+
+        All is by this machine's clock, seconds.
+        """
+        return None
 
     @abstractmethod
     def close(self) -> None:

@@ -9,19 +9,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 import pytest
 
 from agent_sdk import native
-from agent_sdk.engine import Copy, Device, Event, Executor, Move, build_program
+from agent_sdk.engine import Copy, Event, Move
 from agent_sdk.engine.arbiter import Arbiter
 from agent_sdk.engine.code import Instruction
 from agent_sdk.engine.lanes import NativeLoop
 from agent_sdk.engine.threads import LaneThread
 from agent_sdk.runtimes.base import BoundCall, Buffer
-from tests.agent.engine.generate import chain_model, random_inputs, whole_plan
-from tests.agent.engine.scene import NATIVE, flight_of
+from tests.agent.engine.scene import NATIVE
 
 pytestmark = NATIVE
 
@@ -168,22 +167,6 @@ def test_threads_step_aside_where_others_keep_taking_their_core(count: int) -> N
     assert where[0] == seat
     assert where[-1] == everywhere
     assert os.sched_getaffinity(0) == everywhere
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_the_caller_of_a_gang_stays_whoever_takes_its_core(device: Device) -> None:
-    """On the core of one of its own workers, which are bound there, it would wait for it and keep it from computing."""
-    model = chain_model(24, (1, 8, 256, 256))  # runs of less than half a millisecond are not judged
-    gang = next(name for name, one in device.processors.items() if not one.on_caller_thread)
-    plan = whole_plan(model, gang)
-    with (
-        closing(Executor(build_program(plan, model, device.processors), device)) as executor,
-        spinning_on(min(device.processors[gang].caller_cores)),
-    ):
-        inputs, began = random_inputs(model, 1), time.thread_time()
-        while time.thread_time() - began < 0.1:
-            executor.run(inputs)
-            assert flight_of(executor).loop.aside == 0
 
 
 def test_threads_that_may_go_nowhere_else_stay() -> None:
