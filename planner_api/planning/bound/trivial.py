@@ -30,26 +30,23 @@ def critical_path(problem: Problem) -> Bound:
 
     A tensor is at a place no sooner than its producer ended somewhere and it came from there, whoever brought it.
     """
-    machine, lists = problem.machine, problem.lists
+    machine, lists, place = problem.machine, problem.lists, problem.machine.place
     move = problem.transfer_us.copy()  # from wherever a tensor stands already: over the cheapest way
     move[:, range(len(machine.places)), range(len(machine.places))] = 0.0
     for k in range(len(machine.places)):
         move = np.minimum(move, move[:, :, k, None] + move[:, None, k, :])
-    there = np.zeros((len(problem.tensors), len(machine.places)))
-    finish = np.zeros(len(problem.ops))
-    outputs = set(lists.outputs)
+    begin = np.array([min((problem.release_us[op] for op in readers), default=0.0) for readers in lists.readers])
+    there = begin[:, None] + move[:, machine.host, place]  # of graph inputs; by tensor and processor
+    between, ends = move[:, place[:, None], place], problem.latency_us.copy()
     for op in lists.order:
-        reads = list(lists.reads[op])
-        for tensor in reads:
-            if lists.producer[tensor] < 0:
-                there[tensor] = problem.release_us[op] + move[tensor, machine.host]
-        ready = there[reads][:, machine.place].max(axis=0, initial=0.0)
-        ends = ready + problem.latency_us[op]
-        finish[op] = ends.min()
+        if reads := lists.reads[op]:
+            ends[op] += there[reads].max(axis=0)
         for tensor in lists.writes[op]:
-            there[tensor] = (ends[:, None] + move[tensor, machine.place]).min(axis=0)
-            if tensor in outputs:
-                finish[op] = max(finish[op], there[tensor, machine.host])
+            there[tensor] = (ends[op, :, None] + between[tensor]).min(axis=0)
+    finish = ends.min(axis=1)
+    outputs = np.flatnonzero(problem.is_output & (problem.producer >= 0))
+    maker = problem.producer[outputs]
+    np.maximum.at(finish, maker, (ends[maker] + move[outputs[:, None], place, machine.host]).min(axis=1))
     return Bound(float((problem.weight * (finish - problem.due_us)).max()), "critical-path")
 
 

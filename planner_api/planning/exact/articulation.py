@@ -87,13 +87,8 @@ def cut_ops(problem: Problem) -> list[int]:
 
 def pieces(problem: Problem) -> list[list[int]]:
     """The ops in topological order, cut after each cut op."""
-    order, parts, first = problem.lists.order, [], 0
-    for cut in cut_ops(problem):
-        parts.append(order[first : cut + 1])
-        first = cut + 1
-    if first < len(order):
-        parts.append(order[first:])
-    return parts
+    ends = [cut + 1 for cut in cut_ops(problem)]
+    return [part.tolist() for part in np.split(problem.lists.order, ends) if part.size]
 
 
 def serves(problem: Problem) -> bool:

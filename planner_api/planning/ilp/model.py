@@ -65,7 +65,7 @@ class Window:
         """Earliest start and latest finish of every op: what makes the big-Ms small."""
         lists = self.lists
         shortest = [min(lists.latency[op]) for op in self.ops]
-        self.head, self.tail = [0.0] * self.m, [0.0] * self.m
+        self.head = [0.0] * self.m
         for i, op in enumerate(self.ops):
             outside = [e for e in lists.before[op] if e not in self.index]
             release = max((self.fixed.finish[e] for e in outside), default=0.0) - self.base
@@ -73,8 +73,8 @@ class Window:
             free = min(self.free[p] for p in places) - self.base
             inside = [self.head[k] + shortest[k] for k in self.earlier[i]]
             self.head[i] = max(0.0, release, free, *inside)
-        for i in reversed(range(self.m)):
-            self.tail[i] = max([self.tail[i], *(shortest[k] + self.tail[k] for k in self.later[i])])
+        way = lists.ways_on(self.ops, [min(row) for row in lists.latency])
+        self.tail = [way[op] for op in self.ops]
 
     def _variables(self) -> None:
         program = self.program

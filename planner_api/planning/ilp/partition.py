@@ -7,8 +7,10 @@ the vertex cut, then the imbalance.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+
+import networkx as nx
 
 NT = 12
 """Parts hold at most this many ops (HOPE section 2.2)."""
@@ -21,42 +23,34 @@ Graph = Mapping[int, Collection[int]] | Sequence[Collection[int]]
 """Direct predecessors of each vertex."""
 
 
-def up_rank(vertices: Sequence[int], before: Graph) -> dict[int, int]:
-    """Upward rank of each vertex within the part: 1 + the largest rank among its predecessors (HOPE eq. 8).
-
-    ``vertices`` stand in topological order.
-    """
-    rank: dict[int, int] = {}
-    for vertex in vertices:
-        rank[vertex] = 1 + max((rank[earlier] for earlier in before[vertex] if earlier in rank), default=0)
-    return rank
+def levels(vertices: Sequence[int], before: Graph) -> list[list[int]]:
+    """The vertices of a part by their upward rank within it (HOPE eq. 8), from 1 on."""
+    inside = set(vertices)
+    graph = nx.DiGraph((earlier, vertex) for vertex in vertices for earlier in inside.intersection(before[vertex]))
+    graph.add_nodes_from(vertices)
+    return list(nx.topological_generations(graph))
 
 
-def bisect(vertices: Sequence[int], before: Graph) -> tuple[list[int], list[int], int]:
+def bisect(vertices: Sequence[int], before: Graph) -> tuple[list[int], list[int]]:
     """Cut a part in two at the upward rank with the smallest vertex cut, then the smallest imbalance.
 
     Returns:
-        The two parts, in topological order, and the rank at which they were cut; the second part is empty and
-        the rank is the last one when all vertices have one rank, which cannot be cut.
+        The two parts, in topological order; the second is empty where all vertices have one rank.
     """
-    rank = up_rank(vertices, before)
-    count = Counter(rank.values())
-    last = max(count)
+    ranked = levels(vertices, before)
     size = len(vertices)
     choices = []
     below = 0
-    for level in range(1, last):
-        below += count[level]
-        choices.append((max(below, size - below), count[level], abs(size - 2 * below), level))
-    if not choices:
-        return list(vertices), [], last
-    epsilon = EPSILON
-    while True:
+    for rank, level in enumerate(ranked[:-1], start=1):
+        below += len(level)
+        choices.append((max(below, size - below), len(level), abs(size - 2 * below), rank))
+    epsilon, allowed = EPSILON, list[tuple[int, ...]]()
+    while choices and not allowed:
         allowed = [choice[1:] for choice in choices if choice[0] <= (1 + epsilon) * size / 2]
-        if allowed:
-            level = min(allowed)[-1]
-            return [v for v in vertices if rank[v] <= level], [v for v in vertices if rank[v] > level], level
         epsilon += EPSILON_STEP
+    last = min(allowed)[-1] if allowed else len(ranked)
+    first = set(chain.from_iterable(ranked[:last]))
+    return [vertex for vertex in vertices if vertex in first], [vertex for vertex in vertices if vertex not in first]
 
 
 def partition(vertices: Sequence[int], before: Graph, limit: int = NT) -> list[list[int]]:
@@ -67,10 +61,7 @@ def partition(vertices: Sequence[int], before: Graph, limit: int = NT) -> list[l
     todo, done = [list(vertices)], []
     while todo:
         part = todo.pop()
-        if len(part) <= limit:
-            done.append(part)
-            continue
-        first, second, _ = bisect(part, before)
+        first, second = bisect(part, before) if len(part) > limit else (part, [])
         if second:
             todo.extend((second, first))
         else:

@@ -104,16 +104,9 @@ class _Proof:
         home = self.schedule.assignment[producer]
         return int(self.machine.place[home]), self.schedule.finish_us[producer] + float(self.machine.lag_us[home])
 
-    def way(self, source: int, target: int) -> list[int]:
-        """The places that a tensor passes from where it was produced to another place, both included."""
-        places = [target]
-        while places[-1] != source:
-            places.append(int(self.machine.hops[source, places[-1]]))
-        return places[::-1]
-
-    def queued(self, places: list[int]) -> list[bool]:
-        """Of each channel between places on a way, whether a queue carries moves over it."""
-        return [bool(self.machine.busy[a, b] >= 0) for a, b in itertools.pairwise(places)]
+    def queued(self, channels: list[tuple[int, int]]) -> bool:
+        """Whether a queue carries moves over any of some channels."""
+        return any(self.machine.busy[channel] >= 0 for channel in channels)
 
     def check_moves(self) -> None:
         problem, schedule, host = self.problem, self.schedule, self.machine.host
@@ -127,12 +120,15 @@ class _Proof:
             source, exists = self.source(move.tensor)
             cost = float(problem.transfer_us[move.tensor, move.source, move.target])
             out = move.target == host and bool(problem.is_output[move.tensor]) and move.reader < 0
-            at_once = out and move.source == source and not any(self.queued(self.way(source, host)))
+            out_way = self.machine.way(source, host)
+            at_once = out and move.source == source and not self.queued(out_way)
             if move.target == source or not (at_once or self.machine.hops[source, move.target] == move.source):
                 raise IllegalSchedule(f"tensor '{name}' is not moved from where it was produced")
             if (move.tensor, move.target) in self.arrivals:
                 raise IllegalSchedule(f"tensor '{name}' is moved twice to the same place")
-            leaves = problem.is_output[move.tensor] and move.reader < 0 and move.target in self.way(source, host)
+            leaves = (
+                problem.is_output[move.tensor] and move.reader < 0 and move.target in [place for _, place in out_way]
+            )
             if leaves and problem.producer[move.tensor] >= 0:
                 exists = schedule.finish_us[int(problem.producer[move.tensor])]
             if move.source != source:
@@ -150,8 +146,9 @@ class _Proof:
                 op = move.reader
                 if queued or move.tensor not in problem.reads[op]:
                     raise IllegalSchedule(f"op '{problem.ops[op]}' need not pay for moving tensor '{name}'")
-                way = self.way(source, int(self.machine.place[schedule.assignment[op]]))
-                if move.target not in way or any(self.queued(way[way.index(move.target) :])):
+                way = self.machine.way(source, int(self.machine.place[schedule.assignment[op]]))
+                stops = [place for _, place in way]
+                if move.target not in stops or self.queued(way[stops.index(move.target) + 1 :]):
                     raise IllegalSchedule(f"tensor '{name}' is moved to where its reader is not")
                 inside = schedule.start_us[op] - self.slack <= move.start_us
                 if not (inside and move.finish_us <= schedule.finish_us[op] + self.slack):
