@@ -20,7 +20,7 @@ import numpy as np
 
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.listing import by_rank, first_end, upward_rank
-from planner_api.planning.judge.simulator import Decoder, simulate
+from planner_api.planning.judge.simulator import Decoder, Times, simulate
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem
 
@@ -31,7 +31,7 @@ STRETCH: Final = 10
 def placed(decoder: Decoder, ops: Sequence[int], among: Container[int] | None = None) -> Decoder:
     """A decoder with more ops, each where it ends first among some processors; anywhere, if none supports it."""
     for op in ops:
-        decoder.place(op, first_end(decoder, op, among)[1])
+        decoder.append(first_end(decoder, op, among))
     return decoder
 
 
@@ -84,11 +84,11 @@ class Inserting(Decoder):
             gap += 1
         return begin
 
-    def place(self, op: int, here: int) -> None:
+    def append(self, times: Times) -> None:
         """Append an op; its interval is busy for all rivals."""
-        super().place(op, here)
-        for rival in self.lists.rivals[here]:
-            _occupy(self.busy_us[rival], self.start[op], self.finish[op])
+        super().append(times)
+        for rival in self.lists.rivals[times.here]:
+            _occupy(self.busy_us[rival], times.start, times.finish)
 
 
 def _occupy(busy: list[tuple[float, float]], begin: float, end: float) -> None:

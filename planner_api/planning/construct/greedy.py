@@ -10,7 +10,7 @@ import numpy as np
 
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.listing import listed
-from planner_api.planning.judge.simulator import Decoder
+from planner_api.planning.judge.simulator import Decoder, Times
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
 
@@ -55,45 +55,46 @@ def super_ops(problem: Problem) -> list[list[int]]:
     return list(members.values())
 
 
-def best_mapping(decoder: Decoder, batch: Sequence[list[int]]) -> tuple[int, ...] | None:
+def best_mapping(decoder: Decoder, batch: Sequence[list[int]]) -> list[Times] | None:
     """Where the groups of a batch go so that the last of them ends first, then all of them early; of all P^K mappings.
 
     The decoder is left as it was; None where no mapping serves them all.
     """
     latency = decoder.lists.latency
-    rows = [np.isfinite(decoder.problem.latency_us[group]) for group in batch]
-    able = [np.flatnonzero(supported.all(axis=0)).tolist() for supported in rows]
-    path: list[int] = []
-    best: tuple[float, float, tuple[int, ...] | None] = (math.inf, math.inf, None)
+    able = []
+    for group in batch:
+        rows = zip(*[latency[op] for op in group], strict=True)
+        able.append([p for p, row in enumerate(rows) if max(row) < math.inf])
+    path: list[Times] = []
+    best: tuple[float, float, list[Times] | None] = (math.inf, math.inf, None)
 
-    def descend(latest: float, total: float) -> None:
+    def descend(depth: int, latest: float, total: float) -> None:
         """Try every processor for the next group; prefixes that already end too late are dropped."""
         nonlocal best
-        if len(path) == len(batch):
-            best = (latest, total, tuple(path))
-            return
-        group = batch[len(path)]
-        others = [latency[op] for op in group[1:]]
-        soon = [(us + sum([row[p] for row in others]), p) for us, p in decoder.soonest(group[0], able[len(path)])]
-        for soonest, processor in sorted(soon):
+        group = batch[depth]
+        soon = decoder.soonest(group[0], able[depth])
+        if len(group) > 1:
+            soon = sorted([(us + sum([latency[op][p] for op in group[1:]]), p) for us, p in soon])
+        for soonest, processor in soon:
             if (max(latest, soonest), total + soonest) >= best[:2]:
                 break
-            if len(path) + 1 == len(batch) and len(group) == 1:
-                end = decoder.times(group[0], processor).finish
-                if (max(latest, end), total + end) < best[:2]:
-                    best = (max(latest, end), total + end, (*path, processor))
-                continue
-            for op in group:
-                decoder.place(op, processor)
-            end = decoder.finish[group[-1]]
+            for op in group[:-1]:
+                path.append(decoder.times(op, processor))
+                decoder.append(path[-1])
+            path.append(decoder.times(group[-1], processor))
+            end = path[-1].finish
             if (max(latest, end), total + end) < best[:2]:
-                path.append(processor)
-                descend(max(latest, end), total + end)
-                path.pop()
-            for _ in group:
+                if depth + 1 == len(batch):
+                    best = (max(latest, end), total + end, list(path))
+                else:
+                    decoder.append(path[-1])
+                    descend(depth + 1, max(latest, end), total + end)
+                    decoder.take_back()
+            for _ in group[:-1]:
                 decoder.take_back()
+            del path[-len(group) :]
 
-    descend(0.0, 0.0)
+    descend(0, 0.0, 0.0)
     return best[2]
 
 
@@ -117,9 +118,8 @@ def solve(problem: Problem, budget: Budget) -> Solution:
         if mapping is None:
             name = problem.ops[groups[batch[0]][0]]
             raise PlanningError(f"op '{name}' or one beside it cannot get its inputs on a processor that supports it")
-        for index, processor in zip(batch, mapping, strict=True):
-            for op in groups[index]:
-                decoder.place(op, processor)
+        for times in mapping:
+            decoder.append(times)
         for index in batch:
             for later in after[index]:
                 waiting[later] -= 1

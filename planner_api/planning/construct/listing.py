@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Sequence
 
 import numpy as np
 
-from planner_api.planning.judge.simulator import Decoder, Schedule
+from planner_api.planning.judge.simulator import Decoder, Schedule, Times
 from planner_api.planning.problem import PlanningError, Problem
 
 
@@ -46,20 +46,22 @@ def stuck(problem: Problem, op: int) -> PlanningError:
     return PlanningError(f"op '{problem.ops[op]}' cannot get its inputs on any processor that supports it")
 
 
-def first_end(decoder: Decoder, op: int, among: Container[int] | None = None) -> tuple[float, int]:
-    """When an op would end where it ends first, and where that is: among some processors, if any of them supports it.
+def first_end(decoder: Decoder, op: int, among: Container[int] | None = None) -> Times:
+    """An op where it ends first: among some processors, if any of them supports it.
 
     Raises:
         PlanningError: it cannot get its inputs anywhere.
     """
     able = runnable(decoder.lists.latency[op])
     able = [p for p in able if among is None or p in among] or able
-    best = math.inf, -1
+    best: Times | None = None
     for soonest, here in decoder.soonest(op, able):
-        if soonest > best[0]:
+        if best is not None and soonest > best.finish:
             break
-        best = min(best, (decoder.times(op, here).finish, here))
-    if math.isinf(best[0]):
+        times = decoder.times(op, here)
+        if best is None or (times.finish, here) < (best.finish, best.here):
+            best = times
+    if best is None or math.isinf(best.finish):
         raise stuck(decoder.problem, op)
     return best
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.listing import event_by_event, first_end, upward_rank
-from planner_api.planning.judge.simulator import Decoder, Schedule
+from planner_api.planning.judge.simulator import Decoder, Schedule, Times
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem
 
@@ -49,20 +49,19 @@ def _played(problem: Problem, urgency: Sequence[tuple[float, float]]) -> Schedul
         ready.sort(key=urgency.__getitem__)
 
     def begin(now: float, decoder: Decoder) -> list[int]:
-        waiting: list[tuple[float, int, int]] = []
+        waiting: list[tuple[float, int, Times]] = []
         for op in ready[:LOOKED_AT]:
-            _, here = first_end(decoder, op)
-            start = decoder.times(op, here).start
-            if start <= now:
-                waiting = [(start, op, here)]
+            times = first_end(decoder, op)
+            if times.start <= now:
+                waiting = [(times.start, op, times)]
                 break
-            waiting.append((start, op, here))
+            waiting.append((times.start, op, times))
         # Where nothing runs that could make room, the first that can begin waits for its release or its inputs.
         if not waiting or (waiting[0][0] > now and decoder.latest > now):
             return []
-        _, op, here = min(waiting)
+        _, op, times = min(waiting)
         ready.remove(op)
-        decoder.place(op, here)
+        decoder.append(times)
         return [op]
 
     return event_by_event(problem, push, begin).schedule()

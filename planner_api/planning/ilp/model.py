@@ -38,7 +38,7 @@ class Window:
         self.problem, self.fixed, self.ops = problem, fixed, list(ops)
         self.lists = problem.lists
         self.m = len(self.ops)
-        self.free = [fixed.free(processor) for processor in range(problem.host)]
+        self.free = fixed.free
         self.base = min(self.free)
         self.limit = limit - self.base
         self.index = {op: i for i, op in enumerate(self.ops)}

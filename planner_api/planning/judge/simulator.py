@@ -108,13 +108,15 @@ def line_length(problem: Problem) -> int:
 
 
 class Times(NamedTuple):
-    """What placing an op next would mean: its interval, what it fetches on its own time, what is sent to it."""
+    """What placing an op next would mean: where, its interval, its own moves, those sent to it, what it takes in."""
 
+    op: int
+    here: int
     start: float
     finish: float
     fetched: list[Move]
     sent: list[Move]
-    taken: list[int]
+    taken: list[tuple[int, int]]
 
     @property
     def fetching_us(self) -> float:
@@ -123,23 +125,24 @@ class Times(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """What placing one op changed, to take it back: queues, resources, latest end, arrivals, takings, moves."""
+    """What stood before an op was placed, and what it brought, to take it back: arrivals, takings."""
 
     queues: list[float]
+    free: list[float]
     lines: list[Counted]
     latest: float
+    moves: int
     there: list[tuple[int, int]]
     taken: list[tuple[int, int]]
-    moves: int
 
 
 class Decoder:
     """A schedule that grows op by op, in sequence order: the one answer to "when would it start"."""
 
     def __init__(self, problem: Problem) -> None:
-        machine = problem.machine
+        machine, lists = problem.machine, problem.lists
         n = len(problem.ops)
-        self.problem, self.lists = problem, problem.lists
+        self.problem, self.lists = problem, lists
         self.host, self.busy, self.hops = machine.host, machine.busy.tolist(), machine.hops.tolist()
         self.at: list[int] = machine.place.tolist()
         self.launch: list[float] = machine.launch_us.tolist()
@@ -148,9 +151,15 @@ class Decoder:
         self.uses: list[list[int]] = [np.flatnonzero(row).tolist() for row in machine.uses]
         self.near: list[list[int]] = [np.flatnonzero(row).tolist() for row in machine.near]
         self.release: list[float] = problem.release_us.tolist()
+        self.cost_us = problem.transfer_us.item
         self.whole = problem.share is None
-        self.outputs = frozenset(self.lists.outputs)
+        self.exports: list[list[int]] = [[] for _ in range(n)]
+        for tensor in lists.outputs:
+            if lists.producer[tensor] >= 0:
+                self.exports[lists.producer[tensor]].append(tensor)
         self.length = line_length(problem)
+        self.free = [0.0] * problem.host
+        self.counts = not self.whole or max(self.slowdown) > 1.0  # else `free` says all that is asked of resources
         self.lines: list[Counted] = [()] * machine.uses.shape[1]
         self.queues = [0.0] * len(machine.queues)
         self.floor = self.latest = 0.0
@@ -165,64 +174,70 @@ class Decoder:
     def copy(self) -> Decoder:
         """The same schedule, to go on with in another way."""
         other = copy(self)
-        other.lines = list(self.lines)
-        other.queues, other.start, other.finish, other.done = (
-            list(times) for times in (self.queues, self.start, self.finish, self.done)
-        )
+        other.start, other.finish, other.done = list(self.start), list(self.finish), list(self.done)
         other.home, other.sequence = list(self.home), list(self.sequence)
         other.moves, other.log = list(self.moves), list(self.log)
         other.there, other.taken = dict(self.there), set(self.taken)
         return other
 
     def times(self, op: int, here: int) -> Times:
-        """When an op would run on a processor if it were placed there next; ``inf`` where it cannot."""
-        lists, target = self.lists, self.at[here]
-        begin = self.floor
+        """When an op would run on a processor if it were placed there next; ``inf`` where it cannot.
+
+        Raises:
+            ValueError: something that it reads from has not been placed.
+        """
+        lists, target, begin = self.lists, self.at[here], self.floor
         queues: dict[int, float] = {}
         fetches: list[tuple[int, int, int, float]] = []
         queued: list[Move] = []
-        taken: list[int] = []
+        taken: list[tuple[int, int]] = []
+        paid = 0.0
         for tensor in lists.reads[op]:
             producer = lists.producer[tensor]
             if producer >= 0:
                 home = self.home[producer]
+                if home < 0:
+                    names = self.problem.ops
+                    raise ValueError(f"op '{names[op]}' stands before '{names[producer]}', which it reads from")
+                exists, source = self.finish[producer], self.at[home]
                 if home == here:
-                    begin = max(begin, self.finish[producer])
+                    if exists > begin:
+                        begin = exists
                     continue
-                exists, source = self.finish[producer] + self.lag[home], self.at[home]
+                exists += self.lag[home]
             else:
                 exists, source = self.release[op], self.host
-            begin = max(begin, exists)
             if (tensor, here) not in self.taken:
-                taken.append(tensor)
-            if source == target:
-                continue
-            way, stands = self._way(tensor, source, target, exists)
-            sent, own = self.split(way)
-            moves = self.carry(tensor, sent, stands, queues)
-            queued += moves
-            begin = max(begin, moves[-1].finish_us if moves else stands)
-            fetches += [(tensor, a, b, float(self.problem.transfer_us[tensor, a, b])) for a, b in own]
-        paid = self.launch[here] if taken else 0.0
-        begin = self.opening(op, here, begin, paid + sum([cost for _, _, _, cost in fetches]))
-        now = begin
+                taken.append((tensor, here))
+            if exists > begin:
+                begin = exists
+            if source != target:
+                way, stands = self._way(tensor, source, target, exists)
+                sent, way = self.split(way)
+                if sent:
+                    queued += self.carry(tensor, sent, stands, queues)
+                    stands = queued[-1].finish_us
+                begin = max(begin, stands)
+                for a, b in way:
+                    cost = self.cost_us(tensor, a, b)
+                    fetches.append((tensor, a, b, cost))
+                    paid += cost
+        launch = self.launch[here] if taken else 0.0
+        now = begin = self.opening(op, here, begin, paid + launch)
         fetched: list[Move] = []
         for tensor, a, b, cost in fetches:
             fetched.append(Move(tensor, a, b, now, now + cost, op))
             now += cost
-        if taken:
-            now += self.launch[here]
+        latency = lists.latency[op][here]
         if self.slowdown[here] > 1.0:
-            now += lists.latency[op][here] * (1.0 + (self.slowdown[here] - 1.0) * self._pressure(op, here, begin))
-        else:
-            now += lists.latency[op][here]
-        return Times(begin, now, fetched, queued, taken)
+            latency *= 1.0 + (self.slowdown[here] - 1.0) * self._pressure(op, here, begin)
+        return Times(op, here, begin, now + launch + latency, fetched, queued, taken)
 
     def soonest(self, op: int, able: Iterable[int]) -> list[tuple[float, int]]:
         """Some processors, each with a finish than which `times` finds none earlier: without moves, a launch, or
         neighbours, a tenth of its work. Earliest first.
         """
-        ready = max([self.floor, *(self.finish[earlier] for earlier in self.lists.before[op])])
+        ready = max([self.floor, *[self.finish[earlier] for earlier in self.lists.before[op]]])
         row = self.lists.latency[op]
         return sorted([(self.opening(op, here, ready, 0.0) + row[here], here) for here in able])
 
@@ -231,14 +246,15 @@ class Decoder:
         way: list[tuple[int, int]] = []
         while target != source:
             if (tensor, target) in self.there:
-                return way[::-1], self.there[tensor, target]
+                exists = self.there[tensor, target]
+                break
             way.append((self.hops[source][target], target))
             target = way[-1][0]
         return way[::-1], exists
 
     def split(self, way: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """A way up to the last queue on it, and what lies behind."""
-        last = len(way)
+        last = len(way) if self.queues else 0
         while last and self.busy[way[last - 1][0]][way[last - 1][1]] < 0:
             last -= 1
         return way[:last], way[last:]
@@ -249,58 +265,61 @@ class Decoder:
         for a, b in way:
             queue = self.busy[a][b]
             begin = stands if queue < 0 else max(stands, queues.get(queue, self.queues[queue]))
-            stands = begin + float(self.problem.transfer_us[tensor, a, b])
+            stands = begin + self.cost_us(tensor, a, b)
             if queue >= 0:
                 queues[queue] = stands
             moves.append(Move(tensor, a, b, begin, stands))
         return moves
 
     def place(self, op: int, here: int) -> None:
-        """Append an op.
+        """Append an op on a processor. Raises ValueError where something that it reads from has not been placed."""
+        self.append(self.times(op, here))
 
-        Raises:
-            ValueError: something that it reads from has not been placed.
-        """
-        for earlier in self.lists.before[op]:
-            if self.home[earlier] < 0:
-                names = self.problem.ops
-                raise ValueError(f"op '{names[op]}' stands before '{names[earlier]}', which it reads from")
-        times = self.times(op, here)
-        moves = times.sent + times.fetched
-        arrived = [(move.tensor, move.target) for move in moves]
-        taken = [(tensor, here) for tensor in times.taken]
-        self.log.append(Placed(self.queues.copy(), self.lines.copy(), self.latest, arrived, taken, len(self.moves)))
-        self._issue(moves)
+    def append(self, times: Times) -> None:
+        """Append an op as `times` says, after which nothing has been placed."""
+        op, here, start, finish, fetched, sent, taken = times
+        there: list[tuple[int, int]] = []
+        self.log.append(Placed(self.queues, self.free, self.lines, self.latest, len(self.moves), there, taken))
+        if sent or fetched:
+            self._issue(sent + fetched, there)
         self.taken.update(taken)
-        self.start[op], self.finish[op], self.done[op], self.home[op] = times.start, times.finish, times.finish, here
+        self.start[op], self.finish[op], self.done[op], self.home[op] = start, finish, finish, here
         self.sequence.append(op)
-        self.latest = max(self.latest, times.finish)
-        share, longer = self.share(op, here), dict[int, Counted]()
-        for resource in self.uses[here]:
-            line = self.lines[resource]  # which the log keeps alive, and so its id
-            if id(line) not in longer:
-                longer[id(line)] = counting(line, times.finish, share, self.length)
-            self.lines[resource] = longer[id(line)]
+        if finish > self.latest:
+            self.latest = finish
+        self.free = self.free.copy()  # and so of all that the log keeps
+        for rival in self.lists.rivals[here]:
+            if self.free[rival] < finish:
+                self.free[rival] = finish
+        if self.counts:
+            share = self.share(op, here)
+            last, longer = None, Counted()
+            self.lines = self.lines.copy()
+            for resource in self.uses[here]:  # a gang's mostly count the same
+                line = self.lines[resource]
+                if line is not last:
+                    last, longer = line, counting(line, finish, share, self.length)
+                self.lines[resource] = longer
         source = self.at[here]
-        for tensor in self.lists.writes[op]:
-            if source != self.host and tensor in self.outputs:
-                way, _ = self._way(tensor, source, self.host, times.finish)
-                there = times.finish + float(self.problem.transfer_us[tensor, source, self.host])
-                if self.split(way)[0]:
-                    moves = self.carry(tensor, way, times.finish, {})
-                    there = moves[-1].finish_us
-                    self._issue(moves)
-                    arrived += [(tensor, move.target) for move in moves]
-                self.done[op] = max(self.done[op], there)
+        for tensor in self.exports[op] if source != self.host else ():
+            way, _ = self._way(tensor, source, self.host, finish)
+            arrives = finish + self.cost_us(tensor, source, self.host)
+            if self.split(way)[0]:
+                moves = self.carry(tensor, way, finish, {})
+                arrives = moves[-1].finish_us
+                self._issue(moves, there)
+            self.done[op] = max(self.done[op], arrives)
 
-    def _issue(self, moves: Sequence[Move]) -> None:
+    def _issue(self, moves: Sequence[Move], there: list[tuple[int, int]]) -> None:
         """Note what is moved: where it then stands, and until when it keeps a queue."""
         for move in moves:
-            self.there[move.tensor, move.target] = move.finish_us
-            self.moves.append(move)
+            there.append((move.tensor, move.target))
+            self.there[there[-1]] = move.finish_us
             queue = self.busy[move.source][move.target]
             if queue >= 0:
+                self.queues = self.queues.copy()
                 self.queues[queue] = move.finish_us
+        self.moves += moves
 
     def take_back(self) -> None:
         """Undo the last `place`."""
@@ -309,7 +328,8 @@ class Decoder:
             del self.there[arrival]
         self.taken.difference_update(undo.taken)
         del self.moves[undo.moves :]
-        self.queues, self.lines, self.latest, self.home[op] = undo.queues, undo.lines, undo.latest, -1
+        self.queues, self.free, self.lines, self.latest = undo.queues, undo.free, undo.lines, undo.latest
+        self.home[op] = -1
 
     def wait(self, until: float) -> None:
         """Let nothing that is placed from now on start before ``until``."""
@@ -322,15 +342,11 @@ class Decoder:
     def room(self, op: int, here: int) -> float:
         """From when on the resources of a processor have room for an op, behind all that stands."""
         if self.whole:
-            return self.free(here)
+            return self.free[here]
         share = self.share(op, here)
         # A gang's resources mostly count the same.
         lines = {id(line): line for line in [self.lines[resource] for resource in self.uses[here]]}
         return max([fits(line, share) for line in lines.values()])
-
-    def free(self, here: int) -> float:
-        """When nothing takes any of a processor's resources any more."""
-        return max([line[0][0] if (line := self.lines[resource]) else 0.0 for resource in self.uses[here]])
 
     def opening(self, op: int, here: int, begin: float, paid: float) -> float:
         """When an op that could begin at ``begin``, and pays so much beside its latency, gets its resources."""
@@ -353,8 +369,9 @@ class Decoder:
             producer = self.lists.producer[tensor]
             if producer >= 0 and self.at[self.home[producer]] != self.host and (tensor, self.host) not in self.there:
                 source, since = self.at[self.home[producer]], self.finish[producer]
-                cost = float(problem.transfer_us[tensor, source, self.host])
-                self.moves.append(Move(tensor, source, self.host, since, since + cost))
+                self.moves.append(
+                    Move(tensor, source, self.host, since, since + self.cost_us(tensor, source, self.host))
+                )
         return Schedule(
             assignment=tuple(self.home),
             sequence=tuple(self.sequence),
