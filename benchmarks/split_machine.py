@@ -190,7 +190,9 @@ def settled(cut: CutModel, device: Device, lanes: tuple[str, str], rivals: Mappi
             traces = hold_trial(contenders, inputs).traces[PLAN]
         if not is_outdated(plan, traces) or asked == RENEWALS:
             break
-        measured = observations(traces, [one.spec for one in processors], soc="here", frequency="now", device_id="here")
+        measured = observations(
+            [traces], [one.spec for one in processors], soc="here", frequency="now", device_id="here"
+        )
         figures = corrected(figures, measured) if measured else figures
     return plan
 

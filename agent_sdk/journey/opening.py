@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -172,7 +172,7 @@ class Opening:
         """What each takes, microseconds; of several plans that were asked for, with the best."""
         self.progress.phase("trying who is the fastest")
         found = [(self.obtained, self._trial())]
-        while len(found) <= RENEWALS and (again := self._asked_again(found[-1][1])) is not None:
+        while len(found) <= RENEWALS and (again := self._asked_again([trial for _, trial in found])) is not None:
             self.notes += [note for note in again.notes if note not in self.notes]
             self._replace_plan(again, distinct(self.processors, self._kind_of_all(again.plan)))
             found.append((again, self._trial()))
@@ -235,20 +235,24 @@ class Opening:
             self.notes.append(f"{what} cannot answer here ({error})")
             self.contenders.pop(name).let_go()
 
-    def _asked_again(self, trial: Trial) -> Obtained | None:
+    def _asked_again(self, trials: Sequence[Trial]) -> Obtained | None:
         """When the plan was far off, send what was measured and ask again; None when there is nothing newer.
 
         Times within the threshold are not sent as observations: they may never invalidate a plan. Nor is what a
         disturbed machine shows, which says nothing of the plan.
         """
-        before, here, plan = self.obtained, self.services, self.obtained.plan
+        before, here, plan, trial = self.obtained, self.services, self.obtained.plan, trials[-1]
         traces = trial.traces.get(PLAN, ())
         if plan is None or plan.hosts or before.source != "planner" or not trial.calm or PLAN in trial.failures:
             return None
         if not is_outdated(plan, traces):
             return None
         measured = observations(
-            traces, here.planned, soc=here.soc.name, frequency=here.soc.frequency, device_id=here.device_id
+            [own.traces[PLAN] for own in trials],
+            here.planned,
+            soc=here.soc.name,
+            frequency=here.soc.frequency,
+            device_id=here.device_id,
         )
         if measured is None or here.supplier.upload(measured):
             return None

@@ -87,37 +87,42 @@ class Costs:
 
 
 def observations(
-    traces: Sequence[Trace], planned: Sequence[Processor], *, soc: str, frequency: str, device_id: str
+    trials: Sequence[Sequence[Trace]], planned: Sequence[Processor], *, soc: str, frequency: str, device_id: str
 ) -> Observations | None:
-    """What runs of a plan say about ops, launches and neighbours; None for a plan that does not say what ops take.
+    """What runs of plans say about ops, launches and neighbours; None for plans that do not say what ops take.
 
     Args:
-        traces: of the same program.
+        trials: of each plan that was tried its runs; what is fitted holds for all of them.
         planned: the processors that plans are made for.
         soc: the SoC.
         frequency: the operating point.
         device_id: this device.
     """
-    program = traces[0].program
-    samples = segment_samples(traces, planned)
+    shown = [(traces[0].program, segment_samples(traces, planned)) for traces in trials]
+    samples = [sample for _, own in shown for sample in own.values()]
     if not samples:
         return None
-    told = fitted(samples.values())
-    costs = charged(samples.values()) | told
+    told = fitted(samples)
+    costs = charged(samples) | told
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
-    signatures = {super_op.ops[0].id: super_op for super_op in merge(program.graph)}
-    for index, sample in samples.items():
-        ops_us = costs[sample.kind].ops_us(sample)
-        for step in (program.plan.step[step] for step in program.segments[index].steps):
-            super_op = signatures.get(step.ops[0])
-            if super_op is not None and tuple(op.id for op in super_op.ops) == step.ops:
-                found[super_op.signature, sample.kind].append(ops_us * (step.alone_us or 0.0) / sample.alone_us)
+    for program, own in shown:
+        signatures = {super_op.ops[0].id: super_op for super_op in merge(program.graph)}
+        for index, sample in own.items():
+            ops_us = costs[sample.kind].ops_us(sample)
+            for step in (program.plan.step[step] for step in program.segments[index].steps):
+                super_op = signatures.get(step.ops[0])
+                if super_op is not None and tuple(op.id for op in super_op.ops) == step.ops:
+                    found[super_op.signature, sample.kind].append(ops_us * (step.alone_us or 0.0) / sample.alone_us)
+    moves: dict[tuple[TensorType, str, str], list[float]] = defaultdict(list)
+    for traces in trials:
+        for key, times in _moves(traces).items():
+            moves[key] += times
     return Observations(
         soc=soc,
         frequency=frequency,
-        processors=tuple(processor.spec for processor in program.processors.values()),
+        processors=tuple({name: one.spec for own, _ in shown for name, one in own.processors.items()}.values()),
         latencies=latency_columns({key: _median(times) for key, times in found.items()}),
-        transfers=transfer_columns({key: _median(times) for key, times in _moves(traces).items()}),
+        transfers=transfer_columns({key: _median(times) for key, times in moves.items()}),
         overheads=Overheads(
             launch_us={kind: own.launch_us for kind, own in told.items()},
             slowdown={kind: own.slowdown for kind, own in told.items()},

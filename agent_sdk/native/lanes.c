@@ -24,7 +24,8 @@
 enum {
     LOOKS = 16,             /* looks with the CPU's pause between two readings of the clock */
     AWAKE_NS = 2000000,     /* how long a wait stays awake before it sleeps */
-    DEAR_NS = 1000000,      /* a yield that took longer has given the core away to somebody else */
+    GIVEN_NS = 1500,        /* a yield that took longer has given the core to somebody for a while: a gang's worker, mostly, */
+    DEAR_NS = 1000000,      /* and this one to somebody else's work */
     SHY = 16, SHYEST = 4096,/* waits that go straight to sleep after such a yield: doubled each time, up to this */
     GLANCE_NS = 200000000,  /* how long the caller sleeps at most: a signal just before it fell asleep wakes nobody */
     BRIEF_NS = 500000,      /* runs that end sooner are not worth moving a thread for that stands where it should */
@@ -52,8 +53,9 @@ struct step {
     void *arguments[5];
 };
 
-/* How a thread's waits went: those to come that go straight to sleep, and how many the next dear yield makes that. */
-struct patience { uint32_t shyness, skip; };
+/* How a thread's waits went: those to come that go straight to sleep, how many the next dear yield makes that, and how
+ * often somebody else took the core that it yielded. */
+struct patience { uint32_t shyness, skip, given; };
 
 struct lane {
     _Alignas(LINE) atomic_uint done;
@@ -283,7 +285,9 @@ static int stay_awake(struct patience *patience, atomic_uint *counter, uint32_t 
         int64_t before = now();
         if (!awake || before - began > AWAKE_NS || before >= until || (stop && atomic_load(stop))) return 0;
         sched_yield();
-        if (now() - before > DEAR_NS) {
+        int64_t away = now() - before;
+        patience->given += away > GIVEN_NS;
+        if (away > DEAR_NS) {
             awake = 0;
             if (lent) continue;
             uint32_t doubled = 2 * patience->shyness;
@@ -479,12 +483,16 @@ static int walk_steps(struct run *run, int me, int glances) {
     return 0;
 }
 
-/* The same, and notes how often its thread lost its core meanwhile. */
+/* The same, and notes how often its thread lost its core meanwhile. The kernel counts what it gave away by yielding as
+ * well: a lane that waits while a gang computes yields to the gang's worker on its core all the time, and a caller that
+ * stepped aside for that would sit down on the core of one of its own workers, and wait there for it. */
 static int walk(struct run *run, int me, int glances) {
     if (!run->cpus || run->aside || run->brief) return walk_steps(run, me, glances);
-    int64_t began = now(), before = losses();
+    struct patience *patience = &run->lane[me].patience;
+    int64_t began = now(), before = losses() - patience->given;
     int again = walk_steps(run, me, glances);
-    atomic_fetch_add(&run->lost, losses() - before);
+    int64_t lost = losses() - patience->given - before;
+    if (lost > 0) atomic_fetch_add(&run->lost, lost);
     atomic_fetch_add(&run->worked, now() - began);
     return again;
 }

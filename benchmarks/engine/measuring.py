@@ -92,8 +92,8 @@ def rows_for(
         plan = session.latest.plan_executor.program.plan
         planner_us = plan.makespan_us
         predicted_us = {
-            "ours": planner_us if answered_by == PLAN else prepared.quiet_us.get(answered_by, math.nan),
-            "ours_planned": planner_us,
+            "ours": prepared.quiet_us.get(answered_by, math.nan),
+            "ours_planned": prepared.quiet_us.get(PLAN, math.nan),
         }
         best_ort = min(us for config, us in medians.items() if config.startswith("ort_"))
         best_single = min(medians[config] for config in runs)

@@ -172,7 +172,7 @@ def test_what_a_plan_charged_a_kind_of_few_segments_stays_charged(device: Device
         trace = executor.run(image(model))[1]
     [sample] = segment_samples([trace], [device.processors[first].spec]).values()
     assert sample.charged_us == pytest.approx(launch_us)
-    found = observations([trace], [device.processors[first].spec], soc="soc", frequency="fixed", device_id="device")
+    found = observations([[trace]], [device.processors[first].spec], soc="soc", frequency="fixed", device_id="device")
     assert found is not None
     total = sum(us * count for us, count in zip(found.latencies.us, found.latencies.count, strict=True) if us)
     assert total == pytest.approx(trace.segments[0].us - launch_us)
@@ -258,7 +258,7 @@ def test_what_flows_back_adds_up(device: Device) -> None:
     program = build_program(whole_plan(model, first), model, device.processors)
     with Executor(program, device) as executor:
         trace = executor.run(image(model))[1]
-    found = observations([trace], [device.processors[first].spec], soc="soc", frequency="fixed", device_id="device")
+    found = observations([[trace]], [device.processors[first].spec], soc="soc", frequency="fixed", device_id="device")
     assert found is not None
     assert found.origin == "execution"
     assert [processor.id for processor in found.processors] == [first]
@@ -273,12 +273,28 @@ def test_segments_beside_others_tell_too(device: Device) -> None:
     """Of a plan on several processors every super-op flows back, at no more than its segment took."""
     [trace] = ran(device, 5)
     specs = [processor.spec for processor in device.processors.values()]
-    found = observations([trace], specs, soc="soc", frequency="fixed", device_id="device")
+    found = observations([[trace]], specs, soc="soc", frequency="fixed", device_id="device")
     assert found is not None
     used = {device.processors[segment.processor].spec.kind for segment in trace.program.segments}
     assert set(found.latencies.kind) == used
     longest = max(span.us for span in trace.segments)
     assert all(us is not None and 0 < us <= longest for us in found.latencies.us)
+
+
+def test_what_is_told_is_fitted_to_all_plans_that_were_tried(device: Device) -> None:
+    """Every op that one of two plans had on a kind is told once, at no more than the longest segment of both."""
+    trials = [ran(device, seed) for seed in (5, 6)]
+    specs = [processor.spec for processor in device.processors.values()]
+    told = [
+        observations(own, specs, soc="soc", frequency="fixed", device_id="device") for own in ([one] for one in trials)
+    ]
+    both = observations(trials, specs, soc="soc", frequency="fixed", device_id="device")
+    assert both is not None
+    rows = [set(zip(one.latencies.signature, one.latencies.kind, strict=True)) for one in told if one is not None]
+    assert sorted(zip(both.latencies.signature, both.latencies.kind, strict=True)) == sorted(set().union(*rows))
+    assert {one.id for one in both.processors} == {one.processor for [trace] in trials for one in trace.segments}
+    longest = max(span.us for [trace] in trials for span in trace.segments)
+    assert all(us is not None and 0 < us <= longest for us in both.latencies.us)
 
 
 def test_a_plan_that_does_not_say_what_ops_take_tells_nothing(device: Device) -> None:
@@ -288,7 +304,7 @@ def test_a_plan_that_does_not_say_what_ops_take_tells_nothing(device: Device) ->
     silent = plan.model_copy(update={"steps": tuple(s.model_copy(update={"alone_us": None}) for s in plan.steps)})
     with Executor(build_program(silent, model, device.processors), device) as executor:
         trace = executor.run(image(model))[1]
-    assert observations([trace], [], soc="soc", frequency="fixed", device_id="device") is None
+    assert observations([[trace]], [], soc="soc", frequency="fixed", device_id="device") is None
 
 
 def test_moves_flow_back() -> None:
@@ -302,7 +318,7 @@ def test_moves_flow_back() -> None:
     with Device(processors) as opened, Executor(build_program(plan, model, opened.processors), opened) as executor:
         trace = executor.run(random_inputs(model, 0))[1]
     program = executor.program
-    found = observations([trace], [one.spec for one in processors], soc="soc", frequency="fixed", device_id="device")
+    found = observations([[trace]], [one.spec for one in processors], soc="soc", frequency="fixed", device_id="device")
     assert found is not None
     told = zip(found.transfers.tensor, found.transfers.source, found.transfers.target, strict=True)
     places = {HOST: HOST} | {name: own.place.name for name, own in opened.processors.items()}
