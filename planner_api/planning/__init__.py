@@ -3,8 +3,6 @@
 ``plan`` does all of it; the other names are the parts that it is made of.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hope_schema import ModelGraph, Plan, Profile

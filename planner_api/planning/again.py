@@ -4,8 +4,6 @@ D3 re-plans locally when a layer's time or a bandwidth leaves its band. A plan s
 step takes alone, and each move. So what has changed is read off the plan, and the search's windows lie around it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """From an outcome back to the contract: a Plan whose body depends on the inputs, the seed and the rounds only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

@@ -10,8 +10,6 @@
 Where figures are predicted all of it is done twice, hedged against their being too low (`hedge`).
 """
 
-from __future__ import annotations
-
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -7,8 +7,6 @@ takes little longer than that one alone. Where it would, a plan takes its place 
 one; where that would too, the one processor alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A linear program, with or without integers, and what HiGHS makes of it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ What it returns is timed and proven legal like every other plan: build its sched
 from a placement and an order.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The orchestrator: the method asked for, what to do when it fails, and how good the plan is."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from planner_api.planning.auto import settled, start

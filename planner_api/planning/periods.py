@@ -1,7 +1,5 @@
 """Networks that run again and again, as a problem sees them: one job per run within the hyperperiod."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Lower bounds that are always valid, whatever the machine."""
 
-from __future__ import annotations
-
 import logging
 
 from planner_api.planning.bound.trivial import trivial

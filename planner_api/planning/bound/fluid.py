@@ -16,8 +16,6 @@ Behind the last of all work lies the way of an output to the host, where every o
 What chains compute twice makes parts larger, never smaller; that a larger part takes no less is taken for granted.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from planner_api.planning.bound.trivial import longest

@@ -14,8 +14,6 @@ processors have one variable, and resources that the same classes use one row fo
 machine are some ten classes on one group of cores, and the program is no weaker for it.
 """
 
-from __future__ import annotations
-
 import math
 
 import highspy

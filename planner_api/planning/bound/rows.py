@@ -5,8 +5,6 @@ Variables: x[i, k], the share of op i on the equal processors of class k; y[t, l
 each op finishes.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

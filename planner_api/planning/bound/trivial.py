@@ -1,7 +1,5 @@
 """The two bounds that need no solver, critical path and load, and the longest ways that every bound is made of."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

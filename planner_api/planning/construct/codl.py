@@ -13,8 +13,6 @@ computes the rows that those behind it need. A chain stops at a branch; the long
 Its plan runs op by op, chain by chain, one after the other; the simulator charges all moves as they are.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import defaultdict

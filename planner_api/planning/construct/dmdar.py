@@ -5,8 +5,6 @@ end of that queue, plus the transfers of inputs that are not there yet, plus its
 becomes free pops the op of its queue that needs the fewest microseconds of transfers (ties: first pushed).
 """
 
-from __future__ import annotations
-
 import math
 
 from planner_api.planning.budget import Budget

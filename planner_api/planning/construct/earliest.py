@@ -9,8 +9,6 @@ for the stem of a network, halves or quarters for its branches. Where no groups 
 *heft* (Topcuoglu et al. 2002) inserts; its transfers are charged as the cost model charges them.
 """
 
-from __future__ import annotations
-
 import bisect
 import math
 from collections.abc import Container, Sequence

@@ -1,7 +1,5 @@
 """HOPE:GS: node merging (section 3.2), then greedy search over the top K ready ops (Algorithm 2)."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """List scheduling: from a placement, or a priority, to an order."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Callable, Container, Sequence

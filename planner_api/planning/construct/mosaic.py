@@ -5,8 +5,6 @@ be found; what a prefix costs is the sum of its latencies and transfers. Exact a
 states are alive at one op, which holds for chains, residual nets and Inceptions; otherwise the cheapest survive.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

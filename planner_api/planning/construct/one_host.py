@@ -4,8 +4,6 @@ Between hosts a move costs more than most ops: a search that moves a few ops at 
 another, and begins on the best of them.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -4,8 +4,6 @@ Branches of one level, with the same input and output node, run side by side whe
 everything else runs in sequence. Its fused groups are super-ops, which were merged before.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 The simulator starts every op as early as it can, which is what our engine does and not what these papers do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

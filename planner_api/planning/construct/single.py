@@ -1,7 +1,5 @@
 """Every op on one processor: the plans that no other plan may be worse than (design promise 1)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

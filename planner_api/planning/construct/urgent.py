@@ -4,8 +4,6 @@ Whenever ops have ended or jobs are released, the most urgent of those that are 
 one whose best processor is busy waits for it while others pass.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Final

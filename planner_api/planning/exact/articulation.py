@@ -6,8 +6,6 @@ processor where it ran. So without queues the optimum is a shortest path: one la
 processor, one arc per optimal piece. Equal pieces are solved once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

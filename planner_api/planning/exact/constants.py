@@ -1,7 +1,5 @@
 """Setting aside ops that depend on no input: they can run at any time and only hide the structure of the graph."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -14,8 +14,6 @@ In an Inception module only some hundred sets of ops can be done (branches are c
 programming there by more than a factor of ten.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from planner_api.planning.native import Struct

@@ -1,7 +1,5 @@
 """HOPE:LP: partition by upward rank (Algorithm 1), then an exact program per part (eqs 1-6), one after the other."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

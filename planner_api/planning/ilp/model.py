@@ -11,8 +11,6 @@ load cuts. Two things that the paper leaves open are made exact, so that the obj
 Like every method of the literature it sees the problem as `Lists` does, and the simulator says what its plans take.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Collection, Sequence

@@ -5,8 +5,6 @@ at |V| and is never updated), and cutting at the last rank would leave an empty 
 the vertex cut, then the imbalance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 

@@ -6,8 +6,6 @@ part or several, each with its processor. A whole op has one part; only where a 
 (`judge.ways`) is there room for more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

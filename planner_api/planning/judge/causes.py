@@ -1,7 +1,5 @@
 """Why each op is where it is: one cause per step of a plan."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The checker: proves a schedule legal from the problem's arrays alone, without the simulator's code."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import defaultdict

@@ -5,8 +5,6 @@ what a field is called, what it is and what it holds; Python fills them in by na
 lock.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """Types and the error that everything about problems shares."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

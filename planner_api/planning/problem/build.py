@@ -1,7 +1,5 @@
 """From networks and a profile to a Problem. Every rule that fills a missing figure stands here and in `transfers`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """How the ops of a problem can be cut, and how each may be: along which axes, by whom, where between its parts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A problem with some of its ops cut: parts, slices and joins are ops like any other."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

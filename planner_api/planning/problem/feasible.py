@@ -1,7 +1,5 @@
 """Where an op can be at all, once transfers that do not exist are taken into account."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence

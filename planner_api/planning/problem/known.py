@@ -1,7 +1,5 @@
 """What a profile knows of the kinds of processors: looked up by a super-op's signature, measured before predicted."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple

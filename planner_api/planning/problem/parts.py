@@ -7,8 +7,6 @@ contiguous are views; others take what was measured for their signature, else th
 ``DEVICE_BYTES_PER_US`` in a memory that is not the host's. A region moves as a tensor of its shape does.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which processors, and which resources, are as good as each other."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The rule that fills missing transfer costs: one line per direction, fitted to the costs that are known."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -7,8 +7,6 @@ takes its processors whole and no queue carries moves, tails are exact; elsewher
 ran the window times it anew. The kernels are in ``native/annealing.c``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from planner_api.planning.judge.ways import HOME

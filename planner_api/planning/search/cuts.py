@@ -1,7 +1,5 @@
 """Plans with cuts: placement, order and cuts annealed together, then what they make, as any problem is searched."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The search: one window of annealing after another, never losing the best schedule met."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection
 
