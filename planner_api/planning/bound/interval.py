@@ -87,30 +87,10 @@ class _Program(Rows):
         self.above: BoolArray = _passed(lists.order[::-1], lists.after, self.ends)
         below, above = self.below, self.above
         self.linked: BoolArray = below[self.ends].T if self.begins and self.ends else np.zeros((0, 0), dtype=bool)
-        inside: list[int] = sorted({tensor for tensor, _ in self.moves})
-        self.tensors: IntArray = np.array(inside, dtype=np.int64)
-        self.tensor_below: BoolArray = np.zeros((len(inside), len(self.begins)), dtype=bool)
-        self.tensor_above: BoolArray = np.zeros((len(inside), len(self.ends)), dtype=bool)
-        for k, tensor in enumerate(inside):
-            self.tensor_below[k] = below[lists.readers[tensor]].all(axis=0)
-            self.tensor_above[k] = above[lists.readers[tensor]].all(axis=0)
+        self.tensor_below = _all_of(below, lists.readers)
+        self.tensor_above = _all_of(above, lists.readers)
         self.ops_inside = _factors(below, above)
         self.tensors_inside = _factors(self.tensor_below, self.tensor_above)
-        # Per group: the columns of moves, by tensor and place, and what they take of it.
-        column = np.full((len(inside), len(self.places)), -1)
-        cost = np.zeros((len(self.parts), len(inside), len(self.places)))
-        row = {tensor: k for k, tensor in enumerate(inside)}
-        for (tensor, target), (index, value) in self.moves.items():
-            at = row[tensor], self.places.index(target)
-            column[at] = index
-            for group in range(len(self.parts)):
-                cost[group][at] = value * self._payer(group, tensor, target)
-        self.move_column: IntArray = column
-        self.move_cost: FloatArray = cost
-        # The same for launches, by op and class.
-        self.launch_column: IntArray = np.full((n, self.width), -1)
-        for (op, k), index in self.launches.items():
-            self.launch_column[op, k] = index
 
     def solve(self, seconds: float) -> float | None:
         """The optimum in microseconds, or None when the solver did not reach it in time."""
@@ -150,8 +130,7 @@ class _Program(Rows):
         for index, part in enumerate(self.parts):
             work = (self.work[index] * share + launched * part).sum(axis=1)
             sums = _between(self.ops_inside, work)
-            if len(self.tensors):
-                sums += _between(self.tensors_inside, (moved * self.move_cost[index]).sum(axis=1))
+            sums += _between(self.tensors_inside, (moved * self.move_cost[index]).sum(axis=1))
             better = self.linked & (sums > load)
             load[better] = sums[better]
             which[better] = index
@@ -186,25 +165,10 @@ class _Program(Rows):
         between = np.flatnonzero(self.below[:, begin] & self.above[:, end])
         inside: IntArray = np.flatnonzero(self.tensor_below[:, begin] & self.tensor_above[:, end])
         duration = self.durations[last]
-        columns: list[NDArray[np.int64]] = [
-            np.array([self.finish + last, self.finish + first]),
-            np.fromiter(duration.keys(), dtype=np.int64, count=len(duration)),
-        ]
-        values: list[FloatArray] = [
-            np.array([1.0, -1.0]),
-            -np.fromiter(duration.values(), dtype=np.float64, count=len(duration)),
-        ]
-        for k in np.flatnonzero(self.parts[group]).tolist():
-            columns += [between * self.width + k]
-            values += [-self.work[group][between, k]]
-            paying = between[self.launch_column[between, k] >= 0]
-            columns += [self.launch_column[paying, k]]
-            values += [-self.launch[k] * self.share[paying, k] * self.parts[group][k]]
-        for place in range(len(self.places)):
-            moved = inside[self.move_column[inside, place] >= 0]
-            columns += [self.move_column[moved, place]]
-            values += [-self.move_cost[group][moved, place]]
-        return np.concatenate(columns), np.concatenate(values)
+        columns, values = self._work(group, between, inside)
+        ends = [self.finish + last, self.finish + first, *duration]
+        spent = [1.0, -1.0, *(-us for us in duration.values())]
+        return np.append(np.array(ends), columns), np.append(spent, -values)
 
 
 def _passed(order: list[int], before: list[list[int]], hubs: list[int]) -> BoolArray:
@@ -216,6 +180,14 @@ def _passed(order: list[int], before: list[list[int]], hubs: list[int]) -> BoolA
             found[op] |= found[earlier]
             if earlier in own:
                 found[op, own[earlier]] = True
+    return found
+
+
+def _all_of(passed: BoolArray, readers: list[list[int]]) -> BoolArray:
+    """(T, hubs) which hubs lie on a way to every reader of each tensor."""
+    found = np.ones((len(readers), passed.shape[1]), dtype=bool)
+    for tensor, ops in enumerate(readers):
+        found[tensor] = passed[ops].all(axis=0)
     return found
 
 

@@ -8,11 +8,10 @@ each op finishes.
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner_api.planning.bound.trivial import longest
 from planner_api.planning.highs import Program
-from planner_api.planning.problem import BoolArray, FloatArray, Machine, Problem
+from planner_api.planning.problem import BoolArray, FloatArray, IntArray, Machine, Problem
 from planner_api.planning.problem.symmetry import equal_processors, resource_kinds
 
 MOST_RESOURCES = 256
@@ -60,6 +59,7 @@ class Rows:
         self._place_rows()
         self._move_rows()
         self._launch_rows()
+        self._payments()
         self._path_rows()
         self._link_rows()
         self._load_rows()
@@ -287,24 +287,33 @@ class Rows:
                 weight, due = float(problem.weight[op]), float(problem.due_us[op]) / self.unit
                 self._row({self.value: 1.0 / weight, self.finish + op: -1.0, **export}, -due)
 
-    def _work(self, group: int, ops: NDArray[np.int64], tensors: NDArray[np.int64]) -> dict[int, float]:
-        """What some ops and the moves of some tensors take of a group of resources, as columns."""
-        work, terms = self.work[group], {}
-        for op in ops.tolist():
-            for k in np.flatnonzero(work[op]).tolist():
-                terms[self.x(op, k)] = float(work[op, k])
-            for k in range(self.width):
-                if (op, k) in self.launches and self.parts[group][k] > 0:
-                    part = float(self.parts[group][k] * self.share[op, k])
-                    terms[self.launches[op, k]] = float(self.launch[k]) * part
-        for tensor in tensors.tolist():
-            for place in self.places:
-                if (tensor, place) in self.moves:
-                    part = self._payer(group, tensor, place)
-                    if part > 0:
-                        column, cost = self.moves[tensor, place]
-                        terms[column] = cost * part
-        return terms
+    def _payments(self) -> None:
+        """The columns of launches by op and class, of moves by tensor and place, and what these take of each group."""
+        tensors = len(self.problem.tensors)
+        self.launch_column: IntArray = np.full(self.supported.shape, -1)
+        for key, index in self.launches.items():
+            self.launch_column[key] = index
+        self.move_column: IntArray = np.full((tensors, len(self.places)), -1)
+        self.move_cost: FloatArray = np.zeros((len(self.parts), tensors, len(self.places)))
+        for (tensor, target), (index, value) in self.moves.items():
+            at = tensor, self.places.index(target)
+            self.move_column[at] = index
+            for group in range(len(self.parts)):
+                self.move_cost[group][at] = value * self._payer(group, tensor, target)
+
+    def _work(self, group: int, ops: IntArray, tensors: IntArray) -> tuple[IntArray, FloatArray]:
+        """What some ops and the moves of some tensors take of a group of resources, as columns and coefficients."""
+        columns: list[IntArray] = []
+        values: list[FloatArray] = []
+        for k in np.flatnonzero(self.parts[group]).tolist():
+            paying = ops[self.launch_column[ops, k] >= 0]
+            columns += [ops * self.width + k, self.launch_column[paying, k]]
+            values += [self.work[group][ops, k], self.launch[k] * self.share[paying, k] * self.parts[group][k]]
+        for place in range(len(self.places)):
+            moved = tensors[self.move_column[tensors, place] >= 0]
+            columns.append(self.move_column[moved, place])
+            values.append(self.move_cost[group][moved, place])
+        return np.concatenate(columns), np.concatenate(values)
 
     def _payer(self, group: int, tensor: int, place: int) -> float:
         """The least part of a group that any reader of a tensor at a place would keep busy while it fetches."""
@@ -326,19 +335,16 @@ class Rows:
         reader_job = np.array([owner[readers[0]] if readers else -1 for readers in self.lists.readers], dtype=np.int64)
         for group in range(len(self.parts)):
             if problem.objective != "lateness":
-                terms = self._work(group, np.arange(n), np.arange(len(problem.tensors)))
-                self._row({self.value: 1.0, **{column: -value for column, value in terms.items()}})
+                self._value_row(1.0, group, np.arange(n), np.arange(len(problem.tensors)), 0.0)
             for job, one in enumerate(problem.jobs if len(problem.jobs) > 1 else ()):
                 ops = np.flatnonzero(owner == job)
                 roots = [op for op in ops.tolist() if not self.lists.before[op]]
                 waits = all(self.lists.reads[op] for op in roots)
                 if not len(ops):
                     continue
-                terms = self._work(group, ops, np.flatnonzero(reader_job == job))
                 weight, due = float(problem.weight[ops[0]]), float(problem.due_us[ops[0]])
                 least = (one.release_us if waits else 0.0) - due
-                row = {self.value: 1.0 / weight, **{column: -value for column, value in terms.items()}}
-                self._row(row, least / self.unit)
+                self._value_row(weight, group, ops, np.flatnonzero(reader_job == job), least / self.unit)
         self._export_loads()
         for queue, moved in self.loads.items():
             if queue >= 0 and problem.objective != "lateness":
@@ -346,6 +352,10 @@ class Rows:
                 for column, cost in moved:
                     terms[column] = terms.get(column, 0.0) - cost
                 self._row(terms)
+
+    def _value_row(self, weight: float, group: int, ops: IntArray, tensors: IntArray, least: float) -> None:
+        columns, values = self._work(group, ops, tensors)
+        self._row({self.value: 1.0 / weight, **dict(zip(columns.tolist(), (-values).tolist(), strict=True))}, least)
 
     def _export_loads(self) -> None:
         """What queues carry of outputs on their way to the host: all of it, from wherever they are made."""
