@@ -159,9 +159,7 @@ def test_type_seq_takes_23_5_and_op_seq_14_5(units: list[tuple[int, ...]], homes
 
 def test_branches_are_maximal_chains_and_parallel_ones_share_a_level():
     """PartitionTuner's definitions 1 and 2 on its own figure."""
-    found = branches(table_1())
-    assert [branch.ops for branch in found] == [(0, 1), (2, 3, 4), (5, 6), (7,)]
-    assert [branch.level for branch in found] == [0, 1, 1, 2]
+    assert branches(table_1()) == [[0, 1], [2, 3, 4], [5, 6], [7]]
     assert levels(table_1()) == [[0, 1], [2, 3, 4, 5, 6], [7]]
 
 
@@ -171,20 +169,21 @@ def test_levels_are_equal_exactly_for_the_same_ends_and_run_in_topological_order
     """On random graphs: chains partition the ops, equal levels share their input and output nodes, edges go forward."""
     problem = draw(seed, 30)
     lists, found = problem.lists, branches(problem)
-    assert sorted(op for branch in found for op in branch.ops) == list(range(len(problem.ops)))
+    assert sorted(itertools.chain(*found)) == list(range(len(problem.ops)))
+    level = {op: number for number, ops in enumerate(levels(problem)) for op in ops}
     ends = {}
     for branch in found:
-        for one, two in itertools.pairwise(branch.ops):
+        for one, two in itertools.pairwise(branch):
             assert lists.before[two] == [one]
             assert lists.after[one] == [two]
-        inputs = frozenset(tensor for tensor in lists.reads[branch.ops[0]] if lists.producer[tensor] < 0)
-        ends[branch] = (tuple(lists.before[branch.ops[0]]), inputs, tuple(lists.after[branch.ops[-1]]))
-    for one, two in itertools.combinations(found, 2):
-        assert (one.level == two.level) == (ends[one] == ends[two])
-    home = {op: branch for branch in found for op in branch.ops}
+        inputs = frozenset(tensor for tensor in lists.reads[branch[0]] if lists.producer[tensor] < 0)
+        ends |= dict.fromkeys(branch, (tuple(lists.before[branch[0]]), inputs, tuple(lists.after[branch[-1]])))
+    for one, two in itertools.combinations(level, 2):
+        assert (level[one] == level[two]) == (ends[one] == ends[two])
+    head = {op: branch[0] for branch in found for op in branch}
     for op, before in enumerate(lists.before):
         for earlier in before:
-            assert home[earlier] is home[op] or home[earlier].level < home[op].level
+            assert head[earlier] == head[op] or level[earlier] < level[op]
 
 
 def test_mosaic_runs_one_slice_after_the_other():

@@ -5,7 +5,6 @@ everything else runs in sequence. Its fused groups are super-ops, which were mer
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.mosaic import sliced
@@ -14,20 +13,8 @@ from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem
 
 
-@dataclass(frozen=True)
-class Branch:
-    """A maximal chain of ops (definition 1), in order.
-
-    Branches of one ``level`` are parallel: they have the same input and the same output node (definition 2). Levels
-    are numbered in an order in which every edge between two of them points forward.
-    """
-
-    level: int
-    ops: tuple[int, ...]
-
-
-def branches(problem: Problem) -> list[Branch]:
-    """The branches of a graph, in topological order of their heads."""
+def branches(problem: Problem) -> list[list[int]]:
+    """Maximal chains of ops (definition 1), in topological order of their heads."""
     lists = problem.lists
     chains: list[list[int]] = []
     home: dict[int, list[int]] = {}
@@ -39,29 +26,27 @@ def branches(problem: Problem) -> list[Branch]:
             home[op] = []
             chains.append(home[op])
         home[op].append(op)
-    levels: dict[object, int] = {}
-    found = []
-    for chain in chains:
-        # A graph input is a node too.
-        inputs = [tensor for tensor in lists.reads[chain[0]] if lists.producer[tensor] < 0]
-        ends = (*lists.before[chain[0]], None, *sorted(inputs)), tuple(lists.after[chain[-1]])
-        found.append(Branch(levels.setdefault(ends, len(levels)), tuple(chain)))
-    return found
+    return chains
 
 
 def levels(problem: Problem) -> list[list[int]]:
-    """Ops by level of their branches; within a level in topological order."""
-    level = {op: branch.level for branch in branches(problem) for op in branch.ops}
-    rounds: dict[int, list[int]] = defaultdict(list)
-    for op in problem.lists.order:
-        rounds[level[op]].append(op)
-    return [rounds[number] for number in sorted(rounds)]
+    """The ops of parallel branches, which have the same input and output node (definition 2): in topological order,
+    and so are the levels, for no edge between two of them points back.
+    """
+    lists = problem.lists
+    found: dict[object, list[int]] = defaultdict(list)
+    for chain in branches(problem):
+        # A graph input is a node too.
+        inputs = sorted(tensor for tensor in lists.reads[chain[0]] if lists.producer[tensor] < 0)
+        found[(*lists.before[chain[0]], None, *inputs), tuple(lists.after[chain[-1]])] += chain
+    place = {op: position for position, op in enumerate(lists.order)}
+    return [sorted(ops, key=place.__getitem__) for ops in found.values()]
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
     """Branch-wise dynamic programming, each branch given those before it, level after level."""
     home: dict[int, int] = {}
     for branch in branches(problem):
-        home |= sliced(problem, branch.ops, home)
+        home |= sliced(problem, branch, home)
     assignment = [home[op] for op in range(len(problem.ops))]
     return Solution(in_rounds(problem, assignment, levels(problem)), "partitiontuner", in_rounds=True)
