@@ -1,4 +1,8 @@
-"""Hosts as network namespaces with shares of a core, a link from the device to each of them, and what runs there."""
+"""Hosts as network namespaces with shares of a core, links from the device to them, and what runs there.
+
+Edges are behind one interface of the device's, as behind a radio: a bridge in a namespace of its own, with a port for
+each. The cloud has a link of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +19,15 @@ from typing import Final
 DEVICE: Final = "device"
 HOSTS: Final = {"edge": "edge", "edge2": "edge", "edge3": "edge", "edge4": "edge", "cloud": "cloud"}
 """By name, and what SoC each has."""
+EDGES: Final = tuple(host for host, soc in HOSTS.items() if soc == "edge")
+AIR: Final = "air"
+"""What the edges share: the namespace of the bridge, the device's link to it, and what that is called in plans."""
 LENT: Final = "ort@1"
 """What hosts lend: all have one core of this machine, and the device the other one."""
 PERIOD_US: Final = 10_000
 """Of the quotas: the kernel's usual tenth of a second would be seen in every run."""
+WIRES: Final = ((DEVICE, AIR), (DEVICE, "cloud"), *((AIR, edge) for edge in EDGES))
+"""Links: who is at either end; the second one's name is the link's."""
 FULL: Final = -1
 """No quota."""
 FIRST: Final = 2**18
@@ -30,10 +39,21 @@ CGROUP: Final = Path("/sys/fs/cgroup/cpu")
 
 @dataclass(frozen=True)
 class Scene:
-    """How fast hosts and links are while runs are timed: Mbps from the device to each host, and shares of a core."""
+    """How fast hosts and links are while runs are timed.
+
+    Attributes:
+        mbps: of the device's links to ``AIR`` and the cloud, and of edges' own behind ``AIR``; what is not named is as
+            fast as the machine.
+        shares: of a core, of the device and of each host that takes part.
+    """
 
     mbps: Mapping[str, float]
     shares: Mapping[str, float]
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Those that take part, beside the device."""
+        return tuple(host for host in self.shares if host in HOSTS)
 
 
 def possible() -> bool:
@@ -63,12 +83,12 @@ def slow(scene: Scene | None) -> None:
         share = scene.shares.get(host) if scene else None
         quota = FULL if share is None else round(share * PERIOD_US)
         (CGROUP / space(host) / "cpu.cfs_quota_us").write_text(str(quota))
-    for host in HOSTS:
-        for where, device in ((DEVICE, f"to-{host}"), (host, "to-device")):
+    for one, other in WIRES:
+        for where, device in ((one, f"to-{other}"), (other, f"to-{one}")):
             in_space = ["ip", "netns", "exec", space(where), "tc", "qdisc"]
             subprocess.run([*in_space, "del", "dev", device, "root"], capture_output=True, check=False)
-            if scene and host in scene.mbps:
-                mbps = scene.mbps[host]
+            if scene and other in scene.mbps:
+                mbps = scene.mbps[other]
                 rate, burst = f"{mbps * 1e3:.0f}kbit", f"{max(32, round(mbps / 8))}kb"
                 ran(*in_space, "add", "dev", device, "root", "tbf", "rate", rate, "burst", burst, "latency", "400ms")
 
@@ -104,18 +124,26 @@ def spaces() -> Iterator[None]:
             (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
             (group / "cpu.shares").write_text(str(FIRST))
             ran("ip", "-n", space(host), "link", "set", "lo", "up")
-        for host in HOSTS:
-            ends = (DEVICE, f"to-{host}", _address(host, 1)), (host, "to-device", _address(host, 2))
-            names = ["name", f"to-{host}", "netns", space(DEVICE)]
-            ran("ip", "link", "add", *names, "type", "veth", "peer", "name", "to-device", "netns", space(host))
-            for where, device, address in ends:
-                ran("ip", "-n", space(where), "addr", "add", f"{address}/24", "dev", device)
+        ran("ip", "netns", "add", space(AIR))
+        ending.callback(ran, "ip", "netns", "del", space(AIR))
+        ran("ip", "-n", space(AIR), "link", "add", "bridge", "type", "bridge")
+        ran("ip", "-n", space(AIR), "link", "set", "bridge", "up")
+        for one, other in WIRES:
+            names = ["name", f"to-{other}", "netns", space(one)]
+            ran("ip", "link", "add", *names, "type", "veth", "peer", "name", f"to-{one}", "netns", space(other))
+            for where, device in ((one, f"to-{other}"), (other, f"to-{one}")):
+                if where == AIR:
+                    ran("ip", "-n", space(AIR), "link", "set", device, "master", "bridge")
+                else:
+                    address = _address(where, "cloud" in (one, other))
+                    ran("ip", "-n", space(where), "addr", "add", f"{address}/24", "dev", device)
                 ran("ip", "-n", space(where), "link", "set", device, "up")
         yield
 
 
-def _address(host: str, end: int) -> str:
-    return f"10.77.{1 + [*HOSTS].index(host)}.{end}"
+def _address(host: str, backbone: bool) -> str:
+    """Of a host, behind the air or on the backbone."""
+    return f"10.77.{1 + backbone}.{1 + [DEVICE, *HOSTS].index(host)}"
 
 
 @contextmanager
@@ -124,7 +152,14 @@ def lending(host: str, folder: Path) -> Iterator[None]:
     tokens = folder / "tokens"
     tokens.write_text(TOKEN)
     command = [sys.executable, "-m", "agent_sdk.cli", "serve", "--lend", "--grpc", "off", "--soc", HOSTS[host]]
-    command += ["--listen", f"{_address(host, 2)}:{PORT}", "--tokens", str(tokens), "--processors", LENT]
+    command += [
+        "--listen",
+        f"{_address(host, host not in EDGES)}:{PORT}",
+        "--tokens",
+        str(tokens),
+        "--processors",
+        LENT,
+    ]
     environment = {**os.environ, "HOPE_CACHE_DIR": str(folder / host)}
     with subprocess.Popen(inside(host, *command), stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
@@ -141,14 +176,15 @@ def lending(host: str, folder: Path) -> Iterator[None]:
             process.wait(30)
 
 
-def named(folder: Path, hosts: Collection[str], precision: str) -> Path:
-    """A file that names hosts, and whether float32 may cross to them as float16."""
-    file = folder / f"{'-'.join(hosts)}-{precision}.toml"
+def named(folder: Path, scene: Scene, precision: str) -> Path:
+    """A file that names a scene's hosts, and whether float32 may cross to them as float16."""
+    file = folder / "hosts.toml"
+    shared = f'link = "{AIR}"\n' if AIR in scene.mbps else ""
     file.write_text(
         "".join(
-            f'[{host}]\naddress = "http://{_address(host, 2)}:{PORT}"\ntoken = "{TOKEN}"\n'
-            f'plain = true\nprecision = "{precision}"\n'
-            for host in hosts
+            f'[{host}]\naddress = "http://{_address(host, host not in EDGES)}:{PORT}"\ntoken = "{TOKEN}"\n'
+            f'plain = true\nprecision = "{precision}"\n' + (shared if host in EDGES else "")
+            for host in scene.hosts
         )
     )
     return file

@@ -25,22 +25,26 @@ from agent_sdk.planner.supplier import PlanSupplier
 from agent_sdk.runtimes.remote.link import Way
 from agent_sdk.runtimes.remote.processor import RemoteExecutable, RemoteProcessor
 from agent_sdk.scheduling.job import Job
-from benchmarks.namespaces.hosts import DEVICE, HOSTS, LENT, Scene, named, slowed
+from benchmarks.namespaces.hosts import AIR, DEVICE, EDGES, LENT, Scene, named, slowed
 from benchmarks.tiers import vgg16_stack
 from hope_schema import LatencyColumns, Observations, Plan, TransferColumns
 from hope_schema.plan import Method
 from hope_zoo.network import Network
 
-SHARES: Final = {DEVICE: 0.1, "edge": 0.5, "cloud": 0.8}
-"""Of a core; edge and cloud share one, and are seldom busy at once."""
-LINKS: Final = {
-    link: Scene({"edge": 84.95, "cloud": mbps}, SHARES) for link, mbps in (("wifi", 18.75), ("4g", 6.12), ("5g", 11.64))
+SHARES: Final[Mapping[int, Mapping[str, float]]] = {
+    1: {DEVICE: 0.1, "edge": 0.5, "cloud": 0.8},
+    4: {DEVICE: 0.1} | dict.fromkeys(EDGES, 0.22) | {"cloud": 0.35},
 }
-"""D3's Table III; the edge's own way to the cloud is not used."""
-EDGES: Final = ("edge", "edge2", "edge3", "edge4")
+"""By the number of edges, of a core; edges and cloud share one, and are seldom all busy at once. Four edges and their
+cloud have 0.44 of what one has, so that all four together have no more than the core."""
+AIR_MBPS: Final = 84.95
+BACKBONE_MBPS: Final = {"wifi": 18.75, "4g": 6.12, "5g": 11.64}
+"""Both are D3's Table III; the edges' own way to the cloud is not used."""
+TIERS: Final = (DEVICE, "edge", "cloud")
 SIDE_BY_SIDE: Final = Scene(dict.fromkeys(EDGES, 1000.0), {DEVICE: 0.5} | dict.fromkeys(EDGES, 0.22))
 """D3's Figure 12: edges on Gigabit Ethernet. All four together take less than the core that they share."""
 OTHERS: Final[tuple[Method, ...]] = ("hpa", "dads", "neurosurgeon")
+BY_EDGES: Final[Mapping[int, tuple[Method, ...]]] = {1: OTHERS, 4: OTHERS}
 FRAMES: Final = 30
 """A second."""
 SETTLING: Final = 500
@@ -61,7 +65,7 @@ class Frozen(Way):
 
 
 @contextmanager
-def reached(scene: Scene, hosts: Path, cache: Path, method: Method = "auto") -> Iterator[Agent]:
+def reached(scene: Scene, folder: Path, precision: str, method: Method = "auto") -> Iterator[Agent]:
     """An agent that has measured the links as they are under way; now all is as fast as the machine.
 
     What it and its hosts measure counts for what it would take at a host's share.
@@ -74,14 +78,20 @@ def reached(scene: Scene, hosts: Path, cache: Path, method: Method = "auto") -> 
     with (
         mock.patch.object(PlanSupplier, "send", at_share),
         Agent(
-            method=method, soc=DEVICE, processors="ort@0", hosts=hosts, cache=cache, wait_s=10, measuring_s=20
+            method=method,
+            soc=DEVICE,
+            processors="ort@0",
+            hosts=named(folder, scene, precision),
+            cache=folder / "-".join(["own", *dict.fromkeys(map(str, scene.shares.values()))]),  # figures are at shares
+            wait_s=10,
+            measuring_s=20,
         ) as agent,
     ):
         with slowed(scene):
             for processor in agent.device.processors.values():
                 if isinstance(processor, RemoteProcessor):
                     way = processor.host.measured_way()
-                    processor.host.way = Frozen(way.host, way.fixed_us, way.there, way.back, way.as_float16)
+                    processor.host.way = Frozen(way.host, way.fixed_us, way.there, way.back, way.as_float16, way.link)
         yield agent
 
 
@@ -135,25 +145,29 @@ def compared(executors: Mapping[str, Executor], feed: Feed, runs: int) -> dict[s
     return {name: statistics.median(taken[1:] or taken) for name, taken in times.items()}
 
 
-def row(name: str, link: str, runs: int, folder: Path) -> dict[str, Any]:
+def scene_of(link: str, edges: int) -> Scene:
+    """So many edges behind the device's radio, and a cloud over a link of the backbone."""
+    return Scene({AIR: AIR_MBPS, "cloud": BACKBONE_MBPS[link]}, SHARES[edges])
+
+
+def row(name: str, link: str, edges: int, runs: int, folder: Path) -> dict[str, Any]:
     """A network by all plans and tiers over a link, and by who wins a trial: microseconds, and backbone bytes."""
-    model, began, scene = read_model(name), time.monotonic(), LINKS[link]
-    tiers = [host for host in scene.shares if host in HOSTS]
+    model, began, scene = read_model(name), time.monotonic(), scene_of(link, edges)
     plans: dict[str, Plan] = {}
-    for method in OTHERS:
-        with reached(scene, named(folder, tiers, "fp32"), folder / "own", method) as agent:
+    for method in BY_EDGES[edges]:
+        with reached(scene, folder, "fp32", method) as agent:
             plans[method] = best(agent, model)
-    with reached(scene, named(folder, tiers, "fp16"), folder / "own") as agent:
+    with reached(scene, folder, "fp16") as agent:
         plans["auto"] = best(agent, model)
         planning = time.monotonic() - began
-        found = {"network": name, "link": link} | timed(agent, model, scene, plans, runs)
+        found = {"network": name, "link": link, "edges": edges} | timed(agent, model, scene, plans, runs)
     return found | {"seconds of planning": round(planning), "seconds": round(time.monotonic() - began)}
 
 
 def timed(agent: Agent, model: Model, scene: Scene, plans: Mapping[str, Plan], runs: int) -> dict[str, Any]:
     """The figures of a row. Who answers is decided as at load: by a trial of our plan and each tier alone."""
     lent, feed = agent.device.processors, draw(model, 0)
-    tiers = {DEVICE: "ort@0"} | {host: f"{host}:{LENT}" for host in scene.shares if host in HOSTS}
+    tiers = {tier: "ort@0" if tier == DEVICE else f"{tier}:{LENT}" for tier in TIERS}
     alone = {tier: whole_plan(model, processor) for tier, processor in tiers.items()}
     programs = {name: build_program(plan, model, lent) for name, plan in {**alone, **plans}.items()}
     first = {placement(program): name for name, program in reversed(programs.items())}
@@ -196,7 +210,7 @@ def tiles(runs: int, folder: Path) -> dict[str, Any]:
     onnx.save(vgg16_stack(), file)
     model = read_model(file)
     feed = draw(model, 0)
-    with reached(SIDE_BY_SIDE, named(folder, EDGES, "fp32"), folder / "side-by-side") as agent:
+    with reached(SIDE_BY_SIDE, folder, "fp32") as agent:
         plan = best(agent, model)
         plans = {"one host": whole_plan(model, f"edge:{LENT}"), "four hosts": plan}
         with ExitStack() as closing:
@@ -215,8 +229,8 @@ def tiles(runs: int, folder: Path) -> dict[str, Any]:
 def camera(seconds: float, folder: Path) -> dict[str, Any]:
     """What became of so many seconds of pictures, ``FRAMES`` a second, over the Wi-Fi link: lost, and the latencies."""
     jobs: list[Job] = []
-    network, scene = picture_network(), LINKS["wifi"]
-    with reached(scene, named(folder, ("edge", "cloud"), "fp32"), folder / "own") as agent:
+    network, scene = picture_network(), scene_of("wifi", 1)
+    with reached(scene, folder, "fp32") as agent:
         best(agent, read_model(network))
         with agent.load(network, background=False, in_flight=2) as session:
             time.sleep(2 * IDLE_S)  # children that tried the network end, which takes the device's share for a second

@@ -75,6 +75,7 @@ class RemoteHost(HttpPeer):
         self.here = secrets.token_hex(16)
         self.as_float16 = change_us_per_byte() if settings.precision == "fp16" else None
         self.clock = Clock()
+        self._link = settings.link
         self._crossed = False
         self._sending = threading.Lock()
         self._sent: dict[str, int] = {}
@@ -199,7 +200,7 @@ class RemoteHost(HttpPeer):
         small = self._round_trip(0, 1)
         there = max(self._round_trip(PROBE_BYTES, 1) - small, 0.0) / PROBE_BYTES
         back = max(self._round_trip(0, PROBE_BYTES) - small, 0.0) / PROBE_BYTES
-        return Way(self.name, small, there, back, self.as_float16)
+        return Way(self.name, small, there, back, self.as_float16, self._link)
 
     def _round_trip(self, sent: int, received: int, times: int = PROBES) -> float:
         """Microseconds that so many bytes there and back take, in the middle of some."""

@@ -24,9 +24,19 @@ class Way:
         fixed_us: a round trip with next to nothing in it, microseconds.
         there, back: microseconds per byte.
         as_float16: what float32 takes per byte to become float16 and float32 again; None: it crosses as it is.
+        link: what carries it; see ``HostSettings``.
     """
 
-    def __init__(self, host: str, fixed_us: float, there: float, back: float, as_float16: float | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        fixed_us: float,
+        there: float,
+        back: float,
+        as_float16: float | None = None,
+        link: str | None = None,
+    ) -> None:
+        self.link = link or host
         self.host, self.fixed_us, self.there, self.back = host, fixed_us, there, back
         self.as_float16 = as_float16
         self._lock = threading.Lock()
@@ -59,7 +69,7 @@ class Way:
                 fixed_us=stepped(self.fixed_us / 2),
                 us_per_byte=stepped(us_per_byte),
                 float16_us_per_byte=None if self.as_float16 is None else stepped(self.as_float16),
-                busy=f"link-{self.host}",
+                busy=f"link-{self.link}",
             )
 
         return link(HOST, self.host, self.there), link(self.host, HOST, self.back)

@@ -31,6 +31,8 @@ class HostSettings(BaseModel):
         certificate: whom its certificate is to be signed by, in PEM; the system's authorities by default.
         plain: whether tensors, weights and the token may cross the network as anybody can read them.
         processors: those that may be used, by the names that it has for them; all by default.
+        link: what carries all that goes there and back, which hosts that name the same share: a radio, say. By default
+            each has a link of its own.
         precision: ``fp16`` lets float32 cross the way there and back as float16, where a plan gains by it.
         serves: it is a plain server: what networks are called there, by their names here. It lends no processors.
     """
@@ -42,13 +44,16 @@ class HostSettings(BaseModel):
     certificate: Path | None = None
     plain: bool = False
     processors: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    link: HostName | None = None
     precision: Literal["fp32", "fp16"] = "fp32"
     serves: Annotated[dict[str, ServedName], Field(min_length=1, max_length=MOST_SERVED)] | None = None
 
     @model_validator(mode="after")
     def _lends_or_serves(self) -> HostSettings:
-        if self.serves and (self.processors or self.precision != "fp32"):
-            raise ValueError("a host that serves networks of its own lends no processors, in no precision")
+        if self.serves and (self.processors or self.link or self.precision != "fp32"):
+            raise ValueError(
+                "a host that serves networks of its own lends no processors, over no link, in no precision"
+            )
         return self
 
     @property

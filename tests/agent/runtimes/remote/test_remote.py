@@ -282,6 +282,17 @@ def test_the_host_is_described_for_the_planner(host: RemoteHost) -> None:
     assert all(link.fixed_us > 0 for link in links)
 
 
+def test_hosts_behind_one_radio_share_its_link(relay: Relay) -> None:
+    """Hosts whose owner names one link keep it busy for one another; without a name each has its own."""
+    address = f"http://127.0.0.1:{relay.port}"
+    busy = {}
+    for name, link in (("edge1", "wlan0"), ("edge2", "wlan0"), ("edge3", None)):
+        found = RemoteHost(name, HostSettings(address=address, token=TOKEN, link=link))
+        busy[name] = {link.busy for link in found.way.links()}
+        found.close()
+    assert busy == {"edge1": {"link-wlan0"}, "edge2": {"link-wlan0"}, "edge3": {"link-edge3"}}
+
+
 def test_a_link_is_followed() -> None:
     """One outlier moves a link's figures little; of small and large messages each figure comes to be what it is."""
     way = Way("edge1", 1000.0, 0.01, 0.02)
