@@ -73,6 +73,32 @@ def test_the_wheel_brings_what_is_built_for_any_python(bare: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+OFFLINE = """
+import os, sys
+
+os.environ["PATH"] = ""
+sys.modules["ziglang"] = None
+sys.path.insert(0, "agent_sdk/native")
+import building
+
+sys.exit(building.build_wheel(sys.argv[1]) == "")
+"""
+
+
+def test_without_a_compiler_and_without_a_network_the_package_is_there_without_its_libraries(tmp_path: Path) -> None:
+    """What is left out, and what follows from it, is said; nobody is asked for a compiler."""
+    source = copied(tmp_path / "source")
+    command = [sys.executable, "-c", OFFLINE, str(tmp_path)]
+    built = subprocess.run(command, cwd=source, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    said = "is left out, plans will be slower: no C compiler was found"
+    assert built.stderr.count(said) == 2
+    (wheel,) = tmp_path.glob("hope_inference-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"agent_sdk/agent.py", "planner_api/app.py"} <= set(names)
+    assert not [name for name in names if name.endswith(".so")]
+
+
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_a_wheel_for_another_machine_is_made_by_the_compiler_from_pip(machine: str, tmp_path: Path) -> None:
     """Tagged for every distribution that has the C library asked for, with code of that machine in it."""

@@ -28,7 +28,7 @@ from agent_sdk.runtimes.ort import capi as ort_capi
 from tests import CAMPAIGN
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_model
-from tests.agent.engine.scene import flight_of
+from tests.agent.engine.scene import NATIVE, flight_of
 from tests.agent.runtimes.networks import RUNTIMES
 
 SESSIONS, LOOK = (1000, 10) if CAMPAIGN else (5, 2)
@@ -244,6 +244,55 @@ running.join()
 executor.run(feeds)
 device.close()
 """
+
+
+WAITING = """
+import os, random, signal, threading, time
+from agent_sdk.runtimes.offered import discover
+from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.errors import DeviceClosedError
+from tests.agent.engine.generate import dealt_plan, random_inputs, random_model
+
+signal.alarm(150)
+model = random_model(random.Random(5), 10)
+feeds = random_inputs(model, 0)
+device = Device(discover("ort"))
+program = build_program(dealt_plan(model, list(device.processors)), model, device.processors)
+executors = [Executor(program, device) for _ in range(3)]
+answers = []
+waiting = [threading.Thread(target=lambda own=own: answers.append(own.run(feeds)[0])) for own in executors]
+resources = [name for one in device.processors.values() for name in one.spec.resources]
+with device.arbiter.held(tuple(dict.fromkeys(resources))):
+    for own in waiting:
+        own.start()
+    while device.arbiter.waiting < len(waiting):
+        time.sleep(0.001)
+    child = os.fork()
+    if not child:
+        signal.alarm(30)
+        try:
+            executors[0].run(feeds)
+        except DeviceClosedError as error:
+            print(error, flush=True)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), device.arbiter.waiting, flush=True)
+for own in waiting:
+    own.join()
+first = executors[0].run(feeds)[0]
+print(len(answers), all((one[name] == first[name]).all() for one in answers for name in first))
+device.close()
+"""
+
+
+@NATIVE
+def test_a_fork_while_runs_wait_at_the_arbiter() -> None:
+    """The child is told that it is one; in the parent they wait on, and are right once they have their turn."""
+    done = subprocess.run([sys.executable, "-c", WAITING], capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    told, waited, right = done.stdout.splitlines()
+    assert told.startswith("this process was forked")
+    assert waited == "0 3"
+    assert right == "3 True"
 
 
 def test_a_forked_child_is_told_and_its_parent_goes_on() -> None:
