@@ -22,7 +22,7 @@ from planner_api.planning import (
     optimise,
     simulate,
 )
-from planner_api.planning.judge.simulator import in_start_order
+from planner_api.planning.judge.simulator import Decoder, in_start_order
 from tests import CAMPAIGN
 from tests.planning.drawn import draw, shuffled
 from tests.planning.machines import apart
@@ -121,6 +121,24 @@ def test_the_simulator_agrees_with_another_reading_of_its_rules(seed: int, hosts
     assert list(schedule.finish_us) == pytest.approx([finish[op] for op in range(len(problem.ops))])
     if math.isfinite(schedule.makespan_us):
         check(problem, schedule)
+
+
+@given(seed=st.integers(0, 10**6), hosts=st.booleans())
+@settings(max_examples=1000 if CAMPAIGN else 30)
+def test_ops_that_are_taken_back_leave_nothing(seed: int, hosts: bool):
+    """Two ops placed elsewhere and taken back change no time of a schedule, and a copy goes on without its original."""
+    problem = draw(seed, 10, rich=True, hosts=hosts)
+    placement, order = shuffled(problem, seed)
+    decoder = Decoder(problem)
+    for turn, op in enumerate(order):
+        before = decoder.copy()
+        for tried in order[turn : turn + 2]:
+            decoder.place(tried, (placement[tried] + 1) % problem.host)
+        for _ in order[turn : turn + 2]:
+            decoder.take_back()
+        (before if turn % 2 else decoder).append(decoder.times(op, placement[op]))
+        decoder = before if turn % 2 else decoder
+    assert decoder.schedule() == simulate(problem, placement, order)
 
 
 @pytest.mark.parametrize(("sequence", "word"), [([1, 0, 2, 3], "before"), ([0, 1, 2], "once"), ([0, 0, 1, 2], "once")])
