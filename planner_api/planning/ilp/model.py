@@ -51,13 +51,13 @@ class Window:
 
     def _paths(self) -> None:
         """Transitive closure within the window."""
-        paths = nx.DiGraph()
-        paths.add_nodes_from(range(self.m))
-        paths.add_edges_from(
+        self.paths = nx.DiGraph()
+        self.paths.add_nodes_from(range(self.m))
+        self.paths.add_edges_from(
             (self.index[one], i) for i, op in enumerate(self.ops) for one in self.lists.before[op] if one in self.index
         )
-        self.earlier: list[set[int]] = [nx.ancestors(paths, i) for i in range(self.m)]
-        self.later: list[set[int]] = [nx.descendants(paths, i) for i in range(self.m)]
+        self.earlier: list[set[int]] = [nx.ancestors(self.paths, i) for i in range(self.m)]
+        self.later: list[set[int]] = [nx.descendants(self.paths, i) for i in range(self.m)]
 
     def _times(self) -> None:
         """Earliest start and latest finish of every op: what makes the big-Ms small."""
@@ -273,12 +273,8 @@ class Window:
     def decode(self, values: Sequence[float]) -> tuple[list[int], list[int]]:
         """Processor of each op of the window, and the order in which they run."""
         assignment = [max(on, key=lambda p: values[on[p]]) for on in self.on]
-        # By the middle of their intervals: starts are equal only up to tolerance where an op has no length.
-        order = sorted(range(self.m), key=lambda i: (values[self.start[i]] + values[self.finish[i]], i))
-        placed: list[int] = []
-        # Ops of no length may share all their times with what they read from: the sort is then not yet topological.
-        while order:
-            i = next(i for i in order if not self.earlier[i] & set(order))
-            order.remove(i)
-            placed.append(i)
-        return assignment, placed
+        # By the middle of their intervals: starts are equal only up to tolerance where an op has no length. And what it
+        # reads from goes first, with which it may share all its times.
+        middle = [values[start] + values[finish] for start, finish in zip(self.start, self.finish, strict=True)]
+        order = nx.lexicographical_topological_sort(self.paths, key=lambda i: (middle[i], i))
+        return assignment, list(order)
