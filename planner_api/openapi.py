@@ -8,72 +8,50 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
 from planner_api.app import openapi_document
-from planner_api.web.document import operations, references
+from planner_api.web.document import references
 
 
 def breaking_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Return why clients of the old contract would break under the new one.
 
-    Checked: operations and answers that vanished, request fields that became required or vanished, answer fields
-    that vanished or are no longer required, and types that changed.
+    They rely on each operation and answer, on each field and its type, and on fields that are always sent; they send the
+    parameters and fields that were required, and no others.
     """
-    found: list[str] = []
-    for path, methods in old["paths"].items():
-        for method, operation in methods.items():
-            where = f"{method.upper()} {path}"
-            now = new["paths"].get(path, {}).get(method)
-            if now is None:
-                found.append(f"{where} vanished")
-                continue
-            found += [
-                f"{where} no longer answers {status}"
-                for status in operation["responses"]
-                if status < "400" and status not in now["responses"]
-            ]
-            before = {(p["in"], p["name"]) for p in operation.get("parameters", ())}
-            found += [
-                f"{where} needs the new parameter {p['name']}"
-                for p in now.get("parameters", ())
-                if p.get("required") and (p["in"], p["name"]) not in before
-            ]
-    requests, answers = _directions(old)
-    for name, schema in old["components"]["schemas"].items():
-        now = new["components"]["schemas"].get(name)
-        if now is None:
-            found.append(f"schema {name} vanished")
-            continue
-        found += _schema_changes(name, schema, now, read=name in requests, written=name in answers)
-    return found
-
-
-def _schema_changes(name: str, old: dict[str, Any], new: dict[str, Any], *, read: bool, written: bool) -> list[str]:
-    found = []
-    before, after = old.get("properties", {}), new.get("properties", {})
-    for field, schema in before.items():
-        if field not in after:
-            found.append(f"{name}.{field} vanished")
-        elif schema.get("type") != after[field].get("type"):
-            found.append(f"{name}.{field} changed its type")
-    required_before, required_after = set(old.get("required", ())), set(new.get("required", ()))
-    if read:
-        found += [f"{name}.{field} became required" for field in sorted(required_after - required_before)]
-    if written:
-        gone = sorted((required_before - required_after) & after.keys())
-        found += [f"{name}.{field} is no longer always sent" for field in gone]
-    return found
-
-
-def _directions(document: dict[str, Any]) -> tuple[set[str], set[str]]:
-    """Return the names of schemas that stand in requests, and in answers."""
     requests, answers = set(), set()
-    for operation in operations(document):
-        requests |= references(document, operation.get("requestBody", {}))
-        answers |= references(document, operation["responses"])
-    return requests, answers
+    for methods in old["paths"].values():
+        for operation in methods.values():
+            requests |= references(old, operation.get("requestBody", {}))
+            answers |= references(old, operation["responses"])
+    (promised, asked), (promises, asks) = (_terms(document, requests, answers) for document in (old, new))
+    gone = [f"{what} {how}".strip() for what, how in sorted(promised - promises)]
+    more = [f"{what} {how}" for what, how in sorted(asks - asked) if (what, "") in promised]
+    return [f"no longer so: {term}" for term in gone] + [f"new: {term}" for term in more]
+
+
+def _terms(
+    document: dict[str, Any], requests: Container[str], answers: Container[str]
+) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    """What a contract promises and what it asks of clients: operations and schemas, each with something true of it."""
+    promises, asks = set(), set()
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            what = f"{method.upper()} {path}"
+            promises |= {(what, "")} | {(what, f"answers {code}") for code in operation["responses"] if code < "400"}
+            needed = [one["name"] for one in operation.get("parameters", ()) if one.get("required")]
+            asks |= {(what, f"needs the parameter {name}") for name in needed}
+    for name, schema in document["components"]["schemas"].items():
+        fields, required = schema.get("properties", {}), schema.get("required", ())
+        promises |= {(name, "")} | {(name, f"has {field}: {kind.get('type')}") for field, kind in fields.items()}
+        if name in answers:
+            promises |= {(name, f"always has {field}") for field in required}
+        if name in requests:
+            asks |= {(name, f"needs {field}") for field in required}
+    return promises, asks
 
 
 def _text(document: dict[str, Any]) -> str:

@@ -33,7 +33,7 @@ from planner_api.console.pages import (
     tokens,
 )
 from planner_api.console.rendering import FOLDER, SECTIONS, STATIC, render, section
-from planner_api.console.session import Session, anonymous, check_origin, cookie_of, new_secret, set_cookie
+from planner_api.console.session import ANYBODY, Session, check_origin, cookie_of
 from planner_api.devices.guard import GUESS, address_of, refuse_for
 from planner_api.errors import ForbiddenError, PlannerError
 from planner_api.web.asgi import Asgi, Headers, Scope
@@ -90,10 +90,11 @@ class Console:
     async def _serve(self, scope: Scope, receive: Any, send: Any) -> None:
         look_from(scope)
         request = Request(scope, receive)
+        secured = [*SECURITY, HSTS] if request.url.scheme == "https" else SECURITY
 
         async def guarded(message: Any) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *SECURITY, *_more_headers(request)]
+                message["headers"] = [*message["headers"], *secured]
             await send(message)
 
         try:
@@ -122,26 +123,21 @@ class Console:
             return None
         if changes:
             check_origin(scope)
-        session = await self._session(secret)
+        session: Session | None = ANYBODY
+        if self._required:
+            session = None if secret is None else await sessions.resume(self._planner.database, secret)
         request.state.session = session
         if session is not None:
             scope["state"]["principal"] = session.principal
             await refuse_for(self._per_bearer.hit(session.principal.name))
             if changes and not session.may_change and path != LOGOUT:
                 raise ForbiddenError("read-only", "You signed in to look only; nothing was changed.")
-            if changes and secret is None:
-                raise ForbiddenError("no-cookie", "Your browser sent no cookie; open the page again.")
         else:
             if secret is not None:  # a cookie that opens nothing is a guess
                 self._per_address.count(address, GUESS)
             if path != LOGIN and path not in OIDC:
                 return _to_login(request, expired=secret is not None)
         return None
-
-    async def _session(self, secret: str | None) -> Session | None:
-        if not self._required:
-            return anonymous(secret or new_secret())
-        return None if secret is None else await sessions.resume(self._planner.database, secret)
 
 
 def error_page(request: Request, error: Exception) -> Response:
@@ -170,17 +166,6 @@ def _ways(request: Request, *, failed: bool) -> list[tuple[str, str]]:
     ways.append(("", "To the fleet"))
     path = request.scope["path"].removeprefix(HOME).rstrip("/")
     return [way for way in ways if not failed or way[0] != path]
-
-
-def _more_headers(request: Request) -> Headers:
-    """TLS for ever where it is spoken, and the cookie that the forms of an open planner will be signed with."""
-    more = [HSTS] if request.url.scheme == "https" else []
-    session = getattr(request.state, "session", None)
-    if session is not None and session.expires_at is None and cookie_of(request) is None:
-        answer = Response()
-        set_cookie(request, answer, session.secret, None)
-        more += [(name, value) for name, value in answer.raw_headers if name == b"set-cookie"]
-    return more
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from hope_schema.base import PRINTABLE
-from planner_api.errors import ForbiddenError, InvalidError
+from planner_api.errors import InvalidError
 from planner_api.web.body import receive
 from planner_api.web.problems import HttpError
 
@@ -20,21 +20,6 @@ Form = TypeVar("Form", bound=BaseModel)
 
 Words = Annotated[str, Query(max_length=256, pattern=PRINTABLE)]
 """What somebody looks for."""
-
-
-async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form that this very session was shown; the first of each name counts.
-
-    Raises:
-        HttpError: 413 for a form that is too large, 415 for what is no form, 400 for one that cannot be read.
-        ForbiddenError: it does not carry the session's token.
-    """
-    fields = await read_fields(request)
-    if not request.state.session.signed(fields.pop("form_token", "")):
-        raise ForbiddenError(
-            "form-not-signed", "This form is not of your present session; open the page again. Nothing was changed."
-        )
-    return fields
 
 
 def valid(kind: type[Form], /, **given: Any) -> Form:
@@ -54,8 +39,12 @@ def scaled(text: str, factor: float) -> float | str | None:
         return text
 
 
-async def read_fields(request: Request) -> dict[str, str]:
-    """Return the fields of a form, whoever was shown it. Raises HttpError as ``read_form`` does."""
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form; the first of each name counts.
+
+    Raises:
+        HttpError: 413 for a form that is too large, 415 for what is no form, 400 for one that cannot be read.
+    """
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise HttpError(415, "unsupported-media-type", "Send the form as application/x-www-form-urlencoded.")

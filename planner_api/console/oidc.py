@@ -49,27 +49,10 @@ class Attempt:
 
     secret: str
 
-    @property
-    def state(self) -> str:
-        """Binds the answer to this browser (RFC 6749, section 10.12)."""
-        return self._derive("state")
-
-    @property
-    def nonce(self) -> str:
-        """Binds the ID token to this attempt."""
-        return self._derive("nonce")
-
-    @property
-    def verifier(self) -> str:
-        """Proves that who hands in the code is who asked for it (RFC 7636, section 4.1)."""
-        return self._derive("verifier")
-
-    @property
-    def challenge(self) -> str:
-        """What the provider is shown of the verifier."""
-        return _base64url(hashlib.sha256(self.verifier.encode()).digest())
-
-    def _derive(self, what: str) -> str:
+    def derived(self, what: Literal["state", "nonce", "verifier"]) -> str:
+        """What binds the provider's answer to this browser (the state: RFC 6749, section 10.12), its ID token to this
+        attempt (the nonce), and its code to who asked for it (the verifier: RFC 7636, section 4.1).
+        """
         return _base64url(hmac.new(self.secret.encode(), what.encode(), hashlib.sha256).digest())
 
 
@@ -100,9 +83,9 @@ class Provider:
             "client_id": self._client_id,
             "redirect_uri": callback,
             "scope": self._settings.oidc_scopes,
-            "state": attempt.state,
-            "nonce": attempt.nonce,
-            "code_challenge": attempt.challenge,
+            "state": attempt.derived("state"),
+            "nonce": attempt.derived("nonce"),
+            "code_challenge": _base64url(hashlib.sha256(attempt.derived("verifier").encode()).digest()),
             "code_challenge_method": "S256",
         }
         return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(query)}"
@@ -113,7 +96,7 @@ class Provider:
         Raises:
             SignInError: it vouches for nobody, not for this attempt, or for somebody who may not come in.
         """
-        if not hmac.compare_digest(answer.get("state", "").encode(), attempt.state.encode()):
+        if not hmac.compare_digest(answer.get("state", "").encode(), attempt.derived("state").encode()):
             raise SignInError("This answer belongs to another attempt to sign in; begin again.")
         if answer.get("iss", self._issuer) != self._issuer:
             raise SignInError("This answer comes from another provider; begin again.")
@@ -124,7 +107,7 @@ class Provider:
             "code": answer["code"],
             "redirect_uri": callback,
             "client_id": self._client_id,
-            "code_verifier": attempt.verifier,
+            "code_verifier": attempt.derived("verifier"),
         }
         secret = self._settings.oidc_client_secret
         if secret is not None:
@@ -133,7 +116,7 @@ class Provider:
             said = await self._said(client)
             tokens = await _fetch(client, "POST", _endpoint(said, "token_endpoint"), data=form)
             keys = await _fetch(client, "GET", _endpoint(said, "jwks_uri"))
-        return self._person(self._verified(tokens.get("id_token"), keys, attempt.nonce))
+        return self._person(self._verified(tokens.get("id_token"), keys, attempt.derived("nonce")))
 
     async def _said(self, client: httpx.AsyncClient) -> dict[str, Any]:
         """What the provider says of itself (OpenID Connect Discovery 1.0, section 4)."""

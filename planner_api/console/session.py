@@ -1,14 +1,11 @@
 """Who sits at the browser: a cookie with 256 random bits, kept as a SHA-256, that ends with its token.
 
-A form carries a token that only this session can make (an HMAC of a fresh nonce, so that no two pages hold the same
-one and compression tells nothing of it), and a request that changes something must come from a page of ours
-(``Origin``). Either would do; both are checked.
+A request that changes something must say that it comes from a page of ours (``Origin``, which no page of another site
+can set), and other sites' requests carry no cookie (``SameSite=Strict``).
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +31,6 @@ from planner_api.web.principal import ANONYMOUS, Actor, Principal, bearer
 COOKIE = "hope_console"
 SECRET_LENGTH = 43
 """Characters of a cookie: 32 bytes in base 64."""
-NONCE_BYTES = 12
 MAX_TOKEN = 256
 """Longest token that is looked up; ours have 50 characters."""
 WRONG_KIND = (
@@ -45,14 +41,12 @@ WRONG_KIND = (
 
 @dataclass(frozen=True)
 class Session:
-    """Whoever looks at the console; ``secret`` is what their cookie holds.
+    """Whoever looks at the console.
 
-    ``label`` is the note on their token, or what their provider calls them. Where nobody needs a token, none of the two
-    optional ones is there.
+    ``label`` is the note on their token, or what their provider calls them.
     """
 
     principal: Principal
-    secret: str
     label: str | None = None
     expires_at: datetime | None = None
 
@@ -60,17 +54,9 @@ class Session:
     def may_change(self) -> bool:
         return self.principal.role != "viewer"
 
-    def form_token(self) -> str:
-        """What a form must carry to be believed; another one each time."""
-        nonce = secrets.token_hex(NONCE_BYTES)
-        return nonce + self._sign(nonce)
 
-    def signed(self, form_token: str) -> bool:
-        nonce, signature = form_token[: 2 * NONCE_BYTES], form_token[2 * NONCE_BYTES :]
-        return hmac.compare_digest(signature.encode(), self._sign(nonce).encode())
-
-    def _sign(self, nonce: str) -> str:
-        return hmac.new(self.secret.encode(), nonce.encode(), hashlib.sha256).hexdigest()
+ANYBODY = Session(ANONYMOUS)
+"""At a planner that asks nobody for a token."""
 
 
 def new_secret() -> str:
@@ -78,15 +64,8 @@ def new_secret() -> str:
     return secrets.token_urlsafe(32)
 
 
-def anonymous(secret: str) -> Session:
-    """Somebody at a planner that asks nobody for a token."""
-    return Session(ANONYMOUS, secret)
-
-
-async def sign_in(
-    database: Database, token: str, *, look_only: bool, lifetime_s: float, request_id: str | None = None
-) -> Session:
-    """Begin a session with a token.
+async def holder(database: Database, token: str, *, look_only: bool) -> tuple[Principal, int]:
+    """Who signs in with a token, and the token's number.
 
     Raises:
         UnauthorisedError: a token that is unknown, revoked, expired, or neither an admin's nor a viewer's.
@@ -101,33 +80,40 @@ async def sign_in(
         raise UnauthorisedError(WRONG_KIND if claim else "This token is unknown, expired or revoked.")
     if found.scope not in ("admin", "viewer"):
         raise UnauthorisedError(WRONG_KIND)
-    principal = bearer("viewer" if look_only else found.scope, found.id)
-    return await begin(database, principal, token_id=found.id, lifetime_s=lifetime_s, request_id=request_id)
+    return bearer("viewer" if look_only else found.scope, found.id), found.id
 
 
-async def begin(
-    database: Database, principal: Principal, *, token_id: int | None, lifetime_s: float, request_id: str | None
-) -> Session:
+async def begin(request: Request, answer: Response, principal: Principal, *, token_id: int | None) -> None:
     """Begin the session of somebody who is known: by a token, or by name where a provider vouches for them.
 
-    Sessions that have ended are forgotten.
+    With the answer their browser gets what it keeps of it: out of scripts' reach, sent by our own pages alone, and only
+    as it came. Sessions that have ended are forgotten.
     """
-    secret, now = new_secret(), datetime.now(UTC)
-    expires_at = now + timedelta(seconds=lifetime_s)
+    planner = request.app.state.planner
+    secret, now, lifetime_s = new_secret(), datetime.now(UTC), planner.settings.console_session_s
     row = ConsoleSessionRow(
         session_hash=hash_token(secret),
         token_id=token_id,
         person=principal.name if token_id is None else None,
         scope=principal.role,
         created_at=now,
-        expires_at=expires_at,
+        expires_at=now + timedelta(seconds=lifetime_s),
     )
-    async with database.write() as session:
+    async with planner.database.write() as session:
         await session.execute(delete(ConsoleSessionRow).where(ConsoleSessionRow.expires_at <= now))
         session.add(row)
         await session.flush()
-        await record(session, Actor(principal.name, request_id), "console.sign-in", principal.name)
-    return Session(principal, secret, "", expires_at)
+        await record(session, Actor(principal.name, request.state.audit_id), "console.sign-in", principal.name)
+    request.scope["state"]["principal"] = principal
+    answer.set_cookie(
+        COOKIE,
+        secret,
+        max_age=round(lifetime_s),
+        path=home(),
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
 
 
 async def resume(database: Database, secret: str) -> Session | None:
@@ -149,8 +135,8 @@ async def resume(database: Database, secret: str) -> Session | None:
         return None
     row, label = found
     if row.token_id is not None:
-        return Session(bearer(row.scope, row.token_id), secret, label, row.expires_at)
-    return Session(Principal(row.scope, row.person), secret, row.person.partition(":")[2], row.expires_at)
+        return Session(bearer(row.scope, row.token_id), label, row.expires_at)
+    return Session(Principal(row.scope, row.person), row.person.partition(":")[2], row.expires_at)
 
 
 async def sign_out(database: Database, secret: str, actor: Actor) -> None:
@@ -181,19 +167,6 @@ def cookie_of(request: Request) -> str | None:
     """What the request's cookie holds, where it could be one of ours."""
     found = request.cookies.get(COOKIE, "")
     return found if len(found) == SECRET_LENGTH and found.isascii() else None
-
-
-def set_cookie(request: Request, answer: Response, secret: str, lifetime_s: float | None) -> None:
-    """Let the browser keep a session: out of scripts' reach, sent by our own pages alone, and only as it came."""
-    answer.set_cookie(
-        COOKIE,
-        secret,
-        max_age=None if lifetime_s is None else round(lifetime_s),
-        path=home(),
-        secure=request.url.scheme == "https",
-        httponly=True,
-        samesite="strict",
-    )
 
 
 def check_origin(scope: Scope) -> None:

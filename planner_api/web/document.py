@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -47,15 +45,9 @@ def build(app: FastAPI) -> dict[str, Any]:
             for operation in methods.values():
                 _complete(operation, (404,) if "{" in path else ())
         _keep_used(document)
-        _name_operations(app, document)
         _explain(document["components"]["schemas"])
         app.openapi_schema = document
     return app.openapi_schema
-
-
-def operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for methods in document["paths"].values():
-        yield from methods.values()
 
 
 def references(document: dict[str, Any], node: Any) -> set[str]:
@@ -100,14 +92,6 @@ def _schemas() -> dict[str, Any]:
     models = [word for word in vars(hope_schema).values() if isinstance(word, type) and issubclass(word, BaseModel)]
     _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     return dict(sorted(definitions["$defs"].items()))
-
-
-def _name_operations(app: FastAPI, document: dict[str, Any]) -> None:
-    """Call each operation what its function is called: ``list_devices``."""
-    for route in app.routes:
-        if isinstance(route, APIRoute) and route.include_in_schema:
-            for method in route.methods or ():
-                document["paths"][route.path_format][method.lower()]["operationId"] = route.name
 
 
 def _explain(schemas: dict[str, Any]) -> None:

@@ -74,6 +74,7 @@ class StrictRoute(HeadRoute):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.operation_id = self.name  # ``list_devices``
         handler = self.get_route_handler()
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:

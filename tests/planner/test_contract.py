@@ -60,13 +60,25 @@ def test_a_difference_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("breakage", "message"),
     [
-        (lambda d: d["paths"].pop("/plans"), "POST /plans vanished"),
-        (lambda d: d["paths"]["/plans/{plan_id}"]["get"]["responses"].pop("304"), "no longer answers 304"),
-        (lambda d: d["components"]["schemas"].pop("Step"), "schema Step vanished"),
-        (lambda d: d["components"]["schemas"]["Plan"]["properties"].pop("gap"), "Plan.gap vanished"),
-        (lambda d: d["components"]["schemas"]["PlanRequest"]["required"].append("method"), "method became required"),
-        (lambda d: d["components"]["schemas"]["PlanReply"]["required"].remove("plan"), "plan is no longer always sent"),
-        (lambda d: d["components"]["schemas"]["Step"]["properties"]["id"].update(type="string"), "changed its type"),
+        (lambda d: d["paths"].pop("/plans"), "no longer so: POST /plans"),
+        (
+            lambda d: d["paths"]["/plans/{plan_id}"]["get"]["responses"].pop("304"),
+            "no longer so: GET /plans/{plan_id} answers 304",
+        ),
+        (lambda d: d["components"]["schemas"].pop("Step"), "no longer so: Step"),
+        (lambda d: d["components"]["schemas"]["Plan"]["properties"].pop("gap"), "no longer so: Plan has gap: number"),
+        (
+            lambda d: d["components"]["schemas"]["PlanRequest"]["required"].append("method"),
+            "new: PlanRequest needs method",
+        ),
+        (
+            lambda d: d["components"]["schemas"]["PlanReply"]["required"].remove("plan"),
+            "no longer so: PlanReply always has plan",
+        ),
+        (
+            lambda d: d["components"]["schemas"]["Step"]["properties"]["id"].update(type="string"),
+            "no longer so: Step has id: integer",
+        ),
     ],
 )
 def test_breaking_changes_are_named(breakage: Any, message: str) -> None:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 
 from hope_schema.registry import PLAIN
 from planner_api.console.address import HOME, lead
-from planner_api.console.forms import Words, read_form
+from planner_api.console.forms import Words
 from planner_api.console.rendering import render, segment
 from planner_api.devices import service
 from planner_api.devices.finding import Filter, find
@@ -67,6 +67,5 @@ async def show(request: Request, device_id: DeviceId) -> Response:
 @router.post("/devices/{device_id}")
 async def revoke(request: Request, device_id: DeviceId) -> Response:
     """Revoke a device and its tokens, and take its figures back."""
-    await read_form(request)
     await service.revoke_device(request.database, device_id, request.actor, request.planner.forget_device)
     return lead(f"{HOME}/devices/{segment(device_id)}")

@@ -58,7 +58,6 @@ async def store(request: Request) -> Response:
 
 @router.post("/groups/{name}/drop")
 async def drop(request: Request, name: PlainName) -> Response:
-    await read_form(request)
     await service.drop(request.database, name, request.actor)
     return lead(f"{HOME}/groups")
 

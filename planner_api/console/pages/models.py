@@ -82,7 +82,6 @@ async def show(request: Request, model_hash: ModelHash) -> Response:
 @router.post("/models/{model_hash}/plans")
 async def plan_everywhere(request: Request, model_hash: ModelHash) -> Response:
     """Queue the planning of a model for every SoC and frequency that the fleet counts."""
-    await read_form(request)
     await plan_ahead(request.database, model_hash, FanoutRequest(), request.actor)
     return lead(f"{HOME}/queue")
 

@@ -14,7 +14,7 @@ from planner_api.console.address import HOME, home
 from planner_api.console.oidc import Attempt, Provider, SignInError
 from planner_api.console.pages.sign_in import ours, page
 from planner_api.console.rendering import render
-from planner_api.console.session import new_secret, set_cookie
+from planner_api.console.session import new_secret
 from planner_api.errors import NotFoundError
 from planner_api.web.principal import Principal
 from planner_api.web.route import HeadRoute
@@ -52,7 +52,7 @@ async def leave(request: Request, to: Annotated[str, Query(max_length=2048)] = H
 
 @router.get("/oidc/callback")
 async def come_back(request: Request) -> Response:
-    planner, provider = request.app.state.planner, _provider(request)
+    provider = _provider(request)
     secret, to = _attempt(request.cookies.get(COOKIE, ""))
     said = {name: value for name, value in request.query_params.items() if len(value) <= MAX_ANSWER}
     try:
@@ -60,16 +60,10 @@ async def come_back(request: Request) -> Response:
     except SignInError as error:
         answer = page(request, to=to, problem=error.detail, code=error.code)
     else:
-        lifetime_s = planner.settings.console_session_s
-        principal = Principal(person.role, person.name)
-        session = await sessions.begin(
-            planner.database, principal, token_id=None, lifetime_s=lifetime_s, request_id=request.state.audit_id
-        )
         # NOTE: a page that leads on, not a redirect: where that leads, a browser that comes from another site would not
         # send the session's cookie (SameSite=Strict).
         answer = render(request, "signed_in.html", to=f"{home()}{to.removeprefix(HOME)}")
-        request.scope["state"]["principal"] = principal
-        set_cookie(request, answer, session.secret, lifetime_s)
+        await sessions.begin(request, answer, Principal(person.role, person.name), token_id=None)
     answer.delete_cookie(COOKIE, path=_path())
     return answer
 

@@ -10,9 +10,9 @@ from fastapi import Request as AnyRequest
 
 from planner_api.console import session as sessions
 from planner_api.console.address import HOME, home, lead
-from planner_api.console.forms import read_fields, read_form
+from planner_api.console.forms import read_form
 from planner_api.console.rendering import render
-from planner_api.console.session import cookie_of, set_cookie
+from planner_api.console.session import cookie_of
 from planner_api.errors import UnauthorisedError
 from planner_api.web.route import Request, StrictRoute
 
@@ -30,27 +30,19 @@ async def show(
 
 @router.post("/login")
 async def sign_in(request: Request) -> Response:
-    fields = await read_fields(request)
-    to, lifetime_s = ours(fields.get("to", HOME)), request.planner.settings.console_session_s
+    fields = await read_form(request)
+    to, token = ours(fields.get("to", HOME)), fields.get("token", "").strip()
     try:
-        session = await sessions.sign_in(
-            request.database,
-            fields.get("token", "").strip(),
-            look_only="look_only" in fields,
-            lifetime_s=lifetime_s,
-            request_id=request.state.audit_id,
-        )
+        principal, token_id = await sessions.holder(request.database, token, look_only="look_only" in fields)
     except UnauthorisedError as error:
         return page(request, to=to, problem=error.detail, code=401)
     answer = lead(to)
-    request.scope["state"]["principal"] = session.principal
-    set_cookie(request, answer, session.secret, lifetime_s)
+    await sessions.begin(request, answer, principal, token_id=token_id)
     return answer
 
 
 @router.post("/logout")
 async def sign_out(request: Request) -> Response:
-    await read_form(request)
     secret = cookie_of(request)
     if secret is not None:
         await sessions.sign_out(request.database, secret, request.actor)

@@ -66,7 +66,6 @@ async def create(request: Request) -> Response:
 @router.post("/tokens/{number}")
 async def revoke(request: Request, number: Number) -> Response:
     """Revoke a token, everywhere at once."""
-    await read_form(request)
     await service.revoke_token(request.database, number, request.actor)
     return lead(f"{HOME}/tokens")
 
@@ -74,14 +73,12 @@ async def revoke(request: Request, number: Number) -> Response:
 @router.post("/tokens/claims/{number}")
 async def revoke_claim(request: Request, number: Number) -> Response:
     """Revoke a claim; devices that enrolled with it keep their tokens."""
-    await read_form(request)
     await service.revoke_claim(request.database, number, request.actor)
     return lead(f"{HOME}/tokens")
 
 
 @router.post("/tokens/sessions/{session_hash}")
 async def end_session(request: Request, session_hash: Digest) -> Response:
-    await read_form(request)
     async with request.database.write() as session:
         ended = await sessions.remove(session, session_hash)
         if ended is None:

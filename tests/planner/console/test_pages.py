@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from html.parser import HTMLParser
 from typing import Any
 from unittest.mock import AsyncMock
@@ -20,26 +19,17 @@ from planner_api.console.address import HOME
 from planner_api.console.rendering import clip, command, percent, prose, visible
 from planner_api.db.tables import AuditRow, DeviceRow, JobRow, PlanJobRow, PlanRow, SocRow, TokenRow, WorkerRow
 from planner_api.jobs.workers import looked
-from tests.planner.console import visits
-from tests.planner.console.visits import HERE, audited
+from tests.planner.console.visits import HERE, audited, send
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
 from tests.planner.test_hosts import EDGE, LINKS, learn_server
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&amp;{{7*7}}"
 HIDDEN = "\u202e\u200b\x9b"
 """Turns the writing direction, is not seen, controls a terminal."""
-send = partial(visits.send, page=f"{HOME}/tokens")
 GRAPH = chain(3, EVIL + HIDDEN)
 
 
 pytestmark = pytest.mark.planner(rate_per_address=0)
-
-
-@pytest.fixture
-def api(api: Api) -> Api:
-    """An open planner, and a client that has been at the console and keeps cookies."""
-    api.client.get(HOME)
-    return api
 
 
 class Elements(HTMLParser):

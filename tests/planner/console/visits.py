@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from sqlalchemy import select
@@ -19,16 +18,8 @@ def sign_in(api: Api, token: str, **fields: str) -> Any:
     return api.client.post(f"{HOME}/login", data={"token": token, **fields}, headers={"origin": HERE})
 
 
-def form_token(api: Api, path: str = HOME) -> str:
-    """What the forms of a page carry."""
-    found = re.search(r'name="form_token" value="([0-9a-f]+)"', api.client.get(path).text)
-    assert found is not None
-    return found[1]
-
-
-def send(api: Api, path: str, *, page: str = HOME, **fields: str) -> Any:
+def send(api: Api, path: str, **fields: str) -> Any:
     """Send a form as the page that holds it would."""
-    fields["form_token"] = form_token(api, page)
     return api.client.post(HOME + path, data=fields, headers={"origin": HERE})
 
 
