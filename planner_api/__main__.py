@@ -6,7 +6,6 @@ import sys
 
 
 def main() -> int:
-    """Run the command line and return its exit code."""
     try:
         from planner_api.cli.commands import main as run
     except ModuleNotFoundError as error:

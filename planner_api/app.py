@@ -58,5 +58,4 @@ def create_app(settings: Settings) -> App[Service]:
 
 
 def openapi_document() -> dict[str, Any]:
-    """Return the contract of the whole service."""
     return build(build_api(None, ROUTERS))

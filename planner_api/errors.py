@@ -89,22 +89,26 @@ class DatabaseAwayError(UnavailableError):
         self.reason = reason
 
 
-def model_unknown(model_hash: str) -> NotFoundError:
-    cure = "`hope-planner fleet models` lists those there are, `hope-agent run` sends another"
-    return NotFoundError("model-unknown", f"no model {model_hash}: {cure}")
+UNKNOWN = {
+    "alias": "'{0}' has no alias '{1}': `hope-planner models show {0}` lists them",
+    "alias to release": "'{0}' has no alias '{1}': make it with `hope-planner models alias {0} {1} VERSION`",
+    "claim": "there is no claim {} to revoke: `hope-planner claims list` lists those there are",
+    "device": "no device '{}': `hope-planner devices list` lists those there are",
+    "fanout": "no {}: `hope-planner models plan HASH` plans ahead",
+    "group": "no group '{0}': `hope-planner groups list` lists them, `hope-planner groups set {0}` makes it",
+    "model": "no model {}: `hope-planner fleet models` lists those there are, `hope-agent run` sends another",
+    "name": "no model is called '{0}': give it a version with `hope-planner models add {0} HASH`",
+    "plan": "no plan {}: `hope-planner plans list` lists those there are, `hope-agent run` asks for another",
+    "profile": "nothing is known of SoC '{}' at frequency '{}': `hope-planner profiles list` lists what is, "
+    "`hope-agent run` measures on a device",
+    "release": "no release {}: `hope-planner releases list` lists them",
+    "soc": "nothing is known of SoC '{}': `hope-planner profiles list` lists those that there are",
+    "token": "there is no token {} to revoke: `hope-planner tokens list` lists those there are",
+    "version of model": "'{0}' has no version {1}: `hope-planner models show {0}` lists them",
+    "version of plan": "plan {0} has no version {1}, or it is too old: `hope-planner plans versions {0}` lists them",
+}
+"""What is said of something by its names where it is not there; its first word is the error's."""
 
 
-def profile_unknown(soc: str, frequency: str) -> NotFoundError:
-    cure = "`hope-planner profiles list` lists what is, `hope-agent run` measures on a device"
-    return NotFoundError("profile-unknown", f"nothing is known of SoC '{soc}' at frequency '{frequency}': {cure}")
-
-
-def plan_unknown(plan_id: str) -> NotFoundError:
-    cure = "`hope-planner plans list` lists those there are, `hope-agent run` asks for another"
-    return NotFoundError("plan-unknown", f"no plan {plan_id}: {cure}")
-
-
-def version_unknown(plan_id: str, version: int) -> NotFoundError:
-    cure = f"`hope-planner plans versions {plan_id}` lists them"
-    detail = f"plan {plan_id} has no version {version}, or it is too old: {cure}"
-    return NotFoundError("version-unknown", detail)
+def unknown(what: str, *names: object) -> NotFoundError:
+    return NotFoundError(f"{what.partition(' ')[0]}-unknown", UNKNOWN[what].format(*names))

@@ -40,7 +40,6 @@ class Gathering(Generic[Item, Result]):
         self._worker: asyncio.Task[None] | None = None
 
     async def add(self, item: Item) -> Result:
-        """Do an item with others and return its result. Raises what ``work`` does."""
         done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, done))
         if self._worker is None or self._worker.done():

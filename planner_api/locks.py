@@ -92,7 +92,6 @@ class Turns:
                 del self._waiting[owner]
 
     def _next_begins(self) -> None:
-        """Let one more of each owner begin."""
         self._begun.clear()
         self._grant()
 

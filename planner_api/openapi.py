@@ -19,8 +19,8 @@ from planner_api.web.document import references
 def breaking_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Return why clients of the old contract would break under the new one.
 
-    They rely on each operation and answer, on each field and its type, and on fields that are always sent; they send the
-    parameters and fields that were required, and no others.
+    They rely on each operation and answer, on each field and its type, and on fields that are always sent; they send
+    the parameters and fields that were required, and no others.
     """
     requests, answers = set(), set()
     for methods in old["paths"].values():

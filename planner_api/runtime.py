@@ -111,7 +111,6 @@ class Planner:
         self._stop_working = asyncio.Event()
 
     def start_worker(self, count: Callable[[str, str, float], None] | None = None) -> None:
-        """Run a worker beside what is served; its children do the computing."""
         self._worker = build_worker(self.queue, self.settings, count)
         self._working = asyncio.create_task(self._worker.run(self._stop_working), name="worker")
 

@@ -90,7 +90,6 @@ class Service(Planner):
             self.start_worker(self.metrics.job)
 
     async def stop(self) -> None:
-        """End every task, then as every planner does."""
         await end(*self._chores)
         with suppress(DatabaseAwayError):
             await self.tokens.flush()

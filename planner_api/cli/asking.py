@@ -98,7 +98,6 @@ GROUPS = {
 
 
 def groups(more: Mapping[str, Sequence[click.Command]]) -> dict[str, click.Command]:
-    """Every group with its calls, and with more commands of the groups named."""
     made = {
         name: click.Group(name, help=words, epilog=f"\b\nexamples:{examples}")
         for name, (words, examples) in GROUPS.items()
@@ -112,7 +111,6 @@ def groups(more: Mapping[str, Sequence[click.Command]]) -> dict[str, click.Comma
 
 
 def at_a_planner(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command of click's the options that say which planner is asked, by whom."""
     for option in reversed(_shared()):
         option(command)
     return command

@@ -90,7 +90,6 @@ def _of_words(refusal: str, given: Mapping[str, Any]) -> str:
 
 
 def send(client: httpx.Client, method: str, path: str, query: Mapping[str, Any], body: Any) -> Any:
-    """Send one request and return what it answers. Raises CallError."""
     content, headers = None, {}
     if method in ("POST", "PUT"):
         content = zstd(json.dumps(body).encode())

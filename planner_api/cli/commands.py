@@ -64,7 +64,6 @@ hope_planner = Commands(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
     try:
         given = None if arguments is None else list(arguments)
         status = int(hope_planner.main(given, prog_name="hope-planner", standalone_mode=False) or OK)

@@ -91,7 +91,6 @@ def _works_on(app: App[Service]) -> str:
 
 
 def build_config(app: App[Service], host: str, port: int, tls: Tls | None = None) -> uvicorn.Config:
-    """How the application is served; ``serve`` without running it."""
     settings = app.planner.settings
     proxied = ProxyHeaders(cast(Any, app), os.environ.get("FORWARDED_ALLOW_IPS", ""))
     most = max(RESERVED_FILES, open_files() - RESERVED_FILES)

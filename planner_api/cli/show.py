@@ -25,7 +25,6 @@ STYLES = {
 
 
 def say(what: RenderableType) -> None:
-    """Print for people, in colour where that is seen."""
     Console(width=WHOLE, highlight=False).print(what)
 
 
@@ -58,7 +57,6 @@ def fields(answer: dict[str, Any], names: Sequence[str] = ()) -> Table:
 
 
 def line(answer: dict[str, Any], names: Sequence[str]) -> str:
-    """Fields on one line, each behind its name."""
     return "  ".join(f"{_title(name)} {cell(_pick(answer, name))}" for name in names)
 
 

@@ -90,7 +90,6 @@ class Overviews:
 
 
 async def count(database: Database) -> Overview:
-    """Count the fleet."""
     now = datetime.now(UTC)
     numbers = await summary(database)
     async with database.read() as session:

@@ -83,7 +83,6 @@ def skew(seconds: float | None) -> str:
 
 
 def ago(moment: datetime | None) -> Markup | str:
-    """How long ago, with the moment itself behind it."""
     if moment is None:
         return "never"
     seconds = (datetime.now(UTC) - moment).total_seconds()
@@ -105,7 +104,6 @@ def clip(text: str | None, length: int = 40) -> Markup | str:
 
 
 def short(digest: str) -> Markup:
-    """A hash by its beginning."""
     return Markup('<code title="{}">{}</code>').format(escape(digest), digest[:10])
 
 

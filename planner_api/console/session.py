@@ -60,7 +60,6 @@ ANYBODY = Session(ANONYMOUS)
 
 
 def new_secret() -> str:
-    """What a fresh cookie holds."""
     return secrets.token_urlsafe(32)
 
 

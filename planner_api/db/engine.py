@@ -14,7 +14,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiosqlite
 from sqlalchemy import URL, Executable, create_engine, event, make_url
@@ -23,7 +23,9 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from planner_api.db.outage import translated
+from planner_api.errors import unknown
 
+Row = TypeVar("Row")
 Heard = Callable[[str, str, str], None]
 """Called with the topic of some news, what it is about, and a detail."""
 
@@ -62,7 +64,6 @@ class WriteSession(AsyncSession):
     heard: Heard | None = None
 
     async def touches(self, statement: Executable) -> bool:
-        """Execute a statement that returns what it changed; return whether that is anything."""
         return (await self.execute(statement)).first() is not None
 
 
@@ -92,7 +93,6 @@ def shown(url: URL) -> str:
 
 
 def sync_engine(text: str, *, writes: bool = True) -> Engine:
-    """Return a plain engine on a database, for migrations and command-line tools."""
     url = parse_url(text)
     if url.get_backend_name() != "sqlite":
         return create_engine(url, **POSTGRESQL)
@@ -100,6 +100,14 @@ def sync_engine(text: str, *, writes: bool = True) -> Engine:
     engine = create_engine(url.set(drivername="sqlite"))
     _tune_sqlite(engine, begin="BEGIN IMMEDIATE" if writes else "BEGIN")
     return engine
+
+
+async def found(session: AsyncSession, table: type[Row], key: Any, what: str) -> Row:
+    """The row of a table under its key. Raises NotFoundError where there is none (``what``: see ``errors.UNKNOWN``)."""
+    row = await session.get(table, key)
+    if row is None:
+        raise unknown(what, key)
+    return row
 
 
 class SqliteConnection(aiosqlite.Connection):
@@ -176,7 +184,6 @@ class Database:
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[WriteSession]:
-        """Open a session in one transaction; leaving the block commits."""
         with translated():
             session = WriteSession(
                 self.writer, expire_on_commit=False, execution_options={"synchronize_session": False}

@@ -42,10 +42,8 @@ class Page(list[Row]):
 
 
 async def page(session: AsyncSession, query: Select[Row], limit: int) -> Page[Row]:
-    """The first objects that a query finds."""
     return Page(await session.scalars(query.limit(limit + 1)), limit)
 
 
 async def page_of_rows(session: AsyncSession, query: Select[*tuple[Any, ...]], limit: int) -> Page[Any]:
-    """The first rows that a query of several columns finds."""
     return Page(await session.execute(query.limit(limit + 1)), limit)

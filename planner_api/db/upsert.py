@@ -35,12 +35,10 @@ Names = tuple[str, ...]
 
 
 def upserting(dialect: str, table: type[Base]) -> postgresql.Insert | sqlite.Insert:
-    """Return the INSERT of a dialect, which knows ``ON CONFLICT``."""
     return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
 
 
 def ignoring(dialect: str, table: type[Base], key: Sequence[str]) -> postgresql.Insert | sqlite.Insert:
-    """Return the INSERT of a dialect that leaves out rows whose ``key`` is taken."""
     return upserting(dialect, table).on_conflict_do_nothing(index_elements=list(key))
 
 

@@ -57,7 +57,6 @@ class DeviceRows:
 async def find(
     session: AsyncSession, wanted: Filter, *, after: str | None = None, before: str | None = None, limit: int
 ) -> DeviceRows:
-    """Return devices behind ``after``, or in front of ``before``."""
     backwards = before is not None
     query = select(DeviceRow.id).where(*wanted.conditions())
     at = before if backwards else after

@@ -57,7 +57,6 @@ class Quotas:
             raise self.exceeded("upload_bytes", f"{self._per_day['upload_bytes']} a day")
 
     async def prune(self, database: Database) -> None:
-        """Forget what was used before today."""
         async with database.write() as session:
             await session.execute(delete(UsageRow).where(UsageRow.day < _today()))
 

@@ -138,7 +138,6 @@ def _store_devices(connection: Connection, group: Sequence[SentReport]) -> dict[
 
 
 def _predictions(connection: Connection, plan_ids: Collection[str]) -> dict[tuple[str, int], float]:
-    """Predicted makespan in microseconds by (plan id, version), of the versions that are kept."""
     query = select(PlanVersionRow.plan_id, PlanVersionRow.version, PlanVersionRow.makespan_us)
     found: dict[tuple[str, int], float] = {}
     for chunk in chunks(sorted(plan_ids)):
@@ -148,7 +147,6 @@ def _predictions(connection: Connection, plan_ids: Collection[str]) -> dict[tupl
 
 
 def _add_results(connection: Connection, runs: Sequence[MeasuredRun]) -> None:
-    """Add what devices said to the sums of the plans' versions."""
     sums: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: dict.fromkeys((*_SUMS, *_COUNTS), 0))
     for each in runs:
         found = sums[each.plan_id, each.plan_version]

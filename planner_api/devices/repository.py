@@ -118,7 +118,6 @@ async def revoke(session: WriteSession, *, token_id: int | None = None, device_i
 
 
 async def use(session: WriteSession, owner: str, quota: str, day: str, amount: int) -> int:
-    """Add to what a caller used of a quota on a day; return what it used so far."""
     insert_into = upserting(session.get_bind().dialect.name, UsageRow).values(
         owner=owner, quota=quota, day=day, used=amount
     )

@@ -27,7 +27,7 @@ from hope_schema import (
 from hope_schema.proof import hash_token
 from hope_schema.proof import prove as proof_of
 from hope_schema.tokens import TokenScope
-from planner_api.db.engine import Database, WriteSession
+from planner_api.db.engine import Database, WriteSession, found
 from planner_api.db.messages import message_of, messages_of
 from planner_api.db.paging import Page, Row, page
 from planner_api.db.tables import ClaimRow, DeviceRow, TokenRow
@@ -35,7 +35,7 @@ from planner_api.devices import repository
 from planner_api.devices.audit.service import record
 from planner_api.devices.finding import Filter, find
 from planner_api.devices.groups import service as groups
-from planner_api.errors import ConflictError, NotFoundError, UnauthorisedError
+from planner_api.errors import ConflictError, NotFoundError, UnauthorisedError, unknown
 from planner_api.jobs.news import publish
 from planner_api.web.principal import Actor
 from planner_api.web.tokens import new_token
@@ -133,7 +133,6 @@ async def list_claims(database: Database, *, before: int | None, limit: int) -> 
 
 
 async def _newest(database: Database, query: Select[Row], number: Any, before: int | None, limit: int) -> Page[Row]:
-    """A page of what a query finds, the highest numbers first."""
     async with database.read() as session:
         return await page(session, query.where(number < (before or 2**63 - 1)).order_by(number.desc()), limit)
 
@@ -152,7 +151,7 @@ async def revoke_token(database: Database, number: int, actor: Actor) -> None:
     """Revoke one token, on every replica. Raises NotFoundError where there is none to revoke."""
     async with database.write() as session:
         if not await _revoke(session, await repository.revoke(session, token_id=number)):
-            raise _nothing("token", number)
+            raise unknown("token", number)
         await record(session, actor, "token.revoke", f"token:{number}")
 
 
@@ -161,13 +160,8 @@ async def revoke_claim(database: Database, number: int, actor: Actor) -> None:
     async with database.write() as session:
         valid = update(ClaimRow).where(ClaimRow.id == number, ClaimRow.revoked_at.is_(None))
         if not await session.touches(valid.values(revoked_at=datetime.now(UTC)).returning(ClaimRow.id)):
-            raise _nothing("claim", number)
+            raise unknown("claim", number)
         await record(session, actor, "claim.revoke", f"claim:{number}")
-
-
-def _nothing(noun: str, number: int) -> NotFoundError:
-    detail = f"there is no {noun} {number} to revoke: `hope-planner {noun}s list` lists those there are"
-    return NotFoundError(f"{noun}-unknown", detail)
 
 
 Forget = Callable[[WriteSession, str], Awaitable[object]]
@@ -181,12 +175,12 @@ async def revoke_device(database: Database, device_id: str, actor: Actor, forget
         NotFoundError: there is neither such a device nor anything that it said.
     """
     async with database.write() as session:
-        found = await session.get(DeviceRow, device_id) is not None
-        if found:
+        known = await session.get(DeviceRow, device_id) is not None
+        if known:
             await _revoke(session, await repository.revoke(session, device_id=device_id))
             await record(session, actor, "device.revoke", device_id)
-        if not await forget(session, device_id) and not found:
-            raise device_unknown(device_id)
+        if not await forget(session, device_id) and not known:
+            raise unknown("device", device_id)
 
 
 async def _revoke(session: WriteSession, hashes: Sequence[str]) -> bool:
@@ -200,18 +194,15 @@ async def describe(database: Database, device_id: str, sent: DeviceDescription, 
     async with database.write() as session:
         described = update(DeviceRow).where(DeviceRow.id == device_id).values(name=sent.name, labels=dict(sent.labels))
         if not await session.touches(described.returning(DeviceRow.id)):
-            raise device_unknown(device_id)
+            raise unknown("device", device_id)
         shown = ", ".join(f"{key}={value}" for key, value in sent.labels.items())
         await record(session, actor, "device.describe", device_id, name=sent.name, labels=shown)
     return await get_device(database, device_id)
 
 
 async def get_device(database: Database, device_id: str) -> Device:
-    """One device. Raises NotFoundError when it is unknown."""
     async with database.read() as session:
-        row = await session.get(DeviceRow, device_id)
-        if row is None:
-            raise device_unknown(device_id)
+        row = await found(session, DeviceRow, device_id, "device")
         described = await _describing(session, [row])
     return described(row)
 
@@ -247,9 +238,3 @@ async def _describing(session: AsyncSession, rows: Sequence[DeviceRow]) -> Calla
         )
 
     return described
-
-
-def device_unknown(device_id: str) -> NotFoundError:
-    return NotFoundError(
-        "device-unknown", f"no device '{device_id}': `hope-planner devices list` lists those there are"
-    )

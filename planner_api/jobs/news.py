@@ -53,7 +53,6 @@ _BETWEEN = "\x1f"
 
 
 def tell(connection: Connection, topic: str, about: str = "", detail: str = "") -> None:
-    """Let other processes hear something with a connection's transaction."""
     if connection.dialect.name == "postgresql":
         news = _BETWEEN.join((topic, about, detail))  # said twice in one transaction it is heard once
         connection.execute(_NOTIFY, {"channel": CHANNEL, "news": news})
@@ -106,7 +105,6 @@ class News(ABC):
                 del self._watchers[key]
 
     def heard(self, topic: str, about: str = "", detail: str = "") -> None:
-        """Tell the listeners of this process."""
         for listener in self._listeners.get(topic, ()):
             listener(about, detail)
         for watcher in self._watchers.get((topic, about), ()):

@@ -43,7 +43,6 @@ class JobProcess:
 
     @property
     def pid(self) -> int | None:
-        """The child's process id, or ``None`` while none runs."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def start(self) -> None:
@@ -117,7 +116,6 @@ class JobProcess:
                 os.kill(self.pid, signal.SIGSTOP if resting else signal.SIGCONT)
 
     async def kill(self) -> int | None:
-        """Kill the child, if any, and return its exit status."""
         process, self._process = self._process, None
         if process is None:
             return None

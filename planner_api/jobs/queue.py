@@ -185,7 +185,6 @@ class Queue:
             return None, None
 
     async def renew(self, lease: Lease) -> bool:
-        """Push the end of a lease; False when it is lost."""
         async with self.database.write() as session:
             renewed = update(JobRow).where(_held(lease)).values(lease_until=now(session, self.ttl_s))
             return await session.touches(renewed.returning(JobRow.id))

@@ -60,7 +60,6 @@ def now(session: AsyncSession, delta_s: float = 0.0) -> ColumnElement[datetime]:
 
 
 def among(jobs: Sequence[Job]) -> ColumnElement[bool]:
-    """Whether a row is one of these jobs."""
     return tuple_(JobRow.kind, JobRow.key).in_(jobs)
 
 

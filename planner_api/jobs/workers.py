@@ -31,7 +31,6 @@ async def tell_life(database: Database, slots: int) -> None:
 
 
 async def tell_end(database: Database) -> None:
-    """Note that this process's worker has ended."""
     async with database.write() as session:
         await _forget(session, [this_process()])
 
@@ -42,7 +41,6 @@ async def _forget(session: WriteSession, owners: Sequence[str]) -> None:
 
 
 async def looked(session: WriteSession, owner: str, slots: int) -> None:
-    """Note that a worker lives and looks for work."""
     moment = now(session)
     insert = upserting(session.get_bind().dialect.name, WorkerRow)
     insert = insert.values(owner=owner, slots=slots, started_at=moment, looked_at=moment)
@@ -75,12 +73,10 @@ async def workers(session: AsyncSession) -> Sequence[Seen]:
 
 
 async def count_looking(session: AsyncSession) -> Mapping[str, float]:
-    """How many workers look for work."""
     return {"looking": sum(worker.age_s < ALIVE_S for worker in await workers(session))}
 
 
 async def count_by_state(session: AsyncSession) -> Mapping[str, float]:
-    """How many jobs wait, and how many are under way."""
     query = select(func.count().filter(WAITS), func.count().filter(~WAITS)).select_from(JobRow)
     waiting, running = (await session.execute(query)).one()
     return {"waiting": waiting, "running": running}

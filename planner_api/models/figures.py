@@ -18,7 +18,6 @@ Transfer = tuple[str, tuple[int, ...], str, str]
 
 
 def figure_hash(key: tuple[Any, ...]) -> bytes:
-    """Return the 64-bit hash that a figure is asked for by, and remembered."""
     return hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
 
 
@@ -36,7 +35,6 @@ class Figures(BaseModel):
     """Types that end on the host."""
 
     def latencies(self, kinds: Sequence[str]) -> Iterator[Latency]:
-        """Every (signature, kind), signature by signature."""
         return ((signature, kind) for signature in self.signatures for kind in kinds)
 
     def count_transfers(self, places: Sequence[str]) -> int:

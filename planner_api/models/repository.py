@@ -42,7 +42,6 @@ async def graph(session: AsyncSession, model_hash: str) -> bytes | None:
 
 
 async def super_ops(session: AsyncSession, model_hashes: Sequence[str]) -> dict[str, int]:
-    """Return how many ops are planned of each of these models that is known."""
     query = select(ModelRow.hash, ModelRow.super_ops).where(ModelRow.hash.in_(model_hashes))
     return {row.hash: row.super_ops for row in await session.execute(query)}
 

@@ -12,7 +12,7 @@ from planner_api.db.engine import Database
 from planner_api.db.tables import ModelRow
 from planner_api.db.upsert import insert_or_ignore
 from planner_api.devices.quota import Quotas
-from planner_api.errors import ConflictError, model_unknown
+from planner_api.errors import ConflictError, unknown
 from planner_api.models import repository
 from planner_api.models.reading import ReadGraph
 from planner_api.web.principal import ANONYMOUS, Principal
@@ -58,5 +58,5 @@ async def read(database: Database, model_hash: str, what: Callable[..., Awaitabl
     async with database.read() as session:
         body = await what(session, model_hash)
     if body is None:
-        raise model_unknown(model_hash)
+        raise unknown("model", model_hash)
     return body

@@ -12,10 +12,10 @@ from sqlalchemy import func, select
 
 from hope_schema import Fanout, FanoutRequest, Job, PlanRequest
 from hope_schema.fleet import PlanStatus
-from planner_api.db.engine import Database
+from planner_api.db.engine import Database, found
 from planner_api.db.tables import FanoutPlanRow, FanoutRow, PlanRow
 from planner_api.devices.audit.service import record
-from planner_api.errors import NotFoundError, model_unknown
+from planner_api.errors import unknown
 from planner_api.jobs.wanted import Wanted, put
 from planner_api.models import repository as model_rows
 from planner_api.plans import repository as plan_rows
@@ -44,15 +44,15 @@ async def plan_ahead(database: Database, model_hash: str, request: FanoutRequest
     fanout_id, now = f"f-{secrets.token_hex(12)}", datetime.now(UTC)
     async with database.read() as session:
         if not await model_rows.exists(session, model_hash):
-            raise model_unknown(model_hash)
+            raise unknown("model", model_hash)
         known = await profile_rows.pairs(session)
     wanted = {}
     for soc, frequency in known:
         async with database.read() as session:
-            found = await profile_rows.current(session, soc, frequency)
-        if found is None:
+            current = await profile_rows.current(session, soc, frequency)
+        if current is None:
             continue
-        profile = await asyncio.to_thread(Known.read, found[1])
+        profile = await asyncio.to_thread(Known.read, current[1])
         key = normalised(
             PlanRequest(
                 jobs=(Job(model_hash=model_hash),),
@@ -84,9 +84,7 @@ async def plan_ahead(database: Database, model_hash: str, request: FanoutRequest
 async def progress(database: Database, fanout_id: str) -> Fanout:
     """How far a planning ahead is. Raises NotFoundError for an unknown one."""
     async with database.read() as session:
-        row = await session.get(FanoutRow, fanout_id)
-        if row is None:
-            raise NotFoundError("fanout-unknown", f"no {fanout_id}: `hope-planner models plan HASH` plans ahead")
+        row = await found(session, FanoutRow, fanout_id, "fanout")
         query = select(STATUS.label("status"), func.count()).join(FanoutPlanRow, FanoutPlanRow.plan_id == PlanRow.id)
         query = query.where(FanoutPlanRow.fanout_id == fanout_id).group_by("status")
         counts: dict[str, int] = {row[0]: row[1] for row in await session.execute(query)}

@@ -13,7 +13,7 @@ from hope_schema import MovedStep, Plan, PlanDiff, PlanHistory, PlanVersion, Res
 from planner_api.db.engine import Database, ReadSession
 from planner_api.db.messages import message_of, messages_of
 from planner_api.db.tables import PlanRow, PlanVersionRow
-from planner_api.errors import plan_unknown, version_unknown
+from planner_api.errors import unknown
 from planner_api.plans import repository
 from planner_api.plans.stored import StoredPlan
 
@@ -22,17 +22,15 @@ _HISTORY = [column for name, column in PlanVersionRow.__table__.columns.items() 
 
 
 async def history(database: Database, plan_id: str) -> PlanHistory:
-    """The versions that are kept, newest first. Raises NotFoundError for a plan without any."""
     async with database.read() as session:
         return PlanHistory(plan_id=plan_id, versions=tuple(await _versions(session, plan_id)))
 
 
 async def stored(database: Database, plan_id: str, version: int) -> StoredPlan:
-    """One version as it is served. Raises NotFoundError when it is not kept."""
     async with database.read() as session:
         found = await repository.find_version(session, plan_id, version)
     if found is None:
-        raise version_unknown(plan_id, version)
+        raise unknown("version of plan", plan_id, version)
     return found
 
 
@@ -76,14 +74,14 @@ async def _versions(session: ReadSession, plan_id: str) -> list[PlanVersion]:
     query = query.where(PlanVersionRow.plan_id == plan_id).order_by(PlanVersionRow.version.desc())
     rows = (await session.execute(query)).all()
     if not rows:
-        raise plan_unknown(plan_id)
+        raise unknown("plan", plan_id)
     return list(messages_of(rows, _version))
 
 
 def _among(versions: list[PlanVersion], plan_id: str, wanted: int) -> PlanVersion:
     found = next((each for each in versions if each.version == wanted), None)
     if found is None:
-        raise version_unknown(plan_id, wanted)
+        raise unknown("version of plan", plan_id, wanted)
     return found
 
 

@@ -57,7 +57,6 @@ def _remembered(text: bytes) -> tuple[PlanRequest, str]:
 
 
 def plan_id(request: PlanRequest) -> str:
-    """Return the id of the plan under the request's key; the same for every device that asks, on every replica."""
     return keyed(request)[1]
 
 

@@ -39,7 +39,6 @@ NAME = select(func.aggregate_strings(_named.c.name, " + ")).scalar_subquery()
 
 
 def serves(model_hash: str) -> ColumnElement[bool]:
-    """Whether a plan serves a model, alone or beside others."""
     return exists().where(PlanJobRow.plan_id == PlanRow.id, PlanJobRow.model_hash == model_hash)
 
 
@@ -65,7 +64,6 @@ async def find_near(session: AsyncSession, request: PlanRequest) -> StoredPlan |
 
 
 async def find_version(session: AsyncSession, plan_id: str, version: int) -> StoredPlan | None:
-    """Return one version of a plan; None when it is not kept (any more)."""
     return _stored(await session.get(PlanVersionRow, (plan_id, version)))
 
 
@@ -97,7 +95,6 @@ class Standing:
 
 
 async def standing(session: AsyncSession, plan_id: str) -> Standing | None:
-    """Return how a plan stands; None: nobody asked for it."""
     rests = PlanRestsOnRow
     query = select(PlanRow.version, PlanRow.error, STATUS, rests.soc, rests.frequency, rests.checked_version)
     query = query.outerjoin(rests, rests.plan_id == PlanRow.id).where(PlanRow.id == plan_id)
@@ -131,7 +128,6 @@ async def rest_on(session: WriteSession, plan_id: str, pair: tuple[str, str], **
 
 
 async def request_of(session: AsyncSession, plan_id: str) -> PlanRequest | None:
-    """Return the key of a plan as the request that asks for it."""
     columns = (
         PlanRow.jobs, PlanRow.soc, PlanRow.frequency, PlanRow.processors, PlanRow.hosts, PlanRow.links,
         PlanRow.method, PlanRow.objective,

@@ -17,14 +17,7 @@ from planner_api.db.tables import JobRow, PlanRow
 from planner_api.db.upsert import add_all
 from planner_api.devices import repository as devices
 from planner_api.devices.quota import Quotas
-from planner_api.errors import (
-    InvalidError,
-    UnavailableError,
-    model_unknown,
-    plan_unknown,
-    profile_unknown,
-    version_unknown,
-)
+from planner_api.errors import InvalidError, UnavailableError, unknown
 from planner_api.jobs.queue import Queue
 from planner_api.jobs.wanted import URGENT, Wanted, put
 from planner_api.models import repository as models
@@ -86,13 +79,13 @@ class Plans:
         """
         if version is not None:
             if (kept := await self._stored(wanted, version)) is None:
-                raise version_unknown(wanted, version)
+                raise unknown("version of plan", wanted, version)
             return kept
         if self._settings.embedded:
             await self._settle(wanted)
         stored = await self._served(wanted, device_id)
         if stored is None:
-            raise plan_unknown(wanted)
+            raise unknown("plan", wanted)
         self.hits[wanted] += 1
         return stored
 
@@ -141,13 +134,13 @@ class Plans:
             before = await repository.standing(session, wanted)
         for model_hash in hashes:
             if model_hash not in ops:
-                raise model_unknown(model_hash)
+                raise unknown("model", model_hash)
         if (total := sum(ops[model_hash] * count for model_hash, count in zip(hashes, often, strict=True))) > MAX_OPS:
             raise InvalidError("unplannable", f"a plan holds {MAX_OPS} ops, these networks have {total}")
         versions = {pair: head.version if head else 0 for pair, head in zip(request.profiles, heads, strict=True)}
         for pair, version in versions.items():
             if not version and pair not in to_fold:
-                raise profile_unknown(*pair)
+                raise unknown("profile", *pair)
         if before is not None and before.status == "failed" and not to_fold and before.checked == versions:
             return  # nothing has changed since it failed
         async with self._database.write() as session:
@@ -185,7 +178,6 @@ class Plans:
         await self._quotas.spend(session, caller, plan_keys=1)
 
     async def _explain(self, request: PlanRequest, wanted: str) -> None:
-        """Raise why there is no plan, if it failed."""
         async with self._database.read() as session:
             standing = await repository.standing(session, wanted)
             known = {pair: await profiles.head(session, *pair) for pair in request.profiles}
@@ -193,7 +185,7 @@ class Plans:
             return
         for pair, head in known.items():
             if head is None or not head.version:
-                raise profile_unknown(*pair)
+                raise unknown("profile", *pair)
         raise InvalidError("unplannable", f"no plan exists: {standing.error}"[:2000])
 
     async def _settle(self, wanted: str) -> None:

@@ -22,7 +22,6 @@ class StoredPlan:
 
     @property
     def body(self) -> bytes:
-        """The ``PlanReply`` as JSON."""
         return unzstd(self.body_zstd)
 
     def reply(self) -> PlanReply:

@@ -24,12 +24,10 @@ Row = tuple[str, str, float | None, int]
 
 
 def ops_of(graphs: Iterable[ModelGraph]) -> dict[str, Features]:
-    """Features of the super-ops of some networks, by signature."""
     return {op.signature: features(op) for graph in graphs for op in merge(graph)}
 
 
 def latencies_of(profile: Profile) -> Iterable[Row]:
-    """The latencies of a profile, row by row."""
     rows = profile.latencies
     return zip(rows.signature, rows.kind, rows.us, rows.count, strict=True)
 

@@ -102,7 +102,6 @@ class Predictor:
         return type_ in self._types or (self._beside is not None and self._beside.knows(type_))
 
     def __call__(self, ops: Sequence[Features]) -> list[Prediction]:
-        """Predict, in the order given."""
         return [one for at in range(0, len(ops), AT_ONCE) for one in self._predict(ops[at : at + AT_ONCE])]
 
     def _predict(self, ops: Sequence[Features]) -> list[Prediction]:

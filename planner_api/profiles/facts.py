@@ -39,7 +39,6 @@ class Facts:
         return self._answer(Question("richest", (besides,))) or None
 
     def statistics(self, profile_id: int) -> bytes | None:
-        """The statistics of a profile as they are stored."""
         return self._answer(Question("statistics", profile_id=profile_id)) or None
 
     def _answer(self, question: Question) -> bytes:

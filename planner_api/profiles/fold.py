@@ -198,7 +198,6 @@ def first_rows(waiting: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def _by_device(folded: FoldOutcome) -> list[dict[str, Any]]:
-    """How many uploads of each device were folded, and what of the newest was not used, in the order of their ids."""
     count = Counter(folded.devices.values())
     unused = {
         device: folded.errors.get(row_id) or folded.unused.get(row_id) for row_id, device in folded.devices.items()

@@ -205,7 +205,6 @@ class Folder:
 
 
 def _list(known: dict[str, list[int]], device: int, definitions: Sequence[dict[str, Any]]) -> None:
-    """Note that a device lists these processors, or channels."""
     for definition in definitions:
         listed = known.setdefault(canonical(definition).decode(), [])
         if device in listed:
@@ -378,7 +377,6 @@ def _forget_old_level(settled: FloatArray, newest: FloatArray) -> None:
 
 
 def _settle(settled: FloatArray, us: FloatArray) -> None:
-    """Add the finite values of each row to (number, mean)."""
     finite = np.isfinite(us)
     before = settled[:, 0]
     n = before + finite.sum(axis=1)

@@ -71,7 +71,6 @@ def _insert_statement(dialect: str) -> Any:
 
 
 async def pending(session: AsyncSession, soc: str, frequency: str, limit: int) -> Sequence[tuple[int, int]]:
-    """Return (id, rows) of waiting uploads in the order they came."""
     query = (
         select(InboxRow.id, InboxRow.rows)
         .where(InboxRow.soc == soc, InboxRow.frequency == frequency, InboxRow.folded_at.is_(None))

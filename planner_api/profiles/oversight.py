@@ -16,7 +16,7 @@ from planner_api.db.engine import Database, WriteSession
 from planner_api.db.messages import message_of, messages_of
 from planner_api.db.tables import ContributionRow, ProfileRow, SocRow
 from planner_api.devices.audit.service import record
-from planner_api.errors import NotFoundError, profile_unknown
+from planner_api.errors import unknown
 from planner_api.jobs.wanted import URGENT, Wanted, put
 from planner_api.models.figures import Latency
 from planner_api.profiles import repository
@@ -86,7 +86,7 @@ async def forget(database: Database, soc: str, frequency: str, device_id: str | 
     async with database.write() as session:
         head = await repository.head(session, soc, frequency)
         if head is None:
-            raise profile_unknown(soc, frequency)
+            raise unknown("profile", soc, frequency)
         await _take_back(session, head.id, soc, frequency, device_id)
         await record(session, actor, "profile.forget", f"{soc}/{frequency}", devices=device_id)
 
@@ -113,8 +113,7 @@ async def establish(database: Database, soc: str, actor: Actor) -> None:
     """Vouch for a SoC, so that planning ahead counts it. Raises NotFoundError where nobody ever uploaded for it."""
     async with database.write() as session:
         if not await vouch(session, soc, actor):
-            cure = "`hope-planner profiles list` lists those that there are"
-            raise NotFoundError("soc-unknown", f"nothing is known of SoC '{soc}': {cure}")
+            raise unknown("soc", soc)
 
 
 async def vouch(session: WriteSession, soc: str, actor: Actor) -> bool:
@@ -130,7 +129,7 @@ async def _load(database: Database, soc: str, frequency: str) -> tuple[ProfileRo
     async with database.read() as session:
         head = await repository.head(session, soc, frequency)
         if head is None:
-            raise profile_unknown(soc, frequency)
+            raise unknown("profile", soc, frequency)
         dumped = await repository.statistics(session, head.id)
     return head, await asyncio.to_thread(Statistics.load, dumped)
 

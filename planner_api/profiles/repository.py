@@ -54,7 +54,6 @@ async def waits(session: AsyncSession, soc: str, frequency: str) -> bool:
 
 
 def this(soc: str, frequency: str) -> ColumnElement[bool]:
-    """Whether a profile is that of a SoC at a frequency."""
     return and_(
         ProfileRow.frequency == frequency,
         ProfileRow.soc_id == select(SocRow.id).where(SocRow.name == soc).scalar_subquery(),
@@ -62,7 +61,6 @@ def this(soc: str, frequency: str) -> ColumnElement[bool]:
 
 
 async def head(session: AsyncSession, soc: str, frequency: str) -> ProfileRow | None:
-    """Return the profile of a SoC at a frequency without its statistics."""
     return await session.scalar(select(ProfileRow).where(this(soc, frequency)))
 
 
@@ -116,7 +114,6 @@ async def snapshot(session: AsyncSession, profile_id: int, version: int) -> byte
 
 
 async def current(session: AsyncSession, soc: str, frequency: str) -> tuple[ProfileRow, bytes] | None:
-    """Return a profile and its newest version, compressed; None when nothing is known."""
     query = select(ProfileRow, ProfileVersionRow.body_zstd).join(ProfileVersionRow, _NEWEST)
     row = (await session.execute(query.where(this(soc, frequency)))).first()
     return None if row is None else (row[0], row[1])
@@ -179,7 +176,6 @@ async def release(session: WriteSession, profile_id: int, rows: Mapping[str, int
 
 
 async def standing(session: AsyncSession, profile_id: int) -> tuple[ProfileRow, bytes | None]:
-    """Return a profile without its statistics, and its newest version, compressed."""
     query = select(ProfileRow, ProfileVersionRow.body_zstd).outerjoin(ProfileVersionRow, _NEWEST)
     profile, body = (await session.execute(query.where(ProfileRow.id == profile_id))).one()
     return profile, body

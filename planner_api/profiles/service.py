@@ -20,7 +20,7 @@ from planner_api.db.tables import AssignmentRow, ContributionRow, DeviceRow, Inb
 from planner_api.db.upsert import insert_or_ignore
 from planner_api.devices import repository as devices
 from planner_api.devices.quota import Quotas
-from planner_api.errors import ForbiddenError, InvalidError, RefusedError, UnavailableError, profile_unknown
+from planner_api.errors import ForbiddenError, InvalidError, RefusedError, UnavailableError, unknown
 from planner_api.jobs.kind import JobError
 from planner_api.jobs.process import JobProcess
 from planner_api.jobs.queue import Queue
@@ -141,7 +141,6 @@ class Profiles:
             del self._known[key]
 
     async def prune(self) -> int:
-        """Forget upload ids that are too old to be sent again; return how many."""
         doomed = select(InboxRow.id).where(InboxRow.folded_at < datetime.now(UTC) - KEEP_UPLOAD_IDS)
         some = doomed.order_by(InboxRow.folded_at, InboxRow.id).limit(PRUNED_AT_ONCE).scalar_subquery()
         total = 0
@@ -172,7 +171,7 @@ class Profiles:
         if caller.device_id is not None and own != soc:
             raise ForbiddenError("foreign-profile", f"this token reads the profile of '{own}', not of '{soc}'")
         if found is None:
-            raise profile_unknown(soc, frequency)
+            raise unknown("profile", soc, frequency)
         return found[1]
 
     async def missing(

@@ -102,7 +102,6 @@ def publish(statistics: Statistics, found: Estimates, soc: str, frequency: str, 
 
 
 def _figures(votes: Votes, rows: Sequence[int], us: Sequence[float], spread: Sequence[float]) -> dict[str, list[Any]]:
-    """The columns that say what some rows take; None: unsupported."""
     return {
         "us": [None if math.isinf(us[row]) else us[row] for row in rows],
         "spread_us": [spread[row] for row in rows],

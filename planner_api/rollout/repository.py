@@ -38,7 +38,6 @@ async def rollout(session: AsyncSession, model_hash: str) -> str | None:
 
 
 async def lock(session: WriteSession, release_id: str) -> ReleaseRow | None:
-    """A release, locked until the transaction ends."""
     query = select(ReleaseRow).where(ReleaseRow.id == release_id).with_for_update()
     return (await session.scalars(query)).one_or_none()
 
@@ -56,7 +55,6 @@ async def releases(
 
 
 async def count_by_state(session: AsyncSession) -> dict[str, int]:
-    """How many releases are under way, per state."""
     query = select(ReleaseRow.state, func.count()).where(ReleaseRow.state.in_(ACTIVE)).group_by(ReleaseRow.state)
     return dict.fromkeys(ACTIVE, 0) | {row[0]: row[1] for row in await session.execute(query)}
 

@@ -13,14 +13,14 @@ from sqlalchemy import select, update
 from hope_schema import GroupSelector, Release, ReleasePage, ReleasePartPage, ReleaseRequest
 from hope_schema.releases import Rollout
 from hope_schema.wording import plural
-from planner_api.db.engine import Database, ReadSession, WriteSession
+from planner_api.db.engine import Database, WriteSession, found
 from planner_api.db.messages import messages_of
 from planner_api.db.paging import Page, chunks
 from planner_api.db.tables import ModelRow, ReleasePartRow, ReleaseRow
 from planner_api.devices.audit.service import PLANNER, record
 from planner_api.devices.groups import service as grouping
 from planner_api.devices.groups.choice import selector_of
-from planner_api.errors import ConflictError, InvalidError, NotFoundError, model_unknown
+from planner_api.errors import ConflictError, InvalidError, unknown
 from planner_api.models import repository as models
 from planner_api.rollout import repository
 from planner_api.rollout.aliases.service import resolve
@@ -68,7 +68,7 @@ class Releases:
             this = ModelRow.hash == model_hash
             before = await session.scalar(select(ModelRow.rollout).where(this).with_for_update())
             if before is None:
-                raise model_unknown(model_hash)
+                raise unknown("model", model_hash)
             await session.execute(update(ModelRow).where(this).values(rollout=rollout))
             await record(session, actor, "model.rollout", model_hash, rollout=rollout, before=before)
 
@@ -158,38 +158,34 @@ class Releases:
             await self._splits.look()
 
     async def get(self, release_id: str) -> Release:
-        """A release and how it goes. Raises NotFoundError when there is none."""
         async with self._database.read() as session:
-            row = await _found(session, release_id)
+            row = await found(session, ReleaseRow, release_id, "release")
             return release_view(row, *await repository.said(session, release_id))
 
     async def page(self, *, before: str | None, limit: int) -> ReleasePage:
-        """Releases, newest first. Raises NotFoundError for a ``before`` that is none."""
         async with self._database.read() as session:
-            last = None if before is None else await _found(session, before)
+            last = None if before is None else await found(session, ReleaseRow, before, "release")
             rows = await repository.releases(session, before=last, limit=limit)
             said = {row.id: await repository.said(session, row.id) for row in rows}
-        found = messages_of(rows, lambda row: release_view(row, *said[row.id]))
-        return ReleasePage(releases=found, next=rows.next(lambda row: row.id))
+        page = messages_of(rows, lambda row: release_view(row, *said[row.id]))
+        return ReleasePage(releases=page, next=rows.next(lambda row: row.id))
 
     async def parts(self, release_id: str, *, after: str, limit: int) -> ReleasePartPage:
-        """The parts of a release. Raises NotFoundError when there is no such release."""
         async with self._database.read() as session:
-            await _found(session, release_id)
+            await found(session, ReleaseRow, release_id, "release")
             rows = Page(await repository.parts(session, [release_id], after=after, limit=limit + 1), limit)
         return ReleasePartPage(parts=messages_of(rows, part_view), next=rows.next(lambda row: row.part))
 
     async def _locked(self, session: WriteSession, release_id: str, states: Sequence[str]) -> ReleaseRow:
         row = await repository.lock(session, release_id)
         if row is None:
-            raise release_unknown(release_id)
+            raise unknown("release", release_id)
         if row.state not in states:
             cure = "resume it first" if row.state == "paused" else f"this takes one that is {' or '.join(states)}"
             raise ConflictError("release-state", f"release {release_id} is {row.state.replace('_', ' ')}; {cure}")
         return row
 
     async def _steer(self, release_id: str) -> bool:
-        """Look at one release; return whether it changed."""
         async with self._database.read() as session:
             row = await session.get(ReleaseRow, release_id)
             if row is None or next_step(row, *await repository.said(session, release_id)) is None:
@@ -230,14 +226,3 @@ class Releases:
         row.state, row.reason, row.ended_at = "rolled_back", reason[:MAX_REASON], datetime.now(UTC)
         row.revision += 1
         await record(session, actor, "release.rollback", row.id, reason=reason, share=row.stages[row.stage])
-
-
-async def _found(session: ReadSession, release_id: str) -> ReleaseRow:
-    row = await session.get(ReleaseRow, release_id)
-    if row is None:
-        raise release_unknown(release_id)
-    return row
-
-
-def release_unknown(release_id: str) -> NotFoundError:
-    return NotFoundError("release-unknown", f"no release {release_id}: `hope-planner releases list` lists them")

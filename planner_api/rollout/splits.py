@@ -50,7 +50,6 @@ class Splits:
         self.aliases: dict[tuple[str, str], Split] = {}
 
     async def look(self) -> None:
-        """Take in what changed."""
         async with self._database.read() as session:
             lately = or_(ReleaseRow.state.in_(repository.ACTIVE), ReleaseRow.ended_at >= datetime.now(UTC) - LATELY)
             rows = (await session.scalars(select(ReleaseRow).where(lately))).all()
@@ -100,7 +99,6 @@ class Splits:
         return split.after if takes(split.selector, split.group, device_id, soc, labels) else split.before
 
     async def _device(self, device_id: str) -> tuple[Mapping[str, str], str]:
-        """The labels and the SoC of a device."""
         if (known := self._devices.get(device_id)) is not None:
             return known
         async with self._database.read() as session:

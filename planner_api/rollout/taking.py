@@ -13,7 +13,7 @@ from planner_api.db.engine import WriteSession
 from planner_api.db.tables import DeviceRow, ModelAliasRow, ModelRow, PlanRow, ReleaseRow
 from planner_api.devices.groups.choice import position, within
 from planner_api.devices.groups.service import chosen
-from planner_api.errors import ConflictError, NotFoundError
+from planner_api.errors import ConflictError, unknown
 from planner_api.models.names import service as names
 from planner_api.plans.repository import serves
 from planner_api.rollout.aliases.service import stands_for
@@ -54,8 +54,7 @@ async def take_alias(
     name, after = version.name, version.version
     known = await stands_for(session, name, alias)
     if known is None:
-        cure = f"make it with `hope-planner models alias {name} {alias} VERSION`"
-        raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}': {cure}")
+        raise unknown("alias to release", name, alias)
     if known == after:
         raise ConflictError("nothing-to-release", f"{name}@{alias} stands for version {after} already")
     of_it = ReleaseRow.name == name, ReleaseRow.alias == alias, ReleaseRow.after == after

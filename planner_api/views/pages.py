@@ -47,7 +47,6 @@ async def devices_by_soc(session: AsyncSession, limit: int) -> Sequence[tuple[st
 
 
 async def jobs(session: AsyncSession, *, running: bool, limit: int) -> Sequence[Any]:
-    """Jobs that wait, in the order of the queue, or are under way; of those of a plan what it is a plan of."""
     order = (JobRow.started_at, JobRow.id) if running else (JobRow.rank, JobRow.id)
     query = (
         select(*_JOB_COLUMNS, PlanRow.id.label("plan_id"), PlanRow.soc, PlanRow.frequency, NAME.label("name"))
@@ -66,7 +65,6 @@ _JOB_COLUMNS = (
 
 
 async def failed_plans(session: AsyncSession, limit: int) -> Sequence[Any]:
-    """Plans that failed, with the names of their networks, newest first."""
     query = (
         select(PlanRow.id, PlanRow.soc, PlanRow.frequency, PlanRow.created_at, PlanRow.error, NAME.label("name"))
         .where(STATUS == "failed")
@@ -106,7 +104,6 @@ async def plan(session: AsyncSession, plan_id: str) -> Any:
 
 
 async def networks(session: AsyncSession, plan_id: str) -> Sequence[Any]:
-    """The networks of a plan, ``hash`` and ``name``, in the order of its jobs."""
     query = select(ModelRow.hash, ModelRow.name).join(PlanJobRow, PlanJobRow.model_hash == ModelRow.hash)
     return (await session.execute(query.where(PlanJobRow.plan_id == plan_id).order_by(PlanJobRow.position))).all()
 
@@ -136,7 +133,6 @@ async def measured(session: AsyncSession, plan_id: str, version: int, limit: int
 
 
 async def reports(session: AsyncSession, device_id: str, limit: int) -> Sequence[Any]:
-    """What a device measured of plans, newest first."""
     query = (
         select(
             DriftRow.plan_id, DriftRow.plan_version, DriftRow.predicted_us, DriftRow.measured_us, DriftRow.p99_us,
@@ -165,7 +161,6 @@ async def covered_of(session: AsyncSession, model_hash: str) -> int:
 
 
 async def model(session: AsyncSession, model_hash: str) -> Any:
-    """A model without its graph; None for an unknown one."""
     columns = ModelRow.hash, ModelRow.name, ModelRow.ops, ModelRow.super_ops, ModelRow.created_at
     return (await session.execute(select(*columns).where(ModelRow.hash == model_hash))).first()
 
@@ -177,7 +172,6 @@ async def titles(session: AsyncSession, hashes: Iterable[str]) -> dict[str, str]
 
 
 async def names_of(session: AsyncSession, model_hash: str, limit: int) -> Sequence[tuple[str, int]]:
-    """What a model is called: (name, version), newest first."""
     query = (
         select(ModelVersionRow.name, ModelVersionRow.version)
         .where(ModelVersionRow.model_hash == model_hash)

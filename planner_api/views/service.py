@@ -41,7 +41,6 @@ _TOTALS = select(
 
 
 async def summary(database: Database) -> FleetSummary:
-    """The fleet in numbers."""
     today = func.count().filter(DeviceRow.last_seen_at >= datetime.now(UTC) - timedelta(days=1))
     async with database.read() as session:
         totals = (await session.execute(_TOTALS)).one()
@@ -65,7 +64,6 @@ async def summary(database: Database) -> FleetSummary:
 
 
 async def profiles(database: Database, *, offset: int, limit: int) -> FleetProfilePage:
-    """What is known of each SoC at each frequency."""
     query = select(SocRow.name.label("soc"), SocRow.established_at, ProfileRow).join(ProfileRow)
     async with database.read() as session:
         query = query.order_by(SocRow.name, ProfileRow.frequency).offset(offset)
@@ -107,7 +105,6 @@ def plan_sums() -> Subquery:
 
 
 async def models(database: Database, *, offset: int, limit: int) -> FleetModelPage:
-    """Each model with the coverage, gaps and hit rate of its plans."""
     sums = plan_sums()
     query = select(ModelRow.hash, ModelRow.name, ModelRow.ops, ModelRow.super_ops, ModelRow.created_at, sums)
     query = query.outerjoin(sums, sums.c.model_hash == ModelRow.hash)

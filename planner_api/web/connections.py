@@ -65,7 +65,6 @@ def _keys(address: str) -> tuple[str, str]:
 
 
 def open_files() -> int:
-    """Raise the soft limit of open files to the hard one; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else max(soft, min(hard, MOST_FILES))
     if wanted > soft:

@@ -36,7 +36,6 @@ Request bodies are JSON, optionally compressed (`Content-Encoding: zstd` or `gzi
 
 
 def build(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document of the app's routes, with the schemas of the shared contract."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=DESCRIPTION)
         document.setdefault("components", {})["schemas"] = _schemas()

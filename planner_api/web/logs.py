@@ -37,7 +37,6 @@ class Seldom:
         self._said_at = -math.inf
 
     def say(self, write: Callable[..., Any], event: str, **fields: object) -> None:
-        """Count it, and write it down if it is time."""
         self._times += 1
         if time.monotonic() - self._said_at >= SAY_AGAIN_S:
             write(event, times=self._times, **fields)

@@ -33,7 +33,6 @@ class Loopback:
         self._hosts = {urlsplit(address).netloc for address in addresses}
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Serve one request. Raises ForbiddenError for one that a web page sent."""
         server = scope.get("server")
         if server and is_loopback(server[0]):
             self._check(scope["headers"])

@@ -62,7 +62,6 @@ class Actor:
 
 
 def bearer(scope: str, token_id: int) -> Principal:
-    """Who holds a token of the scope ``admin`` or ``viewer``."""
     return Principal("admin" if scope == "admin" else "viewer", f"{scope}:{token_id}")
 
 

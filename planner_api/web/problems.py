@@ -91,7 +91,6 @@ def as_http(error: Exception, path: str = "", method: str = "") -> HttpError:
 
 
 def answer(error: HttpError, path: str | None, request_id: str | None) -> tuple[Headers, bytes]:
-    """Return the headers and the body that say an error."""
     problem = ProblemDetails(
         type=f"urn:hope:{error.kind}",
         title=HTTPStatus(error.status).phrase,

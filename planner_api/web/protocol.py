@@ -176,7 +176,6 @@ class _Answering(RequestResponseCycle):
     """A request and its answer, which goes out in pieces: whoever reads slowly is waited for after each."""
 
     async def send(self, message: Any) -> None:
-        """Send a message, the body of it piece by piece."""
         body = message.get("body", b"")
         if len(body) > SENT_BYTES:
             last = (len(body) - 1) // SENT_BYTES * SENT_BYTES
@@ -198,6 +197,5 @@ class _Flow(FlowControl):
         self._waiting = waiting
 
     def resume_reading(self) -> None:
-        """Read on, unless requests wait."""
         if self.read_paused and not self._waiting:
             super().resume_reading()

@@ -47,7 +47,6 @@ class RateLimit:
         return 0.0
 
     def count(self, key: str, requests: float) -> None:
-        """Count so many requests, whether they are allowed or not."""
         if not self._interval:
             return
         now = self._clock()

@@ -43,7 +43,6 @@ class Request(requests.Request):
 
     @property
     def device(self) -> str | None:
-        """The device that it comes from."""
         return device_of(self.scope)
 
 

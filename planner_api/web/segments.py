@@ -20,7 +20,6 @@ def divide(scope: Scope) -> None:
 
 
 def inside(name: str) -> str:
-    """An id as it stands in ``scope["path"]``."""
     return name.replace("/", SLASH)
 
 
@@ -30,5 +29,4 @@ def outside(segment: str) -> str:
 
 
 def address(path: str) -> str:
-    """A path as clients write it."""
     return quote(path, safe="/:@+~!$&'()*,;=").replace("%1F", "%2F")

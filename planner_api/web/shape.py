@@ -110,7 +110,6 @@ def _bare(shape: Any) -> Any:
 
 
 def _bounded(shape: Any, metadata: Iterable[Any]) -> Any:
-    """Add the bounds that pydantic's metadata state."""
     found: dict[str, Any] = {}
     for item in metadata:
         for part in item.metadata if isinstance(item, FieldInfo) else (item,):

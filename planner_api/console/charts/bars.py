@@ -20,7 +20,6 @@ class Bar:
 
 
 def draw(rows: Iterable[tuple[str, float, str]]) -> list[Bar]:
-    """Return the bars of (label, value, kind)."""
     rows = list(rows)
     span = max((value for _, value, _ in rows), default=0.0)
     return [Bar(label, value, place(value, span), kind) for label, value, kind in rows]

@@ -64,7 +64,6 @@ class Row:
 
 
 def draw(signatures: Sequence[str], kinds: Sequence[str], figures: Mapping[Key, Figure]) -> list[Row]:
-    """Return a row per signature with a cell per kind."""
     return [_row(signature, kinds, figures) for signature in signatures]
 
 

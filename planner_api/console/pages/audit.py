@@ -25,7 +25,6 @@ async def listing(
     subject: Words = "",
     before: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
 ) -> Response:
-    """List actions, newest first."""
     where = {"actor": actor.strip() or None, "action": action.strip() or None, "subject": subject.strip() or None}
     page = await service.page(request.database, limit=ROWS, before=before, **where)
     return render(request, "audit.html", page=page, where=where, before=before)

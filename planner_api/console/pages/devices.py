@@ -66,6 +66,5 @@ async def show(request: Request, device_id: DeviceId) -> Response:
 
 @router.post("/devices/{device_id}")
 async def revoke(request: Request, device_id: DeviceId) -> Response:
-    """Revoke a device and its tokens, and take its figures back."""
     await service.revoke_device(request.database, device_id, request.actor, request.planner.forget_device)
     return lead(f"{HOME}/devices/{segment(device_id)}")

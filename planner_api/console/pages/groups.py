@@ -41,7 +41,6 @@ async def listing(
 
 @router.post("/groups")
 async def store(request: Request) -> Response:
-    """Make a group, or choose its devices anew."""
     fields = await read_form(request)
     pairs = [part.partition("=") for part in _parts(fields.get("labels", ""))]
     sent = valid(

@@ -9,7 +9,7 @@ from planner_api.console.address import HOME, lead
 from planner_api.console.charts import bars
 from planner_api.console.forms import read_form, valid
 from planner_api.console.rendering import render
-from planner_api.errors import model_unknown
+from planner_api.errors import unknown
 from planner_api.models.names import service as names
 from planner_api.models.routes import Before
 from planner_api.plans.ahead import plan_ahead
@@ -56,7 +56,7 @@ async def show(request: Request, model_hash: ModelHash) -> Response:
     async with request.database.read() as session:
         model = await pages.model(session, model_hash)
         if model is None:
-            raise model_unknown(model_hash)
+            raise unknown("model", model_hash)
         pairs = await count_pairs(session)
         covered = await pages.covered_of(session, model_hash)
         called = await pages.names_of(session, model_hash, NAMED)
@@ -81,7 +81,6 @@ async def show(request: Request, model_hash: ModelHash) -> Response:
 
 @router.post("/models/{model_hash}/plans")
 async def plan_everywhere(request: Request, model_hash: ModelHash) -> Response:
-    """Queue the planning of a model for every SoC and frequency that the fleet counts."""
     await plan_ahead(request.database, model_hash, FanoutRequest(), request.actor)
     return lead(f"{HOME}/queue")
 

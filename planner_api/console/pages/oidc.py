@@ -31,7 +31,6 @@ MAX_ANSWER = 4096
 
 @router.get("/oidc")
 async def leave(request: Request, to: Annotated[str, Query(max_length=2048)] = HOME) -> Response:
-    """Send a browser to the provider, with a cookie that knows it again."""
     secret, to = new_secret(), ours(to)
     try:
         address = await _provider(request).address(Attempt(secret), _callback(request))
@@ -76,7 +75,6 @@ def _provider(request: Request) -> Provider:
 
 
 def _path() -> str:
-    """Where the way there and back is, for the browser."""
     return f"{home()}/oidc"
 
 

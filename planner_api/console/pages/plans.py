@@ -18,7 +18,7 @@ from planner_api.console.charts import bars, gantt
 from planner_api.console.forms import Words
 from planner_api.console.rendering import render
 from planner_api.db.engine import Database
-from planner_api.errors import InvalidError, plan_unknown, version_unknown
+from planner_api.errors import InvalidError, unknown
 from planner_api.plans import history
 from planner_api.plans.routes import MAX_VERSION
 from planner_api.profiles import repository as profile_rows
@@ -68,7 +68,7 @@ async def show(
     async with database.read() as session:
         row = await pages.plan(session, plan_id)
         if row is None:
-            raise plan_unknown(plan_id)
+            raise unknown("plan", plan_id)
         networks = await pages.networks(session, plan_id)
         others = await pages.siblings(session, [network.hash for network in networks], OTHERS)
     if not row.version:
@@ -78,7 +78,7 @@ async def show(
     versions = (await history.history(database, plan_id)).versions
     wanted = next((one for one in versions if (one.served if version is None else one.version == version)), None)
     if wanted is None:
-        raise version_unknown(plan_id, version or row.version)
+        raise unknown("version of plan", plan_id, version or row.version)
     reply = await _read(database, plan_id, wanted.version)
     async with database.read() as session:
         times = await pages.measured(session, plan_id, wanted.version, REPORTS)

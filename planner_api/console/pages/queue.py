@@ -42,7 +42,6 @@ WORDS = {"first": "First plan", "better": "Better plan", "fold": "Fold figures",
 
 
 def _told(row: Any) -> dict[str, Any]:
-    """A job in words, with what it is about."""
     told = dict(row._mapping) | {"what": WORDS.get(row.kind, row.kind)}
     if row.plan_id is None and row.key.startswith("["):
         told["soc"], told["frequency"] = pair_of(row.key)

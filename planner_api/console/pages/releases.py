@@ -93,7 +93,6 @@ async def show(request: Request, release_id: ReleaseId, after: After = None) -> 
 
 @router.post("/releases/{release_id}/{action}")
 async def act(request: Request, release_id: ReleaseId, action: Annotated[Action, Path()]) -> Response:
-    """Pause, resume, approve or take back a release."""
     await request.planner.releases.act(release_id, action, request.actor)
     return lead(f"{HOME}/releases/{release_id}")
 

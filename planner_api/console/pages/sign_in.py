@@ -52,7 +52,6 @@ async def sign_out(request: Request) -> Response:
 
 
 def page(request: AnyRequest, *, to: str, ended: bool = False, problem: str | None = None, code: int = 200) -> Response:
-    """Return the sign-in page, with what went wrong where something did."""
     issuer = request.app.state.planner.settings.oidc_issuer
     provider = urlsplit(issuer).hostname if issuer else None
     return render(request, "login.html", code=code, to=to, ended=ended, problem=problem, provider=provider)

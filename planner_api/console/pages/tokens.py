@@ -36,7 +36,6 @@ class TokenForm(NewClaim):
 
 @router.get("/tokens")
 async def listing(request: Request) -> Response:
-    """List the tokens of people, and the claims that devices enrol with."""
     return await _page(request)
 
 
@@ -65,7 +64,6 @@ async def create(request: Request) -> Response:
 
 @router.post("/tokens/{number}")
 async def revoke(request: Request, number: Number) -> Response:
-    """Revoke a token, everywhere at once."""
     await service.revoke_token(request.database, number, request.actor)
     return lead(f"{HOME}/tokens")
 

@@ -35,7 +35,6 @@ PLANNER = Actor("planner")
 
 
 def local_actor() -> Actor:
-    """Who sits at this machine's command line."""
     try:
         return Actor(f"cli:{getpass.getuser()}"[:160])
     except (KeyError, OSError):  # a container's user may have no name

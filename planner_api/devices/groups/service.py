@@ -9,13 +9,13 @@ from sqlalchemy import ColumnElement, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import Group, GroupPage, GroupSelector
-from planner_api.db.engine import Database
+from planner_api.db.engine import Database, found
 from planner_api.db.paging import page
 from planner_api.db.tables import DeviceRow, GroupRow
 from planner_api.db.upsert import put
 from planner_api.devices.audit.service import record
 from planner_api.devices.groups.choice import selector_of
-from planner_api.errors import NotFoundError
+from planner_api.errors import unknown
 from planner_api.web.principal import Actor
 
 
@@ -33,20 +33,15 @@ async def store(database: Database, name: str, selector: GroupSelector, actor: A
 async def get(database: Database, name: str) -> Group:
     """One group. Raises NotFoundError when there is none."""
     async with database.read() as session:
-        row = await find(session, name)
-        return await _group(session, row)
+        return await _group(session, await find(session, name))
 
 
 async def find(session: AsyncSession, name: str) -> GroupRow:
     """A group as it is stored. Raises NotFoundError when there is none."""
-    row = await session.get(GroupRow, name)
-    if row is None:
-        raise NotFoundError("group-unknown", f"no group '{name}': make it with `hope-planner groups set {name}`")
-    return row
+    return await found(session, GroupRow, name, "group")
 
 
 async def list_groups(database: Database, *, after: str, limit: int) -> GroupPage:
-    """Groups in the order of their names."""
     async with database.read() as session:
         query = select(GroupRow).where(GroupRow.name > after).order_by(GroupRow.name)
         rows = await page(session, query, limit)
@@ -58,7 +53,7 @@ async def drop(database: Database, name: str, actor: Actor) -> None:
     """Drop a group; releases under way keep it. Raises NotFoundError when there is none."""
     async with database.write() as session:
         if not await session.touches(delete(GroupRow).where(GroupRow.name == name).returning(GroupRow.name)):
-            raise NotFoundError("group-unknown", f"no group '{name}': `hope-planner groups list` lists them")
+            raise unknown("group", name)
         await record(session, actor, "group.drop", name)
 
 
@@ -68,11 +63,11 @@ async def names(session: AsyncSession, limit: int) -> Sequence[str]:
 
 def chosen(selector: GroupSelector) -> list[ColumnElement[bool]]:
     """What the rows of devices fulfil that a group's SoCs and labels choose."""
-    found: list[ColumnElement[bool]] = [DeviceRow.revoked_at.is_(None)]
+    conditions: list[ColumnElement[bool]] = [DeviceRow.revoked_at.is_(None)]
     if selector.socs:
-        found.append(DeviceRow.soc.in_(selector.socs))
-    found += [DeviceRow.labels[key].as_string() == value for key, value in selector.labels.items()]
-    return found
+        conditions.append(DeviceRow.soc.in_(selector.socs))
+    conditions += [DeviceRow.labels[key].as_string() == value for key, value in selector.labels.items()]
+    return conditions
 
 
 async def _group(session: AsyncSession, row: GroupRow) -> Group:

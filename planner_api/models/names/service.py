@@ -9,26 +9,15 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import ModelVersion, ModelVersionPage, NamedModel, NamedModelPage, NewModelVersion
-from planner_api.db.engine import Database
+from planner_api.db.engine import Database, found
 from planner_api.db.messages import message_of, messages_of
 from planner_api.db.paging import page
 from planner_api.db.tables import ModelAliasRow, ModelVersionRow, NamedModelRow
 from planner_api.db.upsert import insert_or_ignore
 from planner_api.devices.audit.service import record
-from planner_api.errors import NotFoundError, model_unknown
+from planner_api.errors import unknown
 from planner_api.models import repository as models
 from planner_api.web.principal import Actor
-
-
-def name_unknown(name: str) -> NotFoundError:
-    return NotFoundError(
-        "name-unknown", f"no model is called '{name}': give it a version with `hope-planner models add {name} HASH`"
-    )
-
-
-def version_unknown(name: str, version: int) -> NotFoundError:
-    cure = f"`hope-planner models show {name}` lists them"
-    return NotFoundError("version-unknown", f"'{name}' has no version {version}: {cure}")
 
 
 async def add_version(database: Database, name: str, sent: NewModelVersion, actor: Actor) -> ModelVersion:
@@ -36,7 +25,7 @@ async def add_version(database: Database, name: str, sent: NewModelVersion, acto
     now = datetime.now(UTC)
     async with database.write() as session:
         if not await models.exists(session, sent.model_hash):
-            raise model_unknown(sent.model_hash)
+            raise unknown("model", sent.model_hash)
         await insert_or_ignore(session, NamedModelRow, {"name": name, "created_at": now}, ["name"])
         # Raised with the row locked, so that no number is given twice.
         raised = update(NamedModelRow).where(NamedModelRow.name == name).values(newest=NamedModelRow.newest + 1)
@@ -66,8 +55,7 @@ async def list_names(database: Database, *, after: str, limit: int) -> NamedMode
 async def list_versions(database: Database, name: str, *, before: int | None, limit: int) -> ModelVersionPage:
     """Versions of a name, newest first. Raises NotFoundError for an unknown name."""
     async with database.read() as session:
-        if await session.get(NamedModelRow, name) is None:
-            raise name_unknown(name)
+        await found(session, NamedModelRow, name, "name")
         query = select(ModelVersionRow).where(ModelVersionRow.name == name).order_by(ModelVersionRow.version.desc())
         rows = await page(session, query if before is None else query.where(ModelVersionRow.version < before), limit)
         aliases = await _aliases(session, [name])
@@ -75,7 +63,6 @@ async def list_versions(database: Database, name: str, *, before: int | None, li
 
 
 async def get_version(database: Database, name: str, version: int) -> ModelVersion:
-    """One version. Raises NotFoundError when there is none."""
     async with database.read() as session:
         return await find_version(session, name, version)
 
@@ -84,18 +71,17 @@ async def find_version(session: AsyncSession, name: str, version: int) -> ModelV
     """One version, in a session that is open. Raises NotFoundError when there is none."""
     row = await session.get(ModelVersionRow, (name, version))
     if row is None:
-        known = await session.get(NamedModelRow, name) is not None
-        raise version_unknown(name, version) if known else name_unknown(name)
+        await found(session, NamedModelRow, name, "name")
+        raise unknown("version of model", name, version)
     return _versions([row], await _aliases(session, [name]))[0]
 
 
 async def label(database: Database, name: str, version: int, labels: Mapping[str, str], actor: Actor) -> ModelVersion:
-    """Replace a version's labels. Raises NotFoundError when there is no such version."""
     async with database.write() as session:
         this = ModelVersionRow.name == name, ModelVersionRow.version == version
         changed = update(ModelVersionRow).where(*this).values(labels=dict(labels))
         if not await session.touches(changed.returning(ModelVersionRow.version)):
-            raise version_unknown(name, version)
+            raise unknown("version of model", name, version)
         shown = ", ".join(f"{key}={value}" for key, value in labels.items())
         await record(session, actor, "name.label", f"{name}:{version}", labels=shown)
     return await get_version(database, name, version)

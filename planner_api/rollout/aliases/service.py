@@ -6,11 +6,11 @@ from sqlalchemy import ColumnElement, delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import ModelVersion
-from planner_api.db.engine import Database, WriteSession
+from planner_api.db.engine import Database, WriteSession, found
 from planner_api.db.tables import ModelAliasRow, NamedModelRow
 from planner_api.db.upsert import put
 from planner_api.devices.audit.service import record
-from planner_api.errors import ConflictError, NotFoundError
+from planner_api.errors import ConflictError, unknown
 from planner_api.models.names import service as names
 from planner_api.rollout.splits import Splits
 from planner_api.web.principal import Actor
@@ -30,15 +30,11 @@ async def resolve(
         if at:
             version = moved or await stands_for(session, name, alias)
             if version is None:
-                cure = f"`hope-planner models show {name}` lists them"
-                raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}': {cure}")
+                raise unknown("alias", name, alias)
         elif number:
             version = int(number) if number.isdecimal() and len(number) < 10 else 0
         else:
-            found = await session.get(NamedModelRow, name)
-            if found is None:
-                raise names.name_unknown(name)
-            version = found.newest
+            version = (await found(session, NamedModelRow, name, "name")).newest
         return await names.find_version(session, name, version)
 
 
@@ -54,16 +50,14 @@ async def point(database: Database, name: str, alias: str, version: int, actor: 
 
 
 async def drop_alias(database: Database, name: str, alias: str, actor: Actor) -> None:
-    """Drop an alias. Raises NotFoundError when there is none."""
     async with database.write() as session:
         if await _lock(session, name, alias) is None:
-            raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}'")
+            raise unknown("alias", name, alias)
         await session.execute(delete(ModelAliasRow).where(*_this(name, alias)))
         await record(session, actor, "alias.drop", f"{name}@{alias}")
 
 
 async def stands_for(session: AsyncSession, name: str, alias: str) -> int | None:
-    """The version that an alias stands for; None where there is no such alias."""
     return await session.scalar(select(ModelAliasRow.version).where(*_this(name, alias)))
 
 
