@@ -70,12 +70,6 @@ def _ready(kinds: Sequence[str]) -> tuple[ColumnElement[bool], ...]:
     return JobRow.kind.in_(kinds), WAITS, JobRow.after.is_(None)
 
 
-async def _due_in_s(session: AsyncSession, kinds: Sequence[str]) -> float | None:
-    """Seconds until a job of these kinds may be begun, at most 0 for one that may be; None: there is none."""
-    row = (await session.execute(select(func.min(_not_before(session)), now(session)).where(*_ready(kinds)))).one()
-    return None if row[0] is None else float((row[0] - row[1]).total_seconds())
-
-
 async def take(session: WriteSession, kinds: Sequence[str], owner: str, ttl_s: float) -> Lease | None:
     """Lease the first job of these kinds; None when there is none to begin."""
     first = (
@@ -101,61 +95,6 @@ def _held(lease: Lease) -> ColumnElement[bool]:
     return and_(JobRow.id == lease.id, JobRow.attempt == lease.attempt, ~WAITS)
 
 
-async def _finish(session: WriteSession, lease: Lease, *, again: bool, priority: int) -> bool:
-    """End a job; False when the lease is lost (then the caller must roll back).
-
-    It stands in the queue anew, with a priority, if it is to be done ``again`` or was asked for meanwhile.
-    """
-    query = select(JobRow.again, JobRow.started_at).where(_held(lease)).with_for_update()
-    row = (await session.execute(query)).first()
-    if row is None:
-        return False
-    if not (again or row.again):
-        await session.execute(delete(JobRow).where(JobRow.id == lease.id))
-        return True
-    # Who asked while it was under way waits for the next run, everybody else for this one.
-    waited = JobRow.after == lease.id, JobRow.queued_at <= row.started_at
-    await session.execute(update(JobRow).where(*waited).values(after=None))
-    renewed = {"rank": now(session, -priority), "queued_at": now(session), "not_before": now(session)}
-    values = renewed | _RELEASED | {"priority": priority, "failures": 0, "again": False, "error": None}
-    await session.execute(update(JobRow).where(JobRow.id == lease.id).values(values))
-    return True
-
-
-async def retry(session: WriteSession, lease: Lease, error: str) -> bool | None:
-    """Let a failed job wait for its next try: True. False: it has failed for good, and the caller has to end it; None:
-    the lease is lost.
-    """
-    query = select(JobRow.failures).where(_held(lease)).with_for_update()
-    failures = await session.scalar(query)
-    if failures is None:
-        return None
-    if failures + 1 >= MAX_FAILURES:
-        return False
-    pause_s = min(RETRY_S * 2.0**failures, RETRY_MOST_S)
-    values = {"failures": failures + 1, "error": error[:MAX_ERROR], "not_before": now(session, pause_s), **_RELEASED}
-    await session.execute(update(JobRow).where(_held(lease)).values(values))
-    return True
-
-
-async def reap(
-    session: WriteSession, kinds: Sequence[str], gone: Sequence[str], kept: Sequence[int] = ()
-) -> tuple[list[str], list[Lease]]:
-    """Let what expired of some kinds, or belongs to an owner known to be ``gone``, wait again, but for ids ``kept``.
-
-    Returns:
-        The keys of what waits, and what has outlived too many workers: the caller has to end that.
-    """
-    until = JobRow.lease_until
-    ended = or_(until < now(session), until > now(session, LONGEST_LEASE_S), JobRow.lease_owner.in_(list(gone)))
-    lost = and_(JobRow.kind.in_(kinds), ~WAITS, ended, JobRow.id.not_in(kept))
-    dead = select(*_LEASE).where(lost, JobRow.failures + 1 >= MAX_ABANDONED).with_for_update()
-    found = [Lease(**row._mapping) for row in await session.execute(dead)]
-    values = {"failures": JobRow.failures + 1, "not_before": now(session), **_RELEASED}
-    back = update(JobRow).where(lost, JobRow.failures + 1 < MAX_ABANDONED).values(values).returning(JobRow.key)
-    return list(await session.scalars(back)), found
-
-
 class Queue:
     """Jobs of any number of workers in any number of processes.
 
@@ -175,9 +114,10 @@ class Queue:
         try:
             # A look without the write lock first: idle workers must not hold up SQLite's writers.
             async with self.database.read() as session:
-                due_in_s = await _due_in_s(session, kinds)
-            if due_in_s is None or due_in_s > 0:
-                return None, due_in_s
+                first = select(func.min(_not_before(session)), now(session)).where(*_ready(kinds))
+                begins, moment = (await session.execute(first)).one()
+            if begins is None or begins > moment:
+                return None, None if begins is None else (begins - moment).total_seconds()
             async with self.database.write() as session:
                 return await take(session, kinds, self.owner, self.ttl_s), None
         except DatabaseAwayError as error:
@@ -190,9 +130,23 @@ class Queue:
             return await session.touches(renewed.returning(JobRow.id))
 
     async def finish(self, session: WriteSession, lease: Lease, *, again: bool = False, priority: int = 0) -> bool:
-        """End a job in the transaction that stores its result; False when the lease is lost (then roll back)."""
-        if not await _finish(session, lease, again=again, priority=priority):
+        """End a job in the transaction that stores its result; False when the lease is lost (then roll back).
+
+        It stands in the queue anew, with a priority, if it is to be done ``again`` or was asked for meanwhile.
+        """
+        query = select(JobRow.again, JobRow.started_at).where(_held(lease)).with_for_update()
+        row = (await session.execute(query)).first()
+        if row is None:
             return False
+        if again or row.again:
+            # Who asked while it was under way waits for the next run, everybody else for this one.
+            waited = JobRow.after == lease.id, JobRow.queued_at <= row.started_at
+            await session.execute(update(JobRow).where(*waited).values(after=None))
+            renewed = {"rank": now(session, -priority), "queued_at": now(session), "not_before": now(session)}
+            values = renewed | _RELEASED | {"priority": priority, "failures": 0, "again": False, "error": None}
+            await session.execute(update(JobRow).where(JobRow.id == lease.id).values(values))
+        else:
+            await session.execute(delete(JobRow).where(JobRow.id == lease.id))
         await publish(session, ENDED, f"{lease.kind} {lease.key}")
         await publish(session, WORK)  # what waited for its end, or its next run
         return True
@@ -206,14 +160,23 @@ class Queue:
             True when the job waits for its next try, False when it has failed for good, None when the lease was lost.
         """
         async with self.database.write() as session:
-            again = False if permanent else await retry(session, lease, error)
-            if again:
-                await publish(session, WORK)
-            elif again is False:
-                if not await self.finish(session, lease, priority=kind.priority):
-                    return None
-                await kind.failed(session, lease, task, error)
-        return again
+            failures = await session.scalar(select(JobRow.failures).where(_held(lease)).with_for_update())
+            if failures is None:
+                return None
+            if permanent or failures + 1 >= MAX_FAILURES:
+                await self._fail_for_good(session, kind, lease, task, error)
+                return False
+            pause = now(session, min(RETRY_S * 2.0**failures, RETRY_MOST_S))
+            values = {"failures": failures + 1, "error": error[:MAX_ERROR], "not_before": pause, **_RELEASED}
+            await session.execute(update(JobRow).where(_held(lease)).values(values))
+            await publish(session, WORK)
+        return True
+
+    async def _fail_for_good(
+        self, session: WriteSession, kind: Kind, lease: Lease, task: Task | None, error: str
+    ) -> None:
+        await self.finish(session, lease, priority=kind.priority)
+        await kind.failed(session, lease, task, error)
 
     async def hand_back(self, lease: Lease) -> bool:
         """Return an unfinished job to the queue without blame; False when the lease was lost."""
@@ -231,15 +194,20 @@ class Queue:
         if not holders:
             return []
         async with self.database.write() as session:
-            gone = [owner for owner in holders if owner is not None and is_gone(owner)]
-            waiting, dead = await reap(session, list(kinds), gone, [one.id for one in self.kept])
+            until, gone = JobRow.lease_until, [owner for owner in holders if owner is not None and is_gone(owner)]
+            ended = or_(until < now(session), until > now(session, LONGEST_LEASE_S), JobRow.lease_owner.in_(gone))
+            ours = JobRow.kind.in_(list(kinds)), JobRow.id.not_in([one.id for one in self.kept])
+            lost = and_(*ours, ~WAITS, ended)
+            dead = select(*_LEASE).where(lost, JobRow.failures + 1 >= MAX_ABANDONED).with_for_update()
+            failed = [Lease(**row._mapping) for row in await session.execute(dead)]
+            values = {"failures": JobRow.failures + 1, "not_before": now(session), **_RELEASED}
+            back = update(JobRow).where(lost, JobRow.failures + 1 < MAX_ABANDONED).values(values)
+            waiting = list(await session.scalars(back.returning(JobRow.key)))
             if waiting:
                 await publish(session, WORK)
-            for lease in dead:
-                kind = kinds[lease.kind]
-                await self.finish(session, lease, priority=kind.priority)
+            for lease in failed:
                 error = f"its worker vanished {MAX_ABANDONED} times while at it"
-                await kind.failed(session, lease, None, error)
+                await self._fail_for_good(session, kinds[lease.kind], lease, None, error)
         return waiting
 
     async def ended(self, *jobs: Job, timeout_s: float) -> bool:
