@@ -18,10 +18,9 @@ from planner_api.jobs.queue import Queue
 from planner_api.jobs.worker import Worker
 from planner_api.locks import Turns
 from planner_api.plans.cache import PlanCache
-from planner_api.plans.jobs import PLAN
 from planner_api.plans.outdated import Outdated
 from planner_api.plans.service import Plans
-from planner_api.plans.solve import BetterPlan, FirstPlan
+from planner_api.plans.solve import PLAN, BetterPlan, FirstPlan
 from planner_api.profiles.fold import Fold
 from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings

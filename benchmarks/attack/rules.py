@@ -23,7 +23,7 @@ from hope_schema.proof import hash_token
 from planner_api.db.tables import InboxRow, JobRow, ReleaseRow
 from planner_api.devices import repository as devices
 from planner_api.jobs.wanted import Wanted, put
-from planner_api.plans.jobs import BETTER
+from planner_api.plans.solve import BETTER
 from planner_api.settings import Settings
 from planner_api.web.tokens import new_token
 

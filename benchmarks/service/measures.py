@@ -24,8 +24,7 @@ from planner_api.db.engine import Database
 from planner_api.jobs.news import build_news
 from planner_api.jobs.process import JobProcess
 from planner_api.jobs.queue import Queue
-from planner_api.plans.jobs import BETTER
-from planner_api.plans.solve import BetterPlan
+from planner_api.plans.solve import BETTER, BetterPlan
 from planner_api.profiles import repository as profile_rows
 from planner_api.runtime import WARM
 from planner_api.settings import Settings

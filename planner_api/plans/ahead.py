@@ -19,9 +19,9 @@ from planner_api.errors import unknown
 from planner_api.jobs.wanted import Wanted, put
 from planner_api.models import repository as model_rows
 from planner_api.plans import repository as plan_rows
-from planner_api.plans.jobs import BETTER
 from planner_api.plans.key import normalised, plan_id
 from planner_api.plans.repository import STATUS
+from planner_api.plans.solve import BETTER
 from planner_api.profiles import repository as profile_rows
 from planner_api.profiles.known import Known
 from planner_api.web.principal import Actor

@@ -18,7 +18,7 @@ from planner_api.jobs.kind import Kind, Lease, Task
 from planner_api.jobs.wanted import Wanted, put
 from planner_api.models import repository as models
 from planner_api.models.figures import Figures
-from planner_api.plans.jobs import BETTER
+from planner_api.plans.solve import BETTER
 from planner_api.profiles import repository as profiles
 from planner_api.profiles.jobs import OUTDATED, pair_of
 from planner_api.profiles.known import Known, differ

@@ -23,7 +23,7 @@ from planner_api.jobs.wanted import URGENT, Wanted, put
 from planner_api.models import repository as models
 from planner_api.plans import repository
 from planner_api.plans.cache import PlanCache
-from planner_api.plans.jobs import BETTER, FIRST
+from planner_api.plans.solve import BETTER, FIRST
 from planner_api.plans.stored import StoredPlan
 from planner_api.plans.waits import Waits
 from planner_api.profiles import repository as profiles

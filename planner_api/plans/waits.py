@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from planner_api.jobs.news import News
-from planner_api.plans.jobs import PLAN
+from planner_api.plans.solve import PLAN
 from planner_api.plans.stored import StoredPlan
 from planner_api.shared import SharedCalls
 

@@ -19,8 +19,7 @@ from planner_api.jobs.process import JobProcess
 from planner_api.jobs.queue import Queue, take
 from planner_api.jobs.wanted import Wanted, put
 from planner_api.jobs.worker import Worker
-from planner_api.plans.jobs import BETTER
-from planner_api.plans.solve import BetterPlan
+from planner_api.plans.solve import BETTER, BetterPlan
 from tests.planner.in_thread import InThread
 from tests.planner.samples import Api
 

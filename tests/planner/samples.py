@@ -40,7 +40,7 @@ from planner_api.devices import repository as devices
 from planner_api.devices import service
 from planner_api.devices.audit.service import local_actor
 from planner_api.jobs.worker import Worker
-from planner_api.plans.jobs import BETTER, FIRST
+from planner_api.plans.solve import BETTER, FIRST
 from planner_api.profiles.jobs import FOLD, OUTDATED
 from planner_api.runtime import build_kinds
 from planner_api.settings import Settings

@@ -31,9 +31,8 @@ from planner_api.db.tables import JobRow, PlanVersionRow
 from planner_api.jobs.queue import take
 from planner_api.jobs.wanted import Wanted, put
 from planner_api.plans.ahead import FANOUT_PRIORITY
-from planner_api.plans.jobs import BETTER
 from planner_api.plans.service import DEVICE_WAITS
-from planner_api.plans.solve import BetterPlan
+from planner_api.plans.solve import BETTER, BetterPlan
 from planner_api.profiles.jobs import OUTDATED, key_of
 from planner_api.web.logs import stay_quiet
 from tests import CAMPAIGN

@@ -23,11 +23,9 @@ from planner_api.jobs.wanted import Wanted, put
 from planner_api.plans import outdated, service
 from planner_api.plans import repository as plans
 from planner_api.plans.cache import OVERHEAD_BYTES, PlanCache
-from planner_api.plans.jobs import BETTER
 from planner_api.plans.key import REMEMBERED_BYTES, asked, normalised, plan_id
-from planner_api.plans.made import Made, PlanOrder
 from planner_api.plans.make import make
-from planner_api.plans.solve import BetterPlan
+from planner_api.plans.solve import BETTER, BetterPlan, Made, PlanOrder
 from planner_api.plans.stored import StoredPlan, matches
 from planner_api.profiles.jobs import FOLD, OUTDATED, key_of
 from planner_api.web.problems import HttpError

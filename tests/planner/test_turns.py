@@ -20,7 +20,7 @@ from planner_api.jobs.kind import Lease
 from planner_api.jobs.queue import take
 from planner_api.jobs.wanted import Wanted, put
 from planner_api.locks import Turns
-from planner_api.plans.jobs import BETTER, FIRST
+from planner_api.plans.solve import BETTER, FIRST
 from planner_api.web.body import SMALL_BYTES
 from planner_api.web.principal import Principal
 from tests.planner.samples import (
