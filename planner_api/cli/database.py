@@ -122,8 +122,7 @@ def serve(settings: Settings, host: str, port: int, tls_cert: Path | None, tls_k
     from planner_api.runtime import prepare
 
     prepare(settings.database_url)
-    tls = serving.Tls(tls_cert, tls_key) if tls_cert and tls_key else None
-    return serving.serve(settings, host, port, tls)
+    return serving.serve(settings, host, port, (tls_cert, tls_key) if tls_cert and tls_key else None)
 
 
 @click.command()

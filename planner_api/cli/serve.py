@@ -9,7 +9,6 @@ import resource
 import socket
 import ssl
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,23 +28,8 @@ from planner_api.web.protocol import BoundedProtocol
 BACKLOG = 4096
 
 
-@dataclass(frozen=True)
-class Tls:
-    """Files in PEM: a certificate with what it is signed by, and its key."""
-
-    certificate: Path
-    key: Path
-
-    def check(self) -> None:
-        """Load both.
-
-        Raises:
-            UsageError: a file that cannot be read, or two that do not belong together.
-        """
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
-        except (OSError, ssl.SSLError) as error:  # NOTE: a pass phrase is asked for on the terminal, as OpenSSL does
-            raise UsageError(f"{self.certificate} and {self.key} are no certificate with its key: {error}") from None
+Tls = tuple[Path, Path]
+"""Files in PEM: a certificate with what it is signed by, and its key."""
 
 
 class Server(uvicorn.Server):
@@ -111,8 +95,8 @@ def build_config(app: App[Service], host: str, port: int, tls: Tls | None = None
         backlog=BACKLOG,
         timeout_graceful_shutdown=max(1, round(settings.grace_s)),
         lifespan="on",
-        ssl_certfile=tls.certificate if tls else None,
-        ssl_keyfile=tls.key if tls else None,
+        ssl_certfile=tls[0] if tls else None,
+        ssl_keyfile=tls[1] if tls else None,
     )
 
 
@@ -123,7 +107,10 @@ def serve(settings: Settings, host: str, port: int, tls: Tls | None = None) -> i
         UsageError: the address is taken or not of this machine, or the files of TLS are not what they should be.
     """
     if tls:
-        tls.check()
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*tls)
+        except (OSError, ssl.SSLError) as error:  # NOTE: a pass phrase is asked for on the terminal, as OpenSSL does
+            raise UsageError(f"{tls[0]} and {tls[1]} are no certificate with its key: {error}") from None
     _check_address(host, port)
     configure(settings)
     server = Server(build_config(create_app(settings), host, port, tls))

@@ -7,7 +7,6 @@ in again.
 
 from __future__ import annotations
 
-import base64
 import gzip
 import json
 import zlib
@@ -16,8 +15,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+import msgspec
 from sqlalchemy import Connection, LargeBinary, Table, func, insert, inspect, select, text
 
 from planner_api.db.engine import sync_engine
@@ -46,14 +46,18 @@ def write(url: str, path: Path) -> int:
         raise UsageError(f"{path} exists already")
     rows = 0
     try:
-        with gzip.open(partial, "wt", encoding="utf-8") as out, _snapshot(url) as connection:
-            _write_line(out, {"format": FORMAT, "revision": HEAD})
+        with gzip.open(partial, "wb") as out, _snapshot(url) as connection:
+
+            def say(line: dict[str, Any]) -> None:
+                out.write(msgspec.json.encode(line) + b"\n")
+
+            say({"format": FORMAT, "revision": HEAD})
             for table in (each for each in Base.metadata.sorted_tables if each.name not in LEFT_OUT):
-                _write_line(out, {"table": table.name})
+                say({"table": table.name})
                 for row in connection.execution_options(yield_per=BATCH).execute(select(table)).mappings():
-                    _write_line(out, {name: _plain(value) for name, value in row.items()})
+                    say(dict(row))
                     rows += 1
-            _write_line(out, {"rows": rows})
+            say({"rows": rows})
         partial.rename(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -78,7 +82,10 @@ def read(url: str, path: Path, actor: str | None = None) -> int:
             for table in Base.metadata.sorted_tables:
                 if connection.execute(select(func.count()).select_from(table)).scalar_one():
                     raise UsageError(f"the database is not empty: table {table.name} has rows; restore into a new one")
-            rows = _read_into(connection, path, chain(begin, lines))
+            try:
+                rows = _read_into(connection, path, chain(begin, lines))
+            except msgspec.ValidationError as error:
+                raise UsageError(f"{path} is damaged: {error}") from None
             if actor is not None:
                 entry = {"at": datetime.now(UTC), "actor": actor, "action": "planner.restore", "subject": path.name}
                 connection.execute(insert(AuditRow), {**entry, "detail": {"rows": str(rows)}})
@@ -168,23 +175,12 @@ def _check_revision(url: str) -> None:
         raise UsageError(f"the database is at revision {found}, this program at {HEAD}; run: hope-planner migrate")
 
 
-def _write_line(out: IO[str], line: dict[str, Any]) -> None:
-    out.write(json.dumps(line, separators=(",", ":")) + "\n")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
-
-
 def _restored(table: Table, name: str, value: Any) -> Any:
+    """What JSON says of a column's value, in which bytes are in base 64 and times in ISO 8601."""
     kind = table.columns[name].type
-    if value is None:
-        return None
-    if isinstance(kind, LargeBinary):
-        return base64.b64decode(value)
-    return datetime.fromisoformat(value) if isinstance(kind, UtcDateTime) else value
+    if value is None or not isinstance(kind, LargeBinary | UtcDateTime):
+        return value
+    return msgspec.convert(value, kind.python_type)
 
 
 def _advance_sequences(connection: Connection) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import Select
+from sqlalchemy import Connection, Select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 Row = TypeVar("Row")
@@ -22,6 +22,14 @@ CHUNK = 500
 def chunks(items: Sequence[Row], size: int = CHUNK) -> Iterator[Sequence[Row]]:
     """The items in their order, at most ``size`` at once."""
     return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def rows_among(
+    connection: Connection, query: Select[*tuple[Any, ...]], column: Any, keys: Sequence[Any]
+) -> Iterator[Any]:
+    """The rows of a query whose column is one of these keys."""
+    for some in chunks(keys):
+        yield from connection.execute(query.where(column.in_(some)))
 
 
 class Page(list[Row]):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Select, or_, select
+from sqlalchemy import Select, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.tables import DeviceRow, GroupRow
@@ -15,34 +15,6 @@ from planner_api.devices.groups.service import chosen
 
 SCANNED = 20_000
 """Devices looked at for one page of a group that takes a share of them: such a page may have fewer rows, or none."""
-
-
-@dataclass(frozen=True)
-class Filter:
-    """Which devices: of this SoC, with ``part`` in their id or name, and in this group."""
-
-    soc: str | None = None
-    part: str = ""
-    group: GroupRow | None = None
-
-    def conditions(self) -> list[ColumnElement[bool]]:
-        """What the database can tell."""
-        found = chosen(selector_of(vars(self.group))) if self.group is not None else []
-        if self.soc:
-            found.append(DeviceRow.soc == self.soc)
-        if self.part:
-            holds = (column.contains(self.part, autoescape=True) for column in (DeviceRow.id, DeviceRow.name))
-            found.append(or_(*holds))
-        return found
-
-    @property
-    def share(self) -> float:
-        """The part of those that is taken, by where each of them stands."""
-        return 1.0 if self.group is None else self.group.share
-
-    def takes(self, device_id: str) -> bool:
-        """What the database cannot tell."""
-        return self.group is None or within(self.group.share, device_id, self.group.name)
 
 
 @dataclass(frozen=True)
@@ -55,12 +27,26 @@ class DeviceRows:
 
 
 async def find(
-    session: AsyncSession, wanted: Filter, *, after: str | None = None, before: str | None = None, limit: int
+    session: AsyncSession,
+    *,
+    soc: str | None = None,
+    part: str = "",
+    group: GroupRow | None = None,
+    after: str | None = None,
+    before: str | None = None,
+    limit: int,
 ) -> DeviceRows:
+    """Return devices of a SoC and a group with ``part`` in id or name, behind ``after`` or in front of ``before``."""
+    wanted = [] if group is None else chosen(selector_of(vars(group)))
+    if soc:
+        wanted.append(DeviceRow.soc == soc)
+    if part:
+        wanted.append(or_(*(column.contains(part, autoescape=True) for column in (DeviceRow.id, DeviceRow.name))))
+    share, salt = (1.0, "") if group is None else (group.share, group.name)
     backwards = before is not None
-    query = select(DeviceRow.id).where(*wanted.conditions())
+    query = select(DeviceRow.id).where(*wanted)
     at = before if backwards else after
-    batch = min(math.ceil((limit + 1) / wanted.share), SCANNED)
+    batch = min(math.ceil((limit + 1) / share), SCANNED)
     ids: list[str] = []
     more, looked = True, 0
     while more and len(ids) < limit and looked < SCANNED:
@@ -68,7 +54,7 @@ async def find(
         more, looked = len(scanned) == batch, looked + len(scanned)
         for number, device_id in enumerate(scanned, 1):
             at = device_id
-            if wanted.takes(device_id):
+            if within(share, device_id, salt):
                 ids.append(device_id)
             if len(ids) == limit:
                 more = more or number < len(scanned)

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 
 from hope_schema import DeviceReport, MeasuredRun
 from planner_api.db.engine import Database
-from planner_api.db.paging import chunks
+from planner_api.db.paging import rows_among
 from planner_api.db.tables import DeviceRow, DriftRow, PlanVersionRow
 from planner_api.db.upsert import add_all, put_all
 from planner_api.gathering import Gathering
@@ -110,11 +110,8 @@ def _store_devices(connection: Connection, group: Sequence[SentReport]) -> dict[
         Devices that were another SoC before, and which.
     """
     columns = select(DeviceRow.id, DeviceRow.soc, DeviceRow.soc_since)
-    before = {
-        row.id: row
-        for some in chunks([sent.device_id for sent in group])
-        for row in connection.execute(columns.where(DeviceRow.id.in_(some)))
-    }
+    ids = [sent.device_id for sent in group]
+    before = {row.id: row for row in rows_among(connection, columns, DeviceRow.id, ids)}
     moved = {
         sent.device_id: before[sent.device_id].soc
         for sent in group
@@ -139,11 +136,8 @@ def _store_devices(connection: Connection, group: Sequence[SentReport]) -> dict[
 
 def _predictions(connection: Connection, plan_ids: Collection[str]) -> dict[tuple[str, int], float]:
     query = select(PlanVersionRow.plan_id, PlanVersionRow.version, PlanVersionRow.makespan_us)
-    found: dict[tuple[str, int], float] = {}
-    for chunk in chunks(sorted(plan_ids)):
-        rows = connection.execute(query.where(PlanVersionRow.plan_id.in_(chunk)))
-        found.update({(plan_id, version): makespan_us for plan_id, version, makespan_us in rows})
-    return found
+    rows = rows_among(connection, query, PlanVersionRow.plan_id, sorted(plan_ids))
+    return {(plan_id, version): makespan_us for plan_id, version, makespan_us in rows}
 
 
 def _add_results(connection: Connection, runs: Sequence[MeasuredRun]) -> None:

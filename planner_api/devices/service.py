@@ -33,7 +33,7 @@ from planner_api.db.paging import Page, Row, page
 from planner_api.db.tables import ClaimRow, DeviceRow, TokenRow
 from planner_api.devices import repository
 from planner_api.devices.audit.service import record
-from planner_api.devices.finding import Filter, find
+from planner_api.devices.finding import find
 from planner_api.devices.groups import service as groups
 from planner_api.errors import ConflictError, NotFoundError, UnauthorisedError, unknown
 from planner_api.jobs.news import publish
@@ -195,8 +195,7 @@ async def describe(database: Database, device_id: str, sent: DeviceDescription, 
         described = update(DeviceRow).where(DeviceRow.id == device_id).values(name=sent.name, labels=dict(sent.labels))
         if not await session.touches(described.returning(DeviceRow.id)):
             raise unknown("device", device_id)
-        shown = ", ".join(f"{key}={value}" for key, value in sent.labels.items())
-        await record(session, actor, "device.describe", device_id, name=sent.name, labels=shown)
+        await record(session, actor, "device.describe", device_id, name=sent.name, labels=sent.labels)
     return await get_device(database, device_id)
 
 
@@ -213,7 +212,7 @@ async def list_devices(
     """Devices in the order of their ids. Raises NotFoundError for an unknown group."""
     async with database.read() as session:
         chosen = None if group is None else await groups.find(session, group)
-        page = await find(session, Filter(soc, group=chosen), after=after, limit=limit)
+        page = await find(session, soc=soc, group=chosen, after=after, limit=limit)
         described = await _describing(session, page.devices)
     return DevicePage(devices=messages_of(page.devices, described), next=page.after)
 

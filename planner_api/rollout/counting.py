@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, select, update
 
 from hope_schema import MeasuredRun
-from planner_api.db.paging import chunks
+from planner_api.db.paging import chunks, rows_among
 from planner_api.db.tables import (
     DeviceRow,
     DriftRow,
@@ -47,6 +48,7 @@ class Counting:
 
     def __init__(self, connection: Connection, said: Sequence[Said], moved: Mapping[str, str | None]) -> None:
         self._connection = connection
+        self._among = partial(rows_among, connection)
         self._said = said
         self._moved = moved
         self._releases = {
@@ -66,26 +68,15 @@ class Counting:
     def _look_up(self) -> None:
         """Find what is compared with what; called before the new reports replace the old ones."""
         devices = sorted({each.device_id for each in self._said} | set(self._moved))
-        self._devices = {
-            row.id: row
-            for some in chunks(devices)
-            for row in self._connection.execute(select(*_DEVICE).where(DeviceRow.id.in_(some)))
-        }
+        self._devices = {row.id: row for row in self._among(select(*_DEVICE), DeviceRow.id, devices)}
         plan_ids = sorted({each.run.plan_id for each in self._said})
-        plans = self._plans = {
-            row.id: row
-            for some in chunks(plan_ids)
-            for row in self._connection.execute(select(PlanRow.id, PlanRow.soc).where(PlanRow.id.in_(some)))
-        }
-        for some in chunks(plan_ids):
-            served = select(PlanJobRow.plan_id, PlanJobRow.model_hash).where(PlanJobRow.plan_id.in_(some))
-            self._served |= {(row.plan_id, row.model_hash) for row in self._connection.execute(served)}
+        plans = {row.id: row for row in self._among(select(PlanRow.id, PlanRow.soc), PlanRow.id, plan_ids)}
+        served = select(PlanJobRow.plan_id, PlanJobRow.model_hash)
+        self._plans, self._served = plans, set(map(tuple, self._among(served, PlanJobRow.plan_id, plan_ids)))
         for release in self._releases.values():
             keys = plan_ids if release.alias is None else sorted({row.soc for row in plans.values()})
-            for some in chunks(keys):
-                wanted = ReleasePartRow.release_id == release.id, ReleasePartRow.part.in_(some)
-                for row in self._connection.execute(select(*_PART).where(*wanted)):
-                    self._parts[release.id, row.part] = row
+            of_it = select(*_PART).where(ReleasePartRow.release_id == release.id)
+            self._parts |= {(release.id, row.part): row for row in self._among(of_it, ReleasePartRow.part, keys)}
         for release in self._releases.values():
             news = self._news[release.id] = self._of_new_versions(release)
             self._find_baselines(release, plan_ids, news)
@@ -117,11 +108,10 @@ class Counting:
             query = query.where(DriftRow.plan_id.in_(plan_ids))
         else:
             query = query.join(PlanRow, PlanRow.id == DriftRow.plan_id).where(serves(release.before_hash))
-        for some in chunks(sorted(news)):
-            for old in self._connection.execute(query.where(DriftRow.device_id.in_(some))):
-                part, _ = news[old.device_id]
-                if release.alias is not None or (part.part == old.plan_id and part.before == old.plan_version):
-                    self._before[release.id, old.device_id] = old
+        for old in self._among(query, DriftRow.device_id, sorted(news)):
+            part, _ = news[old.device_id]
+            if release.alias is not None or (part.part == old.plan_id and part.before == old.plan_version):
+                self._before[release.id, old.device_id] = old
 
     def add(self) -> None:
         """Count the reports on new versions, each device's first one alone, and who left."""

@@ -160,11 +160,6 @@ async def covered_of(session: AsyncSession, model_hash: str) -> int:
     return await session.scalar(select(sums.c.covered).where(sums.c.model_hash == model_hash)) or 0
 
 
-async def model(session: AsyncSession, model_hash: str) -> Any:
-    columns = ModelRow.hash, ModelRow.name, ModelRow.ops, ModelRow.super_ops, ModelRow.created_at
-    return (await session.execute(select(*columns).where(ModelRow.hash == model_hash))).first()
-
-
 async def titles(session: AsyncSession, hashes: Iterable[str]) -> dict[str, str]:
     """What models call themselves, by hash."""
     found = await session.execute(select(ModelRow.hash, ModelRow.name).where(ModelRow.hash.in_(set(hashes))))

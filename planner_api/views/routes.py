@@ -46,9 +46,8 @@ async def list_fleet_plans(
     limit: Limit = 100,
 ) -> FleetPlanPage:
     """List plans with status, gap, age, hit rate and drift."""
-    wanted = {"model_hash": model_hash, "soc": soc, "status": status}
-    where = {name: value for name, value in wanted.items() if value is not None}
-    return await service.plans(request.database, where=where, after=after or "", limit=limit)
+    where = {"model_hash": model_hash, "soc": soc, "status": status}
+    return await service.plans(request.database, after=after or "", limit=limit, **where)
 
 
 Soc = Annotated[str, Query(max_length=128, pattern=LABEL, description="The SoC")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Subquery, distinct, exists, func, select
@@ -139,17 +138,18 @@ _PLAN_COLUMNS = (
 )  # fmt: skip
 
 
-async def plans(database: Database, *, where: Mapping[str, str], after: str, limit: int) -> FleetPlanPage:
+async def plans(database: Database, *, after: str, limit: int, **where: str | None) -> FleetPlanPage:
     """Plans in the order of their ids, with the figures of the version that devices get.
 
-    ``where`` holds columns of a plan with their values; a ``model_hash`` is that of any model that the plan serves.
+    ``where`` holds columns of a plan with their values, none for any; a ``model_hash`` is that of any model that the
+    plan serves.
     """
     now = datetime.now(UTC)
     query = select(*_PLAN_COLUMNS).outerjoin(PlanVersionRow, SERVED).where(PlanRow.id > after).order_by(PlanRow.id)
     for name, value in where.items():
-        if name == "model_hash":
+        if value and name == "model_hash":
             query = query.where(serves(value))
-        else:
+        elif value:
             query = query.where((STATUS if name == "status" else getattr(PlanRow, name)) == value)
     async with database.read() as session:
         rows = await page_of_rows(session, query, limit)

@@ -38,12 +38,16 @@ Request bodies are JSON, optionally compressed (`Content-Encoding: zstd` or `gzi
 def build(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=DESCRIPTION)
-        document.setdefault("components", {})["schemas"] = _schemas()
-        document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+        schemas = _schemas()
+        document["components"] = {
+            "schemas": schemas,
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        }
         for path, methods in document["paths"].items():
             for operation in methods.values():
                 _complete(operation, (404,) if "{" in path else ())
-        _keep_used(document)
+        used = references(document, document["paths"])
+        document["components"]["schemas"] = {name: one for name, one in schemas.items() if name in used}
         _explain(document["components"]["schemas"])
         app.openapi_schema = document
     return app.openapi_schema
@@ -121,9 +125,3 @@ def _explain(schemas: dict[str, Any]) -> None:
         schema = schemas[name]["properties"][field]
         if given:
             schema |= {"description": given[0], "examples": [example(name, field, schema)]}
-
-
-def _keep_used(document: dict[str, Any]) -> None:
-    used = references(document, document["paths"])
-    schemas = document["components"]["schemas"]
-    document["components"]["schemas"] = {name: schema for name, schema in schemas.items() if name in used}

@@ -36,36 +36,25 @@ class RateLimit:
 
     def hit(self, key: str) -> float:
         """Count one request; 0 when it is allowed, else the seconds until it would be, and it is not counted."""
-        if not self._interval:
-            return 0.0
-        now = self._clock()
-        due = self._next.get(key, now)
-        wait_s = due - now - self._tolerance
-        if wait_s > 0.0:
+        if wait_s := self.wait(key):
             return wait_s
-        self._set(key, max(due, now) + self._interval, now)
+        self.count(key, 1)
         return 0.0
 
     def count(self, key: str, requests: float) -> None:
         if not self._interval:
             return
         now = self._clock()
-        self._set(key, max(self._next.get(key, now), now) + requests * self._interval, now)
+        if len(self._next) >= MAX_CALLERS and key not in self._next:
+            self._next = {key: due for key, due in self._next.items() if due > now}
+            if len(self._next) >= MAX_CALLERS:
+                self._next.clear()
+        self._next[key] = max(self._next.get(key, now), now) + requests * self._interval
 
     def wait(self, key: str) -> float:
         """Seconds until a request would be allowed, 0 for now; counts nothing."""
         now = self._clock()
         return max(0.0, self._next.get(key, now) - now - self._tolerance)
-
-    def _set(self, key: str, due: float, now: float) -> None:
-        if len(self._next) >= MAX_CALLERS and key not in self._next:
-            self._forget(now)
-        self._next[key] = due
-
-    def _forget(self, now: float) -> None:
-        self._next = {key: due for key, due in self._next.items() if due > now}
-        if len(self._next) >= MAX_CALLERS:
-            self._next.clear()
 
 
 class AddressLimit:

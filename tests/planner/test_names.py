@@ -203,9 +203,9 @@ def test_a_groups_devices_are_listed_page_by_page(api: Api, monkeypatch: pytest.
 
     async def backwards() -> list[str]:
         async with api.app.planner.database.read() as session:
-            wanted, before, found = finding.Filter(group=await session.get(GroupRow, "few")), "z", list[str]()
+            few, before, found = await session.get(GroupRow, "few"), "z", list[str]()
             while before:
-                page = await finding.find(session, wanted, before=before, limit=4)
+                page = await finding.find(session, group=few, before=before, limit=4)
                 found, before = [*(row.id for row in page.devices), *found], page.before or ""
             return found
 

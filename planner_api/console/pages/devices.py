@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
@@ -11,7 +11,7 @@ from planner_api.console.address import HOME, lead
 from planner_api.console.forms import Words
 from planner_api.console.rendering import render, segment
 from planner_api.devices import service
-from planner_api.devices.finding import Filter, find
+from planner_api.devices.finding import find
 from planner_api.devices.groups import service as groups
 from planner_api.devices.repository import drifts
 from planner_api.views import pages
@@ -38,8 +38,8 @@ async def listing(
 ) -> Response:
     async with request.database.read() as session:
         chosen = await groups.find(session, group) if group else None
-        wanted = Filter(soc.strip() or None, search.strip(), chosen)
-        page = await find(session, wanted, after=after, before=before, limit=ROWS)
+        wanted: dict[str, Any] = {"soc": soc.strip(), "part": search.strip(), "group": chosen}
+        page = await find(session, **wanted, after=after, before=before, limit=ROWS)
         found = await drifts(session, [row.id for row in page.devices])
         known = await groups.names(session, OFFERED)
     return render(

@@ -9,7 +9,8 @@ from planner_api.console.address import HOME, lead
 from planner_api.console.charts import bars
 from planner_api.console.forms import read_form, valid
 from planner_api.console.rendering import render
-from planner_api.errors import unknown
+from planner_api.db.engine import found
+from planner_api.db.tables import ModelRow
 from planner_api.models.names import service as names
 from planner_api.models.routes import Before
 from planner_api.plans.ahead import plan_ahead
@@ -54,14 +55,12 @@ async def versions(request: Request, name: PlainName, before: Before = None) -> 
 @router.get("/models/{model_hash}")
 async def show(request: Request, model_hash: ModelHash) -> Response:
     async with request.database.read() as session:
-        model = await pages.model(session, model_hash)
-        if model is None:
-            raise unknown("model", model_hash)
+        model = await found(session, ModelRow, model_hash, "model")
         pairs = await count_pairs(session)
         covered = await pages.covered_of(session, model_hash)
         called = await pages.names_of(session, model_hash, NAMED)
         rollout = await releases.rollout(session, model_hash)
-    page = await fleet.plans(request.database, where={"model_hash": model_hash}, after="", limit=PLANS)
+    page = await fleet.plans(request.database, after="", limit=PLANS, model_hash=model_hash)
     plans = sorted(page.plans, key=lambda plan: (plan.makespan_us is None, plan.makespan_us or 0.0))
     drawn = [(f"{plan.soc} {plan.frequency}", plan.makespan_us, "") for plan in plans if plan.makespan_us is not None]
     return render(

@@ -53,9 +53,8 @@ async def listing(
     status: Annotated[Literal["", "queued", "solving", "done", "failed"], Query()] = "",
     after: After = None,
 ) -> Response:
-    wanted = {"model_hash": model, "soc": soc, "status": status}
-    where = {name: value for name, value in wanted.items() if value}
-    page = await fleet.plans(request.database, where=where, after=after or "", limit=ROWS)
+    where = {"model_hash": model, "soc": soc, "status": status}
+    page = await fleet.plans(request.database, after=after or "", limit=ROWS, **where)
     return render(request, "plans.html", page=page, model=model, soc=soc, wanted=status, after=after)
 
 

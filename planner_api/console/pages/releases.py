@@ -12,6 +12,8 @@ from hope_schema.wording import plural
 from planner_api.console.address import HOME, lead
 from planner_api.console.forms import read_form, scaled, valid
 from planner_api.console.rendering import percent, render
+from planner_api.db.engine import found
+from planner_api.db.tables import ModelRow
 from planner_api.devices.groups.service import names as names_of_groups
 from planner_api.models.names import service as names
 from planner_api.rollout.routes import Before, ReleaseId
@@ -77,7 +79,7 @@ async def show(request: Request, release_id: ReleaseId, after: After = None) -> 
     releases = request.planner.releases
     release: Release = await releases.get(release_id)
     async with request.database.read() as session:
-        model = await pages.model(session, release.model_hash)
+        model = await found(session, ModelRow, release.model_hash, "model")
     return render(
         request,
         "release.html",

@@ -20,11 +20,11 @@ class ModelRow(Base):
     name: Mapped[str] = mapped_column(String(256))
     ops: Mapped[int]
     super_ops: Mapped[int]
-    graph_zstd: Mapped[bytes]
+    graph_zstd: Mapped[bytes] = mapped_column(deferred=True)
     """The ``ModelGraph`` as JSON, compressed with zstd."""
     graph_digest: Mapped[str] = mapped_column(String(64))
     """SHA-256 of its content, whatever the order it is listed in: another graph under the same hash is a conflict."""
-    figures_zstd: Mapped[bytes]
+    figures_zstd: Mapped[bytes] = mapped_column(deferred=True)
     """The figures a plan of it needs (``models/figures.py``), worked out once when the graph arrives."""
     rollout: Mapped[str] = mapped_column(String(16), default="at_once", server_default="at_once")
     """``hope_schema.Rollout``: how new versions of its plans reach devices."""

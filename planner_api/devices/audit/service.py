@@ -7,6 +7,7 @@ ends in a head that was written down elsewhere.
 from __future__ import annotations
 
 import getpass
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -43,7 +44,7 @@ def local_actor() -> Actor:
 
 async def record(session: WriteSession, actor: Actor, action: str, subject: str, **detail: object) -> None:
     """Write down an action in the transaction that does it; values of ``None`` are left out of the detail."""
-    said = {name: str(value)[:MAX_DETAIL] for name, value in detail.items() if value is not None}
+    said = {name: _said(value)[:MAX_DETAIL] for name, value in detail.items() if value is not None}
     await insert_or_ignore(session, AuditHeadRow, {"id": 1, "hash": ""}, ["id"])
     previous = (await session.execute(_HEAD.with_for_update())).scalar_one()  # nobody else writes one meanwhile
     row = AuditRow(
@@ -59,6 +60,10 @@ async def record(session: WriteSession, actor: Actor, action: str, subject: str,
     session.add(row)
     await session.flush()
     await session.execute(update(AuditHeadRow).where(AuditHeadRow.id == 1).values(hash=row.hash))
+
+
+def _said(value: object) -> str:
+    return ", ".join(f"{key}={each}" for key, each in value.items()) if isinstance(value, Mapping) else str(value)
 
 
 def _hash(row: AuditRow) -> str:

@@ -24,9 +24,8 @@ async def store(database: Database, name: str, selector: GroupSelector, actor: A
     async with database.write() as session:
         values = {"name": name, "created_at": datetime.now(UTC), **selector.model_dump(mode="json")}
         await put(session, GroupRow, values, key=("name",), keep=("created_at",))
-        shown = ", ".join(f"{key}={value}" for key, value in selector.labels.items())
         socs = ", ".join(selector.socs)
-        await record(session, actor, "group.store", name, socs=socs, labels=shown, share=selector.share)
+        await record(session, actor, "group.store", name, socs=socs, labels=selector.labels, share=selector.share)
     return await get(database, name)
 
 

@@ -82,8 +82,7 @@ async def label(database: Database, name: str, version: int, labels: Mapping[str
         changed = update(ModelVersionRow).where(*this).values(labels=dict(labels))
         if not await session.touches(changed.returning(ModelVersionRow.version)):
             raise unknown("version of model", name, version)
-        shown = ", ".join(f"{key}={value}" for key, value in labels.items())
-        await record(session, actor, "name.label", f"{name}:{version}", labels=shown)
+        await record(session, actor, "name.label", f"{name}:{version}", labels=labels)
     return await get_version(database, name, version)
 
 
