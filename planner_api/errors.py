@@ -1,15 +1,4 @@
-"""What the planner refuses, and why. No word of HTTP: ``web/problems.py`` gives each kind its status.
-
-PlannerError
-├── InvalidError          it asks for something impossible
-├── UnauthorisedError     nobody known asks
-├── ForbiddenError        who asks may not
-├── NotFoundError         what it names is not there
-├── ConflictError         it contradicts what is there
-├── TooOftenError         later, after ``retry_after_s``
-└── UnavailableError      something it needs is away for the moment
-    └── DatabaseAwayError
-"""
+"""What the planner refuses, and why. No word of HTTP: ``web/problems.py`` gives each kind its status."""
 
 from __future__ import annotations
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import structlog
-
 from hope_schema import FleetSummary
 from planner_api.db.engine import Database
 from planner_api.db.tables import ReleaseRow
-from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.chores import end
 from planner_api.profiles.repository import count_pairs
 from planner_api.rollout import repository as releases
 from planner_api.views import drift, pages
 from planner_api.views.service import summary
-
-log = structlog.get_logger(__name__)
 
 FRESH_S = 5.0
 """Younger numbers are shown as they are; older ones too, while newer ones are counted behind them ..."""
@@ -66,18 +62,16 @@ class Overviews:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._newest: Overview | None = None
-        self._counted = 0.0
+        self._counted_at = -math.inf
         self._counting: asyncio.Task[Overview] | None = None
 
     async def get(self) -> Overview:
-        age = time.monotonic() - self._counted
-        if self._newest is not None and age < FRESH_S:
-            return self._newest
-        if self._counting is None or self._counting.done():
+        age_s = time.monotonic() - self._counted_at
+        if age_s >= FRESH_S and (self._counting is None or self._counting.done()):
             self._counting = asyncio.create_task(self._count(), name="console-overview")
-            self._counting.add_done_callback(_report)
-        if self._newest is not None and age < STALE_S:
+        if self._newest is not None and age_s < STALE_S:
             return self._newest
+        assert self._counting is not None
         return await asyncio.shield(self._counting)
 
     async def stop(self) -> None:
@@ -85,7 +79,7 @@ class Overviews:
 
     async def _count(self) -> Overview:
         self._newest = await count(self._database)
-        self._counted = time.monotonic()
+        self._counted_at = time.monotonic()
         return self._newest
 
 
@@ -108,12 +102,3 @@ async def count(database: Database) -> Overview:
             inbox=uploads,
             inbox_since=since,
         )
-
-
-def _report(counting: asyncio.Task[Overview]) -> None:
-    """Log a counting that failed, which nobody may be waiting for."""
-    if not counting.cancelled() and (error := counting.exception()) is not None:
-        if isinstance(error, DatabaseAwayError):
-            log.warning("overview_lost_database", error=error.reason)
-        else:
-            log.error("overview_failed", exc_info=error)

@@ -53,9 +53,9 @@ def write(url: str, path: Path) -> int:
 
             say({"format": FORMAT, "revision": HEAD})
             for table in (each for each in Base.metadata.sorted_tables if each.name not in LEFT_OUT):
-                say({"table": table.name})
+                say({"table": str(table.name)})
                 for row in connection.execution_options(yield_per=BATCH).execute(select(table)).mappings():
-                    say(dict(row))
+                    say({str(name): value for name, value in row.items()})
                     rows += 1
             say({"rows": rows})
         partial.rename(path)

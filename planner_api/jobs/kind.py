@@ -56,8 +56,6 @@ class Kind(ABC):
 
     name: ClassVar[str]
     function: str
-    priority: int = 0
-    """Of a run that follows another one."""
 
     @abstractmethod
     async def load(self, lease: Lease) -> Task | None:

@@ -129,10 +129,10 @@ class Queue:
             renewed = update(JobRow).where(_held(lease)).values(lease_until=now(session, self.ttl_s))
             return await session.touches(renewed.returning(JobRow.id))
 
-    async def finish(self, session: WriteSession, lease: Lease, *, again: bool = False, priority: int = 0) -> bool:
+    async def finish(self, session: WriteSession, lease: Lease, *, again: bool = False) -> bool:
         """End a job in the transaction that stores its result; False when the lease is lost (then roll back).
 
-        It stands in the queue anew, with a priority, if it is to be done ``again`` or was asked for meanwhile.
+        It stands in the queue anew, with priority 0, if it is to be done ``again`` or was asked for meanwhile.
         """
         query = select(JobRow.again, JobRow.started_at).where(_held(lease)).with_for_update()
         row = (await session.execute(query)).first()
@@ -142,8 +142,8 @@ class Queue:
             # Who asked while it was under way waits for the next run, everybody else for this one.
             waited = JobRow.after == lease.id, JobRow.queued_at <= row.started_at
             await session.execute(update(JobRow).where(*waited).values(after=None))
-            renewed = {"rank": now(session, -priority), "queued_at": now(session), "not_before": now(session)}
-            values = renewed | _RELEASED | {"priority": priority, "failures": 0, "again": False, "error": None}
+            renewed = dict.fromkeys(("rank", "queued_at", "not_before"), now(session))
+            values = renewed | _RELEASED | {"priority": 0, "failures": 0, "again": False, "error": None}
             await session.execute(update(JobRow).where(JobRow.id == lease.id).values(values))
         else:
             await session.execute(delete(JobRow).where(JobRow.id == lease.id))
@@ -175,7 +175,7 @@ class Queue:
     async def _fail_for_good(
         self, session: WriteSession, kind: Kind, lease: Lease, task: Task | None, error: str
     ) -> None:
-        await self.finish(session, lease, priority=kind.priority)
+        await self.finish(session, lease)
         await kind.failed(session, lease, task, error)
 
     async def hand_back(self, lease: Lease) -> bool:

@@ -178,7 +178,7 @@ class Worker:
         try:
             async with self._database.write() as session:
                 again = task is not None and await kind.store(session, lease, task, prepared)
-                if not await self._queue.finish(session, lease, again=again, priority=kind.priority):
+                if not await self._queue.finish(session, lease, again=again):
                     raise _LostError
         except _LostError:
             return False

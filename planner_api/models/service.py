@@ -22,9 +22,9 @@ async def submit(
     database: Database,
     graph: ReadGraph,
     *,
+    quotas: Quotas,
     claimed_hash: str | None = None,
     caller: Principal = ANONYMOUS,
-    quotas: Quotas | None = None,
 ) -> ModelReceipt:
     """Store a graph; storing it again changes nothing. ``claimed_hash`` is what its sender computed, if it said so.
 
@@ -43,7 +43,7 @@ async def submit(
         signatures = values.pop("signatures")
         created = await insert_or_ignore(session, ModelRow, values, ["hash"])
         await repository.insert_features(session, signatures)
-        if created and quotas is not None:
+        if created:
             size = len(graph.graph_zstd) + len(graph.figures_zstd)
             await quotas.spend(session, caller, models=1, model_bytes=size)
         if not created:

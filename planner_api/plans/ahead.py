@@ -19,7 +19,7 @@ from planner_api.errors import unknown
 from planner_api.jobs.wanted import Wanted, put
 from planner_api.models import repository as model_rows
 from planner_api.plans import repository as plan_rows
-from planner_api.plans.key import normalised, plan_id
+from planner_api.plans.key import keyed
 from planner_api.plans.repository import STATUS
 from planner_api.plans.solve import BETTER
 from planner_api.profiles import repository as profile_rows
@@ -28,8 +28,6 @@ from planner_api.web.principal import Actor
 
 MAX_NAMED = 64
 """Processors a request may name."""
-FANOUT_PRIORITY = 0
-"""A device that waits for its plan comes first (``plans.service.DEVICE_WAITS``)."""
 
 
 async def plan_ahead(database: Database, model_hash: str, request: FanoutRequest, actor: Actor) -> Fanout:
@@ -53,7 +51,7 @@ async def plan_ahead(database: Database, model_hash: str, request: FanoutRequest
         if current is None:
             continue
         profile = await asyncio.to_thread(Known.read, current[1])
-        key = normalised(
+        key, wanted_id = keyed(
             PlanRequest(
                 jobs=(Job(model_hash=model_hash),),
                 soc=soc,
@@ -62,21 +60,19 @@ async def plan_ahead(database: Database, model_hash: str, request: FanoutRequest
                 method=request.method,
             )
         )
-        wanted[plan_id(key)] = (key, profile.version)
+        wanted[wanted_id] = (key, profile.version)
     async with database.write() as session:
         about = request.model_dump(mode="json")
         session.add(FanoutRow(id=fanout_id, model_hash=model_hash, request=about, created_at=now))
         await session.flush()
-        # In the order of their ids, so that two at once cannot wait for each other.
-        ids = sorted(wanted)
-        fresh = []
+        ids, fresh = sorted(wanted), []  # in their order, so that two at once cannot wait for each other
         for wanted_id in ids:
             key, version = wanted[wanted_id]
             if await plan_rows.insert(session, wanted_id, key, now, profile_versions=[version]):
                 fresh.append(wanted_id)
         session.add_all(FanoutPlanRow(fanout_id=fanout_id, plan_id=wanted_id) for wanted_id in ids)
         await session.flush()
-        await put(session, *(Wanted(BETTER, wanted_id, priority=FANOUT_PRIORITY) for wanted_id in fresh))
+        await put(session, *(Wanted(BETTER, wanted_id) for wanted_id in fresh))
         await record(session, actor, "plans.ahead", model_hash, fanout=fanout_id, plans=len(ids), queued=len(fresh))
     return await progress(database, fanout_id)
 

@@ -56,10 +56,6 @@ def _remembered(text: bytes) -> tuple[PlanRequest, str]:
     return keyed(parse(text, PlanRequest))
 
 
-def plan_id(request: PlanRequest) -> str:
-    return keyed(request)[1]
-
-
 def _names(processors: tuple[str, ...] | None) -> tuple[str, ...] | None:
     return None if processors is None else tuple(sorted(set(processors)))
 

@@ -30,7 +30,6 @@ from planner_api.db.migrate import upgrade
 from planner_api.db.tables import JobRow, PlanVersionRow
 from planner_api.jobs.queue import take
 from planner_api.jobs.wanted import Wanted, put
-from planner_api.plans.ahead import FANOUT_PRIORITY
 from planner_api.plans.service import DEVICE_WAITS
 from planner_api.plans.solve import BETTER, BetterPlan
 from planner_api.profiles.jobs import OUTDATED, key_of
@@ -116,7 +115,7 @@ def test_a_device_that_asks_during_a_release_gets_a_plan_at_once(api: Api) -> No
     """The release's row has no plan yet: the device gets a first one; the queued solve is neither lost nor doubled."""
     know(api, SOC)
     release(api)
-    assert priorities(api) == [FANOUT_PRIORITY]
+    assert priorities(api) == [0]
     answer = ask(api)
     assert answer.status_code == 200
     assert (answer.json()["version"], answer.json()["provisional"]) == (1, True)

@@ -9,7 +9,7 @@ import pytest
 
 from hope_schema import Host, Job, Link, Missing, PlanRequest
 from planner_api.plans import repository
-from planner_api.plans.key import normalised, plan_id
+from planner_api.plans.key import keyed, normalised
 from tests.planner.samples import FREQUENCY, Api, chain, measure, missing_request, plan_request, problem
 
 GRAPH = chain()
@@ -42,7 +42,7 @@ def test_in_which_order_jobs_and_hosts_stand_makes_no_difference() -> None:
         for source, target in itertools.permutations(("host", "edge", "cloud"), 2)
     )
     keys = {
-        plan_id(plan_request(GRAPH, jobs=order, hosts=hosts[::way], links=links[::way], processors=("a", "b")[::way]))
+        keyed(plan_request(GRAPH, jobs=order, hosts=hosts[::way], links=links[::way], processors=("a", "b")[::way]))[1]
         for order in itertools.permutations(jobs)
         for way in (1, -1)
     }
@@ -50,7 +50,7 @@ def test_in_which_order_jobs_and_hosts_stand_makes_no_difference() -> None:
 
     def moved(by: float) -> str:
         changed = tuple(link.model_copy(update={"us_per_byte": link.us_per_byte * by}) for link in links)
-        return plan_id(plan_request(GRAPH, jobs=jobs, hosts=hosts, links=changed, processors=("a", "b")))
+        return keyed(plan_request(GRAPH, jobs=jobs, hosts=hosts, links=changed, processors=("a", "b")))[1]
 
     assert {moved(1.02), moved(0.98)} == keys
     assert not {moved(1.6), moved(0.5)} & keys

@@ -23,7 +23,7 @@ from planner_api.jobs.wanted import Wanted, put
 from planner_api.plans import outdated, service
 from planner_api.plans import repository as plans
 from planner_api.plans.cache import OVERHEAD_BYTES, PlanCache
-from planner_api.plans.key import REMEMBERED_BYTES, asked, normalised, plan_id
+from planner_api.plans.key import REMEMBERED_BYTES, asked, keyed
 from planner_api.plans.make import make
 from planner_api.plans.solve import BETTER, BetterPlan, Made, PlanOrder
 from planner_api.plans.stored import StoredPlan, matches
@@ -131,7 +131,7 @@ def test_a_question_is_the_same_however_often_it_is_read() -> None:
     body = plan_request(chain(3)).model_dump_json().encode()
     spaced = body + b" " * REMEMBERED_BYTES
     found = [asked(body), asked(bytearray(body)), asked(spaced)]
-    assert found == [(normalised(plan_request(chain(3))), plan_id(plan_request(chain(3))))] * 3
+    assert found == [keyed(plan_request(chain(3)))] * 3
     for _ in range(2):
         with pytest.raises(HttpError):
             asked(body.replace(b"makespan", b"fastness"))
@@ -214,13 +214,13 @@ def test_a_device_that_asks_while_a_release_is_solved(database_url: str) -> None
     """A plan that a release queued and a worker has leased gets its first version at once; the lease stays good."""
     with serving(database_url) as api:
         api.learn(GRAPH)
-        request = normalised(plan_request(GRAPH))
+        request, wanted = keyed(plan_request(GRAPH))
         planner = api.app.planner
 
         async def lease() -> Lease | None:
             async with planner.database.write() as session:
-                await plans.insert(session, plan_id(request), request, datetime.now(UTC))
-                await put(session, Wanted(BETTER, plan_id(request)))
+                await plans.insert(session, wanted, request, datetime.now(UTC))
+                await put(session, Wanted(BETTER, wanted))
             async with planner.database.write() as session:
                 return await take(session, [BETTER], "worker", 60.0)
 
