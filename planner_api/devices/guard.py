@@ -24,7 +24,7 @@ from planner_api.errors import ForbiddenError, TooOftenError, UnauthorisedError
 from planner_api.gathering import Gathering
 from planner_api.jobs.news import News
 from planner_api.locks import Turns
-from planner_api.web.asgi import Asgi, Scope
+from planner_api.web.asgi import Asgi, Scope, values_of
 from planner_api.web.principal import Principal, bearer, principal_of, spent
 from planner_api.web.problems import status_of
 from planner_api.web.rate import AddressLimit, RateLimit
@@ -246,7 +246,7 @@ def bearer_of(scope: Scope, why: str) -> str:
 
 def _authorization(scope: Scope) -> bytes | None:
     """The request's Authorization header; None without one. Raises UnauthorisedError for more than one."""
-    given: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]
+    given = values_of(scope, b"authorization")
     if len(given) > 1:
         raise UnauthorisedError("the request has several Authorization headers; send one")
     return given[0] if given else None

@@ -67,30 +67,20 @@ def differ(old: Known, new: Known, figures: Figures, processors: Iterable[str] |
 
     ``processors`` are the plan's candidates; None: all, so that a new processor makes a difference too.
     """
-    names = list(old.kinds) if processors is None else list(processors)
-    if (processors is None and old.kinds != new.kinds) or old.channels != new.channels:
-        return True
-    if any(
+    names = list({*old.kinds, *new.kinds} if processors is None else processors)
+    if old.channels != new.channels or any(
         old.kinds.get(name) != new.kinds.get(name) or old.places.get(name) != new.places.get(name) for name in names
     ):
         return True
     kinds = list(dict.fromkeys(old.kinds[name] for name in names if name in old.kinds))
-    places = [old.places[name] for name in names if name in old.places]
+    latencies = list(figures.latencies(kinds))
+    transfers = figures.transfers([old.places[name] for name in names if name in old.places])
+    overheads = ((name, kind) for name in ("handover_us", *PER_KIND) for kind in (*kinds, ""))
     return (
-        any(
-            _moved(old.latencies.get(key, -1.0), new.latencies.get(key, -1.0), threshold)
-            or abs(new.shares.get(key, 1.0) - old.shares.get(key, 1.0)) > threshold
-            for key in figures.latencies(kinds)
-        )
-        or any(
-            _moved(old.transfers.get(key, -1.0), new.transfers.get(key, -1.0), threshold)
-            for key in figures.transfers(places)
-        )
-        or any(
-            _moved(old.overheads.get((name, kind), 0.0), new.overheads.get((name, kind), 0.0), threshold)
-            for name in ("handover_us", *PER_KIND)
-            for kind in (*kinds, "")
-        )
+        any(_moved(old.latencies.get(key, -1.0), new.latencies.get(key, -1.0), threshold) for key in latencies)
+        or any(abs(new.shares.get(key, 1.0) - old.shares.get(key, 1.0)) > threshold for key in latencies)
+        or any(_moved(old.transfers.get(key, -1.0), new.transfers.get(key, -1.0), threshold) for key in transfers)
+        or any(_moved(old.overheads.get(key, 0.0), new.overheads.get(key, 0.0), threshold) for key in overheads)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 Scope = MutableMapping[str, Any]
@@ -14,6 +14,11 @@ REQUEST_ID = b"x-request-id"
 MAX_REQUEST_ID = 128
 GIVEN_ID = re.compile(rb"[A-Za-z0-9._\-]{1,%d}" % MAX_REQUEST_ID)
 """An ``X-Request-ID`` that is taken over; any other is replaced."""
+
+
+def values_of(scope: Scope | Mapping[str, Any], name: bytes) -> list[bytes]:
+    """The values of a request's header, which may have none, or several."""
+    return [value for key, value in scope["headers"] if key == name]
 
 
 def route_of(scope: Scope) -> str:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from planner_api.errors import ForbiddenError
 from planner_api.settings import is_loopback
-from planner_api.web.asgi import Asgi, Headers, Scope
+from planner_api.web.asgi import Asgi, Scope, values_of
 
 OURS = frozenset({b"same-origin", b"none"})
 """``Sec-Fetch-Site`` of a request that our own page makes, or a person by typing an address."""
@@ -35,19 +35,16 @@ class Loopback:
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         server = scope.get("server")
         if server and is_loopback(server[0]):
-            self._check(scope["headers"])
+            self._check(scope)
         await self._app(scope, receive, send)
 
-    def _check(self, headers: Headers) -> None:
-        given: dict[bytes, list[bytes]] = {}
-        for name, value in headers:
-            given.setdefault(name, []).append(value)
-        hosts = given.get(b"host", [])
+    def _check(self, scope: Scope) -> None:
+        hosts = values_of(scope, b"host")
         host = hosts[0].decode("latin-1") if len(hosts) == 1 else ""
         if hosts and not (host in self._hosts or is_loopback(urlsplit(f"//{host}").hostname or "")):
             raise ForbiddenError("foreign-host", f"an open planner answers to this machine's own names; {CURE}")
-        for origin in given.get(b"origin", []):
+        for origin in values_of(scope, b"origin"):
             if urlsplit(origin.decode("latin-1")).netloc != host:
                 raise ForbiddenError("foreign-origin", "this request comes from a page of another site")
-        if any(site.lower() not in OURS for site in given.get(b"sec-fetch-site", [])):
+        if any(site.lower() not in OURS for site in values_of(scope, b"sec-fetch-site")):
             raise ForbiddenError("foreign-origin", "this request comes from a page of another site")

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from hope_schema.base import is_label
 from planner_api.errors import ForbiddenError
+from planner_api.web.asgi import values_of
 from planner_api.web.segments import inside
 
 Role = Literal["admin", "viewer", "device", "anonymous"]
@@ -76,7 +77,7 @@ def device_of(scope: Mapping[str, Any]) -> str | None:
     principal = principal_of(scope)
     if principal.role != "anonymous":
         return principal.device_id
-    named = [value for name, value in scope["headers"] if name == b"hope-device"]
+    named = values_of(scope, b"hope-device")
     name = str(named[0], "latin-1") if len(named) == 1 else ""
     return name if is_label(name) else None
 
