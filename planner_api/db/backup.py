@@ -5,8 +5,6 @@ whose lease has run out, by themselves. The console's sessions are not in it: wh
 in again.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib
@@ -177,10 +175,12 @@ def _check_revision(url: str) -> None:
 
 def _restored(table: Table, name: str, value: Any) -> Any:
     """What JSON says of a column's value, in which bytes are in base 64 and times in ISO 8601."""
-    kind = table.columns[name].type
-    if value is None or not isinstance(kind, LargeBinary | UtcDateTime):
-        return value
-    return msgspec.convert(value, kind.python_type)
+    match table.columns[name].type:
+        case LargeBinary():
+            return msgspec.convert(value, bytes | None)
+        case UtcDateTime():
+            return msgspec.convert(value, datetime | None)
+    return value
 
 
 def _advance_sequences(connection: Connection) -> None:
