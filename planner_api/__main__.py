@@ -1,7 +1,5 @@
 """``hope-planner`` and ``python -m planner_api``: the command line, or one sentence where its extra is missing."""
 
-from __future__ import annotations
-
 import sys
 
 

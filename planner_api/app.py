@@ -1,7 +1,5 @@
 """The planner of a fleet as an application: routes, and the layers in front of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from planner_api.console.app import Console

@@ -1,7 +1,5 @@
 """Compression of what the planner stores: one place for format and level."""
 
-from __future__ import annotations
-
 import zstandard
 
 ZSTD_LEVEL = 3

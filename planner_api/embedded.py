@@ -1,7 +1,5 @@
 """The planner inside an agent's own process: what its agent asks for, and nothing of a fleet."""
 
-from __future__ import annotations
-
 from planner_api.models.routes import router as models
 from planner_api.plans.routes import router as plans
 from planner_api.profiles.routes import router as profiles

@@ -1,7 +1,5 @@
 """What the planner refuses, and why. No word of HTTP: ``web/problems.py`` gives each kind its status."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 MAX_CAUSES = 20

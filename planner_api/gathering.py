@@ -1,7 +1,5 @@
 """Small work of many requests in groups: they share a transaction or a query, and each is answered after its own."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar

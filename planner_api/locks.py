@@ -1,7 +1,5 @@
 """Turns that owners take."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter, OrderedDict, deque

@@ -3,8 +3,6 @@
 ``python -m planner_api.openapi --write FILE`` exports it; ``--check FILE`` fails when the app says something else.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """A planner's parts, put together once per process and started and stopped in order."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The planner of a fleet: what an embedded one has, and with it tokens, probes and housekeeping."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import sys

@@ -1,7 +1,5 @@
 """Calls that many want at once: one runs, and everybody gets its outcome."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Hashable

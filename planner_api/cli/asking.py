@@ -1,7 +1,5 @@
 """The commands that are calls on a planner's API, made of the table in ``calls.py``."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """What an admin may type, each a call on the API: data, no code."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

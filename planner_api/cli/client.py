@@ -1,7 +1,5 @@
 """One call on a planner's API, its pages joined, its refusals in one sentence with what to do next."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

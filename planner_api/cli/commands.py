@@ -1,7 +1,5 @@
 """``hope-planner``: calls on a running planner, and the few commands that work on its database."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

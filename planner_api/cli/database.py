@@ -1,7 +1,5 @@
 """The commands that work on the planner's database itself: serve, worker, migrate, backup, restore, admin-token."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """``hope-planner profiles import``: the figures of an exported profile, as one voice among those of the devices."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Running the application under uvicorn: one process, told where it listens, stopped without dropping answers."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import os

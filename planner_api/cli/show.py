@@ -1,7 +1,5 @@
 """An answer as people read it: a table of entries, or a list of fields."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

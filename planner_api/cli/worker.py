@@ -1,7 +1,5 @@
 """``hope-planner worker``: solve what is queued until told to stop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal

@@ -1,7 +1,5 @@
 """Where the console is: under ``/console``, and for a browser behind a proxy under the proxy's prefix."""
 
-from __future__ import annotations
-
 from contextvars import ContextVar
 
 from starlette.responses import RedirectResponse, Response

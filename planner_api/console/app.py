@@ -1,7 +1,5 @@
 """The console as one ASGI layer: who may see a page, what every answer carries, and errors as pages."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable
 from http import HTTPStatus
 from typing import Any

@@ -1,7 +1,5 @@
 """Reading forms and what is looked for, which anybody may have filled in."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl
 

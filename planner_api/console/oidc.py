@@ -4,8 +4,6 @@ OpenID Connect Core 1.0, section 3.1, and RFC 7636. The browser keeps one secret
 binds the provider's answer to it follows, so that no replica has to remember who is on the way.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

@@ -1,7 +1,5 @@
 """The fleet in numbers, counted in the background while somebody looks, so that nobody waits for the counting."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

@@ -1,7 +1,5 @@
 """Pages as text: templates, what a name may do in them, and how figures are written for people."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from datetime import UTC, datetime

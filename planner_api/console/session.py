@@ -4,8 +4,6 @@ A request that changes something must say that it comes from a page of ours (``O
 can set), and other sites' requests carry no cookie (``SameSite=Strict``).
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass

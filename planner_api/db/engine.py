@@ -4,8 +4,6 @@ SQLite gets one writing connection per process (writers queue in the process ins
 file's lock) that begins every transaction IMMEDIATE, and several readers; PostgreSQL gets two pools.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import sqlite3

@@ -1,7 +1,5 @@
 """From rows to the messages of the contract that hold their columns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """What a database that is away looks like: known here once, and told to everybody else as ``DatabaseAwayError``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -3,8 +3,6 @@
 One row more than asked for is looked up, so that a page knows whether there are more behind it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Column types that mean the same on SQLite and on PostgreSQL."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

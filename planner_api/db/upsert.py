@@ -4,8 +4,6 @@ Many rows go to PostgreSQL in one statement, as one parameter: a statement for e
 sides. In SQLite, which is called and not asked, they do not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Finding devices among any number of them, a page at a time, forwards and backwards."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

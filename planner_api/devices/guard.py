@@ -3,8 +3,6 @@
 Pure ASGI and, for a caller it knows, without a query. Whatever stands behind it need not ask.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random

@@ -3,8 +3,6 @@
 Quotas bind devices' tokens. Who may do everything (an admin, or anybody where no token is asked for) has none.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from datetime import UTC, datetime, timedelta

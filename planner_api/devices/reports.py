@@ -1,7 +1,5 @@
 """What devices report of themselves and of the plans they run: stored in groups, acknowledged when it is stored."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence

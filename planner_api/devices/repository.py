@@ -1,7 +1,5 @@
 """Every query on devices, their tokens and claims, but what a batch of reports stores (``devices/reports.py``)."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Devices, their tokens and claims, groups and the audit log over HTTP."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query

@@ -1,7 +1,5 @@
 """The rules of tokens and of the devices that hold them: issue, enrolment, proof, description and revocation."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Awaitable, Callable, Container, Sequence
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """What a process does in the background: again and again, and whatever goes wrong with it is logged."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -5,8 +5,6 @@ nothing but text. An order is a frame, and so is its answer; a byte in front of 
 which the function may ask while it works and the parent answers with a frame.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

@@ -1,7 +1,5 @@
 """What a kind of job is: which data a child works on, and what becomes of its answer."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Names a worker process so that others on the same machine can tell at once that it is gone."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One killable child that does jobs, kept warm between them: importing HiGHS and all costs more than most jobs."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

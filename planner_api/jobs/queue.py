@@ -5,8 +5,6 @@ raises ``attempt``, the fencing token: only the newest lease may renew, finish, 
 thought dead and comes back changes nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence

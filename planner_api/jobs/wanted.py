@@ -1,7 +1,5 @@
 """Jobs as they are put into the queue, with the transaction that needs them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """A worker: leases jobs, does each in a killable child, stores the result under the fence, reaps the dead."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math

@@ -1,7 +1,5 @@
 """The workers' signs of life, and how much waits for them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

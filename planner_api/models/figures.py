@@ -1,7 +1,5 @@
 """Which figures a plan of a model rests on, whatever the device: signatures and the tensor types that may move."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

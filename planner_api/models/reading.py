@@ -1,7 +1,5 @@
 """What is stored of a graph, made of its text. Pure, so that a large one can be read in a process of its own."""
 
-from __future__ import annotations
-
 import msgspec
 
 from hope_schema import ModelGraph, merge

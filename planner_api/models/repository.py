@@ -1,7 +1,5 @@
 """Every query on models."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from sqlalchemy import select

@@ -1,7 +1,5 @@
 """Models, and their names and versions, over HTTP."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any
 

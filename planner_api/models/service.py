@@ -1,7 +1,5 @@
 """The rules for models: a graph is stored once, under the hash that it itself gives."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 

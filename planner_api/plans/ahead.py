@@ -1,7 +1,5 @@
 """Planning ahead: one model for every SoC and frequency that the fleet counts, and how far that is."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Plans in memory: least recently used first out, bounded by bytes, never older than the last word on a plan."""
 
-from __future__ import annotations
-
 from cachetools import LRUCache
 
 from planner_api.plans.stored import StoredPlan

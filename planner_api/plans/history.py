@@ -1,7 +1,5 @@
 """The versions of a plan as people look at them: which there are, one of them, two beside each other."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from dataclasses import dataclass

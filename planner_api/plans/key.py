@@ -1,7 +1,5 @@
 """What makes two plan requests the same."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from functools import lru_cache

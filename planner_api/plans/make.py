@@ -1,7 +1,5 @@
 """How a plan is made. Runs in a child; what it loads (HiGHS) no other process needs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """The job that compares plans with a new version of their profile, and has those made anew whose figures moved."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

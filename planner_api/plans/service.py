@@ -1,7 +1,5 @@
 """The rules for plans: answered from what is stored; what is missing is queued, and waited for."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

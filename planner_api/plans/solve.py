@@ -1,7 +1,5 @@
 """The jobs that make plans: a first one at once, while its device waits, and a better one after it."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import abstractmethod
 from dataclasses import dataclass

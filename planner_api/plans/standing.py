@@ -1,7 +1,5 @@
 """What a planner's SQLite file says while no planner runs on it: one takes a second to load, ``sqlite3`` nothing."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

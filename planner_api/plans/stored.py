@@ -1,7 +1,5 @@
 """A plan as it is stored and served: bytes that are made once, when the plan is found."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime

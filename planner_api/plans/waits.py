@@ -1,7 +1,5 @@
 """Requests that wait for a plan: each for as long as it asked, all of them with one look-out and one read."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

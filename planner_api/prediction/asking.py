@@ -1,7 +1,5 @@
 """Which figures to ask of devices first: those whose measurement makes the most of all predictions certain."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a profile lacks, predicted from what it has: a predictor per kind, and the rows that they fill in."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 

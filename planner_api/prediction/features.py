@@ -1,7 +1,5 @@
 """What a latency depends on: type, shapes, strides and groups of a super-op."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """What parts of ops take that nobody measured: how the prediction of a half compares with that of the whole."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from hope_schema import PartColumns, SuperOp

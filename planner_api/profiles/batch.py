@@ -1,7 +1,5 @@
 """One batch of uploads on its way into a profile: folded, doubted, published where it matters. Runs in a child."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

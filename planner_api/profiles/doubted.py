@@ -1,7 +1,5 @@
 """Of two voters that contradict each other, the one whom others refuse elsewhere. Pure: no SQL."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

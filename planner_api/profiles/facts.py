@@ -1,7 +1,5 @@
 """What a computation asks for while it runs, in a child or in a thread: what only the database knows."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from typing import Literal

@@ -4,8 +4,6 @@ What devices said that an admin takes back, or that were revoked, is forgotten b
 A job takes one batch; while more wait it stands in the queue anew, behind what others wait for.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass

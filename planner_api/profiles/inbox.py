@@ -1,7 +1,5 @@
 """The inbox of uploads: stored in groups, and each acknowledged when it is and will be folded; every query on it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import cache

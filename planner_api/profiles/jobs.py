@@ -1,7 +1,5 @@
 """The jobs on profiles by name."""
 
-from __future__ import annotations
-
 import msgspec
 
 FOLD = "fold"

@@ -3,8 +3,6 @@
 Statistics stay in memory while devices of one SoC ask in a row.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any

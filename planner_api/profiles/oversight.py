@@ -1,7 +1,5 @@
 """What an admin sees of a profile and has done to it: who said what, and whose figures are taken back."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Predictors per profile, trained once per version, for models that rest on what nobody measured. Pure: no SQL."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What is stored of an upload beside the upload itself. Pure, so that a large one can be read in another process."""
 
-from __future__ import annotations
-
 import msgspec
 
 import planner_api.models.reading  # noqa: F401 - one child reads both

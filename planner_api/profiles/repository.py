@@ -1,7 +1,5 @@
 """Every query on profiles, their inbox and their assignments."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """``/profiles`` over HTTP."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from fastapi import APIRouter, Response

@@ -1,7 +1,5 @@
 """The rules for profiles: uploads are accepted at once, folded by one folder each, and asked for in small parts."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

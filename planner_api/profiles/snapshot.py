@@ -1,7 +1,5 @@
 """From statistics to the profile that plans rest on."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

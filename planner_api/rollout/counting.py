@@ -7,8 +7,6 @@ Runs on a plain connection inside the transaction that stores the reports. Witho
 query per batch.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

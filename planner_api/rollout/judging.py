@@ -1,7 +1,5 @@
 """What the counts of a release say of it, to people too, and what it wants next. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence

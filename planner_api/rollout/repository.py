@@ -1,7 +1,5 @@
 """Every query on releases but what a batch of reports adds to them (``rollout/counting.py``)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Releases, aliases and ``/references`` over HTTP."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query

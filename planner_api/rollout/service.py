@@ -1,7 +1,5 @@
 """The rules of releases: begin, hold, go on, end; by admins, and by the planner itself where harm is proven."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Which version a device gets while a release is under way, from memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

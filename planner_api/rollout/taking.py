@@ -1,7 +1,5 @@
 """What a release takes when it begins: held plans of a model, or an alias; and how many devices each stage takes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any

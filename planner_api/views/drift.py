@@ -1,7 +1,5 @@
 """Drift: measured / predicted - 1 of the version of a plan that devices get. No other module works it out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

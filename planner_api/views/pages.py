@@ -1,7 +1,5 @@
 """Every query behind one of the console's pages that is about no sum of the whole fleet."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """The fleet view over HTTP."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import APIRouter, Query

@@ -1,7 +1,5 @@
 """What the fleet view adds up."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Subquery, distinct, exists, func, select

@@ -1,7 +1,5 @@
 """The ASGI application around a planner: its routes, and the layers in front of them."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Generic, Protocol, TypeVar

@@ -1,7 +1,5 @@
 """The shapes of the ASGI interface that every layer shares."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any

@@ -5,8 +5,6 @@ own limit. Graphs and uploads may be large: those are read by a function of the 
 they are (``web/reader.py``), and only what has to be stored comes back.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress

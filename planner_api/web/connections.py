@@ -1,7 +1,5 @@
 """How many connections a server holds, of all and of one address, before anybody has shown a token."""
 
-from __future__ import annotations
-
 import resource
 from collections import Counter
 from collections.abc import Container

@@ -4,8 +4,6 @@ Bodies are validated from their raw bytes (``body.read_message``): the contract'
 parsing into Python objects would refuse the lists that JSON has in the place of tuples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any

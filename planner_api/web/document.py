@@ -1,7 +1,5 @@
 """The OpenAPI document of an app: its routes, and the schemas of the shared contract that they use."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

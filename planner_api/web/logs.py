@@ -1,7 +1,5 @@
 """Structured logs on stderr: one JSON object a line, with the request's id, never with a secret."""
 
-from __future__ import annotations
-
 import logging
 import math
 import re

@@ -4,8 +4,6 @@ A browser on this machine reaches loopback for any page that it shows. Such a re
 page's own name was bound to 127.0.0.1, or says by itself that it comes from another site.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import urlsplit
 

@@ -1,7 +1,5 @@
 """What one process counts for Prometheus."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 

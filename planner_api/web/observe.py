@@ -1,7 +1,5 @@
 """The outermost ASGI layer: every request gets an id, is counted, and is logged when it is worth a line."""
 
-from __future__ import annotations
-
 import itertools
 import secrets
 import time

@@ -1,7 +1,5 @@
 """Parameters that routes of several rooms share: pages, names and hashes."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import Path, Query

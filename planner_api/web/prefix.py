@@ -1,7 +1,5 @@
 """The planner under a path prefix of a proxy's, as in ``https://tools.example/hope/console``."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who a request comes from, and what that one may do."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Probes and metrics, which anybody may ask for as often as they like: they need no token, so they must cost little."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Errors as RFC 9457 puts them: here, and only here, an error gets its HTTP status. Those that only HTTP has, too."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus

@@ -4,8 +4,6 @@ Uvicorn's httptools connection takes heads of any size and waits for requests fo
 bytes of a head alone, at half the requests per second.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sized
 from typing import Any, cast

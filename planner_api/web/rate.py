@@ -4,8 +4,6 @@ NOTE: the ``limits`` package costs 22 µs a hit in memory and keeps a timer thre
 a cached plan costs; this is under one microsecond and bounded in memory.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import time
 from collections.abc import Callable

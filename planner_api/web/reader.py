@@ -4,8 +4,6 @@ Whatever Python does with a body of megabytes holds up the event loop, in a thre
 lock. The child gets the bytes as they came and answers with what the route's reading made of them, or the refusal.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import signal

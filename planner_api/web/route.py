@@ -1,7 +1,5 @@
 """Routes: HEAD is answered as GET, and nothing but what was asked; the answer that is a message of the contract."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ids in addresses: each is one segment, in which an encoded slash is part of the id."""
 
-from __future__ import annotations
-
 import re
 from urllib.parse import quote, unquote
 

@@ -5,8 +5,6 @@ body first, by types made from the same classes: it knows every field with its b
 wrong. Pydantic then finds at most what goes beyond one field.
 """
 
-from __future__ import annotations
-
 import types
 from collections.abc import Iterable
 from enum import Enum

@@ -1,7 +1,5 @@
 """JSON that is stored compressed, on its way to a client: as it is, or inflated piece by piece while it is read."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 With that much entropy a fast hash is enough: there is nothing to guess, so nothing to slow down.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from typing import Literal

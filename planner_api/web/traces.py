@@ -4,8 +4,6 @@ Spans go to the provider the environment configures, e.g. ``opentelemetry-instru
 ``OTEL_EXPORTER_OTLP_ENDPOINT``; without one the API does nothing.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import structlog

@@ -1,7 +1,5 @@
 """Bars beside each other: durations, and counts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """A plan as lanes of bars: one lane per processor, and one per resource that carries transfers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

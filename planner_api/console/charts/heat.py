@@ -1,7 +1,5 @@
 """A profile as a heat map: an op per row, a kind of processor per column."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

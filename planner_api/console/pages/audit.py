@@ -1,7 +1,5 @@
 """The audit log: who did what, and when."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response

@@ -1,7 +1,5 @@
 """Devices: found among any number of them, one in full, and taken out of the fleet."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response

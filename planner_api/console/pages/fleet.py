@@ -1,7 +1,5 @@
 """The first view: what there is, what is drifting, what has failed."""
 
-from __future__ import annotations
-
 from fastapi import APIRouter, Response
 
 from planner_api.console.address import HOME

@@ -1,7 +1,5 @@
 """Groups of devices: listed, made, chosen anew and dropped."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response

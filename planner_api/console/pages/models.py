@@ -1,7 +1,5 @@
 """Models: a list, and one with its plans on every SoC."""
 
-from __future__ import annotations
-
 from fastapi import APIRouter, Response
 
 from hope_schema import FanoutRequest, RolloutPolicy

@@ -1,7 +1,5 @@
 """Signing in through a provider: there, and back with its answer."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 from typing import Annotated

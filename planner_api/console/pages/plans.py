@@ -1,7 +1,5 @@
 """Plans: a list, one plan as lanes with the cause of every placement, and two of them compared."""
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 from collections import Counter

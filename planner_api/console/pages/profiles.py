@@ -1,7 +1,5 @@
 """Profiles: a list, and one as a heat map of ops and processors."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The queue: who works, what is under way and by whom, what waits, what failed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fastapi import APIRouter, Response

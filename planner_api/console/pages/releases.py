@@ -1,7 +1,5 @@
 """Releases: begun, watched while they go from stage to stage, held, approved and taken back."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 

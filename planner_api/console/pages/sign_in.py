@@ -1,7 +1,5 @@
 """Signing in with a token, and out."""
 
-from __future__ import annotations
-
 from typing import Annotated
 from urllib.parse import urlsplit
 

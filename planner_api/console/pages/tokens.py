@@ -1,7 +1,5 @@
 """Tokens and claims: made, shown once, listed and revoked."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Response

@@ -1,7 +1,5 @@
 """Alembic's entry: runs on the connection it is handed, or on one of the engine's."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What all tables share: names of constraints, and the column types of Python types."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

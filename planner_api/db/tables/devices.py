@@ -1,7 +1,5 @@
 """Tables of devices and groups, of whoever holds a token, of what they used, reported and did."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables of work that takes a processor, and of the news of it."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint

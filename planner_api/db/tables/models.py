@@ -1,7 +1,5 @@
 """Tables of models and of their names."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

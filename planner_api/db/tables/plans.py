@@ -1,7 +1,5 @@
 """Tables of plans and their versions, and of planning ahead."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables of profiles, and of the uploads that they are made of."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint, text

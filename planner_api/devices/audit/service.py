@@ -4,8 +4,6 @@ Each entry holds a hash of itself and of the one before. Who owns the database m
 ends in a head that was written down elsewhere.
 """
 
-from __future__ import annotations
-
 import getpass
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta

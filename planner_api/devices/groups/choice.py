@@ -1,7 +1,5 @@
 """Which devices a group, or a stage of a release, takes: the same ones on every replica, without a list of them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The rules for groups."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 

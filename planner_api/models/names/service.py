@@ -1,7 +1,5 @@
 """The rules for names of models: versions are numbered from 1 and never change."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 

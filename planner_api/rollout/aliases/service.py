@@ -1,7 +1,5 @@
 """The rules for aliases: names of models that point where admins say, or where a release moves them."""
 
-from __future__ import annotations
-
 from sqlalchemy import ColumnElement, delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
