@@ -74,22 +74,18 @@ def read(url: str, path: Path, actor: str | None = None) -> int:
     begin = list(islice(lines, 1))  # what is no backup is refused before a file is made for it
     upgrade(url)
     _check_revision(url)
-    engine = sync_engine(url)
-    try:
-        with engine.begin() as connection:
-            for table in Base.metadata.sorted_tables:
-                if connection.execute(select(func.count()).select_from(table)).scalar_one():
-                    raise UsageError(f"the database is not empty: table {table.name} has rows; restore into a new one")
-            try:
-                rows = _read_into(connection, path, chain(begin, lines))
-            except msgspec.ValidationError as error:
-                raise UsageError(f"{path} is damaged: {error}") from None
-            if actor is not None:
-                entry = {"at": datetime.now(UTC), "actor": actor, "action": "planner.restore", "subject": path.name}
-                connection.execute(insert(AuditRow), {**entry, "detail": {"rows": str(rows)}})
-            return rows
-    finally:
-        engine.dispose()
+    with sync_engine(url).begin() as connection:
+        for table in Base.metadata.sorted_tables:
+            if connection.execute(select(func.count()).select_from(table)).scalar_one():
+                raise UsageError(f"the database is not empty: table {table.name} has rows; restore into a new one")
+        try:
+            rows = _read_into(connection, path, chain(begin, lines))
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{path} is damaged: {error}") from None
+        if actor is not None:
+            entry = {"at": datetime.now(UTC), "actor": actor, "action": "planner.restore", "subject": path.name}
+            connection.execute(insert(AuditRow), {**entry, "detail": {"rows": str(rows)}})
+        return rows
 
 
 def _read_into(connection: Connection, path: Path, lines: Iterable[dict[str, Any]]) -> int:
@@ -158,14 +154,10 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 @contextmanager
 def _snapshot(url: str) -> Iterator[Connection]:
     """A connection that sees one moment, however long it reads, and keeps nobody from writing."""
-    engine = sync_engine(url, writes=False)
-    try:
-        with engine.connect() as connection, connection.begin():
-            if connection.dialect.name == "postgresql":
-                connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-            yield connection
-    finally:
-        engine.dispose()
+    with sync_engine(url, writes=False).connect() as connection, connection.begin():
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+        yield connection
 
 
 def _check_revision(url: str) -> None:

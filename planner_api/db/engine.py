@@ -19,6 +19,7 @@ from sqlalchemy import URL, Executable, create_engine, event, make_url
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.pool import NullPool
 
 from planner_api.db.outage import translated
 from planner_api.errors import unknown
@@ -91,11 +92,12 @@ def shown(url: URL) -> str:
 
 
 def sync_engine(text: str, *, writes: bool = True) -> Engine:
+    """A plain engine on a database, for migrations and command-line tools; it keeps no connection open."""
     url = parse_url(text)
     if url.get_backend_name() != "sqlite":
-        return create_engine(url, **POSTGRESQL)
+        return create_engine(url, poolclass=NullPool, **POSTGRESQL)
     _make_parent(url)
-    engine = create_engine(url.set(drivername="sqlite"))
+    engine = create_engine(url.set(drivername="sqlite"), poolclass=NullPool)
     _tune_sqlite(engine, begin="BEGIN IMMEDIATE" if writes else "BEGIN")
     return engine
 

@@ -44,12 +44,8 @@ def current_revision(url: str) -> str | None:
     Raises:
         SchemaError: an earlier planner wrote it, and nothing leads from there to this one.
     """
-    engine = sync_engine(url)
-    try:
-        with engine.connect() as connection:
-            return _revision(connection)
-    finally:
-        engine.dispose()
+    with sync_engine(url).connect() as connection:
+        return _revision(connection)
 
 
 def serves(revision: str | None) -> bool:
@@ -70,21 +66,18 @@ def upgrade(url: str, revision: str = "head") -> bool:
         SchemaError: an earlier planner wrote it, and nothing leads from there to this one.
     """
     engine = sync_engine(url)
-    try:
-        with engine.connect() as connection:
-            if revision == "head" and serves(_revision(connection)):
-                return False
-        with engine.begin() as connection:
-            if connection.dialect.name == "postgresql":
-                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-            if revision == "head" and serves(_revision(connection)):
-                return False
-            from alembic import command
+    with engine.connect() as connection:
+        if revision == "head" and serves(_revision(connection)):
+            return False
+    with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+        if revision == "head" and serves(_revision(connection)):
+            return False
+        from alembic import command
 
-            command.upgrade(alembic_config(connection), revision)
-            return True
-    finally:
-        engine.dispose()
+        command.upgrade(alembic_config(connection), revision)
+        return True
 
 
 def _revision(connection: Connection) -> str | None:
