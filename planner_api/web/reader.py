@@ -38,15 +38,6 @@ WAITING = 8
 """Large bodies of one sender that may wait to be read."""
 
 
-class Refusal(msgspec.Struct):
-    """An ``HttpError`` on its way out of the child."""
-
-    status: int
-    kind: str
-    detail: str
-    causes: tuple[str, ...] = ()
-
-
 class BodyToRead(msgspec.Struct):
     """A body, the name of its reading, its limit when inflated, and the processor time that it may take."""
 
@@ -96,8 +87,8 @@ class Reader(JobProcess):
             task = BodyToRead(name, body.raw, body.encoding, self._limit, self._timeout_s)
             answer = await self._once(msgspec.msgpack.encode(task))
         if not answer[0]:
-            refusal = msgspec.msgpack.decode(answer[1:], type=Refusal)
-            raise HttpError(refusal.status, refusal.kind, refusal.detail, causes=refusal.causes)
+            status, kind, detail, causes = msgspec.msgpack.decode(answer[1:])
+            raise HttpError(status, kind, detail, causes=causes)
         result: Result = msgspec.msgpack.decode(answer[1:], type=get_type_hints(reading)["return"])
         return result
 
@@ -120,7 +111,7 @@ class Reader(JobProcess):
                 raise UnavailableError(detail, retry_after_s=10) from None
             log.warning("body_not_read", cause=str(error)[:500])  # the sender is told less: it may be a fault of ours
         detail = f"the body takes more than {self._timeout_s:g} s or too much memory to read"
-        return b"\x00" + msgspec.msgpack.encode(Refusal(413, "body-too-costly", detail))
+        return _refusal(HttpError(413, "body-too-costly", detail))
 
 
 def answer_to(sent: bytes, _ask: Ask) -> bytes:
@@ -132,6 +123,10 @@ def answer_to(sent: bytes, _ask: Ask) -> bytes:
         text = inflate(Body(task.raw, task.encoding), limit=task.limit)
         return b"\x01" + msgspec.msgpack.encode(named(task.reading)(text))
     except HttpError as error:
-        return b"\x00" + msgspec.msgpack.encode(Refusal(error.status, error.kind, error.detail, error.causes))
+        return _refusal(error)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _refusal(error: HttpError) -> bytes:
+    return b"\x00" + msgspec.msgpack.encode((error.status, error.kind, error.detail, error.causes))

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -35,18 +35,6 @@ async def listing(request: Request, offset: Offset = 0) -> Response:
     return render(request, "profiles.html", page=page, offset=offset, rows=ROWS, enough=ESTABLISHED_BY)
 
 
-@dataclass(frozen=True)
-class Column:
-    """A kind of processor: what it computes with, and the processors that are of it."""
-
-    kind: str
-    processors: tuple[Processor, ...]
-
-    @property
-    def example(self) -> Processor:
-        return self.processors[0]
-
-
 @router.get("/profiles/{soc}/{frequency}")
 async def show(
     request: Request,
@@ -76,8 +64,10 @@ async def show(
     signatures = [signature for signature in signatures if op.lower() in signature.lower()]
     first = min(first, max(0, len(signatures) - 1)) // OPS * OPS
     shown = signatures[first : first + OPS]
-    columns = _columns(profile)
-    keys = [(signature, column.kind) for signature in shown for column in columns]
+    columns: dict[str, list[Processor]] = {}  # a kind of processor each
+    for processor in profile.processors:
+        columns.setdefault(processor.kind, []).append(processor)
+    keys = [(signature, kind) for signature in shown for kind in columns]
     agreed = await oversight.agreement(planner.database, profile.soc, profile.frequency, keys)
     for key, (voters, agreeing) in agreed.items():
         if key in figures:
@@ -87,7 +77,7 @@ async def show(
         "profile.html",
         profile=profile,
         columns=columns,
-        rows=heat.draw(shown, [column.kind for column in columns], figures),
+        rows=heat.draw(shown, list(columns), figures),
         levels=heat.LEVELS,
         total=len(signatures),
         first=first,
@@ -101,10 +91,3 @@ async def show(
 
 def _read(body: bytes) -> Profile:
     return Profile.model_validate_json(unzstd(body))
-
-
-def _columns(profile: Profile) -> list[Column]:
-    kinds: dict[str, list[Processor]] = {}
-    for processor in profile.processors:
-        kinds.setdefault(processor.kind, []).append(processor)
-    return [Column(kind, tuple(processors)) for kind, processors in kinds.items()]
