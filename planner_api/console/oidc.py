@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlencode, urlsplit
 
@@ -20,6 +19,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 from planner_api.settings import Settings, is_private
+from planner_api.web.principal import Principal
 
 TIMEOUT_S = 10.0
 MAX_BYTES = 512 * 1024
@@ -41,25 +41,13 @@ class SignInError(Exception):
         self.code = code
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """Somebody on the way to the provider and back; ``secret`` never leaves their browser's cookie."""
+def derived(attempt: str, what: Literal["state", "nonce", "verifier"]) -> str:
+    """What binds the provider's answer to this browser (the state: RFC 6749, section 10.12), its ID token to this
+    attempt (the nonce), and its code to who asked for it (the verifier: RFC 7636, section 4.1).
 
-    secret: str
-
-    def derived(self, what: Literal["state", "nonce", "verifier"]) -> str:
-        """What binds the provider's answer to this browser (the state: RFC 6749, section 10.12), its ID token to this
-        attempt (the nonce), and its code to who asked for it (the verifier: RFC 7636, section 4.1).
-        """
-        return _base64url(hmac.new(self.secret.encode(), what.encode(), hashlib.sha256).digest())
-
-
-@dataclass(frozen=True)
-class Person:
-    """Somebody whom the provider vouches for."""
-
-    name: str
-    role: Literal["admin", "viewer"]
+    ``attempt`` is a secret that never leaves the browser's cookie.
+    """
+    return _base64url(hmac.new(attempt.encode(), what.encode(), hashlib.sha256).digest())
 
 
 class Provider:
@@ -72,7 +60,7 @@ class Provider:
         self._issuer = settings.oidc_issuer
         self._client_id = settings.oidc_client_id
 
-    async def address(self, attempt: Attempt, callback: str) -> str:
+    async def address(self, attempt: str, callback: str) -> str:
         """Return where a browser goes to sign in. Raises SignInError when the provider is away."""
         async with _client() as client:
             endpoint = _endpoint(await self._said(client), "authorization_endpoint")
@@ -81,20 +69,20 @@ class Provider:
             "client_id": self._client_id,
             "redirect_uri": callback,
             "scope": self._settings.oidc_scopes,
-            "state": attempt.derived("state"),
-            "nonce": attempt.derived("nonce"),
-            "code_challenge": _base64url(hashlib.sha256(attempt.derived("verifier").encode()).digest()),
+            "state": derived(attempt, "state"),
+            "nonce": derived(attempt, "nonce"),
+            "code_challenge": _base64url(hashlib.sha256(derived(attempt, "verifier").encode()).digest()),
             "code_challenge_method": "S256",
         }
         return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(query)}"
 
-    async def person(self, attempt: Attempt, callback: str, answer: Mapping[str, str]) -> Person:
+    async def person(self, attempt: str, callback: str, answer: Mapping[str, str]) -> Principal:
         """Return whom the provider's answer vouches for.
 
         Raises:
             SignInError: it vouches for nobody, not for this attempt, or for somebody who may not come in.
         """
-        if not hmac.compare_digest(answer.get("state", "").encode(), attempt.derived("state").encode()):
+        if not hmac.compare_digest(answer.get("state", "").encode(), derived(attempt, "state").encode()):
             raise SignInError("This answer belongs to another attempt to sign in; begin again.")
         if answer.get("iss", self._issuer) != self._issuer:
             raise SignInError("This answer comes from another provider; begin again.")
@@ -105,7 +93,7 @@ class Provider:
             "code": answer["code"],
             "redirect_uri": callback,
             "client_id": self._client_id,
-            "code_verifier": attempt.derived("verifier"),
+            "code_verifier": derived(attempt, "verifier"),
         }
         secret = self._settings.oidc_client_secret
         if secret is not None:
@@ -114,7 +102,7 @@ class Provider:
             said = await self._said(client)
             tokens = await _fetch(client, "POST", _endpoint(said, "token_endpoint"), data=form)
             keys = await _fetch(client, "GET", _endpoint(said, "jwks_uri"))
-        return self._person(self._verified(tokens.get("id_token"), keys, attempt.derived("nonce")))
+        return self._person(self._verified(tokens.get("id_token"), keys, derived(attempt, "nonce")))
 
     async def _said(self, client: httpx.AsyncClient) -> dict[str, Any]:
         """What the provider says of itself (OpenID Connect Discovery 1.0, section 4)."""
@@ -147,7 +135,7 @@ class Provider:
             raise SignInError(f"The provider's ID token cannot be trusted: {error}.", 502) from None
         return claims
 
-    def _person(self, claims: dict[str, Any]) -> Person:
+    def _person(self, claims: dict[str, Any]) -> Principal:
         settings = self._settings
         name, roles = claims.get(settings.oidc_name_claim), _values(claims, settings.oidc_role_claim)
         if not isinstance(name, str) or not (name.isprintable() and 0 < len(name.strip()) <= MAX_NAME):
@@ -158,7 +146,7 @@ class Provider:
         wanted: dict[Literal["admin", "viewer"], str] = {"admin": settings.oidc_admins, "viewer": settings.oidc_viewers}
         for role, listed in wanted.items():
             if roles & (values := {value.strip() for value in listed.split(",")}) or ANYBODY in values:
-                return Person(f"oidc:{name.strip()}", role)
+                return Principal(role, f"oidc:{name.strip()}")
         raise SignInError(
             f"The provider knows you, but nothing in the claim '{settings.oidc_role_claim}' opens this console; "
             "ask who runs it."

@@ -47,9 +47,9 @@ async def request_plan(request: Request) -> Response:
     planner = request.planner
     wait_s = min(preferred_wait(request.headers.get("prefer", "")), planner.settings.max_wait_s)
     question = asked(await read_small(request))
-    served = await planner.plans.plan(*question, request.caller, request.device, wait_s)
-    stored = await planner.plans.waits.better(served.stored, wait_s, request.receive)
-    response = _respond(request, stored, hit=served.hit)
+    served, hit = await planner.plans.plan(*question, request.caller, request.device, wait_s)
+    stored = await planner.plans.waits.better(served, wait_s, request.receive)
+    response = _respond(request, stored, hit=hit)
     if wait_s:
         response.headers["Preference-Applied"] = f"wait={wait_s:g}"
     return response

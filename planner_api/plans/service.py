@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy import func, select
@@ -35,14 +34,6 @@ DEVICE_WAITS, EACH_WAITING = 7200, 60
 so a device's hundredth key waits behind every other's first. Planning ahead has 0."""
 MADE_S = 2.0
 """After this one may ask again for what a worker makes; short enough for an agent to wait for within a call."""
-
-
-@dataclass(frozen=True)
-class Served:
-    """A plan, and whether it was there already (``hit``) or had to be found (``miss``)."""
-
-    stored: StoredPlan
-    hit: bool
 
 
 Choose = Callable[[str, str | None], Awaitable[int | None]]
@@ -79,12 +70,8 @@ class Plans:
             if (kept := await self._stored(wanted, version)) is None:
                 raise unknown("version of plan", wanted, version)
             return kept
-        if self._settings.embedded:
-            await self._settle(wanted)
-        stored = await self._served(wanted, device_id)
-        if stored is None:
+        if (stored := await self._served(wanted, device_id)) is None:
             raise unknown("plan", wanted)
-        self.hits[wanted] += 1
         return stored
 
     async def plan(
@@ -94,8 +81,10 @@ class Plans:
         caller: Principal = ANONYMOUS,
         device_id: str | None = None,
         wait_s: float = 0.0,
-    ) -> Served:
-        """Return the plan under a key (see ``keyed``); have a first one made when there is none, and wait for it.
+    ) -> tuple[StoredPlan, bool]:
+        """Return the plan under a key (see ``keyed``), and whether it was there already.
+
+        Where there is none a first one is made, and waited for.
 
         ``device_id`` is the device that it is for, which ``caller`` may say; ``wait_s`` counts if it is longer than the
         settings' wait.
@@ -106,12 +95,8 @@ class Plans:
             TooOftenError: a device beyond a quota.
             UnavailableError: it takes longer than the wait; it is made all the same.
         """
-        if self._settings.embedded:
-            await self._settle(wanted)
-        stored = await self._served(wanted, device_id)
-        if stored is not None:
-            self.hits[wanted] += 1
-            return Served(stored, hit=True)
+        if (stored := await self._served(wanted, device_id)) is not None:
+            return stored, True
         self.misses[wanted] += 1
         await self._asked.get((wanted, caller.name), lambda: self._ask(request, wanted, caller))
         most_s = EMBEDDED_WAIT_S if self._settings.embedded else max(self._settings.first_wait_s, wait_s)
@@ -119,7 +104,7 @@ class Plans:
         if stored is None:
             await self._explain(request, wanted)
             raise UnavailableError("this plan is still being made; ask for it again", retry_after_s=MADE_S)
-        return Served(stored, hit=False)
+        return stored, False
 
     async def _ask(self, request: PlanRequest, wanted: str, caller: Principal) -> None:
         """Queue the first plan of a key, after what waits to be folded into its profile."""
@@ -215,7 +200,12 @@ class Plans:
             raise
 
     async def _served(self, wanted: str, device_id: str | None) -> StoredPlan | None:
-        return await self._stored(wanted, await self.choose(wanted, device_id))
+        """The version that a device gets; None: there is none yet."""
+        if self._settings.embedded:
+            await self._settle(wanted)
+        if (stored := await self._stored(wanted, await self.choose(wanted, device_id))) is not None:
+            self.hits[wanted] += 1
+        return stored
 
     async def _stored(self, wanted: str, version: int | None = None) -> StoredPlan | None:
         """Find a version (None: the one that is served) that many requests may want at once, with one query."""

@@ -9,12 +9,11 @@ from starlette.responses import RedirectResponse
 
 from planner_api.console import session as sessions
 from planner_api.console.address import HOME, home
-from planner_api.console.oidc import Attempt, Provider, SignInError
+from planner_api.console.oidc import Provider, SignInError
 from planner_api.console.pages.sign_in import ours, page
 from planner_api.console.rendering import render
 from planner_api.console.session import new_secret
 from planner_api.errors import NotFoundError
-from planner_api.web.principal import Principal
 from planner_api.web.route import HeadRoute
 
 # NOTE: no StrictRoute: providers add parameters of their own to their answers.
@@ -31,7 +30,7 @@ MAX_ANSWER = 4096
 async def leave(request: Request, to: Annotated[str, Query(max_length=2048)] = HOME) -> Response:
     secret, to = new_secret(), ours(to)
     try:
-        address = await _provider(request).address(Attempt(secret), _callback(request))
+        address = await _provider(request).address(secret, _callback(request))
     except SignInError as error:
         return page(request, to=to, problem=error.detail, code=error.code)
     answer = RedirectResponse(address, status_code=303)
@@ -53,14 +52,14 @@ async def come_back(request: Request) -> Response:
     secret, to = _attempt(request.cookies.get(COOKIE, ""))
     said = {name: value for name, value in request.query_params.items() if len(value) <= MAX_ANSWER}
     try:
-        person = await provider.person(Attempt(secret), _callback(request), said)
+        person = await provider.person(secret, _callback(request), said)
     except SignInError as error:
         answer = page(request, to=to, problem=error.detail, code=error.code)
     else:
         # NOTE: a page that leads on, not a redirect: where that leads, a browser that comes from another site would not
         # send the session's cookie (SameSite=Strict).
         answer = render(request, "signed_in.html", to=f"{home()}{to.removeprefix(HOME)}")
-        await sessions.begin(request, answer, Principal(person.role, person.name), token_id=None)
+        await sessions.begin(request, answer, person, token_id=None)
     answer.delete_cookie(COOKIE, path=_path())
     return answer
 
