@@ -296,7 +296,8 @@ async def _commit_better(stage: Stage, soc: str) -> float:
         assert lease is not None
     task = await kind.load(lease)
     assert task is not None
-    prepared = await kind.prepare(lease, task, await child.run(kind.function, task.payload, kind.tell, 120.0))
+    made = await child.run(kind.function, task.order, kind.tell, 120.0, kind.answers)
+    prepared = await kind.prepare(lease, task, made)
     await child.kill()
     async with database.write() as session:
         await kind.store(session, lease, task, prepared)

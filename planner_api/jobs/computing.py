@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_type_hints
 
 import msgspec
 
@@ -34,14 +34,14 @@ Ask = Callable[[bytes], bytes]
 
 
 class Call(msgspec.Struct):
-    """A function's name, as ``module:function``, and its argument."""
+    """A function's name, as ``module:function``, and its order, encoded."""
 
     function: str
-    payload: bytes
+    order: bytes
 
 
 class Answer(msgspec.Struct):
-    """What the function returned, or the error; ``permanent``: trying again cannot help."""
+    """What the function returned, encoded, or the error; ``permanent``: trying again cannot help."""
 
     result: bytes = b""
     error: str = ""
@@ -57,9 +57,11 @@ def named(name: str) -> Any:
 
 
 def _answer(ask: Ask, sent: bytes) -> bytes:
-    order = msgspec.msgpack.decode(sent, type=Call)
+    call = msgspec.msgpack.decode(sent, type=Call)
     try:
-        answer = Answer(named(order.function)(order.payload, ask))
+        function = named(call.function)
+        order = msgspec.msgpack.decode(call.order, type=next(iter(get_type_hints(function).values())))
+        answer = Answer(msgspec.msgpack.encode(function(order, ask)))
     except MemoryError:
         answer = Answer(error="the child ran out of its memory limit", out_of_memory=True)
     except RefusedError as error:

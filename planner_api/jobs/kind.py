@@ -40,7 +40,7 @@ class Task:
     A child that takes longer than ``timeout_s`` is killed.
     """
 
-    payload: bytes
+    order: Any
     state: Any = None
     timeout_s: float = 60.0
 
@@ -48,12 +48,14 @@ class Task:
 class Kind(ABC):
     """One kind of job. The composition root tells the worker which there are.
 
-    ``function`` names what runs in the child, as ``module:function``: ``(payload, ask) -> answer``, all of them bytes.
-    While it runs it may ``ask`` its parent for facts. It raises ``RefusedError`` for a job that no other try can save.
+    ``function`` names what runs in the child, as ``module:function``: ``(order, ask)``, which ``answers`` with a type
+    that msgspec knows as its order's. While it runs it may ``ask`` its parent for facts, as bytes. It raises
+    ``RefusedError`` for a job that no other try can save.
     """
 
     name: ClassVar[str]
     function: str
+    answers: ClassVar[Any] = bytes
 
     @abstractmethod
     async def load(self, lease: Lease) -> Task | None:
@@ -66,7 +68,7 @@ class Kind(ABC):
     async def tell(self, question: bytes) -> bytes:
         raise JobError("this kind of job answers no questions", permanent=True)
 
-    async def prepare(self, lease: Lease, task: Task, answer: bytes) -> Any:
+    async def prepare(self, lease: Lease, task: Task, answer: Any) -> Any:
         """Make of an answer what is stored, before the transaction, which must not wait for a thread."""
         return answer
 

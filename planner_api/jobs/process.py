@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ ENVIRONMENT = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1"}
 """Of a child: glibc reserves 64 MiB of address space per arena, which a limit of memory would count; threads of matrix
 products wait for each other at full speed, which takes twice the processor time where children work side by side."""
 
+T = TypeVar("T")
 Tell = Callable[[bytes], Coroutine[Any, Any, bytes]]
 
 
@@ -61,8 +62,8 @@ class JobProcess:
             await self.kill()
             raise
 
-    async def run(self, function: str, payload: bytes, tell: Tell | None, timeout_s: float) -> bytes:
-        """Run a function of bytes in the child; ``tell`` answers what it asks meanwhile.
+    async def run(self, function: str, order: Any, tell: Tell | None, timeout_s: float, answers: type[T]) -> T:
+        """Run a function in the child and return what it ``answers``; ``tell`` answers what it asks meanwhile.
 
         Raises:
             JobError: refused by the function (permanent), or timed out, out of memory or crashed.
@@ -72,10 +73,10 @@ class JobProcess:
         except (TimeoutError, asyncio.IncompleteReadError) as error:
             reason = "the child process does not start; see the worker's log"
             raise JobError(reason, permanent=False, late=True) from error
-        order = msgspec.msgpack.encode(Call(function, payload))
+        call = msgspec.msgpack.encode(Call(function, msgspec.msgpack.encode(order)))
         try:
             async with asyncio.timeout(timeout_s):
-                answer = msgspec.msgpack.decode(await self.ask(order, tell), type=Answer)
+                answer = msgspec.msgpack.decode(await self.ask(call, tell), type=Answer)
         except TimeoutError as error:
             await self.kill()
             reason = f"killed after its time limit of {timeout_s:g} s"
@@ -90,7 +91,7 @@ class JobProcess:
             await self.kill()  # a heap that hit its limit is not trusted with the next job
         if answer.error:
             raise JobError(answer.error, permanent=answer.permanent)
-        return answer.result
+        return msgspec.msgpack.decode(answer.result, type=answers)
 
     async def ask(self, order: bytes, tell: Tell | None) -> bytes:
         """Send an order to the child that was started and return its answer.

@@ -160,7 +160,7 @@ class Worker:
             task = await self._persistently(lambda: kind.load(lease))
             prepared = None
             if task is not None:
-                answer = await runner.run(kind.function, task.payload, kind.tell, task.timeout_s)
+                answer = await runner.run(kind.function, task.order, kind.tell, task.timeout_s, kind.answers)
                 prepared = await kind.prepare(lease, task, answer)
         except JobError as error:
             reason, permanent = str(error), error.permanent

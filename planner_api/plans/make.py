@@ -1,9 +1,8 @@
 """How a plan is made. Runs in a child; what it loads (HiGHS) no other process needs."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 from pydantic import ValidationError
 
@@ -12,6 +11,7 @@ from hope_schema.hosts import on_host
 from hope_schema.plan import CUTTING
 from planner_api.compression import unzstd
 from planner_api.errors import RefusedError
+from planner_api.jobs.computing import Ask
 from planner_api.planning import Budget, Machine, PlanningError, Problem, optimise, plan
 from planner_api.planning import Job as Due
 from planner_api.planning.bound import lower_bound
@@ -26,13 +26,12 @@ MOST_PRICES = 64_000_000
 _predictions = Predictions()
 
 
-def make(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
-    """Make the plan that an ``PlanOrder`` asks for; return it as ``Made``.
+def make(order: PlanOrder, ask: Ask) -> Made:
+    """Make the plan that is asked for.
 
     Raises:
         RefusedError: there is none, or the problem is too large.
     """
-    order = msgspec.msgpack.decode(payload, type=PlanOrder)
     request = PlanRequest.model_validate_json(order.request)
     graphs = _read(order.graphs)
     profiles = [Profile.model_validate_json(unzstd(body)) for body in order.profiles]
@@ -66,16 +65,14 @@ def make(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
         for host in request.hosts
     )
     found = found.model_copy(update={"hosts": planned, "links": request.links})
-    return msgspec.msgpack.encode(
-        Made(
-            plan=found.model_dump_json().encode(),
-            rests_on=tuple((pair, one.version) for pair, one in known.items()),
-            makespan_us=found.makespan_us,
-            lower_bound_us=found.lower_bound_us,
-            gap=found.gap,
-            found_by=found.method,
-            solve_us=(time.perf_counter() - started) * 1e6,
-        )
+    return Made(
+        plan=found.model_dump_json().encode(),
+        rests_on=tuple((pair, one.version) for pair, one in known.items()),
+        makespan_us=found.makespan_us,
+        lower_bound_us=found.lower_bound_us,
+        gap=found.gap,
+        found_by=found.method,
+        solve_us=(time.perf_counter() - started) * 1e6,
     )
 
 

@@ -1,6 +1,6 @@
 """The job that compares plans with a new version of their profile, and has those made anew whose figures moved."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ from planner_api.compression import unzstd
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.paging import chunks
 from planner_api.db.tables import PlanRestsOnRow, PlanRow
+from planner_api.jobs.computing import Ask
 from planner_api.jobs.kind import Kind, Lease, Task
 from planner_api.jobs.wanted import Wanted, put
 from planner_api.models import repository as models
@@ -44,17 +45,15 @@ class CompareOrder(msgspec.Struct):
     threshold: float
 
 
-def compare(payload: bytes, _ask: Callable[[bytes], bytes]) -> bytes:
+def compare(order: CompareOrder, _ask: Ask) -> list[str]:
     """Return the ids of the plans of an ``CompareOrder`` that rest on figures that moved. Runs in a child."""
-    order = msgspec.msgpack.decode(payload, type=CompareOrder)
     before, after = Known.read(order.before), Known.read(order.after)
     figures = [Figures.model_validate_json(unzstd(body)) for body in order.figures]
-    moved = [
+    return [
         plan.plan_id
         for plan in order.plans
         if any(differ(before, after, figures[n], plan.processors, order.threshold) for n in plan.networks)
     ]
-    return msgspec.msgpack.encode(moved)
 
 
 def _candidates(row: Any, pair: tuple[str, str]) -> tuple[str, ...] | None:
@@ -79,6 +78,7 @@ class Outdated(Kind):
 
     name: ClassVar[str] = OUTDATED
     function = "planner_api.plans.outdated:compare"
+    answers = list[str]
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
@@ -111,10 +111,7 @@ class Outdated(Kind):
         order = CompareOrder(before or b"", after, resting, tuple(figures), self._threshold)
         if before is None:
             order = CompareOrder(after, after, (), (), self._threshold)
-        return Task(msgspec.msgpack.encode(order), state)
-
-    async def prepare(self, lease: Lease, task: Task, answer: bytes) -> list[str]:
-        return msgspec.msgpack.decode(answer, type=list[str])
+        return Task(order, state)
 
     async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: list[str]) -> bool:
         """Queue those plans, and note that all were compared; whether there are more."""

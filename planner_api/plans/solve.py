@@ -77,6 +77,7 @@ class _Solve(Kind):
     """What both kinds share."""
 
     function = "planner_api.plans.make:make"
+    answers = Made
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
@@ -114,23 +115,22 @@ class _Solve(Kind):
         timeout_s = max(self._settings.solve_timeout_s, budget_s + STARTING_S)
         rests_on = tuple((pair, head.version) for pair, (head, _) in zip(request.profiles, known, strict=True))
         state = _State(version, method != request.method, rests_on)
-        return Task(msgspec.msgpack.encode(order), state, timeout_s)
+        return Task(order, state, timeout_s)
 
     async def tell(self, question: bytes) -> bytes:
         return await facts.answer(self._database, question)
 
-    async def prepare(self, lease: Lease, task: Task, answer: bytes) -> tuple[Made, StoredPlan]:
+    async def prepare(self, lease: Lease, task: Task, answer: Made) -> tuple[Made, StoredPlan]:
         """Make the bytes that are served; they count as the next version."""
-        made = msgspec.msgpack.decode(answer, type=Made)
         stored = await asyncio.to_thread(
             serialise,
-            made.plan,
+            answer.plan,
             plan_id=lease.key,
             version=task.state.version + 1,
             provisional=task.state.provisional,
-            solve_us=made.solve_us,
+            solve_us=answer.solve_us,
         )
-        return made, stored
+        return answer, stored
 
     async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: tuple[Made, StoredPlan]) -> bool:
         """Store the next version, and queue a better one after a provisional one."""

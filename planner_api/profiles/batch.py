@@ -1,13 +1,12 @@
 """One batch of uploads on its way into a profile: folded, doubted, published where it matters. Runs in a child."""
 
-from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from pydantic_core import from_json
 
 from planner_api.compression import zstd
 from planner_api.errors import PlannerError
+from planner_api.jobs.computing import Ask
 from planner_api.profiles.facts import Facts
 from planner_api.profiles.fold import FoldOrder, FoldOutcome, Upload
 from planner_api.profiles.folding import Folder, estimates
@@ -20,9 +19,8 @@ from planner_api.web.body import Body, inflate
 _predictions = Predictions()
 
 
-def fold(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
-    """Fold a batch (``FoldOrder``) into the statistics of its profile; return the ``FoldOutcome``."""
-    order = msgspec.msgpack.decode(payload, type=FoldOrder)
+def fold(order: FoldOrder, ask: Ask) -> FoldOutcome:
+    """Fold a batch into the statistics of its profile."""
     known = Statistics.load(order.statistics)
     if order.taken_back:
         known.forget(map(device_hash, order.taken_back))
@@ -46,7 +44,7 @@ def fold(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
         "transfers": len(known.transfers.keys),
         "devices": max((len(devices) for devices in known.processors.values()), default=0),
     }
-    return msgspec.msgpack.encode(outcome)
+    return outcome
 
 
 def _fold_some(known: Statistics, order: FoldOrder, sent_ones: list[Upload], found: FoldOutcome) -> None:

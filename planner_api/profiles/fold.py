@@ -96,6 +96,7 @@ class Fold(Kind):
 
     name: ClassVar[str] = FOLD
     function = "planner_api.profiles.batch:fold"
+    answers = FoldOutcome
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
@@ -137,13 +138,10 @@ class Fold(Kind):
         for row in uploads:
             uploaded[row.device_id] += rows[row.id]
         state = _State(head.id, dict(uploaded), max(taken_back.values(), default=None), len(waiting) > len(uploads))
-        return Task(msgspec.msgpack.encode(order), state, FOLD_TIMEOUT_S)
+        return Task(order, state, FOLD_TIMEOUT_S)
 
     async def tell(self, question: bytes) -> bytes:
         return await facts.answer(self._database, question)
-
-    async def prepare(self, lease: Lease, task: Task, answer: bytes) -> FoldOutcome:
-        return msgspec.msgpack.decode(answer, type=FoldOutcome)
 
     async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: FoldOutcome) -> bool:
         """Store what was folded, and queue what follows a new version; return whether there is more to fold."""

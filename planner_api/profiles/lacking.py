@@ -4,7 +4,7 @@ Statistics stay in memory while devices of one SoC ask in a row.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from cachetools import LRUCache
 from hope_schema.base import MAX_ROWS
 from planner_api.compression import unzstd
 from planner_api.errors import RefusedError
+from planner_api.jobs.computing import Ask
 from planner_api.models.figures import Figures, Latency, Transfer, figure_hash
 from planner_api.profiles.facts import Facts
 from planner_api.profiles.folding import wanted
@@ -66,13 +67,9 @@ class Looking:
         self._predictions = Predictions()
         self._turn = threading.Lock()
 
-    def answer(self, payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
-        """Answer an ``Asked`` with a ``Lack``.
-
-        Raises:
-            RefusedError: more figures than an upload may have rows.
-        """
-        asked, facts = msgspec.msgpack.decode(payload, type=Asked), Facts(ask)
+    def answer(self, asked: Asked, ask: Ask) -> Lack:
+        """Say what is lacking. Raises RefusedError for more figures than an upload may have rows."""
+        facts = Facts(ask)
         figures = Figures.model_validate_json(unzstd(asked.figures))
         _refuse_too_many(figures, asked)
         believed = asked.device is None and bool(asked.snapshot)
@@ -109,14 +106,14 @@ class Looking:
 _looking = Looking()
 
 
-def answer(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
+def answer(asked: Asked, ask: Ask) -> Lack:
     """Answer in a child, which belongs to one planner."""
-    return _looking.answer(payload, ask)
+    return _looking.answer(asked, ask)
 
 
-def _lack(missing: bytes, chosen: Sequence[Figure], unknown: int) -> bytes:
+def _lack(missing: bytes, chosen: Sequence[Figure], unknown: int) -> Lack:
     hashes = b"".join(map(figure_hash, chosen))
-    return msgspec.msgpack.encode(Lack(missing, hashes[: 8 * unknown], hashes))
+    return Lack(missing, hashes[: 8 * unknown], hashes)
 
 
 def _open_figures(asked: Asked, figures: Figures, statistics: Statistics | None) -> tuple[list[Figure], list[Figure]]:

@@ -232,15 +232,13 @@ class Profiles:
             UnavailableError: it takes too long, or too much memory.
         """
         small = len(asked.figures) * len(asked.kinds) <= SMALL_FIGURES_BYTES and known <= SMALL_PROFILE
-        payload = msgspec.msgpack.encode(asked)
         async with (self._small_questions if small else self._questions).turn(owner):
             began = time.monotonic()
             try:
                 if small or self._settings.embedded:
-                    found = await asyncio.to_thread(self._looking.answer, payload, facts.asker(self._database))
-                else:
-                    name = f"{answer.__module__}:{answer.__qualname__}"
-                    found = await self._child.run(name, payload, partial(facts.answer, self._database), LOOK_S)
+                    return await asyncio.to_thread(self._looking.answer, asked, facts.asker(self._database))
+                name = f"{answer.__module__}:{answer.__qualname__}"
+                return await self._child.run(name, asked, partial(facts.answer, self._database), LOOK_S, Lack)
             except RefusedError as error:
                 raise InvalidError("too-many-figures", str(error)) from None
             except JobError as error:
@@ -250,7 +248,6 @@ class Profiles:
             finally:
                 if not small:
                     charge(time.monotonic() - began)
-        return msgspec.msgpack.decode(found, type=Lack)
 
     async def stop(self) -> None:
         await self._child.kill()

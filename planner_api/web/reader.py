@@ -85,16 +85,16 @@ class Reader(JobProcess):
             body = take()
             refuse_declared(body, self._limit)
             task = BodyToRead(name, body.raw, body.encoding, self._limit, self._timeout_s)
-            answer = await self._once(msgspec.msgpack.encode(task))
+            answer = await self._once(task)
         if not answer[0]:
             status, kind, detail, causes = msgspec.msgpack.decode(answer[1:])
             raise HttpError(status, kind, detail, causes=causes)
         result: Result = msgspec.msgpack.decode(answer[1:], type=get_type_hints(reading)["return"])
         return result
 
-    async def _once(self, task: bytes) -> bytes:
+    async def _once(self, task: BodyToRead) -> bytes:
         """Answer from memory, where that took long before."""
-        key, began = hashlib.sha256(task).digest(), time.monotonic()
+        key, began = hashlib.sha256(msgspec.msgpack.encode(task)).digest(), time.monotonic()
         if (known := self._answers.get(key)) is not None:
             return known
         answer = await self._answer(task)
@@ -102,9 +102,9 @@ class Reader(JobProcess):
             self._answers[key] = answer
         return answer
 
-    async def _answer(self, task: bytes) -> bytes:
+    async def _answer(self, task: BodyToRead) -> bytes:
         try:
-            return await self.run(f"{__name__}:answer_to", task, None, PATIENCE * self._timeout_s)
+            return await self.run(f"{__name__}:answer_to", task, None, PATIENCE * self._timeout_s, bytes)
         except JobError as error:
             if error.late:
                 detail = "the planner is too busy to read a large body; try again"
@@ -114,9 +114,8 @@ class Reader(JobProcess):
         return _refusal(HttpError(413, "body-too-costly", detail))
 
 
-def answer_to(sent: bytes, _ask: Ask) -> bytes:
+def answer_to(task: BodyToRead, _ask: Ask) -> bytes:
     """Return what the child answers: a byte that says whether it went well, and the result or the refusal."""
-    task = msgspec.msgpack.decode(sent, type=BodyToRead)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, in the middle of whatever it computes
     signal.setitimer(signal.ITIMER_PROF, task.seconds)
     try:

@@ -8,7 +8,7 @@ from typing import Any
 from planner_api.errors import RefusedError
 from planner_api.jobs.computing import named
 from planner_api.jobs.kind import JobError
-from planner_api.jobs.process import JobProcess, Tell
+from planner_api.jobs.process import JobProcess, T, Tell
 from planner_api.plans import make
 from planner_api.profiles import batch
 from planner_api.profiles.predictions import Predictions
@@ -24,7 +24,7 @@ class InThread(JobProcess):
     async def start(self) -> None:
         """Nothing: it is ready."""
 
-    async def run(self, function: str, payload: bytes, tell: Tell | None, timeout_s: float) -> bytes:
+    async def run(self, function: str, order: Any, tell: Tell | None, timeout_s: float, answers: type[T]) -> T:
         """See ``JobProcess.run``."""
         loop = asyncio.get_running_loop()
 
@@ -33,7 +33,8 @@ class InThread(JobProcess):
             return asyncio.run_coroutine_threadsafe(tell(question), loop).result()
 
         try:
-            return await asyncio.to_thread(named(function), payload, ask)
+            answer: T = await asyncio.to_thread(named(function), order, ask)
+            return answer
         except RefusedError as error:
             raise JobError(str(error), permanent=True) from error
         except Exception as error:

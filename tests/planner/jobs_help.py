@@ -203,7 +203,7 @@ def _solve(api: Api, wanted: str | None) -> tuple[str, int]:
         assert wanted in (None, lease.key)
         task = await kind.load(lease)
         assert task is not None
-        answer = await InThread().run(kind.function, task.payload, kind.tell, 60.0)
+        answer = await InThread().run(kind.function, task.order, kind.tell, 60.0, kind.answers)
         prepared = await kind.prepare(lease, task, answer)
         async with planner.database.write() as session:
             await kind.store(session, lease, task, prepared)

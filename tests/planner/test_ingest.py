@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
 import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import DBAPIError
@@ -65,7 +64,7 @@ class Ingest:
             return False
         task, prepared = await self.kind.load(lease), None
         if task is not None:
-            answer = await InThread().run(self.kind.function, task.payload, self.kind.tell, 60.0)
+            answer = await InThread().run(self.kind.function, task.order, self.kind.tell, 60.0, self.kind.answers)
             prepared = await self.kind.prepare(lease, task, answer)
         async with self.database.write() as session:
             again = task is not None and await self.kind.store(session, lease, task, prepared)
@@ -306,11 +305,10 @@ def test_an_upload_that_kills_children_is_left_out(sqlite_url: str, monkeypatch:
     monkeypatch.setattr(jobs, "RETRY_S", 0.0)
     run = InThread.run
 
-    async def deadly(self: InThread, function: str, payload: bytes, *more: Any) -> bytes:
-        order = msgspec.msgpack.decode(payload, type=fold.FoldOrder)
+    async def deadly(self: InThread, function: str, order: fold.FoldOrder, *more: Any) -> Any:
         if any(upload.device_id == "deadly" for upload in order.uploads):
             raise JobError("the child process died", permanent=False)
-        return await run(self, function, payload, *more)
+        return await run(self, function, order, *more)
 
     monkeypatch.setattr(InThread, "run", deadly)
 

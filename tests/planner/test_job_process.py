@@ -31,7 +31,7 @@ def run(entry: str, scenario: Scenario, *, timeout_s: float = 20.0) -> None:
     async def main() -> None:
         child = JobProcess(memory_bytes=512 * MEBIBYTE)
         try:
-            await scenario(child, lambda: child.run(f"tests.planner.entries:{entry}", b"job", twice, timeout_s))
+            await scenario(child, lambda: child.run(f"tests.planner.entries:{entry}", b"job", twice, timeout_s, bytes))
         finally:
             await child.kill()
 
@@ -156,7 +156,7 @@ async def main():
     child = JobProcess(memory_bytes=0)
     await child.start()
     print(child.pid, flush=True)
-    await child.run("tests.planner.entries:endless", b"", None, 60.0)
+    await child.run("tests.planner.entries:endless", b"", None, 60.0, bytes)
 
 asyncio.run(main())
 """

@@ -25,7 +25,7 @@ from planner_api.plans import repository as plans
 from planner_api.plans.cache import OVERHEAD_BYTES, PlanCache
 from planner_api.plans.key import REMEMBERED_BYTES, asked, keyed
 from planner_api.plans.make import make
-from planner_api.plans.solve import BETTER, BetterPlan, Made, PlanOrder
+from planner_api.plans.solve import BETTER, BetterPlan
 from planner_api.plans.stored import StoredPlan, matches
 from planner_api.profiles.jobs import FOLD, OUTDATED, key_of
 from planner_api.web.problems import HttpError
@@ -270,12 +270,10 @@ def test_a_better_plan_begins_with_the_version_before_it(database_url: str) -> N
         planner = api.app.planner
         solving = BetterPlan(planner.database, planner.settings)
         task = api.await_(lambda: solving.load(Lease(1, 1, BETTER, first.plan_id)))
-        order = msgspec.msgpack.decode(task.payload, type=PlanOrder)
+        order = task.order
         assert PlanReply.model_validate_json(unzstd(order.before)).plan == first.plan
         order.before, order.budget_s = zstd(b"{}"), 0.0
-        made = msgspec.msgpack.decode(
-            make(msgspec.msgpack.encode(order), lambda _: msgspec.msgpack.encode({})), type=Made
-        )
+        made = make(order, lambda _: msgspec.msgpack.encode({}))
         assert Plan.model_validate_json(made.plan).makespan_us > 0
 
 
