@@ -6,6 +6,7 @@ import difflib
 import ipaddress
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -161,8 +162,9 @@ class Settings(BaseSettings):
         return self
 
 
+@lru_cache(1024)
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
+    """Whether an address can be reached from this machine alone; an open planner asks it twice of each request."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -90,7 +90,10 @@ class StrictRoute(HeadRoute):
         if asked.dependencies or asked.body_params[1:] or asked.header_params or asked.cookie_params:
             raise TypeError(f"{endpoint.__qualname__} may have parameters of path and query, a message and the request")
         in_path = [(field.name, field.alias, field.validate) for field in asked.path_params]
-        in_query = [(field.name, field.alias, field.validate, field) for field in asked.query_params]
+        in_query = [
+            (field.name, field.alias, field.validate, field.field_info.is_required(), field.default)
+            for field in asked.query_params
+        ]
         known = {alias for _, alias, *_ in in_query}
         status = self.status_code or 200
         given = asked.request_param_name
@@ -109,14 +112,14 @@ class StrictRoute(HeadRoute):
                 names = ", ".join(alias for _, alias, *_ in in_query)
                 detail = f"there is no parameter '{unknown[0][:100]}' here; known are: {names or 'none'}"
                 raise InvalidError("unknown-parameter", detail)
-            for name, alias, validate, field in in_query:
+            for name, alias, validate, required, default in in_query:
                 if alias in query:
                     values[name], errors = validate(query[alias], loc=("query", alias))
                     wrong += errors
-                elif field.field_info.is_required():
+                elif required:
                     wrong.append({"loc": ("query", alias), "msg": "Field required"})
                 else:
-                    values[name] = field.default
+                    values[name] = default
             if wrong:
                 raise RequestValidationError(wrong)
             if body is not None:
