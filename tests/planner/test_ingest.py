@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from hope_schema import Missing, Observations, UploadReceipt
 from planner_api.db.engine import Database
 from planner_api.db.tables import InboxRow, ProfileRow, ProfileVersionRow
+from planner_api.devices.quota import Quotas
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs import queue as jobs
 from planner_api.jobs.kind import JobError
@@ -92,7 +93,7 @@ def on(url: str, scenario: Callable[[Ingest], Awaitable[None]]) -> None:
     async def main() -> None:
         database = Database(url)
         try:
-            await submit(database, describe(GRAPH))
+            await submit(database, describe(GRAPH), quotas=Quotas(Settings()))
             queue = Queue(database, build_news(database), ttl_s=6.0)
             profiles = Profiles(database, Settings(database_url=url, fold_interval_s=0.0), queue)
             await scenario(
