@@ -40,7 +40,10 @@ CHAIN = 3
 """Convolutions of one resolution in a chain like VGG's."""
 CHANNELS, ROWS, COLUMNS = 1, 2, 3
 IMAGE = (ROWS, COLUMNS)
-AXES = dict.fromkeys((*POOLS, "Relu", "Add", "Conv", "DepthwiseConv"), (CHANNELS, *IMAGE)) | {"Concat": IMAGE}
+AXES: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys((*POOLS, "Relu", "Add", "Conv", "DepthwiseConv"), (CHANNELS, *IMAGE)),
+    **dict.fromkeys(("Concat", "BatchNormalization", "Layout"), IMAGE),
+}
 """Along which ops are cut, by type."""
 
 

@@ -4,14 +4,15 @@
 
 The device is a measured phone, CPU and GPU. The edge is a desktop, all its cores or two halves, the cloud a GPU: the
 phone's times on its cores over what they are faster by (``SPEED``), each op with a taste of its own, and launches.
-Links are D3's Table III, each a queue that sends or receives; a move takes a fixed time and its bytes. All plans are
-timed by the one simulator, with the network's input on the device and its output back there. What crosses *the
-backbone* goes to or from the cloud.
+Links are D3's Table III, each a queue that sends or receives, and those from the phone to edges are one radio. A move
+takes a fixed time and its bytes. All plans are timed by the one simulator, with the network's input on the device and
+its output back there. What crosses *the backbone* goes to or from the cloud.
 
-Single tiers and the methods of others send float32, as their papers have it. Ours is planned three times: so, where
-float32 may cross as float16, and where further the edge is four such desktops on Gigabit Ethernet (D3's Figure 12),
-over which ops may be computed in tiles: parts take what `benchmarks.splits` says. At last VGG-16's convolutions over
-four equal hosts beside one, whatever they are linked by.
+Single tiers and the methods of others send float32, as their papers have it. Ours may cut ops, and so send an input in
+parts: parts take what `benchmarks.splits` says. It is planned three times: so, where float32 may cross as float16, and
+where further the edge is four such desktops on Gigabit Ethernet (D3's Figure 12), all of them reached over the radio.
+There `vsm`, D3's HPA with tiles, is planned as well, in float32. At last VGG-16's convolutions over four equal hosts
+beside one, whatever they are linked by.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ FIXED_US = 300.0
 AS_FLOAT16 = 0.001
 """Microseconds per byte of float32 that becoming float16 and float32 again takes."""
 FLOAT_BYTES = 4
-OTHERS = ("neurosurgeon", "dads", "hpa")
+TILED = "vsm"
+"""HPA and tiles: float32 over all edges, beside which ours over as many stands."""
+OTHERS = ("neurosurgeon", "dads", "hpa", TILED)
 OURS = ("ours", "ours, float16", f"ours, float16, {EDGES} edges")
 PER_US = 25_000.0
 """Multiply-adds in a microsecond: a core."""
@@ -86,19 +89,22 @@ def hosts_of(
 ) -> Problem:
     """A phone's network over the phone, some edges and a cloud; of the backbone's bandwidth a ``share`` is there.
 
-    ``halved``: float32 may cross links as float16. With several ``edges`` ops may be cut.
+    ``halved``: float32 may cross links as float16.
     """
     base = phone_problem(profile, profile.usual)
     random = np.random.default_rng(0)
     phone = base.latency_us[:, CPU]
     *near, cloud = (phone / speed * np.exp(random.normal(0.0, TASTE, len(phone))) for speed in SPEED)
     edge_cloud, device_cloud = (mbps * share for mbps in backbone)
-    links = {(AT_HOST, AT_EDGE): LAN_MBPS, (AT_EDGE, AT_CLOUD): edge_cloud, (AT_HOST, AT_CLOUD): device_cloud}
+    links = {(AT_EDGE, AT_CLOUD): edge_cloud, (AT_HOST, AT_CLOUD): device_cloud}
+    links |= {(AT_HOST, AT_EDGE + k): LAN_MBPS for k in range(edges)}
     links |= {(AT_EDGE, AT_EDGE + k): ETHERNET_MBPS for k in range(1, edges)}
     places = AT_EDGE + edges
+    queues = ["radio" if one == AT_HOST and other >= AT_EDGE else f"{one}-{other}" for one, other in links]
+    names = list(dict.fromkeys(queues))
     busy = np.full((places, places), -1)
-    for queue, (one, other) in enumerate(links):
-        busy[one, other] = busy[other, one] = queue
+    for queue, (one, other) in zip(queues, links, strict=True):
+        busy[one, other] = busy[other, one] = names.index(queue)
 
     def crossing(shape: Sequence[int], phones: FloatArray) -> FloatArray:
         """(L, L) what channels take for a tensor; ``phones``: on the phone."""
@@ -123,7 +129,7 @@ def hosts_of(
         places=("host", "gpu", "cloud:host", *(f"edge{k + 1}:host" for k in range(edges))),
         place=np.array([AT_HOST, AT_GPU, AT_CLOUD, *(AT_EDGE + k for k in range(edges) for _ in EDGE)]),
         busy=busy,
-        queues=tuple(f"{one}-{other}" for one, other in links),
+        queues=tuple(names),
         launch_us=np.array([0.0, 0.0, CLOUD_LAUNCH_US, *[EDGE_LAUNCH_US] * (len(EDGE) * edges)]),
         end_us=np.zeros(len(processors)),
         slowdown=np.ones(len(processors)),
@@ -133,8 +139,6 @@ def hosts_of(
     )
     latency = np.column_stack([*base.latency_us.T, cloud, *near * edges])
     problem = replace(base, machine=machine, latency_us=latency, transfer_us=machine.along(direct))
-    if edges == 1:
-        return problem
     own = phone_cutter(profile, base)
 
     @cache
@@ -150,10 +154,14 @@ def hosts_of(
     return replace(problem, cutter=cutter)
 
 
-def backbone_bytes(problem: Problem, profile: PhoneProfile, schedule: Schedule) -> float:
-    """What a plan of whole ops moves to and from the cloud."""
-    moved = (move.tensor for move in schedule.transfers if AT_CLOUD in (move.source, move.target))
-    return sum(FLOAT_BYTES * float(np.prod(profile.shapes[problem.tensors[tensor]])) for tensor in moved)
+def backbone_bytes(schedule: Schedule, backbone: tuple[float, float]) -> float:
+    """What a plan in float32 moves to and from the cloud, by how long that takes."""
+    mbps = dict(zip((AT_EDGE, AT_HOST), backbone, strict=True))
+    crossing = [move for move in schedule.transfers if AT_CLOUD in (move.source, move.target)]
+    return sum(
+        (move.finish_us - move.start_us - FIXED_US) * mbps[min(AT_EDGE, move.source + move.target - AT_CLOUD)] / 8
+        for move in crossing
+    )
 
 
 def planned(problem: Problem, budget: float) -> tuple[Schedule, float]:
@@ -178,8 +186,13 @@ def run(profiles: Sequence[PhoneProfile], budget: float) -> tuple[list[Measure],
                 min((each[p] for p in range(problem.host) if hosts[p] == host), key=lambda plan: plan.makespan_us)
                 for host in (owner[AT_HOST], owner[AT_EDGE], owner[AT_CLOUD])
             ]
-            others = {method: solve(problem, method, Budget(0.0)).schedule for method in OTHERS}
-            for schedule in (*alone, *others.values()):
+            others: dict[str, Schedule] = {}
+            for method in OTHERS:
+                asked = hosts_of(profile, backbone, edges=EDGES) if method == TILED else problem
+                found = solve(asked, method, Budget(0.0))
+                check(found.cut or asked, found.schedule)
+                others[method] = found.schedule
+            for schedule in alone:
                 check(problem, schedule)
             ours, bound = planned(problem, budget)
             halved, _ = planned(hosts_of(profile, backbone, halved=True), budget)
@@ -187,13 +200,13 @@ def run(profiles: Sequence[PhoneProfile], budget: float) -> tuple[list[Measure],
             best = min(plan.makespan_us for plan in alone)
             for label, plan in zip(OURS, (ours, halved, tiled), strict=True):
                 ratios[label].append(plan.makespan_us / best)
-            ratios["bytes"].append(backbone_bytes(problem, profile, ours) / backbone_bytes(problem, profile, alone[2]))
+            ratios["bytes"].append(backbone_bytes(ours, backbone) / backbone_bytes(alone[2], backbone))
             for method, plan in others.items():
-                ratios[method].append(ours.makespan_us / plan.makespan_us)
+                ratios[method].append((tiled if method == TILED else ours).makespan_us / plan.makespan_us)
             shown = [plan.makespan_us / 1e3 for plan in (*alone, *others.values(), ours, halved, tiled)]
             lines.append([profile.stem, name, *shown, bound / best, *(ratios[label][-1] for label in OURS)])
             print(f"{profile.stem:28} {name:8}", *(f"{ms:9.1f}" for ms in shown), flush=True)
-    found = [
+    measures = [
         *(verdict(f"{label} / best single tier, mean", fmean(ratios[label]), 0.60) for label in OURS),
         verdict("ours / best single tier, worst", max(max(ratios[label]) for label in OURS), 1.02),
         *(verdict(f"ours / {method}, mean", fmean(ratios[method]), 0.95) for method in OTHERS),
@@ -201,12 +214,12 @@ def run(profiles: Sequence[PhoneProfile], budget: float) -> tuple[list[Measure],
     ]
     shares = (f"{label} / best tier" for label in ("bound", *OURS))
     columns = ["network", "backbone", *TIERS, *OTHERS, *OURS, *shares]
-    return found, [Table("Simulated: milliseconds over device, edge and cloud", columns, lines)]
+    return measures, [Table("Simulated: milliseconds over device, edge and cloud", columns, lines)]
 
 
 def stepped(profile: PhoneProfile, budget: float) -> list[Measure]:
     """The backbone loses three quarters of its bandwidth: re-planned around its moves, and anew."""
-    before, after = (hosts_of(profile, BACKBONE_MBPS["Wi-Fi"], share=share) for share in (1.0, STEP))
+    before, after = (hosts_of(profile, BACKBONE_MBPS["Wi-Fi"], share=share).whole for share in (1.0, STEP))
     old = optimise(before, "auto", Budget(budget)).solution.schedule
     began = time.perf_counter()
     anew = optimise(after, "auto", Budget(budget)).solution.schedule

@@ -9,6 +9,7 @@ the ops that a device makes.
   ``X[axis:start:stop,axis:start:stop]``; joined, for those who read all of it, ``X``.
 - A part reads all of an input, or a box. It reads a box that stands as it is, else a slice ``X[axis:start:stop]``, else
   a join for it alone, ``X[axis:start:stop]>Y#j``: made where it is read, so that only what is missing there is moved.
+- A network's input is cut as an op is: into slices, so that parts which overlap do not read the same twice.
 - A join is along one axis: boxes are joined to bands, and bands to what is read.
 - Chained parts read nothing but what the same part of the op before left: that one is extended by what is computed
   twice instead of exchanged (CoDL section 4.3, rows_in = (rows_out - 1) * stride + size).
@@ -163,7 +164,7 @@ def regions(nodes: Sequence[Node], cuts: Sequence[Cut], shapes: Shapes) -> dict[
         CutError: an op is unknown, has several outputs, is cut twice or cannot be cut there; a part is empty; a chain
             has nothing to hold on to.
     """
-    known = {node.id: node for node in nodes}
+    known = {node.id: node for node in (*_inputs(nodes), *nodes)}
     cut = {one.op: one for one in cuts}
     if len(cut) != len(cuts):
         raise CutError("an op is cut twice")
@@ -172,7 +173,7 @@ def regions(nodes: Sequence[Node], cuts: Sequence[Cut], shapes: Shapes) -> dict[
         if one.op not in known:
             raise CutError(f"there is no op '{one.op}' to cut")
         found[one.op] = _parts(known[one.op], one, shapes)
-    makers = {name: node.id for node in nodes for name in node.writes}
+    makers = {name: node.id for node in known.values() for name in node.writes}
     for node in reversed(nodes):
         if node.id not in cut or not cut[node.id].chained:
             continue
@@ -189,6 +190,13 @@ def regions(nodes: Sequence[Node], cuts: Sequence[Cut], shapes: Shapes) -> dict[
                     raise CutError(f"op '{node.id}' is chained to '{name}', which is not cut the same way")
                 found[before][index] = found[before][index].hull(need)
     return found
+
+
+def _inputs(nodes: Sequence[Node]) -> list[Node]:
+    """What nobody makes, as what makes it."""
+    made = {name for node in nodes for name in node.writes}
+    read = dict.fromkeys(name for node in nodes for name in node.reads if name not in made)
+    return [Node(name, (), (name,), lambda axis: 1, lambda region: {}) for name in read]
 
 
 def _counts(cut: Cut) -> tuple[int, ...]:
@@ -271,6 +279,13 @@ class _Pieces:
         computed = regions(nodes, cuts, shapes)
         counts = {cut.op: _counts(cut) for cut in cuts}
         kept = set(outputs)
+        inputs = _inputs(nodes)
+        self.inputs = {node.id for node in inputs}
+        for node in inputs:
+            if node.id in computed:
+                for part in computed[node.id]:
+                    self.slice(node.id, node.id, part)
+                self.grids[node.id] = _Grid(node.id, computed[node.id], counts[node.id])
         for node in nodes:
             if node.id not in computed:
                 self.add(Piece("whole", node.id, tuple(map(self.whole, node.reads)), node.writes))
@@ -300,7 +315,7 @@ class _Pieces:
 
     def whole(self, tensor: str) -> str:
         """A tensor as a whole, for everybody."""
-        if tensor not in self.grids:
+        if tensor not in self.grids or tensor in self.inputs:
             return tensor
         found = self.join(tensor, tensor, "", self.all_of(tensor), -1)
         if found == tensor:

@@ -39,11 +39,11 @@ MAX_JOBS: Final = 64
 StepId = Annotated[int, Field(ge=0)]
 JobIndex = Annotated[int, Field(ge=0, lt=MAX_RUNS)]
 """Which of a plan's runs."""
-Method = Literal["auto", "ilp", "greedy", "partitiontuner", "codl", "hpa", "neurosurgeon", "dads"]
+Method = Literal["auto", "ilp", "greedy", "partitiontuner", "codl", "hpa", "vsm", "neurosurgeon", "dads"]
 """How a plan is found."""
 FoundBy = Annotated[str, Field(min_length=1, max_length=128, pattern=PRINTABLE)]
 """What a plan was found by, in words: a method's name, or a way from one to another."""
-CUTTING: Final[frozenset[Method]] = frozenset({"auto", "codl"})
+CUTTING: Final[frozenset[Method]] = frozenset({"auto", "codl", "vsm"})
 """Methods that also compute ops in parts."""
 
 
@@ -73,11 +73,12 @@ Borders = Annotated[
 
 
 class Cut(Contract):
-    """A super-op computed in parts of its only output, see ``hope_schema.cutting``.
+    """A super-op computed in parts of its only output, or an input taken in parts, see ``hope_schema.cutting``.
 
-    ``op`` is the super-op's id. Along one axis its parts are intervals (CoDL), along several boxes (D3's tiles), of
-    which the last axis changes first. ``at`` has the borders along each of the axes, which ascend. With ``chained``,
-    part j reads what part j of the op before left, and what that lacks is computed twice instead of exchanged.
+    ``op`` is the super-op's id, or the input's name. Along one axis its parts are intervals (CoDL), along several boxes
+    (D3's tiles), of which the last axis changes first. ``at`` has the borders along each of the axes, which ascend.
+    With ``chained``, part j reads what part j of the op before left, and what that lacks is computed twice instead of
+    exchanged.
     """
 
     op: Name

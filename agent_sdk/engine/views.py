@@ -67,7 +67,8 @@ def find_views(
                     memories.setdefault(places[name].storage, set()).add(home.memory)
                     if not home.divisible:
                         whole.add(places[name].storage)
-    glue = {one.op.id for one in model.made if one.source is None} & places.keys()
+    inputs = {*model.graph.inputs}  # their memory is the caller's: what is sliced of them is copied
+    glue = {one.op.id for one in model.made if one.source is None and inputs.isdisjoint(one.op.inputs)} & places.keys()
     made = {name for step in steps for op in step.ops for name in model.graph.op[op].outputs}
     families: dict[str, list[str]] = {}
     for name, place in places.items():

@@ -121,7 +121,7 @@ def start(problem: Problem, budget: Budget) -> Solution:
 def in_tiles(problem: Problem, best: Solution) -> Solution | None:
     """Stacks of convolutions in tiles within a plan: between hosts a search that cuts op by op would not find them."""
     try:
-        return tiled(problem, best.schedule.assignment)
+        return tiled(problem, best.schedule)
     except PlanningError:
         return None
 

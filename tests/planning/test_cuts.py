@@ -16,11 +16,12 @@ from hope_schema import Cut
 from hope_schema.cutting import regions
 from planner_api.planning import Budget, PlanningError, Problem, check, optimise, simulate
 from planner_api.planning.bound.fluid import fluid
+from planner_api.planning.construct.listing import realised
 from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.judge.ways import HIGH, LOW, PARTS
 from planner_api.planning.methods import solve
 from planner_api.planning.problem.cuts import cut_problem, homes_of
-from planner_api.planning.search.cuts import found_by, realised, search_cuts
+from planner_api.planning.search.cuts import found_by, search_cuts
 from planner_api.planning.search.search import Search
 from tests.planning import machines
 from tests.planning.cuttable import ELEMENT_US, FIXED, MOVE_US, cuttable
@@ -139,7 +140,7 @@ def test_a_slice_of_what_stands_on_a_processor_is_made_there():
     problem = cuttable([[100.0, 100.0]] * 3, [[], [0], [0]])
     homes = {"t0": (0,), "t1": (0, 1), "t2": (1,)}
     begins = {"t0": (0.0,), "t1": (100.0, 250.0), "t2": (100.0,)}
-    plan = realised(problem, {"t1": Cut(op="t1", axes=(2,), at=((5,),))}, homes, begins)
+    plan = realised(problem, {"t1": Cut(op="t1", axes=(2,), at=((5,),))}, homes, begins, "cuts")
     assert plan.cut is not None
     check(plan.cut, plan.schedule)
     moved = [plan.cut.tensors[move.tensor] for move in plan.schedule.transfers if move.finish_us > move.start_us]

@@ -68,10 +68,21 @@ class Toy:
 
 
 def drawn(data: DataObject) -> tuple[list[Toy], dict[str, tuple[int, ...]], list[Cut]]:
-    """Ops one behind the other with branches, and cuts of some of them."""
+    """Ops one behind the other with branches, and cuts of some of them and of what they read first."""
     rows = {"x": data.draw(st.integers(8, 14))}
     toys: list[Toy] = []
     cuts: list[Cut] = []
+
+    def borders(made: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+        """Axes, and where something of so many rows is cut along them."""
+        axes = tuple(axis for axis in data.draw(st.sampled_from([(), (1,), (2,), (1, 2)])) if axis == 1 or made > 1)
+        sizes = [(CHANNELS, made)[axis - 1] for axis in axes]
+        sets = (st.sets(st.integers(1, size - 1), min_size=1, max_size=2) for size in sizes)
+        return axes, tuple(tuple(sorted(data.draw(one))) for one in sets)
+
+    axes, at = borders(rows["x"])
+    if axes:
+        cuts.append(Cut(op="x", axes=axes, at=at))
     for k in range(data.draw(st.integers(1, 5))):
         names = list(rows)
         first = names[-1] if data.draw(st.integers(0, 3)) else data.draw(st.sampled_from(names))
@@ -83,12 +94,8 @@ def drawn(data: DataObject) -> tuple[list[Toy], dict[str, tuple[int, ...]], list
         made = (rows[first] + 2 * toy.pad - size) // stride + 1
         rows[toy.id] = made
         toys.append(toy)
-        axes = tuple(axis for axis in data.draw(st.sampled_from([(), (1,), (2,), (1, 2)])) if axis == 1 or made > 1)
+        axes, at = borders(made)
         if axes:
-            sizes = [(CHANNELS, made)[axis - 1] for axis in axes]
-            at = tuple(
-                tuple(sorted(data.draw(st.sets(st.integers(1, size - 1), min_size=1, max_size=2)))) for size in sizes
-            )
             before = {cut.op: cut for cut in cuts}
             same = all(
                 name in before and before[name].axes == axes and [*map(len, before[name].at)] == [*map(len, at)]

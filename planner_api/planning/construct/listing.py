@@ -1,13 +1,16 @@
-"""List scheduling: from a placement, or a priority, to an order."""
+"""List scheduling: from a placement, or a priority, to an order; and from cuts and about when parts begin to a plan."""
 
 import heapq
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import numpy as np
 
-from planner_api.planning.judge.simulator import Decoder, Schedule, Times
+from hope_schema import Cut
+from planner_api.planning.judge.simulator import Decoder, Schedule, Times, simulate
+from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.problem.cuts import cut_problem, homes_of
 
 
 def upward_rank(problem: Problem, *, moves: bool = False) -> list[float]:
@@ -117,3 +120,41 @@ def event_by_event(
                 if waiting[later] == 0:
                     push(later, now, decoder)
     return decoder
+
+
+def realised(
+    problem: Problem,
+    cuts: Mapping[str, Cut],
+    homes: Mapping[str, Sequence[int]],
+    begin_us: Mapping[str, Sequence[float]],
+    method: str,
+) -> Solution:
+    """The plan that makes these cuts.
+
+    Args:
+        problem: without cuts.
+        cuts: by op.
+        homes: processors of the parts of every op, or its own.
+        begin_us: about when they begin, each behind what it reads; slices are made behind the op that they are of,
+            those of inputs and joins before those that read them.
+        method: what it is found by.
+
+    Raises:
+        CutError: a cut that cannot be made.
+    """
+    cut, made = cut_problem(problem, tuple(cuts.values()))
+    lists = cut.lists
+    turn = [0.0] * len(made)
+    for op, piece in enumerate(made):
+        if piece.kind in ("whole", "part"):
+            turn[op] = begin_us[piece.op][piece.index]
+    for op in lists.order:
+        turn[op] = max([turn[op], *(turn[earlier] for earlier in lists.before[op])])
+    for op in reversed(lists.order):
+        of_op = made[op].kind == "slice" and any(made[earlier].kind != "slice" for earlier in lists.before[op])
+        if made[op].kind in ("slice", "join") and lists.after[op] and not of_op:
+            turn[op] = min(turn[later] for later in lists.after[op])
+    place = {op: index for index, op in enumerate(lists.order)}
+    sequence = sorted(range(len(made)), key=lambda op: (turn[op], place[op]))
+    schedule = simulate(cut, homes_of(cut, made, homes, turn), sequence)
+    return Solution(schedule, method, cuts=tuple(cuts.values()), cut=cut)

@@ -1,56 +1,66 @@
 """D3's vertical separation (Zhang et al. 2021, section III-F): stacks of convolutions and pools in A x B tiles.
 
-A stack is a chain of ops each of which reads a box of what the one before makes. A stretch of it is computed in as many
-tiles as there are hosts, or cores, without loss: each computes the box that its part of the last output needs, halo
-included, twice where tiles overlap. Where stretches end the paper leaves open; here a dynamic program says, which
-counts what tiles compute twice against what hosts exchange between two stretches, and so which A and B are tried. What
-is not in tiles stays where a plan of whole ops has it: HPA's, as the paper has it, or the best that is known.
+A stack is a run of blocks, of one op or several, between which few tensors are alive, and whose ops read boxes of what
+those before them make. A stretch of it is computed in tiles by hosts, or cores, without loss: each computes the box
+that its part of what leaves the stretch needs, halo included, twice where tiles overlap. A tile waits for its own input
+alone: while what the next one reads is sent it is computed, so that one processor may gain by taking several. Where
+stretches end the paper leaves open; here a dynamic program says, which counts what tiles compute twice against what
+hosts exchange between two stretches, and so which A and B are tried. What is not in tiles stays where a plan of whole
+ops has it: HPA's, as the paper has it, or the best that is known.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise, product
+from itertools import chain, groupby, pairwise, product
 
 import numpy as np
 
 from hope_schema import Cut
 from hope_schema.cutting import CutError, Region, Span
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct import hpa
-from planner_api.planning.construct.listing import listed
+from planner_api.planning.construct.listing import realised
+from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.methods import Solution
-from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.problem.cuts import cut_problem, homes_of
+from planner_api.planning.methods import solve as solve_named
+from planner_api.planning.problem import FloatArray, PlanningError, Problem
 
 ROWS, COLUMNS = 2, 3
 """The axes of tiles."""
-LONGEST = 24
-"""Ops of a stretch at most."""
+WIDEST = 2
+"""Tensors between two blocks at most: what a cell of a NASNet leaves, and the one before it."""
+LONGEST = 64
+"""Ops of a stretch at most, but for its last block."""
 ALIKE = 2.0
 """How many times what the fastest of a team takes one may take that has a tile."""
 CORES = 4
 """Tiles within one host take so many processors: with fewer they are stripes, which the search for cuts finds."""
+IN_TURNS = (1, 2, 4, 8)
+"""How many tiles, one after the other, each processor takes of what is sent to a host over a link."""
+WHOLE = ("hpa", "one_host", "heft")
+"""Methods one of which says where whole ops are: the first that serves."""
 
 Tiles = tuple[Region, ...]
+Block = tuple[int, ...]
+Move = tuple[int, Region, int, int]
+"""A box of a tensor, from place to place."""
 
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Ops of a chain from ``first`` on that are computed in tiles: what each tile computes of each, and reads."""
+    """Blocks from ``first`` on in tiles: what each tile computes of each op, reads of others, and takes (K,)."""
 
     first: int
-    tiles: tuple[Tiles, ...]
-    needed: Tiles
-    us: float
+    tiles: Mapping[int, Tiles]
+    needed: Mapping[int, Tiles]
+    us: FloatArray
 
 
 @dataclass(frozen=True)
 class _Way:
-    """The best so far of a chain's first ops: the last one in tiles or not, and how it came about."""
+    """The best so far of a run's first blocks: the last one in tiles or not, and how it came about."""
 
     us: float
     before: _Way | None = None
@@ -58,30 +68,41 @@ class _Way:
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """D3's two steps: HPA's plan of whole ops, and tiles within it."""
-    return tiled(problem, hpa.solve(problem, budget).schedule.assignment)
+    """D3's two steps: HPA's plan of whole ops, or the first that serves, and tiles within it where they are shorter."""
+    for name in WHOLE:
+        try:
+            whole = solve_named(problem.whole, name, budget)
+            break
+        except PlanningError:
+            if name == WHOLE[-1]:
+                raise
+    try:
+        found = tiled(problem, whole.schedule)
+    except PlanningError:
+        return whole
+    return min(found, whole, key=lambda one: one.schedule.value_us)
 
 
-def tiled(problem: Problem, home: Sequence[int]) -> Solution:
+def tiled(problem: Problem, whole: Schedule) -> Solution:
     """The plan of the team and division that save most by the method's count; scored by the simulator.
 
     A search makes more of these than of the plan that is shortest as it stands: there fewer hosts wait for each other.
 
     Args:
         problem: with its cutter.
-        home: where ops are that are not computed in tiles.
+        whole: where, and in which order, ops are that are not computed in tiles.
 
     Raises PlanningError where nothing is worth computing in tiles.
     """
     if problem.cutter is None:
         raise PlanningError("tiles take knowledge of parts")
+    blocks = blocks_of(problem, whole)
     try:
         tilers = [
-            _Tiler(problem, team[:count], rows, home)
-            for team, counts in _teams(problem).items()
-            for count in counts
-            for rows in range(1, count + 1)
-            if count % rows == 0
+            _Tiler(problem, team, rows, whole, blocks)
+            for team in _teams(problem, whole.assignment)
+            for rows in range(1, len(team) + 1)
+            if len(team) % rows == 0 and (rows == len(team) or len({*team}) == len(team) <= 2 * CORES)
         ]
         best = max(tilers, key=lambda tiler: tiler.saved_us, default=None)
         found = None if best is None else best.solution()
@@ -92,18 +113,52 @@ def tiled(problem: Problem, home: Sequence[int]) -> Solution:
     return found
 
 
-def _teams(problem: Problem) -> dict[tuple[int, ...], list[int]]:
-    """Processors about as fast as each other that can work side by side, and how many of them to take.
+def blocks_of(problem: Problem, whole: Schedule) -> list[Block]:
+    """All ops: between points of the network that one tensor crosses, those of long blocks between wider ones.
 
-    They are one of each host, the first that are so, or of one host all.
+    Within a block they stand in a plan's order.
     """
-    hosts = problem.machine.owners[problem.machine.place]
-    total = problem.latency_us.sum(axis=0)
-    order = [p for p in np.argsort(total, kind="stable").tolist() if math.isfinite(total[p])]
-    found: dict[tuple[int, ...], list[int]] = {}
-    spread = False
+    lists, place = problem.lists, {op: turn for turn, op in enumerate(whole.sequence)}
+    left = [len(readers) + out for readers, out in zip(lists.readers, problem.is_output.tolist(), strict=True)]
+    alive = {tensor for tensor, maker in enumerate(lists.producer) if maker < 0}
+    crossing: dict[int, int] = {}
+    for op in lists.order:
+        for tensor in problem.reads[op]:
+            left[tensor] -= 1
+        made = lists.writes[op] if problem.reads[op] else ()  # constants may stand anywhere
+        alive = {tensor for tensor in alive.union(made) if left[tensor]}
+        crossing[op] = len(alive)
+
+    def divided(ops: Sequence[int], narrow: int) -> Iterator[Block]:
+        first = 0
+        for at, op in enumerate(ops, 1):
+            if crossing[op] <= narrow or at == len(ops):
+                block, first = ops[first:at], at
+                if len(block) > LONGEST and narrow < WIDEST:
+                    yield from divided(block, narrow + 1)
+                else:
+                    yield tuple(sorted(block, key=place.__getitem__))
+
+    return list(divided(lists.order, 1))
+
+
+def _teams(problem: Problem, home: Sequence[int]) -> list[tuple[int, ...]]:
+    """The processors of each tile: about as fast as each other, and able to work side by side.
+
+    They are one of each host, the first that are so, or of one host all. Where links bring what a host of ``home``
+    computes, its fastest processor, or all of them, also take several tiles in turns.
+    """
+    hosts = problem.machine.owners[problem.machine.place].tolist()
+    known = np.isfinite(problem.latency_us)
+    slowest = np.where(known, problem.latency_us, 0.0).max(axis=1, keepdims=True)  # for who does not support an op
+    total = np.where(known, problem.latency_us, slowest).sum(axis=0)
+    order: list[int] = np.argsort(total, kind="stable").tolist()
+    found: dict[tuple[int, ...], None] = {}
+    spread: list[int] = []
+    fed = {hosts[p] for p in home} - {hosts[p] for p in order if problem.machine.place[p] == problem.machine.host}
+    seen: set[int] = set()
     for turn, head in enumerate(order):
-        if any(head in team for team in found):
+        if head in seen:
             continue
         apart: list[int] = []
         within: list[int] = []
@@ -112,12 +167,18 @@ def _teams(problem: Problem) -> dict[tuple[int, ...], list[int]]:
                 apart.append(one)
             if hosts[one] == hosts[head] and not any(problem.conflicts[one, other] for other in within):
                 within.append(one)
-        for team, least in ((apart, 2), (within, CORES)):
-            if len(team) >= least and not (team is apart and spread):
-                spread = spread or team is apart
-                counts = range(least, len(team) + 1)
-                found[tuple(team)] = [k for k in counts if k <= CORES or k % CORES == 0 or k == len(team)]
-    return found
+        seen |= {*within}
+        teams = [within] if len(within) >= CORES else []
+        if len(apart) > 1 and not spread:
+            spread = apart
+            seen |= {*apart}
+            teams.append(apart)
+        for team in teams:
+            counts = range(CORES if team is within else 2, len(team) + 1)
+            found |= {tuple(team[:k]): None for k in counts if k <= CORES or k % CORES == 0 or k == len(team)}
+        if hosts[head] in fed and problem.machine.queues:
+            found |= {tuple(within) * k: None for k in IN_TURNS if len(within) * k > 1}
+    return list(found)
 
 
 class _Tiler:
@@ -126,59 +187,65 @@ class _Tiler:
     ``saved_us`` is what that saves by the method's own count.
     """
 
-    def __init__(self, problem: Problem, team: Sequence[int], rows: int, home: Sequence[int]) -> None:
-        self.problem, self.team, self.home = problem, tuple(team), home
+    def __init__(
+        self, problem: Problem, team: Sequence[int], rows: int, whole: Schedule, blocks: Sequence[Block]
+    ) -> None:
+        self.problem, self.team, self.whole, self.blocks = problem, tuple(team), whole, blocks
+        self.home = whole.assignment
         assert problem.cutter is not None
         self.cutter, self.lists = problem.cutter, problem.lists
-        self.places = [int(problem.machine.place[processor]) for processor in team]
+        self.place: list[int] = problem.machine.place.tolist()
+        self.places = [self.place[processor] for processor in team]
         counts = {ROWS: rows, COLUMNS: len(team) // rows}
         self.counts = {axis: count for axis, count in counts.items() if count > 1}
         self.axes = tuple(self.counts)
+        self.turn = {op: turn for turn, op in enumerate(chain(*blocks))}
+        last = [max((self.turn[op] for op in readers), default=-1) for readers in self.lists.readers]
+        self.last = [len(self.turn) if out else turn for out, turn in zip(problem.is_output, last, strict=True)]
         equal = {op: self._equal(op) for op in self.lists.order}
         self.equal = {op: tiles for op, tiles in equal.items() if tiles is not None}
-        self.found = [(chain, *self.best(chain)) for chain in self.chains()]
-        self.saved_us = sum(us for _, us, _ in self.found)
+        self.found = [self.best(run) for run in self.runs()]
+        self.saved_us = sum(us for us, _ in self.found)
 
     def solution(self) -> Solution | None:
-        """The plan; None where nothing is computed in tiles."""
+        """The plan, tile by tile; None where nothing is computed in tiles."""
         cuts: dict[str, Cut] = {}
-        for chain, _, stretches in self.found:
-            for stretch in stretches:
-                for k, tiles in enumerate(stretch.tiles):
-                    op = chain[stretch.first + k]
-                    name = self.cutter.nodes[op].id
-                    cuts[name] = Cut(op=name, axes=self.axes, at=self.borders(op, tiles), chained=k > 0)
-        if not cuts:
-            return None
-        cut, made = cut_problem(self.problem, tuple(cuts.values()))
-        homes = {
-            node.id: self.team if node.id in cuts else (home,)
-            for node, home in zip(self.cutter.nodes, self.home, strict=True)
-        }
-        schedule = listed(cut, homes_of(cut, made, homes))
-        return Solution(schedule, "vsm", cuts=tuple(cuts.values()), cut=cut)
+        names = [node.id for node in self.cutter.nodes]
+        homes: dict[str, Sequence[int]] = {name: (home,) for name, home in zip(names, self.home, strict=True)}
+        begins: dict[str, Sequence[float]] = {name: (us,) for name, us in zip(names, self.whole.start_us, strict=True)}
+        for stretch in (one for _, stretches in self.found for one in stretches):
+            inputs = [tensor for tensor in stretch.needed if self.lists.producer[tensor] < 0]
+            for name, tensor in ((self.problem.tensors[one], one) for one in inputs if len({*self.places}) == 1):
+                ends = {box.spans[0].stop for box in stretch.needed[tensor]} - {self.cutter.shapes[name][ROWS]}
+                if ends:
+                    cuts[name] = Cut(op=name, axes=self.axes, at=(tuple(sorted(ends)),))
+            whole_us = [self.whole.start_us[op] for op in stretch.tiles]
+            first, us = min(whole_us), max(whole_us) - min(whole_us)
+            for turn, (op, tiles) in enumerate(sorted(stretch.tiles.items(), key=lambda one: self.turn[one[0]])):
+                chained = stretch.needed.keys().isdisjoint(self.problem.reads[op])
+                cuts[names[op]] = Cut(op=names[op], axes=self.axes, at=self.borders(op, tiles), chained=chained)
+                part = turn / len(stretch.tiles)
+                begins[names[op]] = tuple(first + us * (k + part) / len(self.team) for k in range(len(self.team)))
+                homes[names[op]] = self.team
+        return realised(self.problem, cuts, homes, begins, "vsm") if cuts else None
 
-    def chains(self) -> Iterator[list[int]]:
-        """Maximal runs of ops that each read a box of what the one before makes, and nothing else does."""
-        before, after = self.lists.before, self.lists.after
-        taken: set[int] = set()
-        for op in self.lists.order:
-            if op in taken or op not in self.equal:
-                continue
-            chain = [op]
-            while len(after[chain[-1]]) == 1 and len(before[after[chain[-1]][0]]) == 1:
-                following = after[chain[-1]][0]
-                if following not in self.equal:
-                    break
-                chain.append(following)
-            taken.update(chain)
-            yield chain
+    def runs(self) -> Iterator[list[Block]]:
+        """Maximal runs of blocks all of whose ops can be computed in tiles."""
+        for inside, run in groupby(self.blocks, self.divisible):
+            if inside:
+                yield list(run)
+
+    def divisible(self, block: Block) -> bool:
+        """Whether tiles can be made of a block: what reads nothing is computed whole."""
+        return any(op in self.equal for op in block) and all(
+            op in self.equal or not self.problem.reads[op] for op in block
+        )
 
     def _equal(self, op: int) -> Tiles | None:
         """An op's output in equal tiles; None where it has none, or cannot be made of tiles."""
         node = self.cutter.nodes[op]
         shape = self.cutter.shapes[node.writes[0]]
-        if len(node.writes) != 1 or len(node.reads) != 1 or len(shape) != 4:
+        if len(node.writes) != 1 or not node.reads or len(shape) != 4:
             return None
         lines: list[list[Span]] = []
         try:
@@ -194,82 +261,100 @@ class _Tiler:
             return None
         return tiles
 
-    def best(self, chain: Sequence[int]) -> tuple[float, list[_Stretch]]:
-        """What tiles save of a chain by the method's count, and its stretches that are computed in them."""
-        at = [int(self.problem.machine.place[self.home[op]]) for op in chain]
-        begins, ends = self.begins(chain[0]), self.ends(chain[-1])
-        own = [float(self.problem.latency_us[op, self.home[op]]) for op in chain]
-        read = [self.problem.reads[op][0] for op in chain]
-        moved = [self.move_us(read[k], None, at[k - 1] if k else begins, at[k]) for k in range(len(chain))]
-        left = self.move_us(self.lists.writes[chain[-1]][0], None, at[-1], ends)
-        alone = sum(own) + sum(moved) + left
-        least = min(map(self.gather_us, chain, [*at[1:], ends]))
-        if self.most_us(chain, own) + alone - sum(own) <= least:
-            return 0.0, []
+    def best(self, run: Sequence[Block]) -> tuple[float, list[_Stretch]]:
+        """What tiles save of a run by the method's count, and its stretches that are computed in them."""
+        ends = [self.turn[block[-1]] for block in run]
+        own = [self.solo_us(block) for block in run]
+        left = self.gather_us({op: None for block in run for op in block}, ends[-1])
+        alone = sum(own) + left
         tiled: list[_Way] = [_Way(math.inf)]
         solo: list[_Way] = [_Way(0.0)]
-        for last in range(len(chain)):
-            gathered = _Way(tiled[-1].us + self.gather_us(chain[last - 1], at[last]) if last else math.inf, tiled[-1])
-            entered = min(_Way(solo[-1].us + moved[last], solo[-1]), gathered, key=lambda way: way.us)
-            solo.append(_Way(entered.us + own[last], entered))
+        for last, block in enumerate(run):
+            entered = _Way(solo[-1].us + own[last], solo[-1])
+            if (stretch := tiled[-1].stretch) is not None:
+                us = tiled[-1].us + self.gather_us(stretch.tiles, ends[last - 1]) + self.solo_us(block, stretch.tiles)
+                entered = min(entered, _Way(us, tiled[-1]), key=lambda way: way.us)
+            solo.append(entered)
             way = _Way(math.inf)
-            for stretch in self.stretches(chain, last):
-                if stretch.us >= min(way.us, alone):
+            for stretch in self.stretches(run, last):
+                if self.pipelined_us([[]] * len(self.team), stretch.us) >= min(way.us, alone):
                     break
-                first = stretch.first
-                for before, brought_us in (
-                    (solo[first], partial(self.scatter_us, chain, stretch, at[first - 1] if first else begins)),
-                    (tiled[first], partial(self.exchange_us, chain, stretch)),
-                ):
-                    if (us := before.us + stretch.us) < min(way.us, alone) and (us := us + brought_us()) < way.us:
-                        way = _Way(us, before, stretch)
+                for before in (solo[stretch.first], tiled[stretch.first]):
+                    if before.us < min(way.us, alone):
+                        us = before.us + self.pipelined_us(self.brought(stretch, before.stretch), stretch.us)
+                        way = min(way, _Way(us, before, stretch), key=lambda way: way.us)
             tiled.append(way)
         whole = _Way(solo[-1].us + left, solo[-1])
-        ended = _Way(tiled[-1].us + self.gather_us(chain[-1], ends), tiled[-1])
-        best = min(whole, ended, key=lambda one: one.us)
+        if (stretch := tiled[-1].stretch) is not None:
+            ended = _Way(tiled[-1].us + self.gather_us(stretch.tiles, ends[-1]), tiled[-1])
+            whole = min(whole, ended, key=lambda one: one.us)
         found = []
-        back: _Way | None = best
+        back: _Way | None = whole
         while back is not None:
             if back.stretch is not None:
                 found.append(back.stretch)
             back = back.before
-        return alone - best.us, found[::-1]
+        return alone - whole.us, found[::-1]
 
-    def begins(self, op: int) -> int:
-        """The place where what a chain reads is made."""
-        maker = self.lists.producer[self.problem.reads[op][0]]
-        return self.problem.machine.host if maker < 0 else int(self.problem.machine.place[self.home[maker]])
+    def made_at(self, tensor: int) -> int:
+        """The place where a tensor is made whole."""
+        maker = self.lists.producer[tensor]
+        return self.problem.machine.host if maker < 0 else self.place[self.home[maker]]
 
-    def ends(self, op: int) -> int:
-        """The place where what a chain makes is read."""
-        readers = self.lists.readers[self.lists.writes[op][0]]
-        return int(self.problem.machine.place[self.home[readers[0]]]) if readers else self.problem.machine.host
+    def solo_us(self, block: Block, parted: Collection[int] = ()) -> float:
+        """What a block takes at home, with what is brought there; what other ops made in tiles is there already."""
+        free: dict[int, float] = {}
+        done: dict[int, float] = {}
+        for op in block:
+            here = self.home[op]
+            begin = free.get(here, 0.0)
+            for tensor in self.problem.reads[op]:
+                maker = self.lists.producer[tensor]
+                moved = 0.0 if maker in parted else self.move_us(tensor, None, self.made_at(tensor), self.place[here])
+                begin = max(begin, done.get(maker, 0.0) + moved)
+            free[here] = done[op] = begin + self.lists.latency[op][here]
+        return max(done.values())
 
-    def most_us(self, chain: Sequence[int], own: Sequence[float]) -> float:
-        """What tiles that lack nothing of each other save beside computing all at home: none save more."""
-        tiles = [
-            max(self.cutter.part_us(op, tile)[p] for tile, p in zip(self.equal[op], self.team, strict=True))
-            for op in chain
-        ]
-        return float(sum(max(0.0, us - tile) for us, tile in zip(own, tiles, strict=True)))
+    def pipelined_us(self, brought: Sequence[Sequence[Move]], us: FloatArray) -> float:
+        """When the last tile is computed. What each needs is brought by queues that carry one move after the other."""
+        queues, free = dict[int, float](), dict.fromkeys(self.team, 0.0)
+        for processor, moves, tile in zip(self.team, brought, us.tolist(), strict=True):
+            ready = free[processor]
+            for tensor, box, source, target in moves:
+                at = 0.0
+                for a, b in self.problem.machine.way(source, target):
+                    queue = int(self.problem.machine.busy[a, b])
+                    at = max(at, queues.get(queue, 0.0)) + self.move_us(tensor, box, a, b)
+                    queues |= {queue: at} if queue >= 0 else {}
+                ready = max(ready, at)
+            free[processor] = ready + tile
+        return max(free.values())
 
-    def stretches(self, chain: Sequence[int], last: int) -> Iterator[_Stretch]:
-        """All that end with an op, and what the slowest tile of each computes, which grows from one to the next."""
-        tiles = self.equal[chain[last]]
-        us = np.zeros(len(self.team))
-        computed: list[Tiles] = []
-        for first in range(last, max(-1, last - LONGEST), -1):
-            computed.insert(0, tiles)
+    def stretches(self, run: Sequence[Block], last: int) -> Iterator[_Stretch]:
+        """All that end with a block, longer and longer."""
+        end, us = self.turn[run[last][-1]], np.zeros(len(self.team))
+        tiles: dict[int, Tiles] = {}
+        wanted: dict[int, Tiles] = {}
+        for first in range(last, -1, -1):
             try:
-                for k, tile in enumerate(tiles):
-                    us[k] += self.cutter.part_us(chain[first], tile)[self.team[k]]
-                needed = self.needed(chain[first], tiles)
+                for op in reversed([op for op in run[first] if op in self.equal]):
+                    (tensor,) = self.lists.writes[op]
+                    asked = [wanted.pop(tensor)] if tensor in wanted else []
+                    if self.last[tensor] > end or not asked:
+                        asked.append(self.equal[op])
+                    tiles[op] = _around(asked)
+                    if not all(self.borders(op, tiles[op])):
+                        return
+                    us += [self.cutter.part_us(op, tile)[p] for tile, p in zip(tiles[op], self.team, strict=True)]
+                    for read, boxes in self.needed(op, tiles[op]).items():
+                        wanted[read] = _around([boxes, wanted[read]] if read in wanted else [boxes])
             except CutError:
                 return
-            yield _Stretch(first, tuple(computed), needed, float(us.max()))
-            if not first or not all(self.borders(chain[first - 1], needed)):
+            entering = {op for tensor in wanted for op in self.lists.readers[tensor] if op in tiles}
+            if all(tensor in wanted for op in entering for tensor in self.problem.reads[op]):  # else chains would tear
+                yield _Stretch(first, dict(tiles), dict(wanted), us.copy())
+            if len(tiles) >= LONGEST:
                 return
-            tiles = needed
 
     def borders(self, op: int, tiles: Tiles) -> tuple[tuple[int, ...], ...]:
         """Where an op is cut, axis by axis, so that no tile becomes larger by it; empty where it cannot be."""
@@ -289,37 +374,46 @@ class _Tiler:
         firsts = [tiles[:: step[axis]][:count] for axis, count in zip(self.axes, counts, strict=True)]
         return [[tile.spans[g] for tile in line] for g, line in enumerate(firsts)]
 
-    def needed(self, op: int, tiles: Tiles) -> Tiles:
-        """What tiles of an op read. Raises CutError."""
-        node = self.cutter.nodes[op]
-        found = [node.needs(tile).get(node.reads[0]) for tile in tiles]
-        if any(need is None or need.axes != self.axes for need in found):
-            raise CutError("a tile reads everything")
-        return tuple(need for need in found if need is not None)
+    def needed(self, op: int, tiles: Tiles) -> dict[int, Tiles]:
+        """What tiles of an op read, by tensor. Raises CutError."""
+        node, found = self.cutter.nodes[op], dict[int, Tiles]()
+        boxes = [node.needs(tile) for tile in tiles]
+        for tensor, name in zip(self.problem.reads[op], node.reads, strict=True):
+            read = [box.get(name) for box in boxes]
+            found[tensor] = tuple(need for need in read if need is not None and need.axes == self.axes)
+            if len(found[tensor]) < len(tiles):
+                raise CutError("a tile reads everything")
+        return found
 
-    def scatter_us(self, chain: Sequence[int], stretch: _Stretch, source: int) -> float:
-        """What bringing its input to the tiles takes, from where all of it is."""
-        tensor = self.problem.reads[chain[stretch.first]][0]
-        ways = zip(stretch.needed, self.places, strict=True)
-        return sum(self.move_us(tensor, tile, source, place) for tile, place in ways)
+    def brought(self, stretch: _Stretch, before: _Stretch | None) -> list[list[Move]]:
+        """What is moved to each tile: what others made of the stretch before, else of the whole."""
+        found: list[list[Move]] = [[] for _ in self.team]
+        for tensor, needs in stretch.needed.items():
+            maker = self.lists.producer[tensor]
+            bands = maker < 0 and len({*self.places}) == 1
+            for k, need in enumerate(needs):
+                if before is None or maker not in before.tiles:
+                    if bands and k:  # what the tile above read stands there
+                        axis, start, stop = need.spans[0]
+                        need = Region.along(axis, max(start, needs[k - 1].spans[0].stop), stop)
+                    found[k].append((tensor, need, self.made_at(tensor), self.places[k]))
+                    continue
+                for other, part in enumerate(self.equal[maker]):
+                    missing = part.meet(need)
+                    if other != k and missing is not None:
+                        found[k].append((tensor, missing, self.places[other], self.places[k]))
+        return found
 
-    def exchange_us(self, chain: Sequence[int], stretch: _Stretch) -> float:
-        """What tiles of the stretch before miss of their input, from their neighbours."""
-        own = self.equal[chain[stretch.first - 1]]
-        tensor = self.problem.reads[chain[stretch.first]][0]
+    def gather_us(self, ops: Mapping[int, Tiles | None], end: int) -> float:
+        """What bringing tiles of ops together takes (None: there are none), where others read them behind ``end``."""
         total = 0.0
-        for k, need in enumerate(stretch.needed):
-            for other, part in enumerate(own):
-                missing = part.meet(need)
-                if other != k and missing is not None:
-                    total += self.move_us(tensor, missing, self.places[other], self.places[k])
+        for op, tiles in ops.items():
+            for tensor in (one for one in self.lists.writes[op] if self.last[one] > end):
+                readers = [reader for reader in self.lists.readers[tensor] if self.turn[reader] > end]
+                target = self.place[self.home[readers[0]]] if readers else self.problem.machine.host
+                parts = zip(self.equal[op], self.places, strict=True) if tiles else [(None, self.made_at(tensor))]
+                total += sum(self.move_us(tensor, part, place, target) for part, place in parts)
         return total
-
-    def gather_us(self, op: int, target: int) -> float:
-        """What bringing an op's tiles together takes."""
-        tensor = self.lists.writes[op][0]
-        ways = zip(self.equal[op], self.places, strict=True)
-        return sum(self.move_us(tensor, tile, place, target) for tile, place in ways)
 
     def move_us(self, tensor: int, tile: Region | None, source: int, target: int) -> float:
         """What moving a box of a tensor, or all of it, takes."""
@@ -329,3 +423,11 @@ class _Tiler:
             return float(self.problem.transfer_us[tensor, source, target])
         name = self.problem.tensors[tensor]
         return float(self.cutter.move_us(name, tile.shape(self.cutter.shapes[name]))[source, target])
+
+
+def _around(boxes: Sequence[Tiles]) -> Tiles:
+    """The smallest boxes, tile by tile, around all of some."""
+    first, *others = boxes
+    for other in others:
+        first = tuple(one.hull(two) for one, two in zip(first, other, strict=True))
+    return first

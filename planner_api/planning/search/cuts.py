@@ -1,7 +1,6 @@
 """Plans with cuts: placement, order and cuts annealed together, then what they make, as any problem is searched."""
 
 import math
-from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -10,11 +9,11 @@ import numpy as np
 from hope_schema import Cut
 from hope_schema.cutting import CutError
 from planner_api.planning.budget import Budget
-from planner_api.planning.judge.simulator import Schedule, simulate
+from planner_api.planning.construct.listing import realised
+from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.judge.ways import AXIS, HOME, PARTS, TENTH
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem
-from planner_api.planning.problem.cuts import cut_problem, homes_of
 from planner_api.planning.search.search import Search
 
 JOINT_SHARE = 0.65
@@ -101,39 +100,4 @@ def found_by(search: Search) -> Solution:
             at = np.array(choices.tenths(name, axis))[mode[1:, TENTH]]
             chained = search.kernels.holds_on(op)
             cuts[name] = Cut(op=name, axes=(axis,), at=(tuple(at.tolist()),), chained=chained)
-    return realised(problem, cuts, homes, begins)
-
-
-def realised(
-    problem: Problem,
-    cuts: Mapping[str, Cut],
-    homes: Mapping[str, Sequence[int]],
-    begin_us: Mapping[str, Sequence[float]],
-) -> Solution:
-    """The plan that makes these cuts.
-
-    Args:
-        problem: without cuts.
-        cuts: by op.
-        homes: processors of the parts of every op, or its own.
-        begin_us: about when they begin; slices are made behind what they are of, joins before those that read them.
-
-    Raises:
-        CutError: a cut that cannot be made.
-    """
-    cut, made = cut_problem(problem, tuple(cuts.values()))
-    lists = cut.lists
-    turn = [0.0] * len(made)
-    for op, piece in enumerate(made):
-        if piece.kind in ("whole", "part"):
-            turn[op] = begin_us[piece.op][piece.index]
-    for op in reversed(lists.order):
-        if made[op].kind == "join":
-            turn[op] = min((turn[later] for later in lists.after[op]), default=0.0)
-    for op in lists.order:
-        if made[op].kind in ("slice", "join"):
-            turn[op] = max([turn[op], *(turn[earlier] for earlier in lists.before[op])])
-    place = {op: index for index, op in enumerate(lists.order)}
-    sequence = sorted(range(len(made)), key=lambda op: (turn[op], place[op]))
-    schedule = simulate(cut, homes_of(cut, made, homes, turn), sequence)
-    return Solution(schedule, "cuts", cuts=tuple(cuts.values()), cut=cut)
+    return realised(problem, cuts, homes, begins, "cuts")

@@ -143,16 +143,16 @@ def plan_of(
 
 
 def random_cuts(model: Model, rng: random.Random) -> list[Cut]:
-    """Cuts of about half of the super-ops along any axis but the batch, chained where that is possible, or not."""
+    """Cuts of about half of the inputs and super-ops along any axis but the batch; these are chained or not."""
     cuts: list[Cut] = []
-    for super_op in merge(model.graph):
-        shape = model.graph.tensor[super_op.id].shape
+    for name in (*model.graph.inputs, *(super_op.id for super_op in merge(model.graph))):
+        shape = model.graph.tensor[name].shape
         axis, chained = rng.randrange(1, len(shape)), rng.random() < 0.5
         at = tuple(sorted(rng.sample(range(1, shape[axis]), rng.randint(1, 2))))
         if rng.random() < 0.5:
             continue
         with suppress(CutError):
-            cuts_with = [*cuts, Cut(op=super_op.id, axes=(axis,), at=(at,), chained=chained)]
+            cuts_with = [*cuts, Cut(op=name, axes=(axis,), at=(at,), chained=chained)]
             cut_graph(model.graph, cuts_with)
             cuts = cuts_with
     return cuts
