@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hope_schema import Cut
 from hope_schema.cutting import CutError, Region, Span, regions
 from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise, simulate
-from planner_api.planning.construct.vsm import COLUMNS, ROWS, _Tiler, blocks_of, tiled
+from planner_api.planning.construct.tiling import COLUMNS, ROWS, Tiler
+from planner_api.planning.construct.vsm import blocks_of, tiled
 from planner_api.planning.methods import solve
 from planner_api.planning.problem import FloatArray
 from tests import CAMPAIGN
@@ -61,13 +62,13 @@ def ways(n: int) -> Iterator[Spans]:
                 yield (*rest, (n - size, n, divided))
 
 
-def tiler_of(problem: Problem, team: Sequence[int], rows: int, home: Sequence[int]) -> _Tiler:
+def tiler_of(problem: Problem, team: Sequence[int], rows: int, home: Sequence[int]) -> Tiler:
     """Tiles within the plan that has ops at home, in their order."""
     whole = simulate(problem, home, problem.lists.order)
-    return _Tiler(problem, team, rows, whole, blocks_of(problem, whole))
+    return Tiler(problem, team, rows, whole, blocks_of(problem, whole))
 
 
-def counted_us(tiler: _Tiler, spans: Spans) -> float:
+def counted_us(tiler: Tiler, spans: Spans) -> float:
     """What a way takes by the method's count, written out: a tile waits for the boxes that its own place lacks, which
     come after those of the tiles before it.
     """
@@ -121,7 +122,7 @@ def counted_us(tiler: _Tiler, spans: Spans) -> float:
     return total + tiler.move_us(last, None, places[-1], problem.machine.host)
 
 
-def gathered(tiler: _Tiler, equal: list[Region], tensor: int, target: int) -> float:
+def gathered(tiler: Tiler, equal: list[Region], tensor: int, target: int) -> float:
     """What bringing all tiles of a tensor to a place takes."""
     return sum(tiler.move_us(tensor, own, place, target) for own, place in zip(equal, tiler.places, strict=True))
 

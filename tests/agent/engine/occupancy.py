@@ -17,7 +17,7 @@ def allocated_bytes(executor: Executor) -> dict[str, int]:
     return total
 
 
-def peak_bytes(trace: Trace) -> dict[str, int]:
+def peak_bytes(executor: Executor, trace: Trace) -> dict[str, int]:
     """Per processor the most bytes of boundary tensors that were live at one time in this run.
 
     A tensor lives on a processor from the start of the segment that makes or fetches it until the end of the
@@ -56,6 +56,7 @@ def peak_bytes(trace: Trace) -> dict[str, int]:
     for name in (part for kept in program.graph.outputs for part in program.parts(kept)):
         dies[name, program.memory_of(name)] = trace.total_us
     events: list[tuple[float, int, str]] = []
+    owner |= {key: spot.slot.processor for key, spot in executor.memory.spot.items() if key in owner}
     for key, start in born.items():
         size = program.graph.tensor[key[0]].bytes
         # A segment starts at the very clock reading at which the one before it ended and freed its inputs: at equal

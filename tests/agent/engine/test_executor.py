@@ -53,7 +53,7 @@ def sane(executor: Executor, trace: Trace) -> None:
         for wait in work.waits:
             assert done[program.lanes[wait.lane], wait.count - 1].end_us <= span.start_us
     allocated = allocated_bytes(executor)
-    for processor, peak in peak_bytes(trace).items():
+    for processor, peak in peak_bytes(executor, trace).items():
         assert peak <= allocated.get(processor, 0)
 
 
@@ -226,7 +226,7 @@ def test_buffers_are_reused_within_and_across_runs(device: Device) -> None:
         assert len(executor.program.segments) == 30
         assert sum(allocated_bytes(executor).values()) <= (2 * len(ids) + 2) * one
         _, trace = executor.run(random_inputs(model, 0))
-        assert max(peak_bytes(trace).values()) <= 3 * one
+        assert max(peak_bytes(executor, trace).values()) <= 3 * one
 
 
 def test_a_tensor_of_another_type_takes_over_memory(device: Device, reference: Reference) -> None:

@@ -77,7 +77,7 @@ def test_plans_with_cuts_compute_what_the_whole_does(seed: int, pool: list[Proce
             for name, expected in reference(model, feeds).items():
                 assert np.abs(outputs[name] - expected).max() <= ROUNDING * max(1.0, np.abs(expected).max())
             held = allocated_bytes(executor)
-            assert all(size <= held.get(processor, 0) for processor, size in peak_bytes(trace).items())
+            assert all(size <= held.get(processor, 0) for processor, size in peak_bytes(executor, trace).items())
 
 
 @pytest.mark.parametrize("seed", range(300 if CAMPAIGN else 25))
