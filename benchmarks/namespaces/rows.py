@@ -44,7 +44,7 @@ TIERS: Final = (DEVICE, "edge", "cloud")
 SIDE_BY_SIDE: Final = Scene(dict.fromkeys(EDGES, 1000.0), {DEVICE: 0.5} | dict.fromkeys(EDGES, 0.22))
 """D3's Figure 12: edges on Gigabit Ethernet. All four together take less than the core that they share."""
 OTHERS: Final[tuple[Method, ...]] = ("hpa", "dads", "neurosurgeon")
-BY_EDGES: Final[Mapping[int, tuple[Method, ...]]] = {1: OTHERS, 4: OTHERS}
+BY_EDGES: Final[Mapping[int, tuple[Method, ...]]] = {1: OTHERS, 4: (*OTHERS, "vsm")}
 FRAMES: Final = 30
 """A second."""
 SETTLING: Final = 500

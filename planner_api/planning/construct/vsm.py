@@ -9,8 +9,6 @@ hosts exchange between two stretches, and so which A and B are tried. What is no
 ops has it: HPA's, as the paper has it, or the best that is known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np
