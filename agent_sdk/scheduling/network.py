@@ -13,10 +13,14 @@ NEVER: Final = 2**60
 ALPHA: Final = 0.1
 """Weight of a new measurement in the expected latency (Band, section 3.2)."""
 MARGIN: Final = 0.5
-"""A run may well take longer than expected by this share, or by the share by which one of late did. Where one run in
-twenty takes 1.2 to 1.8 times as long, groups that are just in time keep a quarter of the deadlines that others do."""
-REMEMBERED: Final = 1000
-"""What a run took longer than expected counts for one part in so many less with each later run."""
+"""A run may well take longer than expected by this share, or by the share that few runs of the network exceed. Where
+one run in twenty takes 1.2 to 1.8 times as long, groups that are just in time keep a quarter of the deadlines that
+others do. What takes longer still is learnt from as if it took no more: a machine's stall says nothing of a group."""
+FEW: Final = 100
+"""One run in so many."""
+FORGOTTEN: Final = 1000
+"""What was learnt of a processor fades by one part in so many with each run elsewhere: it may have been a disturbance,
+and what is taken for too slow is measured no more."""
 
 
 class Network:
@@ -50,6 +54,7 @@ class Network:
         self.over = MARGIN
         self.table = array("q", [NEVER]) * (processors * units * units)
         """By processor, first and last unit; ``NEVER`` where it cannot run."""
+        self._told = self.table[:]
         for key, ns in latency_ns.items():
             self.set(key, ns)
 
@@ -61,12 +66,22 @@ class Network:
         """Take note of what a subgraph took."""
         before = self.expected(first, last, processor)
         unknown = before >= NEVER or processor in self.assumed
-        self.assumed.difference_update(self.alike.get(processor, (processor,)))
-        if last - first == self.units - 1 and not unknown:
-            self.over = max(self.over * (1 - 1 / REMEMBERED), ns / before - 1, MARGIN)
-        now = ns if unknown else round(ALPHA * ns + (1 - ALPHA) * before)
-        for other in self.alike.get(processor, (processor,)):
-            self.set((first, last, other), now)
+        alike = self.alike.get(processor, (processor,))
+        self.assumed.difference_update(alike)
+        if unknown:
+            for other in alike:
+                self.set((first, last, other), ns)
+            return
+        if last - first == self.units - 1:
+            exceeds = ns > before + self.over * before
+            self.over = max(self.over + (MARGIN if exceeds else -MARGIN / FEW), MARGIN)
+        now = round(ALPHA * min(ns, before + MARGIN * before) + (1 - ALPHA) * before)
+        for other in range(self.processors):
+            at = (other * self.units + first) * self.units + last
+            if other in alike:
+                self.table[at] = now
+            elif self._told[at] < self.table[at] < NEVER:
+                self.table[at] -= (self.table[at] - self._told[at]) // FORGOTTEN
 
     def longest(self, ns: int) -> int:
         """What a run may well take that is expected to take so long."""
@@ -100,4 +115,5 @@ class Network:
         first, last, processor = key
         if not (0 <= first <= last < self.units and 0 <= processor < self.processors):
             raise InputError(f"'{self.name}' has no units {first} to {last}, or the device no processor {processor}")
-        self.table[(processor * self.units + first) * self.units + last] = min(max(ns, 1), NEVER - 1)
+        at = (processor * self.units + first) * self.units + last
+        self.table[at] = self._told[at] = min(max(ns, 1), NEVER - 1)

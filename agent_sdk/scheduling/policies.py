@@ -15,6 +15,9 @@ from agent_sdk.scheduling.sequence import Choice, PlannedRun, Slot, Slots
 
 RECENT: Final = 10
 """Deadlines of a network count for others for so many times their own length."""
+GIVES_UP: Final = 2.0
+"""A run that may be dropped begins only where it costs fewer runs of another network their deadlines: as many as
+possible are kept where not all can be (Moore and Hodgson drop the longest first)."""
 
 
 class Fifo(Policy):
@@ -221,7 +224,8 @@ class EarliestDeadline(Policy):
     gives way would miss its own, that is kept for it. Who can make it nowhere goes behind all who can. What has no
     deadline takes what ends it soonest. Nobody takes cores that the networks which have been asked for lately need to
     make their deadlines side by side, or, where there are not enough for that, so much for so long that one of them
-    could not make its deadline any more, where there is another way.
+    could not make its deadline any more, where there is another way; where there is none, a run waits that may be
+    dropped and would cost several others their deadlines.
     """
 
     name = "earliest_deadline"
@@ -245,8 +249,12 @@ class EarliestDeadline(Policy):
         if request.deadline_ns is not None:
             ending.sort()
         idle = [one for one in ending if state.idle(request, one.processor)]
-        kind = (one for is_kind in (_leaves_cores, _leaves_time) for one in idle if is_kind(state, request, one))
-        chosen = next(kind, idle[0] if idle else None)
+        chosen, lost = next((one for one in idle if _leaves_cores(state, request, one)), None), 0.0
+        if chosen is None and idle:
+            losses = [_loses(state, request, one) for one in idle]
+            chosen, lost = min(zip(idle, losses, strict=True), key=lambda pair: pair[1] > 0)
+        if lost >= GIVES_UP and request.on_late == "drop" and request.priority <= 0 and not state.probes(request):
+            return True  # it waits until others need less, or it is too late
         if chosen is not None and chosen.harm > 1:  # better wait, where that is in time
             end, processor = min((state.free_ns[where] + ns, where) for where, ns in request.network.wholes())
             if end <= limit:
@@ -309,17 +317,18 @@ def _leaves_cores(state: Scheduler, request: Request, option: _Option) -> bool:
     return True
 
 
-def _leaves_time(state: Scheduler, request: Request, option: _Option) -> bool:
-    """Whether each of the others can make its deadline while this runs, or behind it."""
+def _loses(state: Scheduler, request: Request, option: _Option) -> float:
+    """How many runs of another network cannot make their deadlines while this runs, or behind it: 0 where all can."""
     mask, network = state.masks[option.processor], request.network
     ns = network.expected(0, network.units - 1, option.processor)
     runs = option.end_ns - ns + network.longest(ns) - state.now_ns
     border = network.border_ns.get(option.processor, 0)
+    lost = 0.0
     for other, deadline in _others(state, request):
         takes = border if border and state.now_ns + deadline < request.due_ns else runs
         if all(own + (takes if state.masks[where] & mask else 0) > deadline for where, own in other.wholes()):
-            return False
-    return True
+            lost = max(lost, ns / deadline)
+    return lost
 
 
 POLICIES: Final[dict[str, type[Policy]]] = {

@@ -334,7 +334,12 @@ class World:
                 )
             )
             apart = [one for one in fits if self._apart(run, one)]
-            kind = apart or [one for one in fits if self._considerate(run, one)] or fits
+            kind = apart or [one for one in fits if not self._harmed(run, one)] or fits
+            sees = run.on_late != "drop" or self.in_a_row.get(run.model, 0) >= 16
+            if not apart and kind and not sees:
+                takes = self._takes((run, 0, self.nets[run.model][0] - 1, kind[0][2]))
+                if any(takes / within >= 2 for within in self._harmed(run, kind[0])):
+                    continue
             end, last, where, _ = self._best(run, self._free(run), self.now)
             if kind and self._hurts(run, kind[0][2]):
                 ends = {what[3]: self.ends[what] for what in (*self.running, *self.promised)}
@@ -413,10 +418,12 @@ class World:
             needed += min(own, default=len(rest) + 1)
         return needed <= len(rest)
 
-    def _considerate(self, run, option):
+    def _harmed(self, run, option):
+        """Within what time each of the others is due that cannot make it meanwhile, nor behind this."""
         border = self.borders.get((run.model, option[2]), 0)
         due = run.release + PATIENCE if run.deadline is None else run.deadline
         runs = option[1] - self.now + round(self._takes((run, 0, self.nets[run.model][0] - 1, option[2])) * 0.5)
+        found = []
         for model, within in self._lately(run):
             wait = border if border and self.now + within < due else runs
             units, table = self.nets[model]
@@ -425,5 +432,5 @@ class World:
                 for where, resources in enumerate(self.sets)
                 if (0, units - 1, where) in table
             ):
-                return False
-        return True
+                found.append(within)
+        return found
