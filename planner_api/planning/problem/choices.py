@@ -25,9 +25,9 @@ Team = tuple[int, ...]
 """Processors that compute a part each."""
 
 
-def border(extent: int, step: int, tenths: int) -> int:
-    """So many tenths of an axis, at a multiple of the op's granularity."""
-    return round(tenths / TENTHS * extent / step) * step
+def grid(extent: int, step: int) -> list[int]:
+    """The tenths of an axis, or as near as an op's granularity allows."""
+    return [*(round(tenths / TENTHS * extent / step) * step for tenths in range(TENTHS)), extent]
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,9 +138,8 @@ class Choices:
         return Cut(op=op, axes=(axis,), at=(tuple(at),), chained=chained)
 
     def tenths(self, op: str, axis: int) -> list[int]:
-        """Where parts of an op may begin and end: at its tenths, or as near as its granularity allows."""
-        extent, step = self._shape(self.index[op])[axis], self._steps[op, axis]
-        return [*(border(extent, step, tenth) for tenth in range(TENTHS)), extent]
+        """Where parts of an op may begin and end."""
+        return grid(self._shape(self.index[op])[axis], self._steps[op, axis])
 
     def part_us(self, op: str, axis: int) -> dict[tuple[int, int], FloatArray]:
         """(P,) what each part takes that an op may have, by the tenths between which it lies; ``inf``: not there."""

@@ -19,7 +19,7 @@ from hope_schema.cutgraph import glue_super_op, node_of, part_super_op
 from hope_schema.cutting import CutError, Node, Region, Span
 from hope_schema.graph import BYTES_PER_ELEMENT
 from planner_api.planning.problem.arrays import FloatArray
-from planner_api.planning.problem.choices import TENTHS, Cutter, Shape, border
+from planner_api.planning.problem.choices import Cutter, Shape, grid
 from planner_api.planning.problem.known import KnownKind
 from planner_api.planning.problem.machine import Machine
 from planner_api.planning.problem.problem import called
@@ -87,9 +87,8 @@ def cutter_of(
 
     def on_grid(op: int, span: Span) -> Span:
         """The largest interval on the grid within one, or else that."""
-        extent, step = shapes[nodes[op].id][span.axis], nodes[op].granularity(span.axis)
-        grid = [border(extent, step, tenths) for tenths in range(TENTHS + 1)]
-        inner = [at for at in grid if span.start <= at <= span.stop]
+        borders = grid(shapes[nodes[op].id][span.axis], nodes[op].granularity(span.axis))
+        inner = [at for at in borders if span.start <= at <= span.stop]
         return Span(span.axis, inner[0], inner[-1]) if len({*inner}) > 1 else span
 
     @cache
