@@ -224,8 +224,8 @@ class EarliestDeadline(Policy):
     gives way would miss its own, that is kept for it. Who can make it nowhere goes behind all who can. What has no
     deadline takes what ends it soonest. Nobody takes cores that the networks which have been asked for lately need to
     make their deadlines side by side, or, where there are not enough for that, so much for so long that one of them
-    could not make its deadline any more, where there is another way; where there is none, a run waits that may be
-    dropped and would cost several others their deadlines.
+    could not make its deadline any more, where there is another way; where there is none, a run waits that has no
+    deadline, and one that may be dropped and would cost several others theirs.
     """
 
     name = "earliest_deadline"
@@ -253,7 +253,7 @@ class EarliestDeadline(Policy):
         if chosen is None and idle:
             losses = [_loses(state, request, one) for one in idle]
             chosen, lost = min(zip(idle, losses, strict=True), key=lambda pair: pair[1] > 0)
-        if lost >= GIVES_UP and request.on_late == "drop" and request.priority <= 0 and not state.probes(request):
+        if lost and request.priority <= 0 and lost >= _bears(state, request):
             return True  # it waits until others need less, or it is too late
         if chosen is not None and chosen.harm > 1:  # better wait, where that is in time
             end, processor = min((state.free_ns[where] + ns, where) for where, ns in request.network.wholes())
@@ -296,6 +296,13 @@ def _options(state: Scheduler, request: Request, limit_ns: int) -> list[_Option]
         harm = (latest > limit_ns) + 2 * (ns > view.spare_ns[where])
         found.append(_Option(harm, cost, view.free_ns[where] + ns, where))
     return found
+
+
+def _bears(state: Scheduler, request: Request) -> float:
+    """How many deadlines of another network a request waits for to be kept."""
+    if request.deadline_ns is None:
+        return 0.0 if request.due_ns > state.now_ns else NEVER
+    return GIVES_UP if request.on_late == "drop" and not state.probes(request) else NEVER
 
 
 def _others(state: Scheduler, request: Request) -> Iterator[tuple[Network, int]]:

@@ -336,9 +336,13 @@ class World:
             apart = [one for one in fits if self._apart(run, one)]
             kind = apart or [one for one in fits if not self._harmed(run, one)] or fits
             sees = run.on_late != "drop" or self.in_a_row.get(run.model, 0) >= 16
-            if not apart and kind and not sees:
+            if not apart and kind:
                 takes = self._takes((run, 0, self.nets[run.model][0] - 1, kind[0][2]))
-                if any(takes / within >= 2 for within in self._harmed(run, kind[0])):
+                harmed = self._harmed(run, kind[0])
+                if run.deadline is None:
+                    if harmed and due[run] > self.now:
+                        continue
+                elif not sees and any(takes / within >= 2 for within in harmed):
                     continue
             end, last, where, _ = self._best(run, self._free(run), self.now)
             if kind and self._hurts(run, kind[0][2]):

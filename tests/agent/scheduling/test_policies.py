@@ -17,7 +17,7 @@ from agent_sdk.scheduling.policies import POLICIES, LeastSlack, Planned, policy
 from agent_sdk.scheduling.request import Request, check_terms
 from agent_sdk.scheduling.scheduler import Dispatch, Policy, Scheduler
 from agent_sdk.scheduling.sequence import Choice, PlannedRun, Shortest, Slot, Slots, in_python
-from agent_sdk.scheduling.simulation import simulate
+from agent_sdk.scheduling.simulation import expected, simulate
 from tests import CAMPAIGN
 from tests.agent.scheduling.oracle import Asked, World
 
@@ -320,6 +320,26 @@ def test_stalls_and_overload_cost_less_than_in_a_partition(load: float) -> None:
     found = stalled(policy("earliest_deadline"), "drop", load)
     assert missed(found) <= 0.6 * missed(stalled(Halves(), "late", load))
     assert any(not one.missed for one in found if one.stream == "large")
+
+
+@pytest.mark.parametrize("load", [0.5, 0.7])
+def test_who_has_no_deadline_waits_for_those_who_have(load: float) -> None:
+    """A closed loop costs a periodic network no deadline, whose runs need all cores or all but half, and goes on."""
+    masks, periodic = [3, 1, 2], {0: 6, 1: 11, 2: 11}
+    networks = {
+        "periodic": Network("periodic", 1, 3, {(0, 0, at): ms * MS for at, ms in periodic.items()}),
+        "loop": Network("loop", 1, 3, {(0, 0, 0): 22 * MS, (0, 0, 1): 42 * MS, (0, 0, 2): 42 * MS}),
+    }
+    networks["loop"].border_ns = {0: 5 * MS, 1: 9 * MS, 2: 9 * MS}
+    streams = [
+        {"name": "periodic", "model": "periodic", "period_ms": 6 / load, "on_late": "drop"},
+        {"name": "loop", "model": "loop", "arrival": "closed"},
+    ]
+    mix = Mix.model_validate({"seconds": 4, "streams": streams})
+    ended = simulate(mix, networks, masks, policy("earliest_deadline"), takes=expected)
+    own = [one for one in ended if one.stream == "loop"]
+    assert missed(ended) <= 0.02  # a run that has waited for a second goes first
+    assert len(own) >= (4000 * 0.5 * 0.85 / 22 if load == 0.5 else 3)
 
 
 def test_the_cheapest_group_that_makes_the_deadline() -> None:
