@@ -17,7 +17,7 @@ from planner_api.app import create_app
 from planner_api.cli.serve import Server, build_config
 from planner_api.settings import Settings
 from tests.browser import PATIENT_MS
-from tests.planner.console.sample_fleet import FREQUENCY, SOCS, settle
+from tests.planner.console.sample_fleet import FREQUENCY, OVER_HOSTS, SOCS, settle
 from tests.planner.samples import admin_token, serving
 
 NARROW: ViewportSize = {"width": 375, "height": 812}
@@ -62,6 +62,7 @@ class Running:
         releases = httpx.get(f"{self.url}/releases", headers=self.bearer).json()["releases"]
         return LISTS | {
             "plan": f"/console/plans/{left}",
+            "plan over hosts": f"/console/plans/{self.plans['classifier', OVER_HOSTS].plan_id}",
             "failed plan": "/console/plans/p-failed",
             "compare": f"/console/compare?left={left}@1&right={right}@2",
             "profile": f"/console/profiles/{soc}/{FREQUENCY}",

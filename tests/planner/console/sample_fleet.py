@@ -15,7 +15,9 @@ from hope_schema import (
     DeviceDescription,
     DeviceReport,
     GroupSelector,
+    Host,
     LatencyColumns,
+    Link,
     MeasuredRun,
     Missing,
     MissingRequest,
@@ -38,6 +40,8 @@ from tests.planner.samples import Api, plan_request
 FREQUENCY = "performance"
 SOCS = ("kirin-990", "snapdragon-8-gen3", "exynos-2400")
 FAILED = "dimensity-9300"
+OVER_HOSTS = "over hosts"
+"""Which plan of the classifier is over several hosts."""
 RELEASED = ("detector", SOCS[1])
 """The plan that has a version which waits to be released, and 30 devices that measured the one before."""
 
@@ -177,8 +181,26 @@ def settle(api: Api, called: Callable[[str], str] = str) -> dict[tuple[str, str]
     assert begun.status_code == 201, begun.text
     assert api.client.post(f"/releases/{begun.json()['release_id']}/pause").status_code == 200
     improve(api, found[RELEASED].plan_id)
+    found["classifier", OVER_HOSTS] = over_hosts(api, graphs["classifier"], called)
     api.await_(_age, api, called, graphs["detector"].model_hash)
     return found
+
+
+def over_hosts(api: Api, graph: ModelGraph, called: Callable[[str], str]) -> PlanReply:
+    """A plan of one SoC with two of another beside it behind one radio, of which a device has reported."""
+    names = ("edge1", "edge2")
+    hosts = tuple(Host(name=name, soc=called(SOCS[1]), frequency=FREQUENCY) for name in names)
+    links = tuple(
+        Link(source=source, target=target, fixed_us=20.0, us_per_byte=1e-3, busy="link-wlan0")
+        for name in names
+        for source, target in (("host", name), (name, "host"))
+    )
+    asked = plan_request(graph, soc=called(SOCS[0]), frequency=FREQUENCY, hosts=hosts, links=links)
+    answer = api.post("/plans", asked)
+    assert answer.status_code == 200, answer.text
+    reply = newest(api, answer.json()["plan_id"])
+    report(api, f"{called(SOCS[0])}-phone-0", called(SOCS[0]), reply)
+    return reply
 
 
 def newest(api: Api, plan_id: str) -> PlanReply:

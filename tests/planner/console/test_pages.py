@@ -62,7 +62,7 @@ def test_a_plan_over_hosts_shows_them_and_how_the_links_are(api: Api) -> None:
     there = sum(step.processor.startswith("edge:") for step in reply.plan.steps)
     assert re.search(rf"edge +server +at +{FREQUENCY} +\d+ +{there} ", section)
     assert all(move.dtype for move in crossing)
-    assert re.search(rf"device +edge +\S+ µs +{speed} +{len(crossing)} +{len(crossing)} ", section)
+    assert re.search(rf"device +edge +radio +\S+ µs +{speed} +{len(crossing)} +{len(crossing)} ", section)
     run = MeasuredRun(plan_id=reply.plan_id, plan_version=reply.version, measured_us=5.0, runs=3)
     api.put("/devices/device-1/report", DeviceReport(soc=SOC, frequency=FREQUENCY, measured=(run,)))
     assert "with <bdi>edge</bdi>" in api.client.get(f"{HOME}/devices/device-1").text
