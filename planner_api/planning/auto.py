@@ -13,6 +13,7 @@ Where figures are predicted all of it is done twice, hedged against their being 
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 from planner_api.planning.bound import lower_bound, quick_bound
 from planner_api.planning.budget import Budget
@@ -85,7 +86,7 @@ def planned(problem: Problem, budget: Budget) -> Solution:
 
     floor, enough_us = quick_bound(problem), best.schedule.value_us - NOISE * best.schedule.makespan_us
     if floor.us < enough_us:
-        found = search_cuts(problem, best.schedule, budget, met_at(floor), enough_us, in_tiles(problem, best))
+        found = search_cuts(problem, best.schedule, budget, met_at(floor), enough_us, partial(in_tiles, problem, best))
         best = found or searched(uncut, best, budget, bound)
     return replace(best, bound=floor)
 
