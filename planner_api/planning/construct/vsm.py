@@ -29,6 +29,8 @@ CORES = 4
 """Tiles within one host take so many processors: with fewer they are stripes, which the search for cuts finds."""
 IN_TURNS = (1, 2, 4, 8)
 """How many tiles, one after the other, each processor takes of what is sent to a host over a link."""
+LEANS = (0.05, 0.1, 0.15)
+"""By how much of their mean each tile may be smaller than the one before it, whose input is sent first."""
 WHOLE = ("hpa", "one_host", "heft")
 """Methods one of which says where whole ops are: the first that serves."""
 
@@ -70,8 +72,10 @@ def tiled(problem: Problem, whole: Schedule) -> Solution:
             for rows in range(1, len(team) + 1)
             if len(team) % rows == 0 and (rows == len(team) or len({*team}) == len(team))
         ]
-        best = max(tilers, key=lambda tiler: tiler.saved_us, default=None)
-        found = None if best is None else best.solution()
+        if tilers and problem.machine.queues:
+            best = max(tilers, key=lambda tiler: tiler.saved_us)
+            tilers += [Tiler(problem, best.team, best.rows, whole, blocks, lean) for lean in LEANS]
+        found = max(tilers, key=lambda tiler: tiler.saved_us).solution() if tilers else None
     except CutError as error:
         raise PlanningError(f"tiles cannot be made: {error}") from error
     if found is None:
