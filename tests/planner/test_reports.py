@@ -146,6 +146,10 @@ def test_two_reports_of_one_device_in_a_group_both_count(sqlite_url: str) -> Non
         (device,) = api.client.get("/devices").json()["devices"]
         paths = ("models", f"models/{GRAPH.model_hash}", f"plans/{plan.plan_id}", "devices/twice")
         pages = [api.client.get(f"/console/{path}").text for path in paths]
+        failed = MeasuredRun(plan_id=plan.plan_id, plan_version=1, measured_us=None, runs=0, failures=1)
+        sent = DeviceReport(soc=SOC, frequency=FREQUENCY, measured=(failed,))
+        assert api.put("/devices/broken/report", sent).status_code == 204
+        assert api.client.get("/console/devices/broken").status_code == 200, "a device no run of which was timed"
     assert all('<span class="bad">25 %</span>' in page for page in pages), "misses are seen per model, plan and device"
     assert (tuple(sums), stands) == ((2, 2, 7), [7.0])
     results = version["results"]
