@@ -241,9 +241,9 @@ class Prepared(Closes, Forks):
                 self._count_down(comparison)
 
     def note_deadline(self, *, missed: bool) -> None:
-        """Take note of what became of a run with a deadline, where the plan answers."""
+        """Take note of what became of a run with a deadline, whoever answered it: the plan is what the device got."""
         sample = self._sample
-        if self.current == PLAN and sample is not None:
+        if sample is not None:
             sample.missed.append(missed)
 
     def _learn(self, name: str, trace: Trace | None, comparison: Comparison | None, *, ended: bool) -> None:

@@ -154,6 +154,9 @@ class Member:
         return self.plans.run(job.inputs, timeout_s=job.timeout_s, turn=turn), executor is None
 
     def note_deadline(self, *, missed: bool) -> None:
-        """Have the planner told how a plan keeps deadlines; a network that is spread has none."""
-        if not self.executors and self.plans.last is not None:
+        """Have the planner told how a network keeps deadlines: by the joint plan that is followed, else by its own."""
+        if self.parts:
+            if self.parts[0].sample is not None:
+                self.parts[0].sample.missed.append(missed)
+        elif self.plans.last is not None:
             self.plans.last.note_deadline(missed=missed)

@@ -12,6 +12,7 @@ from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.trial import warm
 from agent_sdk.model.weights import copies_at_once
+from agent_sdk.planner.field import Sample
 from hope_schema import Plan
 
 
@@ -23,12 +24,14 @@ class Part(NamedTuple):
         release_ns: when it is asked for, from the begin of a round.
         start_ns: when it begins, likewise.
         finish_ns: when it ends, likewise.
+        sample: hears whether runs kept their deadlines; None where nobody is to be told.
     """
 
     executor: Executor
     release_ns: int
     start_ns: int
     finish_ns: int
+    sample: Sample | None
 
 
 def part_of(plan: Plan, job: int) -> Plan:
@@ -58,7 +61,9 @@ def part_of(plan: Plan, job: int) -> Plan:
     )
 
 
-def open_parts(plan: Plan, jobs: Sequence[int], prepared: Prepared, services: Services, device: Device) -> list[Part]:
+def open_parts(
+    plan: Plan, jobs: Sequence[int], prepared: Prepared, services: Services, device: Device, sample: Sample | None
+) -> list[Part]:
     """A network's runs in a plan, in the order of their releases; runs that are placed alike share an executor.
 
     Raises ProcessorError where one answers otherwise than the network's file, UnplannableError where memory has no
@@ -77,8 +82,10 @@ def open_parts(plan: Plan, jobs: Sequence[int], prepared: Prepared, services: Se
                     raise UnplannableError(f"memory has no room for all ways in which '{prepared.model.name}' runs")
                 opened[alike] = closing.enter_context(_opened(part, prepared, services, device))
             start = min(step.start_us for step in plan.steps if step.job == job)
-            times = (plan.jobs[job].release_us, start, plan.jobs[job].finish_us)
-            found.append(Part(opened[alike], *(round(us * 1e3) for us in times)))
+            release, begin, end = (
+                round(us * 1e3) for us in (plan.jobs[job].release_us, start, plan.jobs[job].finish_us)
+            )
+            found.append(Part(opened[alike], release, begin, end, sample))
         closing.pop_all()
     return found
 

@@ -27,7 +27,7 @@ from agent_sdk.scheduling.jobs import Jobs
 from agent_sdk.scheduling.parts import Part, open_parts
 from agent_sdk.scheduling.rounds import Rate
 from hope_schema import Job as PlannedNetwork
-from hope_schema import Plan, PlanRequest
+from hope_schema import Plan, PlanReply, PlanRequest
 
 ROUNDS: Final = 5
 """Runs by which the plan is compared with one network after the other."""
@@ -46,7 +46,7 @@ class Together(Closes):
 
     Args:
         members: the sessions.
-        plan: of all of them.
+        reply: the plan of all of them.
         services: of the agent.
         device: runs them.
         jobs: the agent's queue, where the runs go that the plan does not answer.
@@ -64,12 +64,14 @@ class Together(Closes):
     def __init__(
         self,
         members: Sequence[Participant],
-        plan: Plan,
+        reply: PlanReply,
         services: Services,
         device: Device,
         jobs: Jobs,
     ) -> None:
-        self.plan, self._device, self._jobs = plan, device, jobs
+        plan = self.plan = reply.plan
+        self._device, self._jobs = device, jobs
+        sample = None if services.field is None else services.field.follow(reply)
         self._closed = False
         self.notes: list[str] = []
         self._members = [member.plans for member in members]
@@ -81,7 +83,7 @@ class Together(Closes):
             for member in members:
                 own = _runs_of(plan, left, member)
                 left = [job for job in left if job not in own]
-                self.runs.append(open_parts(plan, own, member.prepared, services, device))
+                self.runs.append(open_parts(plan, own, member.prepared, services, device, sample))
             feeds = [member.prepared.drawn.tried[0] for member in members]
             joint, apart = [], []
             for _ in range(ROUNDS):
@@ -118,8 +120,7 @@ class Together(Closes):
         alone = services.request(wanted[0].model_hash)
         objective = "makespan" if members[0].rate is None else "lateness"
         request = PlanRequest.model_validate({**dict(alone), "jobs": wanted, "objective": objective})
-        plan = services.supplier.joint(request, wait_s).reply.plan
-        return cls(members, plan, services, device, jobs)
+        return cls(members, services.supplier.joint(request, wait_s).reply, services, device, jobs)
 
     @property
     def faster(self) -> bool:

@@ -30,6 +30,7 @@ from agent_sdk.errors import (
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.planner.field import Sample
 from agent_sdk.scheduling.job import Job, Terms
+from agent_sdk.scheduling.parts import Part
 from agent_sdk.scheduling.policies import POLICIES, Fifo, policy
 from agent_sdk.scheduling.request import Request
 from agent_sdk.scheduling.scheduler import Scheduler
@@ -108,7 +109,9 @@ def test_what_cannot_make_its_deadline_is_dropped_or_late(agent: Agent, session:
 
 
 def test_how_a_plan_keeps_deadlines_is_noted(agent: Agent, session: Session) -> None:
-    """Dropped runs and late ones missed their deadline, others with one kept it; who has none is not counted."""
+    """Dropped runs and late ones missed their deadline, others with one kept it, whoever answers; who has none is not
+    counted. What a joint plan answers is noted of that.
+    """
     assert session.plans.last is not None
     prepared, sample, feed = session.plans.last, Sample(("p-1", 1)), dict(session.draw())
     prepared._sample, prepared.current, prepared.pinned = sample, PLAN, True
@@ -119,7 +122,13 @@ def test_how_a_plan_keeps_deadlines_is_noted(agent: Agent, session: Session) -> 
     assert list(sample.missed) == [True, True, False]
     prepared.current = "another"
     prepared.note_deadline(missed=True)
-    assert len(sample.missed) == 3
+    assert len(sample.missed) == 4
+    joint = Sample(("p-2", 1))
+    prepared.current = PLAN
+    agent.jobs.use(agent.jobs.policy, {session.plans: [Part(prepared.executor, 0, 0, 1, joint)]})
+    agent.submit(session, feed, deadline_ms=0.001).result(60)
+    assert (list(joint.missed), len(sample.missed)) == ([True], 4)
+    agent.jobs.use(agent.jobs.policy)
 
 
 def test_a_late_run_is_degraded_to_a_cheaper_network(agent: Agent, session: Session) -> None:
