@@ -181,8 +181,8 @@ class Opening:
             self._replace_plan(best, self.contenders)
         self._leave_out(trial.failures)
         if PLAN in self.contenders and best.served is not None:
-            tried = replace(best.served, settled=Settled(trial_us=dict(trial.us), calm=trial.calm))
-            self.services.supplier.plans.store(best.key, tried)
+            settled = Settled(trial_us=dict(trial.us), calm=trial.calm)
+            self.services.supplier.plans.keep(best.key, best.served.model_copy(update={"settled": settled}))
         return dict(trial.us)
 
     def _trial(self) -> Trial:

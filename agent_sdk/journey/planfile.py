@@ -74,7 +74,7 @@ def pack_plan(
 def unpack_plan(plan: TravellingPlan, model: Model) -> Obtained:
     """What a plan file holds for a model. Raises PlanMismatchError where that is another one."""
     refuse_other_network(plan, model, model.name)
-    served = ServedPlan(plan.reply, "", "unchanged", Settled(trial_us=plan.trial_us))
+    served = ServedPlan(reply=plan.reply, settled=Settled(trial_us=plan.trial_us))
     return Obtained(served, "file", cached=True)
 
 

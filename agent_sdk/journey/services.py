@@ -169,12 +169,12 @@ class Services:
             cached = served is not None
             if served is None:
                 served = self._asked(model, question, measured, at_once)
-                cached = served.source == "hit"
+                cached = served.cached
             if served is not copy:
                 program = self._program(served.reply.plan, model)
                 if copy is not None and copy.reply == served.reply:
-                    served = replace(served, settled=copy.settled)
-                supplier.plans.store(question.key, served)
+                    served = served.model_copy(update={"settled": copy.settled})
+                supplier.plans.keep(question.key, served)
             source: PlanSource = "planner"
             if served.reply.provisional:
                 notes.append("a better plan is still being solved; the next run picks it up")
@@ -216,7 +216,7 @@ class Services:
             if measures and self._measure_missing(model, question, measured, self.measuring_s):
                 return self._planned(question, self.wait_s)
             if self.wait_s and first.reply.provisional:
-                return replace(self._planned(question, self.wait_s), source=first.source)
+                return self._planned(question, self.wait_s).model_copy(update={"cached": first.cached})
         except OFFLINE as error:
             measured.notes.append(f"{error}; the plan that it had before is used")
         return first
@@ -249,13 +249,13 @@ class Services:
         self, question: Question, model: Model, known: Obtained | None = None
     ) -> tuple[ServedPlan | None, Program | None]:
         """The plan on disk, and as it is carried out, unless it cannot be; the one in use is not built again."""
-        copy = self.supplier.plans.load(question.key)
+        copy = self.supplier.plans.get(question.key)
         if copy is not None and known is not None and copy.reply.plan == known.plan:
             return copy, known.program
         try:
             return copy, None if copy is None else self._program(copy.reply.plan, model)
         except PlannerProtocolError:
-            self.supplier.plans.forget(question.key)
+            self.supplier.plans.drop(question.key)
             return None, None
 
     def _program(self, plan: Plan, model: Model) -> Program:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -81,7 +81,6 @@ DEADLINE_S: Final = 10.0
 CONNECT_S: Final = 5.0
 """Seconds of these that one attempt to connect may take."""
 
-Source = Literal["hit", "miss", "unchanged"]
 Answer = TypeVar("Answer", bound=BaseModel)
 Result = TypeVar("Result")
 
@@ -98,21 +97,19 @@ class Settled(Contract):
     calm: bool = True
 
 
-@dataclass(frozen=True)
-class ServedPlan:
-    """A plan as it came from the planner.
+class ServedPlan(Contract):
+    """A plan as it came from the planner, and as it is kept on disk.
 
     Attributes:
         reply: the plan and what stands beside it.
         etag: its strong ETag, ``""`` if the planner sent none that can be sent back.
-        source: whether the planner had it (``hit``), solved it now (``miss``), or confirmed by 304 that the copy
-            given to it is still the newest (``unchanged``).
+        cached: whether the planner had it; else it was solved then.
         settled: what was found out about this very version before.
     """
 
     reply: PlanReply
-    etag: str
-    source: Source
+    etag: str = ""
+    cached: bool = True
     settled: Settled | None = None
 
 
@@ -204,7 +201,7 @@ class PlannerClient(Closes):
         headers = {"If-None-Match": copy.etag} if copy.etag else {}
         answer = self._call("GET", f"/plans/{copy.reply.plan_id}", headers=headers)
         if answer.status == httpx.codes.NOT_MODIFIED:
-            return ServedPlan(copy.reply, copy.etag, "unchanged")
+            return copy
         return _served(answer)
 
     def enrol(self, claim: str, request: Enrolment) -> EnrolmentReceipt:
@@ -393,7 +390,7 @@ def _parse(answer: _Answer, kind: type[Answer]) -> Answer:
 
 
 def _served(answer: _Answer) -> ServedPlan:
-    source: Source = "hit" if answer.headers.get("Hope-Plan-Cache", "").lower() == "hit" else "miss"
     etag = answer.headers.get("ETag", "")
     # NOTE: a tag outside ASCII could not be sent back; without one, the plan is simply asked for anew.
-    return ServedPlan(_parse(answer, PlanReply), etag if etag.isascii() else "", source)
+    cached = answer.headers.get("Hope-Plan-Cache", "").lower() == "hit"
+    return ServedPlan(reply=_parse(answer, PlanReply), etag=etag if etag.isascii() else "", cached=cached)

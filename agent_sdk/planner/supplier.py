@@ -30,7 +30,6 @@ from agent_sdk.errors import (
 )
 from agent_sdk.forking import FORKED, Forks, keep, watch_forks
 from agent_sdk.machine.soc import Soc
-from agent_sdk.planner.cache import PlanCache
 from agent_sdk.planner.client import PlannerClient, ServedPlan, Settled
 from agent_sdk.planner.identity import versions
 from agent_sdk.records import Records
@@ -45,6 +44,8 @@ OFFLINE: Final = (PlannerUnavailableError, ServerError, RateLimitedError, Planne
 """Failures of the planner that a device outlives with what it has; refusals (3xx, 4xx) are the caller's to mend."""
 REFUSED: Final = (BadRequestError, ConflictError, PermissionDeniedError)
 """What the planner answers to figures that it will never take."""
+MAX_PLANS: Final = 256
+"""Plans kept on disk; the ones used longest ago are dropped first."""
 MAX_UNSENT: Final = 16
 """Uploads kept until the planner takes them, because measuring again takes long; the oldest are dropped first."""
 
@@ -124,7 +125,7 @@ class PlanSupplier(Forks):
         stands: Callable[[ServedPlan], bool] = lambda copy: False,
     ) -> None:
         self._connect, self._address, self._stands = connect, address, stands
-        self.plans = PlanCache(directory / "plans")
+        self.plans = Records(directory / "plans", ServedPlan, MAX_PLANS)
         self._unsent = Records(directory / "unsent" / digest(address)[:32], Observations, MAX_UNSENT)
         self.measuring = directory / "profiling.lock"
         self._opening = threading.Lock()
@@ -165,7 +166,9 @@ class PlanSupplier(Forks):
     def question(self, graph: ModelGraph, request: PlanRequest, measurable: MissingRequest) -> Question:
         """Put a question. Its key covers runtime versions: an updated runtime never runs a plan for the old one."""
         self.refuse_when_closed()
-        return Question(graph, request, measurable, PlanCache.key(request, measurable.processors, self._address))
+        kinds = sorted((processor.id, processor.kind, processor.resources) for processor in measurable.processors)
+        key = digest([request.model_dump(mode="json"), kinds, self._address])
+        return Question(graph, request, measurable, key)
 
     def confirmed(self, copy: ServedPlan, wait_s: float | None) -> ServedPlan | None:
         """The copy if it is still the newest, else the newer one; None where the whole question is to be asked anew.
@@ -177,10 +180,9 @@ class PlanSupplier(Forks):
         if self._stands(copy):
             return copy
         try:
-            current = self._call(lambda client: client.revalidate(copy))
+            return self._call(lambda client: client.revalidate(copy))
         except NotFoundError:
             return None
-        return copy if current.source == "unchanged" else current
 
     def lacking(self, graph: ModelGraph, measurable: MissingRequest) -> Missing:
         """What the planner lacks of a network on some device."""

@@ -113,7 +113,7 @@ def newer_plan(agent: Agent, session: Session, processor: str) -> Obtained:
         session.latest.model.graph, processor, soc=soc.name, frequency=soc.frequency, latency_us=10.0
     )
     reply = PlanReply(**{**dict(served.reply), "version": served.reply.version + 1, "plan": moved})
-    return replace(session.latest.obtained, served=ServedPlan(reply, '"2"', "hit"), program=None)
+    return replace(session.latest.obtained, served=ServedPlan(reply=reply, etag='"2"'), program=None)
 
 
 @pytest.mark.parametrize("better", [0, 1])
@@ -415,7 +415,7 @@ def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: py
     ]
     both = reply.plan.model_copy(update={"steps": tuple(steps), "processors": ("ort@0", "ort@1")})
     reply = reply.model_copy(update={"plan": both})  # bound to its cores: on a single one it may move away
-    newer = replace(newer, served=ServedPlan(reply, '"2"', "hit"))
+    newer = replace(newer, served=ServedPlan(reply=reply, etag='"2"'))
     monkeypatch.setattr(Services, "obtain", lambda *_, **__: newer)
     bind = os.sched_setaffinity
     monkeypatch.setattr(agent.device, "cores", frozenset())  # beside others' work threads would not be bound to theirs

@@ -60,7 +60,7 @@ def obtain_split(_: Services, model: Model, **_wanted: object) -> Obtained:
         plan_id="split", version=1, provisional=False, created_at=datetime.now(UTC), solve_us=1.0,
         plan=split(model, cuts(model)),
     )  # fmt: skip
-    return Obtained(ServedPlan(reply, "", "miss"), "planner", cached=False, key="split")
+    return Obtained(ServedPlan(reply=reply), "planner", cached=False, key="split")
 
 
 @SEVERAL

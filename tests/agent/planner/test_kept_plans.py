@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import httpx
 import pytest
 
 from agent_sdk.errors import IllegalPlanError
-from agent_sdk.planner import cache as plan_cache
-from agent_sdk.planner.cache import PlanCache
-from hope_schema import Plan, Processor
+from agent_sdk.planner import supplier
+from agent_sdk.planner.client import ServedPlan
+from agent_sdk.planner.supplier import PlanSupplier
+from agent_sdk.records import Records
+from hope_schema import MissingRequest, Plan, PlanRequest, Processor
 from tests.agent.planner.planner_double import REQUEST, plan_answer, problem, small_plan
-from tests.agent.planner.supplying import CPU, CURRENT, NOTHING, obtain
+from tests.agent.planner.supplying import CPU, CURRENT, MODEL, NOTHING, obtain
 
 
 @pytest.mark.parametrize(
@@ -37,16 +40,22 @@ def test_without_planner_and_copy_there_is_no_plan(tmp_path: Path) -> None:
     assert "the fastest single processor" in obtained.notes[0]
 
 
-def test_an_updated_runtime_gets_its_own_key() -> None:
+def test_an_updated_runtime_gets_its_own_key(tmp_path: Path) -> None:
     """The cache key covers runtime versions, method and planner, so none of them shares another's plan."""
     newer = Processor(**{**CPU.model_dump(), "version": "2"})
     greedy = REQUEST.model_copy(update={"method": "greedy"})
-    keys = {
-        PlanCache.key(REQUEST, (CPU,), "a"),
-        PlanCache.key(REQUEST, (newer,), "a"),
-        PlanCache.key(REQUEST, (CPU,), "b"),
-        PlanCache.key(greedy, (CPU,), "a"),
-    }
+
+    def key(request: PlanRequest, processor: Processor, planner: str) -> str:
+        measurable = MissingRequest(
+            model_hash=request.jobs[0].model_hash,
+            soc="soc",
+            frequency="any",
+            device_id="device",
+            processors=(processor,),
+        )
+        return PlanSupplier(pytest.fail, planner, tmp_path).question(MODEL.graph, request, measurable).key
+
+    keys = {key(REQUEST, CPU, "a"), key(REQUEST, newer, "a"), key(REQUEST, CPU, "b"), key(greedy, CPU, "a")}
     assert len(keys) == 4
 
 
@@ -81,19 +90,20 @@ def test_a_cache_that_may_only_be_read_is_used(tmp_path: Path, monkeypatch: pyte
 
 def test_the_cache_is_bounded_by_age_of_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit the plan used longest ago goes first."""
-    monkeypatch.setattr(plan_cache, "MAX_PLANS", 2)
-    cache = PlanCache(tmp_path)
-    obtain(tmp_path / "source", *CURRENT)
-    (path,) = (tmp_path / "source" / "plans").glob("*.json")
-    served = PlanCache(path.parent).load(path.stem)
+    monkeypatch.setattr(supplier, "MAX_PLANS", 2)
+    obtain(tmp_path, *CURRENT)
+    (path,) = (tmp_path / "plans").glob("*.json")
+    plans = Records(path.parent, ServedPlan, 2)
+    served = plans.get(path.stem)
     assert served is not None
+    path.unlink()
     for age, name in ((300, "a"), (200, "b")):
-        cache.store(name, served)
-        os.utime(tmp_path / f"{name}.json", (path.stat().st_mtime - age,) * 2)
-    cache.load("a")
-    cache.store("c", served)
-    assert cache.load("a") is not None
-    assert cache.load("b") is None
+        plans.keep(name, served)
+        os.utime(path.with_name(f"{name}.json"), (time.time() - age,) * 2)
+    plans.get("a")
+    obtain(tmp_path, *CURRENT)
+    assert plans.get("a") is not None
+    assert plans.get("b") is None
 
 
 def test_an_illegal_plan_is_no_plan(tmp_path: Path) -> None:
