@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -13,10 +12,9 @@ import numpy as np
 
 from agent_sdk.agent import Agent
 from agent_sdk.cli.report import DEFAULT, RunReport, WholeReport
-from agent_sdk.engine import Program
 from agent_sdk.engine.single import whole_run
 from agent_sdk.engine.trace import Trace
-from agent_sdk.explain import measured_bars, planned_bars, to_perfetto
+from agent_sdk.explain import measured_bars, planned_bars
 from agent_sdk.journey.rivals import UNFIT
 from agent_sdk.journey.trial import FAILURES, PLAN, crowded
 from agent_sdk.machine.timing import take_turns, timed
@@ -102,12 +100,10 @@ def examine(
         plan_processors_used=planned.processors_used if PLAN in timed_us else (),
         plan_segments=len(planned.segments) if PLAN in timed_us else 0,
         runs=len(traces[executed]),
-        max_rel_error=judged.error,
+        verdict=judged,
         profiled_signatures=latest.obtained.profiled_signatures,
         profiling_seconds=latest.obtained.profiling_seconds,
         planner_ms=latest.obtained.planner_ms,
-        tolerance=judged.tolerance,
-        verdict=str(judged),
         notes=(*notes, *(plan.notes if plan else ())),
         planned=planned_bars(plan) if plan else (),
         measured=measured_bars(trace),
@@ -121,8 +117,3 @@ def examine_whole(session: Session, inputs: Mapping[str, Any], *, runs: int, tol
     judged = session.verify(inputs, tolerance=tolerance)
     times = [timed(partial(whole.run, inputs))[0] for _ in range(runs)]
     return WholeReport(session.name, whole.runtime, statistics.median(times), runs, judged, tuple(session.notes))
-
-
-def trace_file(recorded: Trace, planned: Program) -> bytes:
-    """A run beside the plan, as ``ui.perfetto.dev`` opens it."""
-    return json.dumps(to_perfetto(recorded, planned)).encode()

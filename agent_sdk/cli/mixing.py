@@ -13,6 +13,7 @@ from rich.table import Table
 
 from agent_sdk.agent import Agent
 from agent_sdk.errors import ExecutionError, InputError, PlannerError, UnplannableError
+from agent_sdk.explain.perfetto import name_event, slice_event
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.scheduling.job import Job
 from agent_sdk.scheduling.mixes import Mix, Stream
@@ -184,17 +185,12 @@ def trace(all_played: Sequence[Played]) -> bytes:
     """Every run as a trace for ui.perfetto.dev: a process per policy, a line per processor."""
     events: list[dict[str, Any]] = []
     for process, found in enumerate(all_played):
-        events.append({"ph": "M", "pid": process, "name": "process_name", "args": {"name": found.policy}})
+        events.append(name_event(process, 0, "process_name", found.policy))
         lines = {where: line for line, where in enumerate(found.use)}
-        for where, line in lines.items():
-            events.append(
-                {"ph": "M", "pid": process, "tid": line, "name": "thread_name", "args": {"name": where or "own"}}
-            )
+        events += [name_event(process, line, "thread_name", where or "own") for where, line in lines.items()]
         for one in found.ended:
-            if one.start_ms is None or one.end_ms is None:
-                continue
-            args = {"released_ms": one.release_ms, "deadline_ms": one.deadline_ms, "missed": one.missed}
-            took = (one.end_ms - one.start_ms) * 1e3
-            events.append({"ph": "X", "pid": process, "tid": lines[one.where], "name": one.stream,
-                           "ts": one.start_ms * 1e3, "dur": took, "args": args})  # fmt: skip
+            if one.start_ms is not None and one.end_ms is not None:
+                args = {"released_ms": one.release_ms, "deadline_ms": one.deadline_ms, "missed": one.missed}
+                times = one.start_ms * 1e3, one.end_ms * 1e3
+                events.append(slice_event(process, lines[one.where], one.stream, "run", *times, args))
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode()

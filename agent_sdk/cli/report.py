@@ -13,7 +13,6 @@ from rich.text import Text
 
 from agent_sdk.errors import printable
 from agent_sdk.explain import Bar
-from agent_sdk.journey.rounding import FLOAT32
 from agent_sdk.journey.trial import PLAN, plain_runtime
 from agent_sdk.journey.verify import Verdict
 from agent_sdk.planner.supplier import PlanSource
@@ -38,11 +37,7 @@ class RunReport:
         compared: whether every kind of single processor was timed.
         plan_processors_used: the processors that the plan uses, executed or not; none where it does not run.
         runs: how many runs each median is of.
-        max_rel_error: max |Δ| / max |reference| over the outputs, of a final softmax over what enters it, whose outputs
-            are compared with what ONNX Runtime makes of that; infinite where one is missing, of another shape or not
-            finite.
-        tolerance: the largest ``max_rel_error`` that counts as right.
-        verdict: right or wrong in words, as ``session.verify()`` prints it.
+        verdict: as ``session.verify()`` gives it; of a final softmax what enters it is compared.
         planner_ms: time spent in calls to the planner, milliseconds.
         notes: everything that was not as it should be, said in sentences.
     """
@@ -71,20 +66,13 @@ class RunReport:
     plan_processors_used: tuple[str, ...]
     plan_segments: int
     runs: int
-    max_rel_error: float
+    verdict: Verdict
     profiled_signatures: int
     profiling_seconds: float
     planner_ms: float
-    tolerance: float = FLOAT32
-    verdict: str = ""
     notes: tuple[str, ...] = ()
     planned: tuple[Bar, ...] = field(default=(), repr=False)
     measured: tuple[Bar, ...] = field(default=(), repr=False)
-
-    @property
-    def correct(self) -> bool:
-        """Whether the outputs are equal within ``tolerance`` (NaN is never equal)."""
-        return self.max_rel_error <= self.tolerance
 
     @property
     def measured_us(self) -> float:
@@ -121,17 +109,12 @@ class RunReport:
         return self.timed_us[DEFAULT] / self.measured_us if DEFAULT in self.timed_us else None
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything but the timelines, ready for ``json.dumps``.
-
-        JSON knows no infinity: an infinite ``max_rel_error`` becomes null, and ``correct`` is false.
-        """
+        """Return everything but the timelines, ready for ``json.dumps``."""
         row = asdict(self)
         del row["planned"], row["measured"], row["compared"]
-        if not math.isfinite(self.max_rel_error):
-            row["max_rel_error"] = None
-        derived = ("measured_us", "plan_measured_us", "best_single", "gain", "speedup", "correct")
-        baselines_us = self.baselines_us if self.compared else {}
-        return {**row, **{name: getattr(self, name) for name in derived}, "baselines_us": baselines_us}
+        derived = ("measured_us", "plan_measured_us", "best_single", "gain", "speedup")
+        row |= {name: getattr(self, name) for name in derived}
+        return {**row, "baselines_us": self.baselines_us if self.compared else {}, **_judged(self.verdict)}
 
 
 @dataclass(frozen=True)
@@ -146,18 +129,16 @@ class WholeReport:
     notes: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; an error that is not finite is null."""
-        error = self.verdict.error
-        return {
-            "model": self.model,
-            "executed": f"whole:{self.runtime}",
-            "measured_us": self.measured_us,
-            "runs": self.runs,
-            "max_rel_error": error if math.isfinite(error) else None,
-            "tolerance": self.verdict.tolerance,
-            "correct": self.verdict.correct,
-            "notes": list(self.notes),
-        }
+        """Plain values."""
+        row = {"model": self.model, "executed": f"whole:{self.runtime}", "measured_us": self.measured_us}
+        return {**row, "runs": self.runs, "notes": list(self.notes), **_judged(self.verdict)}
+
+
+def _judged(verdict: Verdict) -> dict[str, Any]:
+    """A verdict for ``json.dumps``, which knows no infinity: an error that is not finite is null."""
+    error = verdict.error if math.isfinite(verdict.error) else None
+    judged = {"max_rel_error": error, "tolerance": verdict.tolerance, "correct": verdict.correct}
+    return {**judged, "verdict": str(verdict)}
 
 
 def show_whole(report: WholeReport, console: Console) -> None:
@@ -250,8 +231,8 @@ def _table(report: RunReport) -> Table:
         for name, value in sorted(report.baselines_us.items(), key=lambda item: item[1]):
             table.add_row(f"  {name} alone", _ms(value), f"{value / report.measured_us:.2f} x measured")
     table.add_section()
-    verdict = Text("right", style="green") if report.correct else Text("WRONG", style="bold red")
-    table.add_row("outputs", verdict, report.verdict.partition(": ")[2])
+    verdict = Text("right", style="green") if report.verdict.correct else Text("WRONG", style="bold red")
+    table.add_row("outputs", verdict, str(report.verdict).partition(": ")[2])
     asked = f"{duration(report.planner_ms * 1e3)} in the planner"
     if report.plan_id is None:
         table.add_row("planner", "none", asked)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +11,7 @@ from rich.console import Console
 
 from agent_sdk.cli import examine, report
 from agent_sdk.cli.options import Given, loads_a_network, positive, refuse_unwritable, write
+from agent_sdk.explain import to_perfetto
 
 MAX_RUNS: Final = 100_000
 EXAMPLES: Final = """\b
@@ -51,17 +51,8 @@ def run(given: Given, *, runs: int, compare: bool, trace: Path | None, tolerance
         click.echo(json.dumps(found.as_json(), allow_nan=False))
     else:
         report.show(found, Console())
-    if not found.correct:
-        click.echo(f"hope-agent: wrong answer: {_what_differs(found)}", err=True)
+    if not found.verdict.correct:
+        click.echo(f"hope-agent: {found.verdict}", err=True)
     if trace is not None:
-        write("the trace", trace, examine.trace_file(recorded, planned))
-    return 0 if found.correct else 1
-
-
-def _what_differs(found: report.RunReport) -> str:
-    if not math.isfinite(found.max_rel_error):
-        return "the outputs cannot be compared with the whole model's: one is missing, of another shape or not finite"
-    return (
-        f"the outputs differ from the whole model's by {found.max_rel_error:.2e} of the largest value, "
-        f"more than --tolerance {found.tolerance:.2e}"
-    )
+        write("the trace", trace, json.dumps(to_perfetto(recorded, planned)).encode())
+    return 0 if found.verdict.correct else 1

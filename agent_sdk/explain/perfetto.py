@@ -36,9 +36,9 @@ def to_perfetto(trace: Trace, plan: Program | None = None) -> dict[str, Any]:
         event
         for name, pid in pids.items()
         for event in (
-            _named(pid, 0, "process_name", name),
-            _named(pid, MEASURED, "thread_name", run),
-            _named(pid, PLANNED, "thread_name", "plan"),
+            name_event(pid, 0, "process_name", name),
+            name_event(pid, MEASURED, "thread_name", run),
+            name_event(pid, PLANNED, "thread_name", "plan"),
         )
     ]
     events += [*_measured(trace, pids), *_planned(planned, pids), *_arrows(trace, pids)]
@@ -55,22 +55,22 @@ def _measured(trace: Trace, pids: dict[str, int]) -> Iterator[Event]:
             args["tensors"] = [work.move.tensor]
         if span.kind == "segment" and isinstance(work, ProgramSegment):
             args |= {"ops": len(work.ops), "predicted_us": round(work.finish_us - work.start_us, 3)}
-            yield _slice(pid, MEASURED, _title(work), "segment", span.start_us, span.end_us, args)
+            yield slice_event(pid, MEASURED, _title(work), "segment", span.start_us, span.end_us, args)
             ops = shares(program, work)
             for kind, start, end in span.parts:
                 if kind == "segment":
                     yield from _ops(pid, MEASURED, "op", ops, [op.of_segment for op in ops], start, end - start)
                 else:
-                    yield _slice(pid, MEASURED, "to or from its host", kind, start, end, args)
+                    yield slice_event(pid, MEASURED, "to or from its host", kind, start, end, args)
         else:
-            yield _slice(pid, MEASURED, span.kind, span.kind, span.start_us, span.end_us, args)
+            yield slice_event(pid, MEASURED, span.kind, span.kind, span.start_us, span.end_us, args)
 
 
 def _planned(program: Program, pids: dict[str, int]) -> Iterator[Event]:
     for segment in program.segments:
         pid = pids[segment.processor]
         args = {"segment": segment.index, "ops": len(segment.ops)}
-        yield _slice(pid, PLANNED, _title(segment), "predicted", segment.start_us, segment.finish_us, args)
+        yield slice_event(pid, PLANNED, _title(segment), "predicted", segment.start_us, segment.finish_us, args)
         steps: dict[int, list[Share]] = {}
         for part in shares(program, segment):
             steps.setdefault(part.step.id, []).append(part)
@@ -92,15 +92,19 @@ def _ops(
     for part, length in zip(parts, lengths, strict=True):
         end = at + us * length
         args = {"type": part.op.type, "super_op": part.step.ops[-1], "cause": part.step.cause.value}
-        yield _slice(pid, tid, f"{part.op.type} {part.op.id}", category, at, end, args)
+        yield slice_event(pid, tid, f"{part.op.type} {part.op.id}", category, at, end, args)
         at = end
 
 
-def _named(pid: int, tid: int, what: str, name: str) -> Event:
+def name_event(pid: int, tid: int, what: str, name: str) -> Event:
+    """What a process, or a thread, is called."""
     return {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": {"name": name}}
 
 
-def _slice(pid: int, tid: int, name: str, category: str, start_us: float, end_us: float, args: dict[str, Any]) -> Event:
+def slice_event(
+    pid: int, tid: int, name: str, category: str, start_us: float, end_us: float, args: dict[str, Any]
+) -> Event:
+    """Something that lasted; times in microseconds."""
     # NOTE: what is inside ends no later than what is around it, also after rounding: viewers drop slices that overlap.
     start, end = round(start_us, 3), round(max(start_us, end_us), 3)
     return {

@@ -49,7 +49,7 @@ class Verdict:
         return self.error <= self.tolerance
 
     def __str__(self) -> str:
-        if math.isinf(self.error):
+        if not math.isfinite(self.error):
             return "wrong: an output is missing, of another shape or not finite"
         if self.correct:
             found = f"within {self.error:.1e} of the largest value" if self.error else "the same numbers"

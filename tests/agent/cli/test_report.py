@@ -23,7 +23,7 @@ def report(**changes) -> RunReport:
         "method": "greedy", "planned_us": 1000.0, "lower_bound_us": 900.0, "gap": 0.11, "at_load_us": 1100.0,
         "timed_us": {"plan": 1000.0, "a": 2000.0, "b": 1500.0}, "executed": "plan", "compared": True,
         "processors_used": ("a", "b"), "segments": 3, "plan_segments": 3,
-        "plan_processors_used": ("a", "b"), "runs": 5, "max_rel_error": 1e-7,
+        "plan_processors_used": ("a", "b"), "runs": 5, "verdict": Verdict(1e-7, 1e-3, "rounding"),
         "profiled_signatures": 2, "profiling_seconds": 0.5, "planner_ms": 3.0,
     }  # fmt: skip
     return RunReport(**{**values, **changes})
@@ -46,7 +46,7 @@ def test_speed_up_is_over_the_best_single_processor() -> None:
 @pytest.mark.parametrize(("error", "correct"), [(0.0, True), (1e-3, True), (1.1e-3, False), (float("nan"), False)])
 def test_correctness_needs_a_comparison(error: float, correct: bool) -> None:
     """Only a comparison within tolerance counts as right; NaN does not."""
-    assert report(max_rel_error=error).correct is correct
+    assert Verdict(error, 1e-3, "rounding").correct is correct
 
 
 def test_nothing_is_said_in_powers_of_ten_that_people_read() -> None:
@@ -71,7 +71,7 @@ def test_json_has_every_promised_key_and_no_timeline() -> None:
 @pytest.mark.parametrize("error", [float("inf"), float("nan")])
 def test_the_worst_answers_can_be_told_as_json(error: float) -> None:
     """An error that JSON has no number for becomes null, and the answer is wrong all the same."""
-    row = json.loads(json.dumps(report(max_rel_error=error).as_json(), allow_nan=False))
+    row = json.loads(json.dumps(report(verdict=Verdict(error, 1e-3, "rounding")).as_json(), allow_nan=False))
     assert (row["max_rel_error"], row["correct"]) == (None, False)
 
 
@@ -108,7 +108,7 @@ def test_names_from_outside_are_shown_as_they_are() -> None:
 
 def test_wrong_outputs_are_shouted() -> None:
     """A wrong answer cannot be overlooked."""
-    assert "WRONG" in drawn(report(max_rel_error=0.5))
+    assert "WRONG" in drawn(report(verdict=Verdict(0.5, 1e-3, "rounding")))
     assert "WRONG" not in drawn(report())
 
 
