@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from agent_sdk.errors import RefusedError
+from agent_sdk.model.ports import HELD
 
 BYTES: Final = "BYTES"
 """Texts: each as its length in four bytes, then itself in UTF-8."""
@@ -21,16 +22,9 @@ NUMPY: Final[Mapping[str, np.dtype[Any]]] = {
     "FP64": np.dtype(np.float64),
 }
 """Types whose elements NumPy has."""
-OF_PORT: Final[Mapping[str, str]] = {
-    "tensor(bool)": "BOOL",
-    **{f"tensor({dtype.name})": name for name, dtype in NUMPY.items() if dtype.kind in "iu"},
-    "tensor(float16)": "FP16",
-    "tensor(float)": "FP32",
-    "tensor(double)": "FP64",
-    "tensor(string)": BYTES,
-}
-"""By the names that ONNX Runtime has for types of inputs and outputs."""
 _NAMES: Final = {dtype: name for name, dtype in NUMPY.items()}
+OF_PORT: Final = {port: _NAMES[dtype] for port, dtype in HELD.items() if dtype in _NAMES} | {"tensor(string)": BYTES}
+"""By the names that ONNX Runtime has for types of inputs and outputs."""
 _VALUES: Final[Mapping[str, set[type]]] = {
     "b": {bool},
     "i": {int},

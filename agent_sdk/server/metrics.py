@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Histogram, PlatformCollector, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Gauge, Histogram, PlatformCollector, ProcessCollector, generate_latest
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Metrics(Collector):
-    """Histograms of one server, and the gauges that are read at each scrape.
+class Metrics:
+    """Histograms of one server, and the gauges that are read at each scrape."""
 
-    Args:
-        gauges: what each reads, by name and what it is.
-    """
-
-    def __init__(self, gauges: Mapping[tuple[str, str], Callable[[], float]]) -> None:
-        self._gauges = gauges
+    def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._inferences = Histogram(
             "hope_inference_seconds",
@@ -28,18 +21,16 @@ class Metrics(Collector):
             buckets=SECONDS,
             registry=self._registry,
         )
-        self._registry.register(self)
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
+
+    def gauge(self, name: str, what: str, read: Callable[[], float]) -> None:
+        """Tell what ``read`` gives at each scrape."""
+        Gauge(f"hope_serving_{name}", what, registry=self._registry).set_function(read)
 
     def inferred(self, model: str, transport: str, outcome: str, seconds: float) -> None:
         """Count one inference; ``model`` is one that is served, whatever was asked for."""
         self._inferences.labels(model, transport, outcome).observe(seconds)
-
-    def collect(self) -> Iterable[Metric]:
-        """The gauges as they are now."""
-        for (name, what), read in self._gauges.items():
-            yield GaugeMetricFamily(f"hope_serving_{name}", what, value=read())
 
     def render(self) -> bytes:
         """The page that Prometheus reads."""

@@ -65,16 +65,14 @@ class Server(Closes):
             access.refuse_open(address)
         context = settings.tls.context() if settings.tls else None
         self._admission = admission = Admission(memory=settings.memory, requests=settings.requests)
-        held = lending.held if lending else None
-        gauges = {
-            ("requests", "Requests under way."): lambda: float(admission.requests),
-            ("memory_bytes", "Bytes that requests under way hold."): lambda: float(admission.held),
-            ("connections", "Clients connected over HTTP."): lambda: float(self._listener.connections),
-            ("held_tensors", "Tensors of agents elsewhere that stand here."): lambda: float(held.count if held else 0),
-        }
-        metrics = Metrics(gauges)
+        metrics = Metrics()
         models = Models(served, metrics, lending)
-        self._listener: Listener = Listener(settings.http, context, Http(models, admission, access, metrics))
+        self._listener = listener = Listener(settings.http, context, Http(models, admission, access, metrics))
+        metrics.gauge("requests", "Requests under way.", lambda: admission.requests)
+        metrics.gauge("memory_bytes", "Bytes that requests under way hold.", lambda: admission.held)
+        metrics.gauge("connections", "Clients connected over HTTP.", lambda: listener.connections)
+        if lending:
+            metrics.gauge("held_tensors", "Tensors of agents elsewhere that stand here.", lambda: lending.held.count)
         self._grpc = settings.grpc and Grpc(models, admission, access, settings.grpc, settings.tls)
         self._closed = self.hangs = False
         self._listener.start()
