@@ -40,7 +40,7 @@ def test_what_wins_the_timing_is_what_is_checked(agent: Agent, monkeypatch: pyte
         monkeypatch.setattr(Executor, "run", run)
         report, _ = examine(agent, session, session.draw(), runs=3, compare=False)
     assert report.executed != PLAN
-    assert not report.correct
+    assert not report.verdict.correct
 
 
 @pytest.mark.parametrize("beside", [(), ("logits",)])
@@ -58,9 +58,9 @@ def test_the_outputs_that_are_served_are_compared(
         return outputs | {"y": np.full_like(outputs["y"], 7.0)}, trace
 
     with agent.load(model, background=False) as session:
-        assert examine(agent, session, session.draw(), runs=1, compare=False)[0].correct
+        assert examine(agent, session, session.draw(), runs=1, compare=False)[0].verdict.correct
         monkeypatch.setattr(Executor, "run", run)
-        assert not examine(agent, session, session.draw(), runs=1, compare=False)[0].correct
+        assert not examine(agent, session, session.draw(), runs=1, compare=False)[0].verdict.correct
 
 
 def test_an_output_that_is_not_served_is_wrong(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,4 +81,4 @@ def test_an_output_that_is_not_served_is_wrong(agent: Agent, monkeypatch: pytest
 def test_a_lone_softmax_can_be_checked(agent: Agent) -> None:
     """Where a model's input enters its final softmax, only the output is there to be compared."""
     with agent.load(one_op_model("Softmax").SerializeToString(), background=False) as session:
-        assert examine(agent, session, session.draw(), runs=1, compare=False)[0].correct
+        assert examine(agent, session, session.draw(), runs=1, compare=False)[0].verdict.correct
