@@ -71,7 +71,7 @@ def mix(
         wanted = any(POLICIES[name].joint for name in chosen)
         joint, note = mixing.planned(agent, asked, ready, closing) if wanted else (None, "")
         for name in chosen:
-            progress(Progress(f"playing {asked.name} under {name}", most_s=asked.seconds))
+            progress(Progress(f"playing {asked.seconds:g} s of {asked.name} under {name}"))
             found.append(mixing.played(agent, asked, ready, name, joint if POLICIES[name].joint else None))
         load = asked.load(alone_ms)
     if as_json:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from agent_sdk.cli.commands import main
+from agent_sdk.cli.mixing import busy
 from agent_sdk.errors import InputError
 from agent_sdk.scheduling.mixes import Mix, read_mix
 from agent_sdk.scheduling.network import Network
-from agent_sdk.scheduling.outcome import percentile, summed_up
+from agent_sdk.scheduling.outcome import Ended, percentile, summed_up
 from agent_sdk.scheduling.policies import POLICIES, policy
 from agent_sdk.scheduling.simulation import simulate
 from tests.agent.models import BRANCHING
@@ -124,6 +125,13 @@ def test_a_mix_keeps_its_shape_at_another_load() -> None:
     twice = mix.at_load(1.0, alone)
     assert twice.load(alone) == pytest.approx(1.0)
     assert [stream.period_ms for stream in twice.streams] == [50.0, 25.0, None]
+
+
+def test_a_processor_is_busy_for_no_longer_than_the_time() -> None:
+    """Runs that step in count within those that give way, and what goes on after the mix does not."""
+    times = {"a": [(0, 10), (2, 4), (3, 12), (30, 50)], "b": [(5, 6)]}
+    ended = [Ended("s", 0.0, begin, end, None, where=where) for where, own in times.items() for begin, end in own]
+    assert busy([*ended, Ended("s", 0.0, None, None, 1.0, dropped=True)], 40.0) == {"a": 0.55, "b": 0.025}
 
 
 def test_outcomes_are_summed_up() -> None:
