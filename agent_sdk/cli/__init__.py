@@ -1,7 +1,5 @@
 """``hope-agent``: commands, reports and drawing."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """``hope-agent``: the main job from a terminal; every command in a file of its own."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

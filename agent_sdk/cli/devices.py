@@ -1,7 +1,5 @@
 """``hope-agent devices``: what this machine has."""
 
-from __future__ import annotations
-
 import json
 
 import click

@@ -1,7 +1,5 @@
 """``hope-agent enrol``: exchange a claim for a token of this device's own."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import click

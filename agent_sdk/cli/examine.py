@@ -1,7 +1,5 @@
 """Is the plan right, how fast is it, and is it worth it? One session's answers, as a report."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress

@@ -1,7 +1,5 @@
 """``hope-agent explain``: what runs where, when and why."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Final

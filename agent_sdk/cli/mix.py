@@ -1,7 +1,5 @@
 """``hope-agent mix``: several networks at once, as often and until when a file or a line says."""
 
-from __future__ import annotations
-
 import json
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What ``hope-agent mix`` does and shows: networks loaded, a mix played under each policy, tables and a timeline."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What every command that loads a network takes: the network, its inputs, the planner, the processors."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import math

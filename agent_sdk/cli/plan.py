@@ -1,7 +1,5 @@
 """``hope-agent plan``: plans as files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

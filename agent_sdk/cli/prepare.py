@@ -1,7 +1,5 @@
 """``hope-agent prepare``: plans made ahead, so that later starts find them."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import click

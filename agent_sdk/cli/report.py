@@ -1,7 +1,5 @@
 """What one run found out: as one JSON object for machines, as a table and a timeline for people."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field

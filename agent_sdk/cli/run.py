@@ -1,7 +1,5 @@
 """``hope-agent run``: measure what the planner lacks, obtain a plan, run it, time it, check it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """``hope-agent serve``: networks for other programs, over the Open Inference Protocol."""
 
-from __future__ import annotations
-
 import resource
 import signal
 import socket

@@ -1,7 +1,5 @@
 """``hope-agent zoo``: networks to try."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The data of an explanation: one row per op, bars of the plan and of a run. Times in microseconds."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 

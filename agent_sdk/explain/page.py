@@ -4,8 +4,6 @@ Everything is there without a script; with one the chart can be walked through w
 table filtered. Names come from model files: every one is escaped.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from html import escape

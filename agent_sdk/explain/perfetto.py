@@ -5,8 +5,6 @@ stands a slice per op: its part of the segment's time, in proportion to what was
 segments. Times in microseconds; an arrow for every tensor that crosses between processors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Why every op is where it is: a plan's own words beside what a run of it took."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

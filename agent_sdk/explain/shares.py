@@ -1,7 +1,5 @@
 """Whose time is it within a segment? Runtimes time segments; what lies between is shared out as it was predicted."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from agent_sdk.engine.program import Program, ProgramSegment

@@ -4,8 +4,6 @@ A network, a plan or an op that has never run here may make a runtime divide by 
 first run is here: ``agent_sdk.first.child`` is the process, ``Children`` starts it.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

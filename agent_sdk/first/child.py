@@ -4,8 +4,6 @@ A line of standard input asks for something, lines of standard output tell the s
 pickles. The process ends with its parent, where its input ends, or once nobody has asked for a while.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """Child processes of an agent, in which whatever is new runs first: what crashes there crashes nobody else."""
 
-from __future__ import annotations
-
 import logging
 import os
 import select

@@ -1,7 +1,5 @@
 """Measuring in a child: an op that ends the process that runs it is none that this processor supports."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 ONNX Runtime is asked for its first answer before: the application would have loaded its file with it in any case.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

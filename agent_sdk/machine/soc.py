@@ -1,7 +1,5 @@
 """Which hardware is this? The SoC's name, its core classes and the frequency label a profile is kept under."""
 
-from __future__ import annotations
-
 import logging
 import os
 import platform

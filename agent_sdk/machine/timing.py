@@ -8,8 +8,6 @@ would count and stand beside a gang whose turns were all disturbed. Calm rounds 
 calmest third does.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

@@ -5,8 +5,6 @@ offered, cut where the machine is: between NUMA nodes, caches that cores share, 
 cores of one class) are measured once.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path

@@ -9,8 +9,6 @@ Other processes of this machine are another matter. A witness that wakes up take
 millisecond of its look and notices nothing; but the kernel says how long a thread was kept waiting for its core.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -4,8 +4,6 @@ A file of protobuf says of each field how long it is, so that numbers of initial
 searched for what a tensor says whose data is elsewhere. A file that is none is searched as a whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

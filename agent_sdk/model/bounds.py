@@ -5,8 +5,6 @@ what lies behind a table. So an op is marked, in the attribute ``OPEN``, where i
 neither the graph nor a look at the feed bounds; and the guard is what a feed is looked at for.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """An ``If`` whose condition is known before the run: the branch that it takes, as nodes of the graph around it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass

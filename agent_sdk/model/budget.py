@@ -1,7 +1,5 @@
 """What folding constants may cost: a file of a few bytes can ask for constants of any size, and for any work."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final

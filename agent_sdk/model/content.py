@@ -4,8 +4,6 @@ Runtimes map files of weights, and would answer with whatever is written there l
 files. What has to be loaded by its path, because it is too much, is checked before and after.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Element types: ONNX's numbers, the NumPy names by which the contract knows them, and ONNX Runtime's names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final, get_args
 

@@ -1,7 +1,5 @@
 """When two nodes compute the same: every runtime computes such twins once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Mapping
 from typing import Final

@@ -7,8 +7,6 @@ node out when another one computes the same. What stays open, because a shape de
 none of numbers, is *hidden*: no border may run through it.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping

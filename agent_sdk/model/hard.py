@@ -1,7 +1,5 @@
 """Values at which runtimes differ though they agree on ordinary ones: the ends of a type, ties, signed zeros."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

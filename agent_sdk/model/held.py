@@ -4,8 +4,6 @@ It is kept open: renamed, replaced or deleted it is still read as it was. One th
 more: every read compares the file's size and times, and its digest where these leave a doubt.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat

@@ -4,8 +4,6 @@ ONNX has no rules for contrib operators, and none that look into a single contro
 run these nodes anyway, has both.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Final

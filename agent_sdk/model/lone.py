@@ -4,8 +4,6 @@ What a constant is, is ONNX Runtime's word on the file's own op at the file's op
 rules at old sets, and other kernels.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """A ``torch.nn.Module`` as an ONNX file's bytes: exported by torch itself, on inputs that the application gives."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect

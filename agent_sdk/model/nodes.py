@@ -1,7 +1,5 @@
 """What a node reads and is called, subgraphs included, and the order in which nodes can run."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter

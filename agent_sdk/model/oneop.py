@@ -1,7 +1,5 @@
 """A network of one op, ``x`` to ``y``: what stands for something that is timed or done by itself."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ one and comes back to it, are one group. So the graph of the groups has no cycle
 static tensors of numbers.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain

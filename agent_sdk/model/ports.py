@@ -1,7 +1,5 @@
 """A model's inputs and outputs as ONNX Runtime's own sessions describe them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final

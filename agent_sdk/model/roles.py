@@ -4,8 +4,6 @@ A network computes with its data whatever they are. Of the rest a random value m
 crash at: a TopK of 0, sizes that do not add up, a division by zero.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The open dimensions of a model's inputs, and the numbers that they are bound to."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import onnx

@@ -1,7 +1,5 @@
 """From a file's bytes to one self-contained ModelProto that we may change."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator

@@ -4,8 +4,6 @@ Followed through what moves, scales and adds it, to an op that makes an ordinary
 of many (a matrix product, a convolution) reaches the outputs as a rule, and is seen there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final

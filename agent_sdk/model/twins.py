@@ -1,7 +1,5 @@
 """Which tensors of a graph are equal by construction: a runtime holds one of them for all."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 
 from agent_sdk.model.equal import identity, renames, repeatable

@@ -4,8 +4,6 @@ Runtimes that load a model from bytes copy its weights, several times over while
 a file instead: cutting pieces out of it copies no weights, and runtimes map the file, so all of them share its pages.
 """
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

@@ -4,8 +4,6 @@ It rounds up where the last window would begin behind the input, pads by another
 multiplies scales in another precision. Shapes decide buffers, and the runtime fills them.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

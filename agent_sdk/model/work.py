@@ -1,7 +1,5 @@
 """A rough measure of an op's work, used only to share a fused kernel's latency among the ops it covers."""
 
-from __future__ import annotations
-
 import math
 
 from hope_schema import ModelGraph, Op

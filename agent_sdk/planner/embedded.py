@@ -5,8 +5,6 @@ instead of a socket, on a SQLite file in the user's cache directory. It starts w
 tell: whether a copy is still the newest plan, its database says without it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

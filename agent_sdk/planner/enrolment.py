@@ -1,7 +1,5 @@
 """A claim is exchanged for a token of this device's own, which is kept for the planner's address."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from agent_sdk.errors import ConflictError, InputError

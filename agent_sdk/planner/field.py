@@ -6,8 +6,6 @@ planner could not be told. Samples are of one size, so that a planner that compa
 like with like.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

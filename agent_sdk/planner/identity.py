@@ -1,7 +1,5 @@
 """Which device is this? A random id, made once and kept, and the tokens that planners gave it."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 import uuid

@@ -1,7 +1,5 @@
 """A planner that moved, or goes by another name: recognised by what it proves, never by being shown a token."""
 
-from __future__ import annotations
-
 import hmac
 import os
 import secrets

@@ -3,8 +3,6 @@
 The steps are put together in ``Services.obtain``. A plan counts once ``build_program`` took it: that is the only check.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Calls that may be left to themselves: each has a thread, and its caller waits only as long as the caller wants to."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError

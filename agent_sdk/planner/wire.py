@@ -1,7 +1,5 @@
 """Bodies on the wire: compressed going out, decompressed within a limit coming in."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import zstandard

@@ -5,8 +5,6 @@ protocol would otherwise have every message twice in one pool, which protobuf re
 ``python -m grpc_tools.protoc -I . --descriptor_set_out=inference.pb inference.proto``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files

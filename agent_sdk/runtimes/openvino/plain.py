@@ -1,7 +1,5 @@
 """OpenVINO as its own users run it: tuned for latency, its threads where it likes them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from typing_extensions import override

@@ -5,8 +5,6 @@ It holds whole numbers of 64 bits in 32 and doubles in float32, compares numbers
 that computes with them is taken.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from agent_sdk.runtimes.trust import Row, Trust, asked, kinds_read, on_axes

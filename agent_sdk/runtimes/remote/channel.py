@@ -1,7 +1,5 @@
 """A server that is asked over gRPC: the protocol's messages, with raw contents."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import threading

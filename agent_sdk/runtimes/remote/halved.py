@@ -4,8 +4,6 @@ What is sent says so itself: it takes such tensors in as float16 and casts them,
 value beyond float16 is never made infinite in silence: the run fails, and whoever is next answers.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection
 from typing import Final

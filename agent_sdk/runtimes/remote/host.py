@@ -1,7 +1,5 @@
 """A host that lends its processors: what it offers, the networks that were sent there, and runs of them."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

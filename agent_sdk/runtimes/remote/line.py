@@ -1,7 +1,5 @@
 """A kept connection to a host: requests that stand ready as bytes, answers that arrive where they stay."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import time

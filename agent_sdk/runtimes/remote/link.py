@@ -1,7 +1,5 @@
 """How long the way to a host and back takes, measured once and then followed by what crosses it anyway."""
 
-from __future__ import annotations
-
 import math
 import threading
 from typing import Final

@@ -1,7 +1,5 @@
 """Another machine that speaks the Open Inference Protocol: deadlines, refusals, and the way over HTTP."""
 
-from __future__ import annotations
-
 import json
 import time
 from abc import ABC, abstractmethod
