@@ -90,8 +90,9 @@ def judged(found: Sequence[Mapping[str, Any]]) -> list[Measure]:
             verdict(f"{what}: ours ÷ the best single tier, worst", max(single), NEVER),
         ]
         for method in methods:
-            ratio = statistics.mean(row["ours"] / row[method] for row in done)
-            measures.append(verdict(f"{what}: ours ÷ {method}, mean", ratio, OTHERS))
+            # what stands from before knows no method that came later
+            if ratios := [row["ours"] / row[method] for row in done if method in row]:
+                measures.append(verdict(f"{what}: ours ÷ {method}, mean", statistics.mean(ratios), OTHERS))
         backbone = statistics.mean(row["ours bytes"] / row["cloud bytes"] for row in done)
         measures.append(verdict(f"{what}: bytes over the backbone ÷ cloud only, mean", backbone, BACKBONE))
         off = statistics.mean(abs(row["ours"] / row["ours planned"] - 1) for row in done)
@@ -113,7 +114,10 @@ def written(path: Path | None, found: Sequence[Mapping[str, Any]]) -> None:
     for edges, methods in rows.BY_EDGES.items():
         said, timed = ["network", "link", "commit"], [*rows.TIERS, "auto", *methods, "ours", "ours planned", "bound"]
         shown = [
-            [*(row[column] for column in said), *(round(row[column] / 1e3, 1) for column in timed)]
+            [
+                *(row[column] for column in said),
+                *(round(row[column] / 1e3, 1) if column in row else None for column in timed),
+            ]
             for row in found
             if row["kind"] == "row" and row["edges"] == edges
         ]
