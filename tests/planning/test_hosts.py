@@ -78,6 +78,23 @@ def test_float32_crosses_as_float16_where_that_is_allowed_and_pays() -> None:
         assert found.lower_bound_us <= found.makespan_us
 
 
+def test_links_to_several_hosts_share_one_radio() -> None:
+    """What is sent to two edges at once goes one after the other, and the bound of a plan knows it."""
+    far = {"edge1": alone(GRAPH, 5.0), "edge2": alone(GRAPH, 5.0)}
+    links = [link for name in far for link in linked(10.0, ("host", name), busy="radio")]
+    problem = build_problem(GRAPH, compose(alone(GRAPH, 100.0), far, links))
+    assert problem.machine.queues == ("radio",)
+    schedule = simulate(problem, [0, 1, 2, 0], problem.lists.order)
+    check(problem, schedule)
+    crossed = sorted(
+        (move.start_us, move.finish_us) for move in schedule.transfers if move.finish_us - move.start_us == 10
+    )
+    assert len(crossed) == 4
+    assert all(one[1] <= two[0] for one, two in itertools.pairwise(crossed))
+    outcome = optimise(problem, "auto", Budget(rounds=2))
+    assert outcome.bound.us <= outcome.solution.schedule.value_us
+
+
 def test_what_one_hop_has_brought_stands_there_for_others() -> None:
     """The cloud's and the edge's readers share the way to the edge: the tensor passes the first link once."""
     device = alone(GRAPH, 100.0)
