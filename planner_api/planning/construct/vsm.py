@@ -68,7 +68,7 @@ def tiled(problem: Problem, whole: Schedule) -> Solution:
     try:
         tilers = [
             Tiler(problem, team, rows, whole, blocks)
-            for team in _teams(problem, whole.assignment)
+            for team in _teams(problem)
             for rows in range(1, len(team) + 1)
             if len(team) % rows == 0 and (rows == len(team) or len({*team}) == len(team))
         ]
@@ -112,11 +112,11 @@ def blocks_of(problem: Problem, whole: Schedule) -> list[Block]:
     return list(divided(lists.order, 1))
 
 
-def _teams(problem: Problem, home: Sequence[int]) -> list[tuple[int, ...]]:
+def _teams(problem: Problem) -> list[tuple[int, ...]]:
     """The processors of each tile: about as fast as each other, and able to work side by side.
 
-    They are one of each host, the first that are so, or of one host all. Where links bring what a host of ``home``
-    computes, its fastest processor, or all of them, also take several tiles in turns.
+    They are one of each host, the first that are so, or of one host all. What links bring to
+    another host its fastest processors also take in turns, several tiles each.
     """
     hosts = problem.machine.owners[problem.machine.place].tolist()
     known = np.isfinite(problem.latency_us)
@@ -125,7 +125,7 @@ def _teams(problem: Problem, home: Sequence[int]) -> list[tuple[int, ...]]:
     order: list[int] = np.argsort(total, kind="stable").tolist()
     found: dict[tuple[int, ...], None] = {}
     spread: list[int] = []
-    fed = {hosts[p] for p in home} - {hosts[p] for p in order if problem.machine.place[p] == problem.machine.host}
+    device = int(problem.machine.owners[problem.machine.host])
     seen: set[int] = set()
     for turn, head in enumerate(order):
         if head in seen:
@@ -146,6 +146,6 @@ def _teams(problem: Problem, home: Sequence[int]) -> list[tuple[int, ...]]:
         for team in teams:
             counts = range(CORES if team is within else 2, len(team) + 1)
             found |= {tuple(team[:k]): None for k in counts if k <= CORES or k % CORES == 0 or k == len(team)}
-        if hosts[head] in fed and problem.machine.queues:
+        if hosts[head] != device and problem.machine.queues:
             found |= {tuple(within) * k: None for k in IN_TURNS if len(within) * k > 1}
     return list(found)

@@ -95,7 +95,8 @@ def homes_of(
     A slice is made where what it reads is, or stands anyway because somebody else reads it there; a join where it is
     read first. So nobody is sent more of a network's input than it reads.
     """
-    at_host = np.flatnonzero(cut.machine.place == cut.machine.host)
+    machine = cut.machine
+    device = np.flatnonzero(machine.owners[machine.place] == machine.owners[machine.host])
     home = [-1] * len(made)
     for op in cut.lists.order:
         piece = made[op]
@@ -110,12 +111,13 @@ def homes_of(
             while home[by] < 0:  # an output is joined of joins
                 by = cut.lists.before[by][0]
             home[op] = home[by]
-            if made[op].kind == "slice" and home[op] not in at_host:  # of an input
-                home[op] = min(at_host.tolist(), key=cut.lists.latency[op].__getitem__, default=home[op])
+            if made[op].kind == "slice" and home[op] not in device and len(device):  # of an input
+                moved = cut.transfer_us[cut.reads[op][0], machine.host, machine.place[device]]
+                home[op] = int(device[(cut.latency_us[op, device] + moved).argmin()])
     for op, piece in enumerate(made):
         if piece.kind == "slice":
             there = {home[reader] for reader in cut.lists.after[op]}
             others = [home[other] for other in cut.lists.readers[cut.reads[op][0]] if made[other].kind != "slice"]
-            if len(there) == 1 and {*cut.machine.place[[*there]]} <= {*cut.machine.place[others]}:
+            if len(there) == 1 and {*machine.place[[*there]]} <= {*machine.place[others]}:
                 (home[op],) = there
     return home
