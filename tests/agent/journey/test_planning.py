@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -39,7 +38,7 @@ def test_an_illegal_plan_never_runs_and_is_not_kept(
     def backwards(self: PlannerClient, request: PlanRequest, *, wait_s: float | None = None) -> ServedPlan:
         served = honest(self, request, wait_s=wait_s)
         plan = served.reply.plan.model_copy(update={"order": served.reply.plan.order[::-1]})
-        return replace(served, reply=served.reply.model_copy(update={"plan": plan}))
+        return served.model_copy(update={"reply": served.reply.model_copy(update={"plan": plan})})
 
     with monkeypatch.context() as patched:
         patched.setattr(PlannerClient, "plan", backwards)
@@ -78,7 +77,8 @@ def test_who_waits_for_a_better_plan_does_so_where_nothing_more_is_measured(
         if wait_s:
             return served
         plan = served.reply.plan.model_copy(update={"filled": ("by a rule",)})
-        return replace(served, reply=served.reply.model_copy(update={"plan": plan, "provisional": True}))
+        reply = served.reply.model_copy(update={"plan": plan, "provisional": True})
+        return served.model_copy(update={"reply": reply})
 
     with Agent(processors="ort@0", cache=tmp_path, wait_s=0.5) as agent:
         model = read_model(BRANCHING)
