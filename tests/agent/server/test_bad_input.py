@@ -186,6 +186,15 @@ def test_a_half_closed_client_gets_its_answer(server: Running) -> None:
     assert answered(server, good(), half_closed=True)[0] == 200
 
 
+def test_clients_that_go_before_their_answers_lose_only_those(server: Running) -> None:
+    """Who closes the connection with a request under way is not answered, and what that took is let go of."""
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", server.http), 20) as client:
+            client.sendall(good())
+    assert is_freed(server)
+    assert answered(server, good())[0] == 200
+
+
 def test_requests_one_behind_the_other_are_answered_in_order(server: Running) -> None:
     """What a client sends before it has the answer to an earlier request is not lost."""
     with socket.create_connection(("127.0.0.1", server.http), 20) as client:
