@@ -170,7 +170,8 @@ class Network:
         with self._named():
             bind(self.proto.graph, shapes)
             static = fold(self.proto)
-            groups = grouped(static.nodes, _hidden(static))
+            hidden = {name for node in static.nodes for name in node.output if name and name not in static.types}
+            groups = grouped(static.nodes, hidden)
             marks, guard = bounded(static.nodes, static.constants, static.types, static.inputs)
             graph = _to_graph(static, groups, self.name, marks)
         _rewrite(self.proto, static)
@@ -259,10 +260,6 @@ def pre_softmax_outputs(graph: ModelGraph) -> tuple[str, ...]:
             seen = op.inputs[0]
         chosen.append(name)
     return tuple(chosen)
-
-
-def _hidden(static: StaticGraph) -> set[str]:
-    return {name for node in static.nodes for name in node.output if name and name not in static.types}
 
 
 def _to_graph(

@@ -215,10 +215,6 @@ class Connection:
 
     def send(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send all of it. Raises OSError."""
-        if self._tls is not None or len(parts) == 1:
-            for part in parts:
-                self._socket.sendall(part)
-            return
         send_parts(self._socket, parts)
 
     def linger(self) -> None:

@@ -58,7 +58,6 @@ class Line:
     def __init__(self, address: tuple[str, int], context: ssl.SSLContext | None, name: str, within_s: float) -> None:
         self._name = name
         self._timeout_s = within_s
-        self._wrapped = context is not None
         self._buffer = bytearray(MOST_HEAD)
         self._view = memoryview(self._buffer)
         self._filled = 0
@@ -81,7 +80,7 @@ class Line:
         until = time.monotonic() + within_s
         try:
             self._set(within_s)
-            self._send(parts)
+            send_parts(self._socket, parts)
             reply, said = self._head(until)
             if reply.status == 200 and reply.length != reply.said:
                 if reply.length - reply.said != sum(map(len, into)):
@@ -118,13 +117,6 @@ class Line:
         if within_s != self._timeout_s:
             self._timeout_s = within_s
             self._socket.settimeout(within_s)
-
-    def _send(self, parts: Sequence[bytes | memoryview]) -> None:
-        if self._wrapped:
-            for part in parts:
-                self._socket.sendall(part)
-            return
-        send_parts(self._socket, parts)
 
     def _head(self, until: float) -> tuple[Reply, bytes]:
         self._filled = 0
