@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from agent_sdk import native
 from agent_sdk.engine.program import Copy, Program, ProgramSegment, Work, memory_of
 from agent_sdk.errors import WrongOutput
 from agent_sdk.forking import Forks, keep, watch_forks
 from agent_sdk.machine.cores import bound_to
 from agent_sdk.runtimes.base import Executable, Processor
 from hope_schema import TensorType
+
+PROMPT_NS: Final = 100_000
+"""The kernel's slices of a gang's workers, as of lanes' threads (``lanes.c``)."""
 
 
 class Compiled(Forks):
@@ -38,7 +43,7 @@ class Compiled(Forks):
         try:
             for segment in program.segments:
                 processor = program.processors[segment.processor]
-                with bound_to(_near(processor)):
+                with bound_to(_near(processor)), _prompt():
                     executable = processor.compile(segment.segment)
                 self.executables.append(executable)
                 _check_types(program, segment, executable)
@@ -85,6 +90,20 @@ def memory_nodes() -> int:
 def _near(processor: Processor) -> frozenset[int]:
     """Where to compile for a processor, so that the weights a runtime packs stand in its cores' own memory."""
     return processor.caller_cores & os.sched_getaffinity(0) if memory_nodes() > 1 else frozenset()
+
+
+@contextmanager
+def _prompt() -> Iterator[None]:
+    """Threads that are started meanwhile, a gang's workers, come at once when they wake, as lanes' threads do."""
+    library = native.library()
+    if library is None:
+        yield
+        return
+    library.hope_slices(PROMPT_NS)
+    try:
+        yield
+    finally:
+        library.hope_slices(0)
 
 
 def _check_types(program: Program, segment: ProgramSegment, executable: Executable) -> None:

@@ -78,6 +78,7 @@ SIGNATURES: Final = {
     "hope_done": (c_uint32, (c_void_p, c_int)),
     "hope_failure": (c_int, (c_void_p, c_int, c_void_p)),
     "hope_rest": (c_int, (c_void_p,)),
+    "hope_slices": (None, (c_uint64,)),
     "hope_call": (None, (c_void_p,)),
     "hope_sequence": (None, (c_void_p, c_int, c_int, c_int, c_void_p, c_int64, c_void_p)),
     "hope_mark": (c_int, (c_void_p, c_size_t)),

@@ -33,7 +33,8 @@ enum {
                              * the kernel's scheduler is 3 to 4 ms, and so is what it then waits */
     JUDGED_NS = 50000000,   /* what bound threads work before that is judged */
     ASIDE = 16, MOST_ASIDE = 1024,  /* runs for which they step aside: doubled where it is no better then, up to this */
-    HOLDING_NS = 20000000,  /* the kernel's slices of a thread that holds cores from run to run */
+    HOLDING_NS = 20000000,  /* the kernel's slices of a thread that holds cores from run to run, */
+    PROMPT_NS = 100000,     /* and of lanes' threads: who wakes with shorter slices than whoever has the core comes at once */
     CALLS = 2               /* whom each wakes; a call takes a few microseconds of who makes it */
 };
 #define FINISHED UINT32_MAX
@@ -497,11 +498,25 @@ static int walk(struct run *run, int me, int glances) {
     return again;
 }
 
+/* The kernel's `struct sched_attr`, as far as it goes back. */
+struct scheduling { uint32_t size, policy; uint64_t flags; int32_t nice; uint32_t priority; uint64_t runtime, deadline, period; };
+enum { SYS_SET_SCHEDULING = SYS_sched_setattr, KEEP_POLICY = 8 };
+
+/* Asks the kernel for slices of so many nanoseconds for the calling thread, and those that it starts; 0: the usual ones.
+ * Its share of the time stays what it is: who has shorter slices comes first when it wakes. Kernels before 6.12 ignore it. */
+EXPORT void hope_slices(uint64_t ns) {
+    struct scheduling wanted = {.size = sizeof wanted, .flags = KEEP_POLICY, .runtime = ns};
+    wanted.nice = getpriority(PRIO_PROCESS, 0);
+    syscall(SYS_SET_SCHEDULING, 0, &wanted, 0);
+}
+
 /* The same in the calling thread. `interruptible`: the main thread's, which Ctrl-C stops. 1: look for signals and call
  * it again. */
 EXPORT int hope_drive(struct run *run, int me, int interruptible) {
     struct run *earlier = interruptible ? watch(run) : NULL;
+    if (run->lanes > 1) hope_slices(PROMPT_NS);
     int again = walk(run, me, 1);
+    if (run->lanes > 1) hope_slices(0);
     if (interruptible) unwatch(earlier);
     return again;
 }
@@ -547,6 +562,7 @@ EXPORT void hope_call(struct rest *rest) { rouse(rest, JOB); }
 /* Rests until called for a job, and walks lanes meanwhile. 1: instead of a job it comes from a lane that was left
  * behind, whose run nobody waits for any more. */
 EXPORT int hope_rest(struct rest *rest) {
+    hope_slices(PROMPT_NS);
     for (;;) {
         unsigned found;
         while (!(found = atomic_load(&rest->word))) futex(&rest->word, FUTEX_WAIT, 0, NULL);
@@ -606,18 +622,6 @@ EXPORT int hope_begin(struct run *run, int occasions, int64_t key) {
     return run->aside > 0;
 }
 
-/* The kernel's `struct sched_attr`, as far as it goes back. */
-struct scheduling { uint32_t size, policy; uint64_t flags; int32_t nice; uint32_t priority; uint64_t runtime, deadline, period; };
-enum { SYS_SET_SCHEDULING = SYS_sched_setattr, KEEP_POLICY = 8 };
-
-/* Asks the kernel for slices of so many nanoseconds; 0: the usual ones. Its share of the time stays what it is: who has
- * short slices, as the interpreter's threads do, comes first when it wakes. Kernels before 6.12 ignore it. */
-static void ask_for_slices(uint64_t ns) {
-    struct scheduling wanted = {.size = sizeof wanted, .flags = KEEP_POLICY, .runtime = ns};
-    wanted.nice = getpriority(PRIO_PROCESS, 0);
-    syscall(SYS_SET_SCHEDULING, 0, &wanted, 0);
-}
-
 /* A whole run of one lane in the calling thread, which is bound to the lane's seat meanwhile. Binding costs a brief run a
  * tenth of its time: the thread is left alone where it stands on one of those CPUs, until a run takes long because it was
  * moved away. How many steps failed; STOPPED where none did and the run was stopped; UNFINISHED: look for signals and
@@ -636,12 +640,12 @@ EXPORT int hope_alone(struct run *run, int occasions, int64_t key, int interrupt
     int there = !cpus || stays || (moves && CPU_EQUAL(&before, cpus));
     if (!there && sched_setaffinity(0, sizeof *cpus, cpus)) return -errno;
     moves &= away || !there;
-    if (held && !*held) ask_for_slices(HOLDING_NS);
+    if (held && !*held) hope_slices(HOLDING_NS);
     if (held) run->lane[0].held = *held, *held = 0;
     int64_t began = now();
     int again = hope_drive(run, 0, interruptible);
     if (held) *held = run->lane[0].held, run->lane[0].held = 0;
-    if (held && !*held) ask_for_slices(0);
+    if (held && !*held) hope_slices(0);
     run->brief = now() - began < BRIEF_NS;
     if (moves) sched_setaffinity(0, sizeof before, &before);
     if (again) return UNFINISHED;
@@ -734,7 +738,7 @@ EXPORT void hope_shut(struct arbiter *arbiter) { refuse(arbiter, UINT64_MAX, 1);
 
 /* Gives back what a run has left to its caller, by the thread that walked it. */
 EXPORT void hope_leave(struct arbiter *arbiter, uint64_t mask) {
-    ask_for_slices(0);
+    hope_slices(0);
     leave(arbiter, NULL, mask);
 }
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
 import os
+import platform
 import random
 import re
 import subprocess
@@ -194,6 +196,30 @@ def test_sessions_opened_and_closed_leave_nothing(frozen: Path) -> None:
     assert counts[-1] == counts[0]
     assert resident[-1] < resident[len(resident) // 2] + LEAK_BYTES
     assert os.sched_getaffinity(0) == cores
+
+
+def slice_ns(thread: int) -> int:
+    """What the kernel gives a thread at a time: the fourth word of its ``struct sched_attr``."""
+    answer = (ctypes.c_uint64 * 7)()
+    number = {"x86_64": 315, "aarch64": 275}[platform.machine()]
+    assert not ctypes.CDLL(None).syscall(number, thread, answer, ctypes.sizeof(answer), 0)
+    return answer[3]
+
+
+@NATIVE
+@pytest.mark.skipif(tuple(map(int, platform.release().split(".")[:2])) < (6, 12), reason="kernels ignore it")
+def test_lanes_and_workers_come_at_once_when_they_wake(frozen: Path) -> None:
+    """They have short slices, and leave their caller its own: beside threads that spin they wait for no slice's end."""
+    model = random_model(random.Random(5), 10)
+    before = {thread.id for thread in psutil.Process().threads()}
+    mine = slice_ns(0)
+    with Device(discover("ort", cache=frozen)) as device:
+        plan = dealt_plan(model, list(device.processors))
+        with Executor(build_program(plan, model, device.processors), device) as executor:
+            executor.run(random_inputs(model, 0))
+            slices = [slice_ns(thread.id) for thread in psutil.Process().threads() if thread.id not in before]
+            assert slices.count(100_000) >= len(executor.program.lanes) - 1
+            assert slice_ns(0) == mine
 
 
 FORKING = """
