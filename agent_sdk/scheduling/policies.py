@@ -222,10 +222,11 @@ class EarliestDeadline(Policy):
     that idle while another gives way to it) among those that surely make the deadline, else to the one that ends it
     soonest should it take as long as it well may; where waiting for a busy one makes it and no idle one does, or who
     gives way would miss its own, that is kept for it. Who can make it nowhere goes behind all who can. What has no
-    deadline takes what ends it soonest. Nobody takes cores that the networks which have been asked for lately need to
-    make their deadlines side by side, or, where there are not enough for that, so much for so long that one of them
-    could not make its deadline any more, where there is another way; where there is none, a run waits that has no
-    deadline, and one that may be dropped and would cost several others theirs.
+    deadline takes what ends it soonest, where others make theirs at its borders or behind it. Else nobody takes cores
+    that the networks which have been asked for lately need to make their deadlines side by side, or, where there are
+    not enough for that, so much for so long that one of them could not make its deadline any more, where there is
+    another way; where there is none, a run waits that has no deadline, and one that may be dropped and would cost
+    several others theirs.
     """
 
     name = "earliest_deadline"
@@ -250,7 +251,9 @@ class EarliestDeadline(Policy):
             ending.sort()
         idle = [one for one in ending if state.idle(request, one.processor)]
         chosen, lost = next((one for one in idle if _leaves_cores(state, request, one)), None), 0.0
-        if chosen is None and idle:
+        if request.deadline_ns is None and idle and not _loses(state, request, idle[0]):
+            chosen = idle[0]  # others step in at its borders
+        elif chosen is None and idle:
             losses = [_loses(state, request, one) for one in idle]
             chosen, lost = min(zip(idle, losses, strict=True), key=lambda pair: pair[1] > 0)
         if lost and request.priority <= 0 and lost >= _bears(state, request):

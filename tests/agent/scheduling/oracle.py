@@ -335,6 +335,8 @@ class World:
             )
             apart = [one for one in fits if self._apart(run, one)]
             kind = apart or [one for one in fits if not self._harmed(run, one)] or fits
+            if run.deadline is None and fits and not self._harmed(run, fits[0]):
+                kind = fits
             sees = run.on_late != "drop" or self.in_a_row.get(run.model, 0) >= 16
             if not apart and kind:
                 takes = self._takes((run, 0, self.nets[run.model][0] - 1, kind[0][2]))
