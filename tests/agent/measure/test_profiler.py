@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,8 +18,7 @@ from agent_sdk.machine import timing
 from agent_sdk.machine.soc import Soc
 from agent_sdk.machine.timing import Turn, Turns
 from agent_sdk.machine.witness import SLOW
-from agent_sdk.measure import handover, profiler
-from agent_sdk.measure.handover import handover_us
+from agent_sdk.measure import profiler
 from agent_sdk.measure.profiler import profile
 from agent_sdk.model import Model, read_model, weights
 from agent_sdk.model.cutting import cut_model
@@ -32,7 +28,6 @@ from agent_sdk.runtimes.ort.processor import OrtProcessor
 from hope_schema import HOST, Cut, Missing, MissingLatency, MissingTransfer, Observations, TensorType, merge
 from hope_schema.cutgraph import part_super_op
 from hope_schema.cutting import Region
-from tests.agent.cores import GONE
 from tests.agent.models import BRANCHING, one_op_model
 from tests.agent.runtimes.networks import bfloat16_model, random_model
 
@@ -302,29 +297,6 @@ def test_a_profile_of_a_disturbed_machine_says_so(
     with caplog.at_level("INFO", logger=profiler.__name__):
         measured(model, processors, Missing(profile_version=0, latencies=everything(model, processors).latencies))
     assert sum("even the calmest rounds" in record.getMessage() for record in caplog.records) == said
-
-
-def test_handovers_need_two_threads(processors: list[Processor]) -> None:
-    """One core, one thread: nothing is handed over. Two cores: it costs something."""
-    assert handover_us([p for p in processors if p.caller_cores == processors[0].caller_cores]) == 0
-    if len({p.caller_cores for p in processors}) > 1:
-        assert handover_us(processors) > 0
-
-
-def test_ctrl_c_leaves_no_thread_of_a_handover(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other thread comes to its end before KeyboardInterrupt is raised; it would keep the process from ending."""
-    soc = Soc("test", "test", dict.fromkeys((0, GONE), "core"))
-    monkeypatch.setattr(handover, "bind_to", lambda cores: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt):
-        handover_us([OrtProcessor(soc, frozenset({core})) for core in soc.cores])
-    assert "hope-handover" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_a_handover_to_a_core_that_is_gone_ends() -> None:
-    """A core may go offline while it is measured: the figure is then another core's, and nobody waits for ever."""
-    for pair in ((0, GONE), (GONE, 0)):
-        soc = Soc("test", "test", dict.fromkeys(pair, "core"))
-        assert handover_us([OrtProcessor(soc, frozenset({core})) for core in pair]) > 0
 
 
 @pytest.mark.parametrize(
