@@ -1,7 +1,5 @@
 """A segment by itself: compiled, fed with what is drawn for it and timed on a thread bound to its processor's cores."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 

@@ -5,8 +5,6 @@ proportion to its work, so that the super-ops of a network cost together what th
 would be measured alone, and counted twice.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 

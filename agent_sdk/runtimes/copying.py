@@ -1,7 +1,5 @@
 """How a plain tensor gets from one place to another, and where on the host it should stand for that."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Host memory: plain NumPy arrays, and the processors that compute from and to it without a copy."""
 
-from __future__ import annotations
-
 import numpy as np
 from typing_extensions import override
 

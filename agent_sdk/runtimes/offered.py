@@ -1,7 +1,5 @@
 """Which processors does this device have? Every runtime on groups of cores, and the accelerators it can drive."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ type, at the hard values of that type (``tests/agent/runtimes/test_trust.py``). 
 feed must hold for that, and an answer, is the guard's to say (``agent_sdk/model/bounds.py``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final

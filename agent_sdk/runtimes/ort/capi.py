@@ -4,8 +4,6 @@ The Python module's own copy of the runtime is used: it hands its API to every l
 registered with session options, and ours keeps it. The API is a table of functions that only ever grows.
 """
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import weakref

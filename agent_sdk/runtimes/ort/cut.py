@@ -1,7 +1,5 @@
 """Cuts a segment out of ONNX Runtime's frozen graph, fusions and blocked layouts included."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache

@@ -4,8 +4,6 @@ A border between two segments may fall inside such a kernel, where the frozen gr
 alone, the sum and the activation do the same one after the other, in the same layout.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass

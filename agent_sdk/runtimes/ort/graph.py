@@ -6,8 +6,6 @@ runtime version and machine, its weights beside it (aligned, and mapped into mem
 them, not copied), and its tensors are identified with the source graph's by name and structure.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

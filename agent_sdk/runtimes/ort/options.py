@@ -1,7 +1,5 @@
 """How sessions of ONNX Runtime are set up, and opened."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial

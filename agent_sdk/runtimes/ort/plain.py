@@ -1,7 +1,5 @@
 """ONNX Runtime as its own users run it: the whole network on a number of threads, where it likes them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

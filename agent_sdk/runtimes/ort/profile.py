@@ -1,7 +1,5 @@
 """Latencies of super-ops from ONNX Runtime's own profiler, run on the whole frozen graph."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A whole network in ONNX Runtime, as its own users run it: any shapes, any types, nothing cut."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext

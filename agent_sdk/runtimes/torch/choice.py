@@ -1,7 +1,5 @@
 """What the id of a torch processor says, and which there are; torch itself is imported only to look for devices."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

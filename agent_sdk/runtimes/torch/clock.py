@@ -1,7 +1,5 @@
 """A GPU that was idle runs at a sixth of its clock for a while: what is timed then says nothing of what comes later."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Final

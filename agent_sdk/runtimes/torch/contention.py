@@ -4,8 +4,6 @@ The planner takes an op to be slower by ``slowdown`` while others fill what it l
 schedule of the network, made by the same rules, is run; the slowdown is the one for which the rules give its time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

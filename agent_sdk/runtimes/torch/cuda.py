@@ -4,8 +4,6 @@ Torch's own way to launch and to copy costs tens of microseconds of Python each 
 between CPU and GPU takes; a call of the driver costs one or two.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Mapping, Sequence
 from functools import cache

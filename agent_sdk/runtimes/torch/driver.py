@@ -4,8 +4,6 @@
 order of issue: for the CPU, and for devices whose graphs torch does not offer (``xpu`` and ``mps``, untested here).
 """
 
-from __future__ import annotations
-
 import os
 import weakref
 from abc import ABC, abstractmethod

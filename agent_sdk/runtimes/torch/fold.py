@@ -3,8 +3,6 @@
 Done in float64 and once per network, so that what runs is a convolution with a bias, and an activation behind it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Streams of a green context work like any other, in graphs too, and reach only it
 live as long as its streams. torch wraps this as well, but from release to release otherwise.
 """
 
-from __future__ import annotations
-
 import ctypes
 import struct
 from typing import Final

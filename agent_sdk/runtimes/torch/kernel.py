@@ -1,7 +1,5 @@
 """A super-op as a function of tensors on one device: folded, its constants there, its outputs' memory known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise

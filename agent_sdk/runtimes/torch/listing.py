@@ -4,8 +4,6 @@ A GPU takes on whatever kernel is ready, and how kernels share it is known only 
 intervals stand list schedules (Graham, 1966) of the same steps with the same lengths, and the device decides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from heapq import heappop, heappush
 

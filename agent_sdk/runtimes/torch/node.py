@@ -1,7 +1,5 @@
 """One ONNX op as the table sees it: its attributes, its constants, and the shapes that the graph declares."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The memory of a device of its own, from and to which its copy engines carry tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """What a processor computes float32 of a graph in: as it says, in tf32, or in float16. Chosen by the user."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

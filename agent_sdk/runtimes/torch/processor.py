@@ -1,7 +1,5 @@
 """A torch device as a processor: ``cuda:0``, ``cuda:0/fp16``, ``cuda:0/8sm``, ``cpu``; ``xpu:0``, ``mps`` untested."""
 
-from __future__ import annotations
-
 import logging
 import re
 import time

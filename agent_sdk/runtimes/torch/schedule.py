@@ -9,8 +9,6 @@ of the stream it was made on, before the first task of that stream that knows al
 is allocated there from then on comes behind them, by program order or behind an event.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest

@@ -6,8 +6,6 @@ A chain of launches on every stream is timed, captured in one graph: what lies b
 graph's launch costs is spread over the chain.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 NOTE: a GPU looks at no index, and ends the process where one lies outside.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from agent_sdk.model.bounds import SPRING, WIDE

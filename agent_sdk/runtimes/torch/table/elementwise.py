@@ -1,7 +1,5 @@
 """Ops that compute each element by itself, with broadcasting."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import partial, reduce

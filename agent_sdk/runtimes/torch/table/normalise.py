@@ -1,7 +1,5 @@
 """Normalisations. Their sums are taken in float32, whatever the activations are held in."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Reductions, and what picks elements by their order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

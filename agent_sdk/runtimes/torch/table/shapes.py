@@ -1,7 +1,5 @@
 """Ops that only move, repeat, pick or relabel elements. The graph's shapes are static: most are known beforehand."""
 
-from __future__ import annotations
-
 import math
 
 import torch

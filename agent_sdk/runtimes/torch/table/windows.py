@@ -4,8 +4,6 @@ The output's shape is declared, so every window's place is known: where torch's 
 padded (or cut, where the last window ends before the input does) so that windows without padding give just that shape.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
