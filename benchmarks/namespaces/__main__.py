@@ -69,7 +69,10 @@ def on_device(options: argparse.Namespace, end: float) -> None:
         if began + longest > end:
             print(f"namespaces: no time is left for {name} over {link}, {edges} edges", file=sys.stderr, flush=True)
             continue
-        found("row", rows.row(name, link, edges, runs, folder))
+        try:
+            found("row", rows.row(name, link, edges, runs, folder))
+        except rows.NoPlanError as error:
+            print(f"namespaces: no plan of {name} over {link}, {edges} edges: {error}", file=sys.stderr, flush=True)
         longest = max(longest, time.monotonic() - began)
 
 
