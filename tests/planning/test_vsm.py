@@ -291,6 +291,24 @@ def test_what_is_sent_is_computed_while_more_is_sent() -> None:
     assert found.schedule.makespan_us < 0.8 * alone.makespan_us
 
 
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_cores_of_a_host_share_what_is_sent_to_them(rows: int) -> None:
+    """Tiles of any division over one host's processors are made of an input that is no square, and are legal."""
+    machine = replace(
+        hosts(4),
+        places=("host", "edge0"),
+        place=np.array([0, 1, 1, 1, 1]),
+        busy=np.where(np.eye(2, dtype=bool), -1, 0),
+        memory=np.array([0, 1, 1, 1, 1]),
+        owner=np.arange(2),
+    )
+    problem = cuttable([[200_000.0, *[4000.0] * 4]] * 2, [[], [0]], 24, columns=40, machine=machine)
+    found = tiler_of(problem, range(1, 5), rows, [1, 1]).solution()
+    assert found is not None
+    assert found.cut is not None
+    check(found.cut, found.schedule)
+
+
 def test_what_reads_everything_ends_a_stack() -> None:
     """An op whose parts read all of their input is not computed in tiles."""
     problem = chain([4000.0] * 4, 2)

@@ -68,7 +68,6 @@ class Tiler:
         self.cutter, self.lists = problem.cutter, problem.lists
         self.place: list[int] = problem.machine.place.tolist()
         self.places = [self.place[processor] for processor in team]
-        self.in_bands = len({*self.places}) == 1 and self.places[0] != problem.machine.host
         counts = {ROWS: rows, COLUMNS: len(team) // rows}
         self.counts = {axis: count for axis, count in counts.items() if count > 1}
         later = {ROWS: lean * counts[COLUMNS], COLUMNS: lean}  # from one tile to the next along an axis
@@ -77,6 +76,7 @@ class Tiler:
             for axis, count in self.counts.items()
         }
         self.axes = tuple(self.counts)
+        self.in_bands = len(self.axes) == len({*self.places}) == 1 and self.places[0] != problem.machine.host
         self.turn = {op: turn for turn, op in enumerate(chain(*blocks))}
         last = [max((self.turn[op] for op in readers), default=-1) for readers in self.lists.readers]
         self.last = [len(self.turn) if out else turn for out, turn in zip(problem.is_output, last, strict=True)]
@@ -94,7 +94,7 @@ class Tiler:
         for stretch in (one for _, stretches in self.found for one in stretches):
             inputs = [tensor for tensor in stretch.needed if self.lists.producer[tensor] < 0]
             for name, tensor in ((self.problem.tensors[one], one) for one in inputs if self.in_bands):
-                ends = {box.spans[0].stop for box in stretch.needed[tensor]} - {self.cutter.shapes[name][ROWS]}
+                ends = {box.spans[0].stop for box in stretch.needed[tensor]} - {self.cutter.shapes[name][self.axes[0]]}
                 if ends:
                     cuts[name] = Cut(op=name, axes=self.axes, at=(tuple(sorted(ends)),))
             whole_us = [self.whole.start_us[op] for op in stretch.tiles]
