@@ -32,7 +32,7 @@ from agent_sdk.journey.trial import FAILURES
 from agent_sdk.scheduling.groups import Group
 from agent_sdk.scheduling.job import USUAL, Job, JobStats, Terms
 from agent_sdk.scheduling.member import Member, Where
-from agent_sdk.scheduling.network import Network
+from agent_sdk.scheduling.network import NEVER, Network
 from agent_sdk.scheduling.parts import Part
 from agent_sdk.scheduling.policies import Fifo
 from agent_sdk.scheduling.request import Request, check_terms
@@ -83,6 +83,8 @@ class Jobs(Forks):
     def in_child(self) -> None:
         """No job that waits in the parent is run here."""
         self._lock = threading.RLock()
+        self._alarm: threading.Timer | None = None
+        self._alarm_ns = NEVER
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hope-job")
 
     @property
@@ -253,6 +255,9 @@ class Jobs(Forks):
         if not self._device.forked:
             for plans in members:
                 self.leave(plans)
+            with self._lock:
+                if self._alarm is not None:
+                    self._alarm.cancel()
             self._threads.shutdown(wait=False)
 
     def _member(self, plans: Plans) -> Member:
@@ -272,7 +277,29 @@ class Jobs(Forks):
         for job in gone:
             job.stats.dropped += 1
             self._note_deadline(job, missed=True)
+        self._set_alarm()
         return [_Started(one, self._jobs[one.request], self._of[one.request.network]) for one in started], gone
+
+    def _set_alarm(self) -> None:
+        """Decide again when somebody has waited for long enough, unless that is looked at before. With the lock."""
+        look_ns = self._scheduler.look_ns
+        if look_ns < self._alarm_ns:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            alarm = threading.Timer(max(look_ns - perf_counter_ns(), 0) / 1e9, self._look_again, (look_ns,))
+            alarm.daemon = True
+            alarm.start()
+            self._alarm, self._alarm_ns = alarm, look_ns
+
+    def _look_again(self, look_ns: int) -> None:
+        with DeferredInterrupts():
+            with self._lock:
+                if self._closed or look_ns != self._alarm_ns:
+                    return
+                self._alarm, self._alarm_ns = None, NEVER
+                started, gone = self._decide()
+                self._hand_out(started)
+            self._tell_dropped(gone)
 
     def _note_deadline(self, job: Job, *, missed: bool) -> None:
         """Have the planner told whether a job kept its deadline. With the lock."""

@@ -257,7 +257,8 @@ class EarliestDeadline(Policy):
             losses = [_loses(state, request, one) for one in idle]
             chosen, lost = min(zip(idle, losses, strict=True), key=lambda pair: pair[1] > 0)
         if lost and request.priority <= 0 and lost >= _bears(state, request):
-            return True  # it waits until others need less, or it is too late
+            state.look_again(_waits_until(state, request))
+            return True
         if chosen is not None and chosen.harm > 1:  # better wait, where that is in time
             end, processor = min((state.free_ns[where] + ns, where) for where, ns in request.network.wholes())
             if end <= limit:
@@ -306,6 +307,15 @@ def _bears(state: Scheduler, request: Request) -> float:
     if request.deadline_ns is None:
         return 0.0 if request.due_ns > state.now_ns else NEVER
     return GIVES_UP if request.on_late == "drop" and not state.probes(request) else NEVER
+
+
+def _waits_until(state: Scheduler, request: Request) -> int:
+    """When one of the others counts no more, or the request can wait no longer, whichever is first."""
+    latest = request.due_ns
+    if request.deadline_ns is not None:
+        latest += 1 - state.alone(request.network).end_ns
+    quiet = (state.active[other][1] + RECENT * deadline + 1 for other, deadline in _others(state, request))
+    return min(latest, *quiet)
 
 
 def _others(state: Scheduler, request: Request) -> Iterator[tuple[Network, int]]:

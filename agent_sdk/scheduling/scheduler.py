@@ -116,6 +116,7 @@ class Scheduler:
         running: what was started.
         committed: what a policy gave to a processor that is busy, in that order.
         now_ns: when the decision is taken.
+        look_ns: when to decide again even if nothing happens until then; ``NEVER`` where nobody waits for a time.
         free_ns: per processor when all that runs there or was committed to it is expected to have ended.
         active: by network the latest deadline that was asked of it, from the release on, and when.
     """
@@ -130,6 +131,7 @@ class Scheduler:
         self.committed: list[Dispatch] = []
         self.active: dict[Network, tuple[int, int]] = {}
         self.now_ns = 0
+        self.look_ns = NEVER
         self.free_ns = array("q", [0]) * len(self.masks)
         self._nobody = array("q", [0]) * len(self.masks)
         self._endless = array("q", [NEVER]) * len(self.masks)
@@ -193,6 +195,7 @@ class Scheduler:
 
     def decide(self, now_ns: int) -> tuple[list[Dispatch], list[Request]]:
         """What starts now, and what is dropped."""
+        self.look_ns = NEVER
         if not self.queue and not self.committed:
             return [], []
         self.now_ns = now_ns
@@ -327,6 +330,10 @@ class Scheduler:
         end = self._free(request)[where] + network.expected(request.unit, choice.last, where)
         border = network.border_ns.get(where, 0)
         self._place(Dispatch(request, request.unit, choice.last, where, end, self._key(request), border))
+
+    def look_again(self, ns: int) -> None:
+        """Decide again then: somebody waits for no run's end."""
+        self.look_ns = min(self.look_ns, ns)
 
     def block(self, processor: int) -> None:
         """Let nobody else start on a processor in this decision."""

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Final
 
 from agent_sdk.scheduling.mixes import Mix, Stream
-from agent_sdk.scheduling.network import Network
+from agent_sdk.scheduling.network import NEVER, Network
 from agent_sdk.scheduling.outcome import Ended
 from agent_sdk.scheduling.request import Request
 from agent_sdk.scheduling.scheduler import Dispatch, Policy, Scheduler
@@ -82,7 +82,7 @@ class _Simulation:
         self.draw = random.Random(seed)
         self.end_ns = round(mix.seconds * 1e9)
         self.order = count()
-        self.events: list[tuple[int, int, Stream | _Claim]] = []
+        self.events: list[tuple[int, int, Stream | _Claim | None]] = []
         self.claims: list[_Claim] = []
         self.held = 0
         self.streams: dict[Request, Stream] = {}
@@ -94,7 +94,7 @@ class _Simulation:
             if stream.arrival == "closed":
                 self._at(0, stream)
 
-    def _at(self, ns: int, what: Stream | _Claim) -> None:
+    def _at(self, ns: int, what: Stream | _Claim | None) -> None:
         heapq.heappush(self.events, (ns, next(self.order), what))
 
     def run(self) -> list[Ended]:
@@ -104,6 +104,8 @@ class _Simulation:
                 self._happens(now, heapq.heappop(self.events)[2])
             started, dropped = self.scheduler.decide(now)
             self.told(now, started, dropped)
+            if self.scheduler.look_ns < NEVER:
+                self._at(self.scheduler.look_ns, None)
             for dispatch in started:
                 self.began.setdefault(dispatch.request, (now / 1e6, dispatch.processor))
                 self.claims.append(_Claim(dispatch, self._masks(dispatch), self.takes(dispatch)))
@@ -134,7 +136,9 @@ class _Simulation:
                 taken |= mask
         self.claims = waiting
 
-    def _happens(self, now: int, what: Stream | _Claim) -> None:
+    def _happens(self, now: int, what: Stream | _Claim | None) -> None:
+        if what is None:
+            return
         if isinstance(what, _Claim):
             self.held &= ~what.mask
             if what.left_ns:

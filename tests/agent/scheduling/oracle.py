@@ -66,6 +66,8 @@ class World:
                     queue.append(what)
                     if what.deadline is not None:
                         self.active[what.model] = (what.deadline - now, now)
+                elif what is None:
+                    continue
                 elif left[what]:
                     del computing[what]
                     line.append(what)
@@ -77,7 +79,12 @@ class World:
                     self.in_a_row[run.model] = 0
                     if run.unit < self.nets[run.model][0]:
                         queue.insert(0, run)
-            for what in self._decide(now, queue, running, promised):
+            self.looks: set = set()
+            started = self._decide(now, queue, running, promised)
+            for at in sorted(self.looks)[:1]:
+                heapq.heappush(events, (at, order, None))
+                order += 1
+            for what in started:
                 left[what] = self._takes(what)
                 line.append(what)
             line.sort(key=lambda what: self.first_key[what])
@@ -342,9 +349,13 @@ class World:
                 takes = self._takes((run, 0, self.nets[run.model][0] - 1, kind[0][2]))
                 harmed = self._harmed(run, kind[0])
                 if run.deadline is None:
-                    if harmed and due[run] > self.now:
-                        continue
-                elif not sees and any(takes / within >= 2 for within in harmed):
+                    waits, latest = bool(harmed) and due[run] > self.now, due[run]
+                else:
+                    waits = not sees and any(takes / within >= 2 for within in harmed)
+                    latest = run.deadline - self._best(run, [0] * len(self.sets), 0)[0] + 1
+                if waits:
+                    others = [self.active[model][1] + 10 * within + 1 for model, within in self._lately(run)]
+                    self.looks.add(min(latest, *others))
                     continue
             end, last, where, _ = self._best(run, self._free(run), self.now)
             if kind and self._hurts(run, kind[0][2]):

@@ -29,12 +29,13 @@ from agent_sdk.errors import (
 )
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.planner.field import Sample
+from agent_sdk.scheduling import request
 from agent_sdk.scheduling.job import Job, Terms
 from agent_sdk.scheduling.parts import Part
 from agent_sdk.scheduling.policies import POLICIES, Fifo, policy
-from agent_sdk.scheduling.request import Request
+from agent_sdk.scheduling.request import Late, Request
 from agent_sdk.scheduling.scheduler import Scheduler
-from tests.agent.models import BRANCHING
+from tests.agent.models import BRANCHING, chain_model
 from tests.agent.test_session_shapes import until
 
 
@@ -106,6 +107,24 @@ def test_what_cannot_make_its_deadline_is_dropped_or_late(agent: Agent, session:
     assert right(session, feed, late.result(60))
     stats = agent.jobs.stats(session.plans)
     assert (stats.dropped, stats.late, stats.done) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("on_late", ["late", "drop"])
+def test_who_waits_for_others_that_ask_no_more_is_not_forgotten(monkeypatch: pytest.MonkeyPatch, on_late: Late) -> None:
+    """A run that would cost a network its deadlines waits on an idle machine: it is run, or dropped, all the same."""
+    monkeypatch.setattr(request, "PATIENCE_NS", 50_000_000)
+    with Agent(processors="ort@0") as agent, agent.load(BRANCHING) as one, agent.load(chain_model(4, 8, 12)) as other:
+        feed = dict(one.draw())
+        agent.submit(other, dict(other.draw()), deadline_ms=60_000).result(60)
+        agent.jobs.alone_ms(one.plans)
+        network = agent.jobs._members[one.plans].network
+        for where, _ in list(network.wholes()):
+            network.set((0, 0, where), 120 * 10**9)
+        if on_late == "late":
+            assert right(one, feed, agent.submit(one, feed).result(60))
+        else:
+            with pytest.raises(DroppedError):
+                agent.submit(one, feed, deadline_ms=120_050, on_late="drop").result(60)
 
 
 def test_how_a_plan_keeps_deadlines_is_noted(agent: Agent, session: Session) -> None:

@@ -151,6 +151,7 @@ def test_decisions_are_those_of_an_independent_simulation(name: str, groups: boo
             return sorted(decisions, key=lambda one: (*one[:4], one[4] is None, one[4] or 0))
 
         assert flat(found) == flat(wanted), (name, seed)
+        assert {number for _, number, *_ in found} == {*range(1, len(asked) + 1)}  # nobody is left waiting
 
 
 def test_the_best_sequence_is_the_best_of_all() -> None:
