@@ -17,11 +17,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 from urllib.parse import quote
 
 import httpx
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from tenacity import (
     Retrying,
     retry_if_exception,
@@ -102,13 +102,13 @@ class ServedPlan(Contract):
 
     Attributes:
         reply: the plan and what stands beside it.
-        etag: its strong ETag, ``""`` if the planner sent none that can be sent back.
+        etag: its ETag, ``""`` if the planner sent none that can be sent back.
         cached: whether the planner had it; else it was solved then.
         settled: what was found out about this very version before.
     """
 
     reply: PlanReply
-    etag: str = ""
+    etag: Annotated[str, Field(pattern="^[ -~]*$")] = ""
     cached: bool = True
     settled: Settled | None = None
 
@@ -391,6 +391,8 @@ def _parse(answer: _Answer, kind: type[Answer]) -> Answer:
 
 def _served(answer: _Answer) -> ServedPlan:
     etag = answer.headers.get("ETag", "")
-    # NOTE: a tag outside ASCII could not be sent back; without one, the plan is simply asked for anew.
+    # NOTE: a tag that is not printable ASCII could not be sent back; without one, the plan is simply asked for anew.
     cached = answer.headers.get("Hope-Plan-Cache", "").lower() == "hit"
-    return ServedPlan(reply=_parse(answer, PlanReply), etag=etag if etag.isascii() else "", cached=cached)
+    return ServedPlan(
+        reply=_parse(answer, PlanReply), etag=etag if etag.isascii() and etag.isprintable() else "", cached=cached
+    )

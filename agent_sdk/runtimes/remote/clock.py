@@ -57,4 +57,5 @@ class Clock:
             self._closest = known = found
         middle = (known.least + known.most) / 2
         offset = min(max(middle, found.least), found.most)
-        return began - offset, ended - offset
+        # NOTE: what a host says may be so large that the difference is rounded by more than the way took.
+        return min(max(began - offset, sent), answered), min(max(ended - offset, sent), answered)

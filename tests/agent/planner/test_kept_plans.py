@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -65,6 +66,16 @@ def test_a_damaged_copy_counts_as_absent(tmp_path: Path, damage: bytes) -> None:
     obtain(tmp_path, *CURRENT)
     (path,) = (tmp_path / "plans").glob("*.json")
     path.write_bytes(damage)
+    _, paths = obtain(tmp_path, *CURRENT)
+    assert paths == ["POST /plans", "POST /profiles/missing"]
+
+
+def test_a_kept_tag_that_cannot_be_sent_is_no_tag(tmp_path: Path) -> None:
+    """A copy whose tag no request can carry is damaged: with it, every start would take the planner for away."""
+    obtain(tmp_path, *CURRENT)
+    (path,) = (tmp_path / "plans").glob("*.json")
+    kept = json.loads(path.read_bytes())
+    path.write_text(json.dumps(kept | {"etag": "v\r\nX-Other: 1"}))
     _, paths = obtain(tmp_path, *CURRENT)
     assert paths == ["POST /plans", "POST /profiles/missing"]
 

@@ -76,6 +76,17 @@ def test_a_host_that_says_what_cannot_be_is_not_placed(ran: tuple[float, float])
     assert clock.placed((10.0, 10.2), (5.1, 5.1)) == known
 
 
+def test_a_host_whose_clock_shows_an_age_is_placed_within_the_round_trip() -> None:
+    """Where floats of what it says are further apart than the way is long, no run begins before it was asked for."""
+    clock = Clock()
+    for at in range(200):
+        sent = 1000.0 + at / 7
+        began = 999_999_999_999.0 + at
+        placed = clock.placed((sent, sent + 1e-5), (began, began))
+        assert placed is not None
+        assert sent <= placed[0] <= placed[1] <= sent + 1e-5
+
+
 def traced(device: Device) -> Trace:
     """A run of the whole network on the host."""
     with whole_run(MODEL, device.processors[FAR], device) as executor:
