@@ -105,6 +105,7 @@ class Planner:
         self.plans = Plans(self.database, settings, self.plan_cache, self.queue, self.quotas)
         self._worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
+        self._resting = 0
         self._stop_working = asyncio.Event()
 
     def start_worker(self, count: Callable[[str, str, float], None] | None = None) -> None:
@@ -112,8 +113,9 @@ class Planner:
         self._working = asyncio.create_task(self._worker.run(self._stop_working), name="worker")
 
     async def rest(self, resting: bool) -> None:
-        """Have what its worker computes stand still, or go on."""
-        if self._worker is not None:
+        """Have what its worker computes stand still, or go on once all who asked for that have ended."""
+        self._resting = max(self._resting + (1 if resting else -1), 0)
+        if self._worker is not None and self._resting == int(resting):
             self._worker.rest(resting)
 
     async def start(self) -> None:

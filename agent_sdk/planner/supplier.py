@@ -246,8 +246,8 @@ class PlanSupplier(Forks):
         if planner is None:
             yield
             return
-        planner.rest(True)
         try:
+            planner.rest(True)
             yield
         finally:
             planner.rest(False)

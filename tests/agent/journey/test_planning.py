@@ -55,6 +55,8 @@ def test_an_embedded_planner_rests_during_a_trial(agent: Agent, monkeypatch: pyt
     seen: list[bool | str] = []
 
     def seen_trial(*given: Any) -> Trial:
+        with agent._supplier.resting():  # another session's trial, which ends sooner
+            pass
         seen.append("trial")
         return hold_trial(*given)
 
