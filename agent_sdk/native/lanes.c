@@ -490,9 +490,10 @@ static int walk_steps(struct run *run, int me, int glances) {
 static int walk(struct run *run, int me, int glances) {
     if (!run->cpus || run->aside || run->brief) return walk_steps(run, me, glances);
     struct patience *patience = &run->lane[me].patience;
-    int64_t began = now(), before = losses() - patience->given;
+    uint32_t given = patience->given;
+    int64_t began = now(), before = losses();
     int again = walk_steps(run, me, glances);
-    int64_t lost = losses() - patience->given - before;
+    int64_t lost = losses() - before - (uint32_t)(patience->given - given);
     if (lost > 0) atomic_fetch_add(&run->lost, lost);
     atomic_fetch_add(&run->worked, now() - began);
     return again;
