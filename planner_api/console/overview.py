@@ -11,7 +11,7 @@ from typing import Any
 from hope_schema import FleetSummary
 from planner_api.db.engine import Database
 from planner_api.db.tables import ReleaseRow
-from planner_api.jobs.chores import end
+from planner_api.jobs.chores import end, report
 from planner_api.profiles.repository import count_pairs
 from planner_api.rollout import repository as releases
 from planner_api.views import drift, pages
@@ -67,6 +67,7 @@ class Overviews:
         age_s = time.monotonic() - self._counted_at
         if age_s >= FRESH_S and (self._counting is None or self._counting.done()):
             self._counting = asyncio.create_task(self._count(), name="console-overview")
+            self._counting.add_done_callback(_report)
         if self._newest is not None and age_s < STALE_S:
             return self._newest
         assert self._counting is not None
@@ -100,3 +101,8 @@ async def count(database: Database) -> Overview:
             inbox=uploads,
             inbox_since=since,
         )
+
+
+def _report(counting: asyncio.Task[Overview]) -> None:
+    if not counting.cancelled() and (error := counting.exception()) is not None:
+        report("overview", error)

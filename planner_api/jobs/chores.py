@@ -16,7 +16,7 @@ def keep_doing(
 ) -> asyncio.Task[None]:
     """Do a chore until the task is cancelled, first after ``first_s`` and then with pauses of ``every_s`` seconds.
 
-    Whatever it raises is logged as ``<name>_lost_database`` or ``<name>_failed``; the next round does not suffer.
+    Whatever it raises is logged; the next round does not suffer.
     """
 
     async def for_ever() -> None:
@@ -24,13 +24,19 @@ def keep_doing(
         while True:
             try:
                 await chore()
-            except DatabaseAwayError as error:
-                log.warning(f"{name}_lost_database", error=error.reason)
-            except Exception:
-                log.exception(f"{name}_failed")
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next round may go well
+                report(name, error)
             await asyncio.sleep(every_s)
 
     return asyncio.create_task(for_ever(), name=name)
+
+
+def report(name: str, error: BaseException) -> None:
+    """Log as ``<name>_lost_database`` or ``<name>_failed`` what nobody may be waiting for."""
+    if isinstance(error, DatabaseAwayError):
+        log.warning(f"{name}_lost_database", error=error.reason)
+    else:
+        log.error(f"{name}_failed", exc_info=error)
 
 
 async def end(*tasks: asyncio.Task[Any] | None) -> None:

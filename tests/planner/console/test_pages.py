@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import re
 import unicodedata
 from datetime import UTC, datetime, timedelta
@@ -13,11 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import insert, select, update
+from structlog.testing import capture_logs
 
 from hope_schema import DeviceDescription, DeviceReport, MeasuredRun
+from planner_api.console import overview
 from planner_api.console.address import HOME
 from planner_api.console.rendering import clip, command, percent, prose, visible
 from planner_api.db.tables import AuditRow, DeviceRow, JobRow, PlanJobRow, PlanRow, SocRow, TokenRow, WorkerRow
+from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.workers import looked
 from tests.planner.console.visits import HERE, audited, send
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
@@ -404,3 +409,28 @@ def test_the_first_view_is_counted_once_for_everybody(api: Api) -> None:
 
     first, second = api.await_(both)
     assert first is second
+
+
+def test_a_recount_that_fails_is_logged_and_the_old_view_shown(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for it, so nobody else would say that it failed; the next view counts anew."""
+    overviews, unheard = api.app.planner.overviews, list[Any]()
+    failures = [DatabaseAwayError("gone"), ValueError("wrong")]
+
+    async def failing(_database: Any) -> Any:
+        raise failures.pop(0)
+
+    async def look() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unheard.append(context))
+        old = await overviews.get()
+        monkeypatch.setattr(overview, "FRESH_S", 0.0)
+        monkeypatch.setattr(overview, "count", failing)
+        while failures:
+            assert await overviews.get() is old
+            await asyncio.wait([overviews._counting])
+        overviews._counting = None
+        gc.collect()
+
+    with capture_logs() as said:
+        api.await_(look)
+    assert [line["event"] for line in said] == ["overview_lost_database", "overview_failed"]
+    assert unheard == []

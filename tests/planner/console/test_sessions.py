@@ -8,12 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from fastapi.routing import APIRoute
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import update
 
 from hope_schema.proof import hash_token
 from planner_api.console.address import HOME
+from planner_api.console.app import _pages
 from planner_api.console.pages.sign_in import ours
 from planner_api.console.session import COOKIE
 from planner_api.db.tables import ConsoleSessionRow
@@ -128,6 +130,22 @@ def test_nobody_else_can_send_a_form_in_your_name(api: Api) -> None:
         answer = api.client.post(f"{HOME}/logout", headers=headers)
         assert answer.status_code == 403, headers
     assert len(rows(api)) == 1
+
+
+@pytest.mark.planner(root_path="/tools/hope")
+@pytest.mark.parametrize("prefix", ["", "/tools/hope"])
+def test_every_form_is_asked_where_it_comes_from(prefix: str, api: Api) -> None:
+    """Whatever changes something, signing in included, is refused without our own origin, under a prefix too."""
+    routes = [(route.path, route.methods) for route in _pages(api.app.planner).routes if isinstance(route, APIRoute)]
+    changing = [
+        (re.sub("{[^}]*}", "x", path), method) for path, methods in routes for method in methods - {"GET", "HEAD"}
+    ]
+    assert len(changing) > 10
+    foreign = {"origin": "http://evil.example"}
+    for path, method in changing:
+        for headers in ({}, {"sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"}, foreign):
+            answer = api.client.request(method, prefix + path, headers=headers)
+            assert (answer.status_code, "page of this console" in answer.text) == (403, True), (path, headers)
 
 
 def test_who_looks_only_changes_nothing(api: Api) -> None:
