@@ -344,16 +344,16 @@ class Jobs(Forks):
             executor = member.executor(one.dispatch) if fits else None
             by_start = self.policy.by_start
             try:
-                found, alone = member.outputs(job, one.dispatch, executor, hold, by_start=by_start)
+                found, waited_ns = member.outputs(job, one.dispatch, executor, hold, by_start=by_start)
             except FAILURES as error:
                 if executor is None:
                     raise
                 job.where = ""
                 # Where that fails too, it is the feed's fault.
-                found, alone = member.outputs(job, one.dispatch, None, hold, by_start=by_start)[0], False
+                found, waited_ns = member.outputs(job, one.dispatch, None, hold, by_start=by_start)[0], None
                 failed = None if forgiven(error) else executor
             job.ended_ns = perf_counter_ns()
-            took = job.ended_ns - job.started_ns if alone else None
+            took = None if waited_ns is None else job.ended_ns - job.started_ns - waited_ns
         except NotWantedError as error:
             found = CancelledError() if job.wanted.cancelled else error
         except BaseException as error:  # noqa: BLE001  the job's caller is who is told

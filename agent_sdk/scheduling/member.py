@@ -135,8 +135,10 @@ class Member:
 
     def outputs(
         self, job: Job, dispatch: Dispatch, executor: Executor | None, hold: Hold, *, by_start: bool
-    ) -> tuple[dict[str, Any], bool]:
-        """What a run computes, and whether it was alone on its resources; ``by_start`` is as of ``Policy``."""
+    ) -> tuple[dict[str, Any], int | None]:
+        """What a run computes, and the nanoseconds that it waited for others' segments; None where what it took says
+        nothing. ``by_start`` is as of ``Policy``.
+        """
         offsets = attrgetter("starts_ns") if by_start else None
         jointly = dispatch.processor == self.where.jointly
         if executor is None or jointly:
@@ -145,13 +147,13 @@ class Member:
             turn = Turn(dispatch.key, offsets, job.wanted, None if jointly else hold)
             outputs, trace = executor.run(job.inputs, timeout_s=job.timeout_s, turn=turn)
             if trace.ordinary:
-                masks, which = self.where.masks, dispatch.processor
-                at = which if jointly else next((one for one in self.executors if masks[one] == hold.mask.value), which)
-                job.where = JOINTLY if jointly else self.where.names[at]
-                return dict(outputs), trace.alone
+                masks, where = self.where.masks, dispatch.processor
+                there = (one for one in (*self.executors,) if masks[one] == hold.mask.value)
+                job.where = JOINTLY if jointly else self.where.names[next(there, where)]
+                return dict(outputs), None if trace.beside else round(trace.waited_us * 1e3)
             hold.give_back()
         turn = Turn(dispatch.key, offsets, job.wanted)
-        return self.plans.run(job.inputs, timeout_s=job.timeout_s, turn=turn), executor is None
+        return self.plans.run(job.inputs, timeout_s=job.timeout_s, turn=turn), 0 if executor is None else None
 
     def note_deadline(self, *, missed: bool) -> None:
         """Have the planner told how a network keeps deadlines: by the joint plan that is followed, else by its own."""

@@ -70,7 +70,8 @@ class Network:
         self.assumed.difference_update(alike)
         if unknown:
             for other in alike:
-                self.set((first, last, other), ns)
+                at = (other * self.units + first) * self.units + last
+                self.table[at], self._told[at] = ns, min(ns, self._told[at])
             return
         if last - first == self.units - 1:
             exceeds = ns > before + self.over * before

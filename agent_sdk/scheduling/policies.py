@@ -346,7 +346,8 @@ def _loses(state: Scheduler, request: Request, option: _Option) -> float:
     lost = 0.0
     for other, deadline in _others(state, request):
         takes = border if border and state.now_ns + deadline < request.due_ns else runs
-        if all(own + (takes if state.masks[where] & mask else 0) > deadline for where, own in other.wholes()):
+        in_time = [(where, own) for where, own in other.wholes() if own <= deadline]  # nowhere: there is none to lose
+        if in_time and all(state.masks[where] & mask and own + takes > deadline for where, own in in_time):
             lost = max(lost, ns / deadline)
     return lost
 

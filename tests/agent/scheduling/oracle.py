@@ -444,7 +444,7 @@ class World:
         for model, within in self._lately(run):
             wait = border if border and self.now + within < due else runs
             units, table = self.nets[model]
-            if not any(
+            if min(table.get((0, units - 1, where), BIG) for where in range(len(self.sets))) <= within and not any(
                 table[0, units - 1, where] + wait * bool(resources & self.sets[option[2]]) <= within
                 for where, resources in enumerate(self.sets)
                 if (0, units - 1, where) in table

@@ -345,6 +345,15 @@ def test_who_has_no_deadline_gets_what_is_left_by_those_who_have(load: float, sh
     assert len(own) >= share * (1 - load) * 4000 / 22
 
 
+def test_nobody_waits_for_what_is_late_anyway() -> None:
+    """What has no deadline begins where the network that was asked for lately could make its own on no processor."""
+    late, loop = (Network(name, 1, 1, {(0, 0, 0): 20 * MS}) for name in ("late", "loop"))
+    scheduler = Scheduler(policy("earliest_deadline"), [1])
+    scheduler.active[late] = (10 * MS, 0)
+    scheduler.submit(loop, MS)
+    assert len(scheduler.decide(MS)[0]) == 1
+
+
 def test_the_cheapest_group_that_makes_the_deadline() -> None:
     """One core where that makes the deadline, two where it does not: four would cost more core time."""
     network = Network("n", 1, 3, {(0, 0, 0): 40 * MS, (0, 0, 1): 24 * MS, (0, 0, 2): 16 * MS})
