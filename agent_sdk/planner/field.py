@@ -49,10 +49,14 @@ class Sample(deque[float]):
         """What is to be reported now, if anything; it is then forgotten here."""
         runs, missed = list(self), list(self.missed)
         failed = sum(map(math.isinf, runs))
-        if now < self.due or (max(len(runs), len(missed)) < SAMPLE and not failed):
+        timed = len(runs) >= SAMPLE or failed
+        if now < self.due or not (timed or len(missed) >= SAMPLE):
             return None
-        self.clear()
         self.missed.clear()
+        if timed:
+            self.clear()
+        else:
+            runs = []  # they are too few yet
         self.due = now + EVERY_S
         times = sorted(us for us in runs if math.isfinite(us))
         plan_id, version = self.version

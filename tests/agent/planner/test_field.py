@@ -153,6 +153,7 @@ def test_a_sample_says_its_longest_runs_and_its_missed_deadlines() -> None:
     assert (taken.measured_us, taken.p99_us, taken.deadlines, taken.missed) == ((SAMPLE + 1) / 2, SAMPLE, 3, 1)
     dropped = Sample(("p-1", 1))
     dropped.missed.extend([True] * SAMPLE)
+    dropped.append(1.0)  # the median of so few is no sample, and waits for the others
     taken = dropped.taken(1.0)
     assert taken is not None
     assert (taken.measured_us, taken.p99_us, taken.runs, taken.deadlines, taken.missed) == (
@@ -162,6 +163,10 @@ def test_a_sample_says_its_longest_runs_and_its_missed_deadlines() -> None:
         SAMPLE,
         SAMPLE,
     )
+    dropped.extend([2.0] * (SAMPLE - 1))
+    taken = dropped.taken(dropped.due)
+    assert taken is not None
+    assert (taken.runs, taken.deadlines) == (SAMPLE, 0)
 
 
 def test_without_a_planner_there_is_nobody_to_tell(tmp_path: Any) -> None:
