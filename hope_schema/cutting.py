@@ -283,8 +283,6 @@ class _Pieces:
         self.inputs = {node.id for node in inputs}
         for node in inputs:
             if node.id in computed:
-                for part in computed[node.id]:
-                    self.slice(node.id, node.id, part)
                 self.grids[node.id] = _Grid(node.id, computed[node.id], counts[node.id])
         for node in nodes:
             if node.id not in computed:
@@ -351,8 +349,9 @@ class _Pieces:
             g = len(chosen)
             if g == len(grid.lines):
                 part = grid.parts[chosen]
+                source = self.slice(tensor, tensor, part) if tensor in self.inputs else part.of(tensor)
                 left = here.within(part)
-                return self.slice(tensor, part.of(tensor), left) if left.spans else part.of(tensor)
+                return self.slice(tensor, source, left) if left.spans else source
             axis = grid.lines[g][0].axis
             along = spans[axis]
             reads = []

@@ -16,9 +16,11 @@ import onnx.parser
 import pytest
 
 from agent_sdk.cli.serve import asked_to_end
-from agent_sdk.errors import RefusedError
+from agent_sdk.errors import InputError, RefusedError
 from agent_sdk.protocol.messages import SERVICE, message
+from agent_sdk.server.access import Access, Address
 from agent_sdk.server.admission import Admission
+from agent_sdk.server.serving import Server, Settings
 from tests.agent.server.running import running, written
 from tests.agent.server.test_bad_input import good, held, read_answer, request
 from tests.agent.test_session_shapes import until
@@ -164,6 +166,17 @@ def test_admission_counts_what_comes_and_goes() -> None:
     assert (admission.requests, admission.held) == (0, 0)
     with pytest.raises(RefusedError), admission.admitted():
         pass
+
+
+def test_a_server_that_cannot_have_one_address_gives_back_the_other() -> None:
+    """Where gRPC's address is taken, that of HTTP is free again as soon as this is said."""
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as free:
+        http, grpc_too = (Address("127.0.0.1", one.getsockname()[1]) for one in (free, taken))
+        free.close()
+        with pytest.raises(InputError, match="cannot listen") as refused:
+            Server([], Access([]), Settings(http, grpc_too, memory=2**20, requests=1))
+        with socket.create_server((http.host, http.port)):
+            assert refused.tb is not None  # what was opened is not merely collected as garbage
 
 
 def test_draining_waits_for_the_last_request() -> None:
