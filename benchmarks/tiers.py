@@ -209,7 +209,7 @@ def run(profiles: Sequence[PhoneProfile], budget: float) -> tuple[list[Measure],
     measures = [
         *(verdict(f"{label} / best single tier, mean", fmean(ratios[label]), 0.60) for label in OURS),
         verdict("ours / best single tier, worst", max(max(ratios[label]) for label in OURS), 1.02),
-        *(verdict(f"ours / {method}, mean", fmean(ratios[method]), 0.95) for method in OTHERS),
+        *(verdict(f"{OURS[2 * (method == TILED)]} / {method}, mean", fmean(ratios[method]), 0.95) for method in OTHERS),
         verdict("bytes over the backbone / cloud only, mean", fmean(ratios["bytes"]), 0.6),
     ]
     shares = (f"{label} / best tier" for label in ("bound", *OURS))
