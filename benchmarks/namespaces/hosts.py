@@ -89,7 +89,7 @@ def slow(scene: Scene | None) -> None:
             subprocess.run([*in_space, "del", "dev", device, "root"], capture_output=True, check=False)
             if scene and other in scene.mbps:
                 mbps = scene.mbps[other]
-                rate, burst = f"{mbps * 1e3:.0f}kbit", f"{max(8, round(mbps / 8))}kb"
+                rate, burst = f"{mbps * 1e3:.0f}kbit", f"{max(32, round(mbps / 8))}kb"
                 ran(*in_space, "add", "dev", device, "root", "tbf", "rate", rate, "burst", burst, "latency", "400ms")
 
 
