@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,7 +74,10 @@ class Server(Closes):
         metrics.gauge("connections", "Clients connected over HTTP.", lambda: listener.connections)
         if lending:
             metrics.gauge("held_tensors", "Tensors of agents elsewhere that stand here.", lambda: lending.held.count)
-        self._grpc = settings.grpc and Grpc(models, admission, access, settings.grpc, settings.tls)
+        with ExitStack() as opened:
+            opened.callback(listener.stop, lambda: None)
+            self._grpc = settings.grpc and Grpc(models, admission, access, settings.grpc, settings.tls)
+            opened.pop_all()
         self._closed = self.hangs = False
         self._listener.start()
         if self._grpc:
