@@ -266,8 +266,8 @@ def test_what_is_counted_of_branches_is_what_cuts_make(
     assert {op: made[op] for op in counted} == counted
 
 
-def test_what_is_sent_is_computed_while_more_is_sent() -> None:
-    """One host behind a slow radio takes a picture in stripes, each of which crosses once, and is done sooner."""
+def over_radio() -> Problem:
+    """A chain on a slow device and a host behind a radio that takes 16 ms for the input, of any part its share."""
     problem = chain([4000.0] * 3, 1, rows=64)
     cutter, transfer = problem.cutter, problem.transfer_us.copy()
     transfer[0, 0, 1] = 16_000.0
@@ -280,7 +280,12 @@ def test_what_is_sent_is_computed_while_more_is_sent() -> None:
             found[0, 1] = 16_000.0 * shape[2] / 64
         return found
 
-    problem = replace(problem, cutter=replace(cutter, move_us=move_us), transfer_us=transfer)
+    return replace(problem, cutter=replace(cutter, move_us=move_us), transfer_us=transfer)
+
+
+def test_what_is_sent_is_computed_while_more_is_sent() -> None:
+    """One host behind a slow radio takes a picture in stripes, each of which crosses once, and is done sooner."""
+    problem = over_radio()
     alone = simulate(problem, [1] * 3, problem.lists.order)
     found = tiled(problem, alone)
     assert found.cut is not None
@@ -307,6 +312,25 @@ def test_cores_of_a_host_share_what_is_sent_to_them(rows: int) -> None:
     assert found is not None
     assert found.cut is not None
     check(found.cut, found.schedule)
+
+
+def test_rows_that_no_tile_reads_are_not_sent() -> None:
+    """Windows that step over the last row of an input leave it: a plan in bands has no op for it."""
+    problem = over_radio()
+    assert problem.cutter is not None
+    first = problem.cutter.nodes[0].needs
+
+    def needs(part: Region) -> dict[str, Region | None]:
+        found = first(part)["x"]
+        assert found is not None
+        return {"x": Region(tuple(Span(axis, start, min(stop, 63)) for axis, start, stop in found.spans))}
+
+    object.__setattr__(problem.cutter.nodes[0], "needs", needs)
+    found = tiled(problem, simulate(problem, [1] * 3, problem.lists.order))
+    assert found.cut is not None
+    check(found.cut, found.schedule)
+    assert any(cut.op == "x" for cut in found.cuts)
+    assert "x[2:63:64]" not in found.cut.ops
 
 
 def test_what_reads_everything_ends_a_stack() -> None:
