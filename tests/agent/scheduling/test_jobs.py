@@ -113,6 +113,7 @@ def test_what_cannot_make_its_deadline_is_dropped_or_late(agent: Agent, session:
 def test_who_waits_for_others_that_ask_no_more_is_not_forgotten(monkeypatch: pytest.MonkeyPatch, on_late: Late) -> None:
     """A run that would cost a network its deadlines waits on an idle machine: it is run, or dropped, all the same."""
     monkeypatch.setattr(request, "PATIENCE_NS", 50_000_000)
+    before = set(threading.enumerate())
     with Agent(processors="ort@0") as agent, agent.load(BRANCHING) as one, agent.load(chain_model(4, 8, 12)) as other:
         feed = dict(one.draw())
         agent.submit(other, dict(other.draw()), deadline_ms=60_000).result(60)
@@ -125,6 +126,11 @@ def test_who_waits_for_others_that_ask_no_more_is_not_forgotten(monkeypatch: pyt
         else:
             with pytest.raises(DroppedError):
                 agent.submit(one, feed, deadline_ms=120_050, on_late="drop").result(60)
+            waiting = agent.submit(one, feed, deadline_ms=1e6, on_late="drop")
+            one.close()
+            with pytest.raises(DeviceClosedError):
+                waiting.result(60)
+    until(lambda: not any(isinstance(own, threading.Timer) for own in {*threading.enumerate()} - before))
 
 
 def test_how_a_plan_keeps_deadlines_is_noted(agent: Agent, session: Session) -> None:
