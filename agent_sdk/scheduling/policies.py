@@ -347,6 +347,8 @@ def _loses(state: Scheduler, request: Request, option: _Option) -> float:
     for other, deadline in _others(state, request):
         takes = border if border and state.now_ns + deadline < request.due_ns else runs
         in_time = [(where, own) for where, own in other.wholes() if own <= deadline]  # nowhere: there is none to lose
+        if request.deadline_ns is None:  # what can wait leaves the others time to spare
+            in_time = [(where, other.longest(own)) for where, own in in_time]
         if in_time and all(state.masks[where] & mask and own + takes > deadline for where, own in in_time):
             lost = max(lost, ns / deadline)
     return lost

@@ -445,9 +445,14 @@ class World:
             wait = border if border and self.now + within < due else runs
             units, table = self.nets[model]
             if min(table.get((0, units - 1, where), BIG) for where in range(len(self.sets))) <= within and not any(
-                table[0, units - 1, where] + wait * bool(resources & self.sets[option[2]]) <= within
+                self._behind(run, table[0, units - 1, where], wait * bool(resources & self.sets[option[2]])) <= within
+                and table[0, units - 1, where] <= within
                 for where, resources in enumerate(self.sets)
                 if (0, units - 1, where) in table
             ):
                 found.append(within)
         return found
+
+    def _behind(self, run, takes, wait):
+        """When another ends behind a run; one without a deadline leaves it half as much again as it takes."""
+        return takes + wait + round(takes * 0.5) * (run.deadline is None and wait > 0)

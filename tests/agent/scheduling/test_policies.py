@@ -323,7 +323,7 @@ def test_stalls_and_overload_cost_less_than_in_a_partition(load: float) -> None:
     assert any(not one.missed for one in found if one.stream == "large")
 
 
-@pytest.mark.parametrize(("load", "share"), [(0.1, 0.95), (0.5, 0.95), (0.7, 0.05)])
+@pytest.mark.parametrize(("load", "share"), [(0.1, 0.95), (0.5, 0.85), (0.7, 0.05)])
 def test_who_has_no_deadline_gets_what_is_left_by_those_who_have(load: float, share: float) -> None:
     """A closed loop costs a periodic network no deadline, and gets this share of the time that is left; where the
     network needs all cores at once it goes on, at least once a second.
