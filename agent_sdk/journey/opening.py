@@ -180,7 +180,7 @@ class Opening:
         if best is not self.obtained:
             self._replace_plan(best, self.contenders)
         self._leave_out(trial.failures)
-        if PLAN in self.contenders and best.served is not None:
+        if PLAN in self.contenders and best.served is not None and best.key:  # a plan file's has none
             settled = Settled(trial_us=dict(trial.us), calm=trial.calm)
             self.services.supplier.plans.keep(best.key, best.served.model_copy(update={"settled": settled}))
         return dict(trial.us)

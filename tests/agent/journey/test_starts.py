@@ -20,7 +20,7 @@ from agent_sdk import Agent
 from agent_sdk.cli import main
 from agent_sdk.errors import InputError, ModelError, PlanMismatchError
 from agent_sdk.journey import plans
-from agent_sdk.journey.planfile import MARK
+from agent_sdk.journey.planfile import MARK, TravellingPlan, write_plan
 from agent_sdk.journey.preparing import Preparing
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.journey.verify import relative_error
@@ -86,6 +86,19 @@ def test_a_plan_answers_from_the_first_run_where_who_begins_goes_on(exported: Pa
         first = session.run(inputs)
         assert relative_error(first, wanted) < 1e-5
         assert not [who for who in session.stats.answered if who.startswith("whole")]
+
+
+def test_what_a_plan_file_leaves_to_a_trial_is_kept_under_no_name(exported: Path, tmp_path: Path) -> None:
+    """Where the file says of nobody here how long it takes, that is tried; the cache keeps a planner's plans only."""
+    body = (exported / "net.plan").read_bytes().partition(b"\n")[2]
+    told = TravellingPlan.model_validate_json(body).model_copy(update={"trial_us": {}})
+    write_plan(tmp_path / "net.plan", told)
+    with (
+        Agent(processors="ort", cache=tmp_path / "cache") as agent,
+        agent.load(exported / "net.onnx", plan=tmp_path / "net.plan", background=False) as session,
+    ):
+        assert session.latest.quiet_us
+        assert not [*(tmp_path / "cache").glob("plans/*")]
 
 
 def test_weights_may_change_under_a_plan(exported: Path, alone: Path, tmp_path: Path) -> None:
