@@ -222,11 +222,11 @@ class EarliestDeadline(Policy):
     that idle while another gives way to it) among those that surely make the deadline, else to the one that ends it
     soonest should it take as long as it well may; where waiting for a busy one makes it and no idle one does, or who
     gives way would miss its own, that is kept for it. Who can make it nowhere goes behind all who can. What has no
-    deadline takes what ends it soonest, where others make theirs at its borders or behind it. Else nobody takes cores
-    that the networks which have been asked for lately need to make their deadlines side by side, or, where there are
-    not enough for that, so much for so long that one of them could not make its deadline any more, where there is
-    another way; where there is none, a run waits that has no deadline, and one that may be dropped and would cost
-    several others theirs.
+    deadline takes what ends it soonest, where others make theirs behind all of it. Else nobody takes cores that the
+    networks which have been asked for lately need to make their deadlines side by side, or, where there are not enough
+    for that, so much for so long that one of them could not make its deadline any more, where there is another way;
+    where there is none, a run waits that has no deadline, and one that may be dropped and would cost several others
+    theirs.
     """
 
     name = "earliest_deadline"
@@ -251,8 +251,8 @@ class EarliestDeadline(Policy):
             ending.sort()
         idle = [one for one in ending if state.idle(request, one.processor)]
         chosen, lost = next((one for one in idle if _leaves_cores(state, request, one)), None), 0.0
-        if request.deadline_ns is None and idle and not _loses(state, request, idle[0]):
-            chosen = idle[0]  # others step in at its borders
+        if request.deadline_ns is None and idle and not _loses(state, request, idle[0], stays=True):
+            chosen = idle[0]
         elif chosen is None and idle:
             losses = [_loses(state, request, one) for one in idle]
             chosen, lost = min(zip(idle, losses, strict=True), key=lambda pair: pair[1] > 0)
@@ -337,18 +337,19 @@ def _leaves_cores(state: Scheduler, request: Request, option: _Option) -> bool:
     return True
 
 
-def _loses(state: Scheduler, request: Request, option: _Option) -> float:
-    """How many runs of another network cannot make their deadlines while this runs, or behind it: 0 where all can."""
+def _loses(state: Scheduler, request: Request, option: _Option, *, stays: bool = False) -> float:
+    """How many runs of another network cannot make their deadlines while this runs, or behind it: 0 where all can.
+
+    Others step in at its borders, unless it ``stays``: a border comes later than measured now and then.
+    """
     mask, network = state.masks[option.processor], request.network
     ns = network.expected(0, network.units - 1, option.processor)
     runs = option.end_ns - ns + network.longest(ns) - state.now_ns
     border = network.border_ns.get(option.processor, 0)
     lost = 0.0
     for other, deadline in _others(state, request):
-        takes = border if border and state.now_ns + deadline < request.due_ns else runs
+        takes = border if border and not stays and state.now_ns + deadline < request.due_ns else runs
         in_time = [(where, own) for where, own in other.wholes() if own <= deadline]  # nowhere: there is none to lose
-        if request.deadline_ns is None:  # what can wait leaves the others time to spare
-            in_time = [(where, other.longest(own)) for where, own in in_time]
         if in_time and all(state.masks[where] & mask and own + takes > deadline for where, own in in_time):
             lost = max(lost, ns / deadline)
     return lost

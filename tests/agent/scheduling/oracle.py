@@ -342,7 +342,7 @@ class World:
             )
             apart = [one for one in fits if self._apart(run, one)]
             kind = apart or [one for one in fits if not self._harmed(run, one)] or fits
-            if run.deadline is None and fits and not self._harmed(run, fits[0]):
+            if run.deadline is None and fits and not self._harmed(run, fits[0], stays=True):
                 kind = fits
             sees = run.on_late != "drop" or self.in_a_row.get(run.model, 0) >= 16
             if not apart and kind:
@@ -435,9 +435,9 @@ class World:
             needed += min(own, default=len(rest) + 1)
         return needed <= len(rest)
 
-    def _harmed(self, run, option):
+    def _harmed(self, run, option, stays=False):
         """Within what time each of the others is due that cannot make it meanwhile, nor behind this."""
-        border = self.borders.get((run.model, option[2]), 0)
+        border = 0 if stays else self.borders.get((run.model, option[2]), 0)
         due = run.release + PATIENCE if run.deadline is None else run.deadline
         runs = option[1] - self.now + round(self._takes((run, 0, self.nets[run.model][0] - 1, option[2])) * 0.5)
         found = []
@@ -445,14 +445,9 @@ class World:
             wait = border if border and self.now + within < due else runs
             units, table = self.nets[model]
             if min(table.get((0, units - 1, where), BIG) for where in range(len(self.sets))) <= within and not any(
-                self._behind(run, table[0, units - 1, where], wait * bool(resources & self.sets[option[2]])) <= within
-                and table[0, units - 1, where] <= within
+                table[0, units - 1, where] + wait * bool(resources & self.sets[option[2]]) <= within
                 for where, resources in enumerate(self.sets)
                 if (0, units - 1, where) in table
             ):
                 found.append(within)
         return found
-
-    def _behind(self, run, takes, wait):
-        """When another ends behind a run; one without a deadline leaves it half as much again as it takes."""
-        return takes + wait + round(takes * 0.5) * (run.deadline is None and wait > 0)

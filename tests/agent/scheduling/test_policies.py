@@ -345,6 +345,18 @@ def test_who_has_no_deadline_gets_what_is_left_by_those_who_have(load: float, sh
     assert len(own) >= share * (1 - load) * 4000 / 22
 
 
+@pytest.mark.parametrize(("deadline_ms", "where"), [(60, 0), (12, 1)])
+def test_who_has_no_deadline_leaves_cores_to_who_cannot_wait_for_all_of_it(deadline_ms: int, where: int) -> None:
+    """All cores where another makes its deadline behind the whole run; one of two where it would at a border alone."""
+    loop = Network("loop", 1, 3, {(0, 0, 0): 22 * MS, (0, 0, 1): 42 * MS, (0, 0, 2): 42 * MS})
+    loop.border_ns = {0: 2 * MS, 1: 4 * MS, 2: 4 * MS}
+    periodic = Network("periodic", 1, 3, {(0, 0, 0): 6 * MS, (0, 0, 1): 11 * MS, (0, 0, 2): 11 * MS})
+    scheduler = Scheduler(policy("earliest_deadline"), [3, 1, 2])
+    scheduler.active[periodic] = (deadline_ms * MS, 0)
+    scheduler.submit(loop, MS)
+    assert [one.processor for one in scheduler.decide(MS)[0]] == [where]
+
+
 def test_nobody_waits_for_what_is_late_anyway() -> None:
     """What has no deadline begins where the network that was asked for lately could make its own on no processor."""
     late, loop = (Network(name, 1, 1, {(0, 0, 0): 20 * MS}) for name in ("late", "loop"))
