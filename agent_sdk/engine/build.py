@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from agent_sdk.engine.places import Places, hops
@@ -258,7 +259,7 @@ def _assemble(
         }
         used |= dict.fromkeys(first.resources, Event(first.lane, position[index] + 1))
         if first.move is not None:
-            work.append(_copy(first, places, common))
+            work.append(_copy(first, places, common | {"ahead": index in border.ahead}))
             continue
         steps = [node.step for node in group if node.step is not None]
         work.append(
@@ -308,13 +309,17 @@ class _Border:
         self._leaving |= set(graph.outputs)
         self._resident: list[set[str]] = [set() for _ in groups]
         self._stays: list[set[str]] = [set() for _ in groups]
+        self.ahead: dict[int, tuple[str, str]] = {}
+        """The moves to other hosts that their queues carry before their readers' turn: which tensor, and where to."""
 
     def find_resident(self, places: Places, position: Sequence[int], finished: Sequence[tuple[int, ...]]) -> None:
         """What stands where a group reads it because a group that ended before made it there, or brought it along.
 
         ``position`` is each group's place in its lane, ``finished`` how much of each lane is before it.
         """
-        source: dict[tuple[str, str], list[tuple[int, int]]] = {}  # who reads what where, and who brought it for them
+        self._find_ahead(places, position, finished)
+        # who reads what where, and who brought it for them
+        source = {carried: [(index, index)] for index, carried in self.ahead.items()}
         for index, group in enumerate(self._groups):
             if group[0].move is not None:
                 continue
@@ -328,6 +333,26 @@ class _Border:
                 known.append((index, brought[0] if brought else index))
             for name in self._writes[index]:
                 source[name, places.made[name]] = [(index, index)]
+
+    def _find_ahead(self, places: Places, position: Sequence[int], finished: Sequence[tuple[int, ...]]) -> None:
+        """All of a queue, where one may begin before its reader's lane has come to that reader, or before the reader of
+        the one in front has ended. Elsewhere a reader's request takes its tensor along, which saves a round trip.
+        """
+        first: dict[tuple[str, str], int] = {}
+        for index, group in reversed([*enumerate(self._groups)]):
+            if group[0].move is None:
+                first |= {(name, places.read(name, group[0].processor)): index for name in self._reads[index]}
+        queues: dict[int, dict[int, tuple[str, str]]] = {}
+        for index, group in enumerate(self._groups):
+            move = group[0].move
+            if move is not None and places.sends(move) and (move.tensor, move.target) in first:
+                queues.setdefault(group[0].lane, {})[index] = move.tensor, move.target
+        for moves in queues.values():
+            readers = [(finished[index], first[carried]) for index, carried in moves.items()]
+            turns = [(done, self._groups[reader][0].lane, position[reader]) for done, reader in readers]
+            busy = any(done[lane] < turn for done, lane, turn in turns)
+            if busy or any(done[lane] <= turn for (_, lane, turn), (done, _, _) in pairwise(turns)):
+                self.ahead |= moves
 
     def _read_by(self, index: int) -> tuple[str, ...]:
         own = {name for node in self._groups[index] for op in node.ops for name in self._graph.op[op].outputs}

@@ -100,6 +100,12 @@ class Places:
         owners = (own for own in self._processors.values() if engine in (own.copy_engines or ()))
         return next((own.caller_cores for own in owners), frozenset())
 
+    def sends(self, move: Move) -> bool:
+        """Whether a move is what a queue carries from this machine to the memory of another host, and is something."""
+        far = {own.place.memory for own in self._processors.values() if own.spec.host != HOST}
+        here = memory_of(move.source) in far | {HOST}
+        return bool(move.over and here and move.target in far and self._model.graph.tensor[move.tensor].bytes)
+
     def read_in(self, name: str, memory: str) -> list[str]:
         """The places of a memory in which a tensor is read."""
         readers = (reader for reader, _ in self._readers.get(name, ()) if reader.place.memory == memory)

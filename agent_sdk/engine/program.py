@@ -94,11 +94,13 @@ class Work:
 class Copy(Work):
     """One move, on its reader's time or in a queue of what carries it.
 
-    ``changer`` changes the layout, where that is what the move does.
+    ``changer`` changes the layout, where that is what the move does. ``ahead`` is of one to another host that the link
+    carries by itself, before its reader's turn; else the reader's request takes the tensor along.
     """
 
     move: Move
     changer: Processor | None = None
+    ahead: bool = False
 
     @property
     def ops(self) -> tuple[str, ...]:

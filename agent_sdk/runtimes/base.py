@@ -112,9 +112,9 @@ class Segment:
     several ops at once overlaps them accordingly. Empty: one after the other.
 
     For a memory that is far away: ``resident`` are the inputs that stand there already, because a segment that ends
-    before this one begins made them there or brought them along; ``stays`` the inputs and outputs that this one leaves
-    there for others; ``inside`` the outputs that are read nowhere else; ``halved`` the inputs and outputs that stand
-    there in float16, because they cross the way there so.
+    before this one begins made them there or brought them along, or because they were sent ahead; ``stays`` the inputs
+    and outputs that this one leaves there for others; ``inside`` the outputs that are read nowhere else; ``halved`` the
+    inputs and outputs that stand there in float16, because they cross the way there so.
     """
 
     model: Model
@@ -334,6 +334,13 @@ class Executable(ABC):
         Both mappings cover the segment's inputs and outputs, in the layouts that the segment declares. Raises
         ProcessorError where the runtime refuses a buffer.
         """
+
+    def ahead(self, name: str, source: Buffer, target: Buffer) -> Bound:
+        """What sends the input ``name`` to another host before the segment's turn, so that it is resident there.
+
+        ``source`` and ``target`` are where it stands on this machine, before and afterwards.
+        """
+        raise NotImplementedError
 
     def close(self) -> None:
         """Free the compiled segment. Calls bound before must not be made any more. Idempotent."""

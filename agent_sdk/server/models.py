@@ -160,6 +160,7 @@ class Served:
         Raises RefusedError where it contradicts itself, does not fit the network or asks for what is not offered.
         """
         deadline_ms, priority = schedule(parameters)
+        ahead = parameters.get("ahead") is True  # only brings what is to stay here for a later request
         given, wanted = {tensor.name for tensor in inputs}, tuple(name for name, _ in outputs)
         if len(given) != len(inputs):
             raise RefusedError(400, "an input is given twice")
@@ -167,7 +168,7 @@ class Served:
             self.check(tensor.name, tensor.datatype, tensor.shape)
             refuse_unoffered(tensor.parameters)
         missing = [port.name for port in self.inputs if port.name not in given]
-        if missing:
+        if missing and not ahead:
             raise RefusedError(400, f"'{self.name}' also takes {', '.join(missing)}")
         for name, told in outputs:
             refuse_unoffered(told)
@@ -175,7 +176,7 @@ class Served:
                 raise RefusedError(400, f"'{self.name}' has no output '{name}'; it has {', '.join(self._gives)}")
         if len(set(wanted)) != len(wanted):
             raise RefusedError(400, "an output is asked for twice")
-        return Asked(wanted or tuple(self._gives), deadline_ms, priority)
+        return Asked(() if ahead else wanted or tuple(self._gives), deadline_ms, priority)
 
     def metadata(self) -> dict[str, Any]:
         """What the protocol says of a network."""
@@ -232,6 +233,8 @@ class Models:
 
     def infer(self, served: Served, feed: Feed, asked: Asked, room: Room, transport: str) -> list[np.ndarray]:
         """Compute the outputs that are wanted, in their order. Raises RefusedError."""
+        if not asked.outputs:
+            return []
         began, outcome = time.perf_counter_ns(), "failed"
         try:
             room.take(served.answer_bytes)

@@ -2,7 +2,8 @@
 
 Where a server lends its processors, tensors may also stay there between requests: the parameter ``hold`` of an input or
 an output keeps it under that name, and an input with ``held`` is one that was kept. An output that is kept is not in
-the answer, unless it is asked for as bytes as well.
+the answer, unless it is asked for as bytes as well. A request with the parameter ``ahead`` computes nothing: it brings
+inputs of a later one.
 """
 
 from __future__ import annotations

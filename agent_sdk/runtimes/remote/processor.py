@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -47,6 +47,8 @@ FADING: Final = 0.98
 """By how much the longest run of late counts for less with each further one."""
 
 
+Buffers = Mapping[str, np.ndarray]
+"""By tensor."""
 TRUSTED: Final[Mapping[str, Trust | None]] = {"ort": None, "ov": OPENVINO, "torch": TORCH}
 """What runtimes are trusted with, wherever they run: one that is not known here, with nothing."""
 
@@ -153,7 +155,7 @@ class RemoteExecutable(Executable, ABC):
         kind = self.types[name]
         return {"name": self._called(name), "datatype": DATATYPES[kind.dtype], "shape": list(kind.shape)}
 
-    def check(self, said: bytes) -> None:
+    def check(self, said: bytes, received: Sequence[str]) -> None:
         """Raise WrongOutput where the host answered for another network, or gives other outputs than were wanted."""
         try:
             found = json.loads(said)
@@ -164,10 +166,15 @@ class RemoteExecutable(Executable, ABC):
             raise WrongOutput(f"{self.where}: the answer is not as the protocol has it: {error!r}") from None
         if model != self.compiled:
             raise WrongOutput(f"{self.where}: the answer is another network's")
-        described = [self._described(name) for name in self.received]
+        described = [self._described(name) for name in received]
         wanted = [(one["name"], one["datatype"], one["shape"]) for one in described]
-        if outputs != wanted or sizes != [self.types[name].bytes for name in self.received]:
+        if outputs != wanted or sizes != [self.types[name].bytes for name in received]:
             raise WrongOutput(f"{self.where}: the answer has {outputs} instead of {wanted}")
+
+    def run(self, said: Mapping[str, Any], inputs: Buffers, outputs: Buffers) -> RemoteCall:
+        """Runs of it, with what they say before their tensors."""
+        sent, received = {name: inputs[name] for name in self.sent}, {name: outputs[name] for name in self.received}
+        return RemoteCall(self, said, sent, received)
 
     @abstractmethod
     def bring_back(self) -> None:
@@ -185,14 +192,21 @@ class SentExecutable(RemoteExecutable):
         self._held: set[str] = set()
 
     @override
-    def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> RemoteCall:
-        at = {
-            name: f"{self.processor.host.here}-{buffer.ctypes.data:x}" for name, buffer in {**inputs, **outputs}.items()
-        }
-        new = {at[name] for name in self._stays} - self._held
+    def bind(self, inputs: Buffers, outputs: Buffers) -> RemoteCall:
+        at = {name: self._at(buffer) for name, buffer in {**inputs, **outputs}.items()}
+        new = {at[name] for name in self._stays | self._resident} - self._held
         self.processor.host.hold(new)
         self._held |= new
-        return RemoteCall(self, self.compiled, self.head(at), inputs, outputs)
+        return self.run(self.head(at), inputs, outputs)
+
+    @override
+    def ahead(self, name: str, source: np.ndarray, target: np.ndarray) -> RemoteCall:
+        stays = {"hold": self._at(target), "binary_data_size": self.types[name].bytes}
+        head = {"parameters": {"ahead": True}, "inputs": [self._described(name) | {"parameters": stays}]}
+        return RemoteCall(self, head, {name: source}, {})
+
+    def _at(self, buffer: np.ndarray) -> str:
+        return f"{self.processor.host.here}-{buffer.ctypes.data:x}"
 
     @override
     def bring_back(self) -> None:
@@ -207,7 +221,7 @@ class SentExecutable(RemoteExecutable):
 
 
 class RemoteCall(BoundCall):
-    """Runs of a segment with certain buffers: what is sent before them stands ready."""
+    """Runs of a segment that send and receive certain buffers, or send some ahead: what is sent before stands ready."""
 
     __slots__ = (
         "_answer",
@@ -218,6 +232,7 @@ class RemoteCall(BoundCall):
         "_keep",
         "_longest_s",
         "_narrowed",
+        "_outputs",
         "_received",
         "_request",
         "_runs",
@@ -227,33 +242,28 @@ class RemoteCall(BoundCall):
     )
 
     def __init__(
-        self,
-        executable: RemoteExecutable,
-        name: str,
-        head: Mapping[str, Any],
-        inputs: Mapping[str, np.ndarray],
-        outputs: Mapping[str, np.ndarray],
+        self, executable: RemoteExecutable, said: Mapping[str, Any], inputs: Buffers, outputs: Buffers
     ) -> None:
-        self._executable = executable
+        self._executable, self._outputs = executable, tuple(outputs)
         self._keep: dict[str, np.ndarray] = {}
-        self._inputs: dict[str, memoryview] = {}
-        crossing = executable.halved & {*executable.sent, *executable.received}
+        crossing = executable.halved & {*inputs, *outputs}
         self._halves = {name: np.empty(executable.types[name].shape, np.float16) for name in crossing}
-        self._narrowed = tuple(name for name in executable.sent if name in crossing)
-        for each in executable.sent:
-            self.rebind(each, inputs[each])
-        self._wide = {name: outputs[name] for name in executable.received if name in self._halves}
-        self._into = [_bytes(self._halves.get(each, outputs[each])) for each in executable.received]
+        self._narrowed = tuple(name for name in inputs if name in crossing)
+        self._inputs = dict.fromkeys(inputs, memoryview(b""))
+        for name, buffer in inputs.items():
+            self.rebind(name, buffer)
+        self._wide = {name: outputs[name] for name in outputs if name in self._halves}
+        self._into = [_bytes(self._halves.get(name, buffer)) for name, buffer in outputs.items()]
         self._sent = sum(map(len, self._inputs.values()))
         self._received = sum(map(len, self._into))
-        self._request = executable.peer.run_request(name, head, self._sent)
+        self._request = executable.peer.run_request(executable.compiled, said, self._sent)
         self._answer = b""
         self._runs, self._longest_s = 0, 0.0
         self.computed = None
 
     @override
     def rebind(self, name: str, buffer: np.ndarray) -> None:
-        if name in self._executable.sent:
+        if name in self._inputs:
             self._keep[name] = buffer
             self._inputs[name] = _bytes(self._halves.get(name, buffer))
 
@@ -263,10 +273,7 @@ class RemoteCall(BoundCall):
         for name in self._narrowed:
             narrow(self._halves[name], self._keep[name], name)
         within_s = FIRST_S if self._runs < KNOWN_AFTER else TIMES * self._longest_s + LEAST_S
-        parts: list[bytes | memoryview] = [
-            self._request,
-            *(self._inputs[name] for name in self._executable.sent),
-        ]
+        parts: list[bytes | memoryview] = [self._request, *self._inputs.values()]
         began = time.perf_counter()
         try:
             fields, said = host.ask(parts, self._into, within_s)
@@ -276,7 +283,7 @@ class RemoteCall(BoundCall):
             fields, said = host.ask(parts, self._into, FIRST_S)
         ended = time.perf_counter()
         if said != self._answer:  # it says the same each time, but what was never read may say anything
-            self._executable.check(said)
+            self._executable.check(said, self._outputs)
             self._answer = said
         for name, wide in self._wide.items():
             widen(wide, self._halves[name], name)

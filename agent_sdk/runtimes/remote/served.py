@@ -9,7 +9,7 @@ was judged.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -174,12 +174,12 @@ class ServedExecutable(RemoteExecutable):
 
     @override
     def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> RemoteCall:
-        return RemoteCall(self, self.compiled, self.head({}), inputs, outputs)
+        return self.run(self.head({}), inputs, outputs)
 
     @override
-    def check(self, said: bytes) -> None:
+    def check(self, said: bytes, received: Sequence[str]) -> None:
         """Raise WrongOutput where another model answers than the one that was judged, or with other outputs."""
-        super().check(said)
+        super().check(said, received)
         version = json.loads(said).get("model_version")
         if self._version is None:
             self._version = version

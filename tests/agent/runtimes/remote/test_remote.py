@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from onnx import parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.engine.program import Program
 from agent_sdk.engine.single import whole_run
 from agent_sdk.errors import (
     IllegalPlanError,
@@ -33,16 +37,27 @@ from agent_sdk.runtimes.remote.processor import RemoteExecutable
 from agent_sdk.runtimes.remote.settings import HostSettings, read_hosts
 from agent_sdk.server.access import Access, Address, Tls
 from agent_sdk.server.serving import Server, Settings
-from hope_schema import Cut, Host, PlanRequest, SuperOp, Transfer, merge
+from hope_schema import Cut, Host, Plan, PlanRequest, SuperOp, Transfer, merge
 from hope_schema.cutgraph import cut_graph
 from tests import CAMPAIGN
 from tests.agent.engine.generate import plan_of, random_cuts, random_legal_plan, random_model
 from tests.agent.engine.test_executor import Reference, random_inputs
 from tests.agent.models import BRANCHING, branching_model, chain_model
-from tests.agent.runtimes.remote.conftest import TOKEN, Reached, lent_by, networks_on
+from tests.agent.runtimes.remote.conftest import TOKEN, Reached, device_with, lent_by, networks_on
 from tests.agent.runtimes.remote.relay import Relay
 from tests.agent.server.certificates import made_certificate
-from tests.agent.server.running import running
+from tests.agent.server.running import Running, running
+
+
+def carried_by_link(plan: Plan, program: Program) -> Plan:
+    """The plan, with the link carrying whatever goes to the host, as soon as it is there."""
+    moves = {
+        name: Transfer(tensor=name, source="host", target="edge1:host", over="link-edge1", start_us=0, finish_us=0)
+        for one in program.segments
+        for name in one.segment.inputs
+        if one.processor.startswith("edge1:") and program.memory_of(name) == "host"
+    }
+    return plan.model_copy(update={"transfers": tuple(moves.values())})
 
 
 @pytest.mark.parametrize("seed", range(100 if CAMPAIGN else 6))
@@ -55,7 +70,10 @@ def test_random_plans_over_two_hosts_are_exact(seed: int, both: Device, referenc
     model = random_model(rng, rng.randint(2, 15))
     cuts = random_cuts(model, rng) if seed % 2 else []
     plan = random_legal_plan(model, list(both.processors.values()), rng, cuts)
-    with Executor(build_program(plan, model, both.processors), both) as executor:
+    program = build_program(plan, model, both.processors)
+    if seed % 3:
+        program = build_program(carried_by_link(plan, program), model, both.processors)
+    with Executor(program, both) as executor:
         for repeat in range(3):
             feeds = random_inputs(model, seed + repeat)
             outputs, _ = executor.run(feeds)
@@ -141,6 +159,62 @@ def test_tiles_of_a_stack_are_computed_on_several_hosts(host: RemoteHost, relay:
     other.close()
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_band_is_sent_while_the_tile_before_it_is_computed(
+    precision: Literal["fp32", "fp16"], edge: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One host takes two tiles in turns, and no answer of a tile is taken before both bands are there.
+
+    The link carries the bands, each once; the answers are those of requests that take them along, bit for bit.
+    """
+    model = read_model(chain_model(8, 8, size=30))
+    cuts = [Cut(op=f"t{k}", axes=(2,), at=((14 if k else 16,),), chained=k > 1) for k in range(3)]
+    turns = [{"t0[2:0:16]", "t0[2:16:30]"}, {"t1[2:0:15]", "t2[2:0:14]"}]
+    supers = sorted(
+        merge(cut_graph(model.graph, cuts)), key=lambda one: [*(one.id in ids for ids in turns)], reverse=True
+    )
+    where = {k: "ort@0" if one.id in turns[0] else "edge1:ort@0" for k, one in enumerate(supers)}
+    with Reached(edge.http, precision=precision) as host, device_with(host) as both:
+        plan = plan_of(model, supers, range(len(supers)), where, list(both.processors), cuts)
+        common = {"source": "host", "target": "edge1:host", "start_us": 0.0, "finish_us": 0.0}
+        dtype = "float16" if precision == "fp16" else None
+
+        def executor(over: str | None) -> Executor:
+            moves = tuple(Transfer(tensor=band, over=over, dtype=dtype, **common) for band in sorted(turns[0]))
+            return Executor(build_program(plan.model_copy(update={"transfers": moves}), model, both.processors), both)
+
+        feeds = [draw(model, seed) for seed in range(3)]
+        with executor(None) as along:
+            right = [along.run(feed)[0]["t2"] for feed in feeds]
+        both_there, taken, ask = threading.Event(), itertools.count(1), host.ask
+
+        def watched(
+            parts: Sequence[bytes | memoryview], into: Sequence[memoryview], within_s: float
+        ) -> tuple[Mapping[str, str], bytes]:
+            answer = ask(parts, into, within_s)
+            request = bytes(parts[0])
+            if b'"ahead"' not in request:
+                assert both_there.wait(30), "a tile is computed, and the next band is not under way"
+            elif not next(taken) % len(turns[0]):
+                both_there.set()
+            return answer
+
+        with executor("link-edge1") as ahead:
+            far = [one for one in ahead.executables if isinstance(one, RemoteExecutable)]
+            assert [one.sent for one in far] == [(), ()]
+            monkeypatch.setattr(host, "ask", watched)
+            for feed, expected in zip(feeds, right, strict=True):
+                both_there.clear()
+                outputs, trace = ahead.run(feed)
+                np.testing.assert_array_equal(outputs["t2"], expected)
+                carried = [one for one in trace.spans if one.lane == "link-edge1" and one.kind == "transfer"]
+                tiles = [one for one in trace.segments if one.processor == "edge1:ort@0"]
+                assert len(carried) == len(tiles) == len(turns[0])
+                assert carried[-1].start_us < tiles[0].end_us
+            monkeypatch.undo()
+        assert held(host) == 0
+
+
 def test_what_goes_from_one_host_to_another_passes_through_this_one(host: RemoteHost, relay: Relay) -> None:
     """A plan that relays a tensor over both links is carried out, though nothing here reads it."""
     model = read_model(chain_model(4, 4))
@@ -223,6 +297,22 @@ def test_a_tensor_that_has_gone_is_an_error_that_names_it(host: RemoteHost) -> N
         head = json.dumps({"inputs": [given | {"parameters": parameters}]}).encode()
         with pytest.raises(ProcessorError, match=reason):
             host.say("POST", f"/v2/models/{name}/infer", head)
+    host.forget(name)
+
+
+def test_what_is_sent_ahead_is_what_the_network_takes(host: RemoteHost) -> None:
+    """An input of another shape, or shorter than it says, is refused before its turn, and does not stay there."""
+    model = read_model(BRANCHING)
+    name, before = host.send(BRANCHING, "ort@0"), held(host)
+    [port] = model.graph.inputs
+    kind = model.graph.tensor[port].type
+    for shape, size, reason in (([1], 4, "has shape"), (list(kind.shape), kind.bytes, "the body ends within")):
+        told = {"hold": "ahead-of-its-turn", "binary_data_size": size}
+        given = {"name": port, "datatype": "FP32", "shape": shape, "parameters": told}
+        head = json.dumps({"parameters": {"ahead": True}, "inputs": [given]}).encode()
+        with pytest.raises(UnsupportedOp, match=reason):
+            host.say("POST", f"/v2/models/{name}/infer", head)
+    assert held(host) == before
     host.forget(name)
 
 
