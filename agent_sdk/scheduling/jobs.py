@@ -244,7 +244,7 @@ class Jobs(Forks):
                 job.set_exception(DeviceClosedError("the session is closed"))
             for job in own:
                 job.wanted.cancel()
-        for executor in member.executors.values():
+        for executor in [*member.executors.values()]:  # a run that fails meanwhile drops its own
             executor.close()
 
     def close(self) -> None:
