@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
@@ -167,9 +167,7 @@ class Together(Closes):
             answers = [one(0), *(other.result() for other in others)]
             return [outputs for outputs, _ in answers] if all(trace.ordinary for _, trace in answers) else []
         finally:
-            for other in others:  # nothing of it goes on behind the caller
-                with suppress(BaseException):
-                    other.result()
+            wait(others)  # nothing of it goes on behind the caller
 
     def _apart(self, feeds: Sequence[Feed]) -> list[dict[str, Any]]:
         asked = [self._jobs.submit(plans, feed) for plans, feed in zip(self._members, feeds, strict=True)]
