@@ -20,6 +20,7 @@ from agent_sdk.engine.code import Instruction
 from agent_sdk.engine.lanes import NativeLoop
 from agent_sdk.engine.threads import LaneThread
 from agent_sdk.runtimes.base import BoundCall, Buffer
+from tests.agent.cores import SEVERAL
 from tests.agent.engine.scene import NATIVE
 
 pytestmark = NATIVE
@@ -139,7 +140,7 @@ def spinning_on(core: int) -> Iterator[None]:
             spinner.kill()
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@SEVERAL
 @pytest.mark.parametrize("count", [1, 2])
 def test_threads_step_aside_where_others_keep_taking_their_core(count: int) -> None:
     """Bound at first; while something spins on their core they may use all, and the caller is put back where it was."""

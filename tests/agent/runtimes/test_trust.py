@@ -49,7 +49,7 @@ def by_onnxruntime(hard: Hard) -> list[list[np.ndarray] | None] | None:
     for feed in hard.feeds:
         try:
             answers.append(session.run(None, feed))
-        except Exception:  # noqa: BLE001
+        except Exception:  # noqa: BLE001  the same
             answers.append(None)
     return answers if any(answer is not None for answer in answers) else None
 

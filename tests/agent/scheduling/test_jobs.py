@@ -35,6 +35,7 @@ from agent_sdk.scheduling.parts import Part
 from agent_sdk.scheduling.policies import POLICIES, Fifo, policy
 from agent_sdk.scheduling.request import Late, Request
 from agent_sdk.scheduling.scheduler import Scheduler
+from tests.agent.cores import SEVERAL
 from tests.agent.models import BRANCHING, chain_model
 from tests.agent.test_session_shapes import until
 
@@ -369,12 +370,11 @@ def test_a_processor_that_fails_is_left_out_and_the_job_goes_elsewhere(agent: Ag
     assert not job.where
 
 
+@SEVERAL
 def test_a_run_that_never_ends_keeps_nobody_else(
     agent: Agent, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a runtime hangs in one core group, jobs of another network are answered on the others."""
-    if len(agent.planned) < 3:
-        pytest.skip("this machine has one core")
     with agent.load(BRANCHING, background=False) as other:
         agent.spread(session)
         agent.spread(other)
