@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -11,11 +12,15 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from agent_sdk import Agent, Session
+from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.reference import Reference
 from agent_sdk.model import Content, Model, extract, read_model
 from agent_sdk.model.feeds import Drawn, draw, feeds_of
+from agent_sdk.planner.client import ServedPlan
 from agent_sdk.planner.supplier import Obtained
+from hope_schema import PlanReply
 
 
 def branching_model(channels: int = 8, size: int = 16) -> onnx.ModelProto:
@@ -121,3 +126,15 @@ def prepared_of(
     model = model or _read(BRANCHING)
     obtained, drawn = Obtained(None, "single", False), Drawn(feeds_of(model))
     return Prepared(model, Reference(Content(b"")), obtained, drawn, contenders, us, **options)
+
+
+def newer_plan(agent: Agent, session: Session, processor: str) -> Obtained:
+    """What the planner would answer if it now thought everything best on one processor."""
+    served = session.latest.obtained.served
+    assert served is not None
+    soc = agent.soc
+    moved = single_processor_plan(
+        session.latest.model.graph, processor, soc=soc.name, frequency=soc.frequency, latency_us=10.0
+    )
+    reply = PlanReply(**{**dict(served.reply), "version": served.reply.version + 1, "plan": moved})
+    return replace(session.latest.obtained, served=ServedPlan(reply=reply, etag='"2"'), program=None)

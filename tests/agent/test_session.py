@@ -1,4 +1,4 @@
-"""What a session does with plans, their rivals and newer plans, at its start and while it serves."""
+"""What a session does with plans and their rivals, at its start and while it serves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import errno
 import gc
 import os
-import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,20 +16,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent_sdk import Agent, Session
+from agent_sdk import Agent
 from agent_sdk.cli.examine import examine
 from agent_sdk.engine import Executor, Program, build_program
-from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.errors import (
     DeviceClosedError,
-    ExecutionError,
     InputError,
     OutOfMemory,
     RunTimeoutError,
     SegmentFailedError,
 )
 from agent_sdk.journey.opening import Opening
-from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.rivals import compiled_singles, likeliest
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.trial import PLAN, Trial, first_choice, hold_trial, plainest
@@ -38,11 +34,10 @@ from agent_sdk.journey.verify import Verdict, relative_error
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.machine.witness import Witness
 from agent_sdk.planner.client import ServedPlan
-from agent_sdk.planner.supplier import Obtained
-from hope_schema import Plan, PlanReply
+from hope_schema import Plan
 from tests.agent.cores import GONE
 from tests.agent.haste import measure_hastily
-from tests.agent.models import BRANCHING, branching_model, expected
+from tests.agent.models import BRANCHING, branching_model, expected, newer_plan
 
 
 def test_a_new_start_neither_measures_nor_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,18 +97,6 @@ def test_a_plan_becomes_a_program_once(agent: Agent, monkeypatch: pytest.MonkeyP
             assert session.plan is not None
             taken_up = agent.refresh(session)
             assert sum(version > 0 for version in built) == 1 + taken_up
-
-
-def newer_plan(agent: Agent, session: Session, processor: str) -> Obtained:
-    """What the planner would answer if it now thought everything best on one processor."""
-    served = session.latest.obtained.served
-    assert served is not None
-    soc = agent.soc
-    moved = single_processor_plan(
-        session.latest.model.graph, processor, soc=soc.name, frequency=soc.frequency, latency_us=10.0
-    )
-    reply = PlanReply(**{**dict(served.reply), "version": served.reply.version + 1, "plan": moved})
-    return replace(session.latest.obtained, served=ServedPlan(reply=reply, etag='"2"'), program=None)
 
 
 @pytest.mark.parametrize("better", [0, 1])
@@ -298,35 +281,6 @@ def test_one_of_few_rivals_leaves_a_core_to_others(agent: Agent) -> None:
     assert likeliest(found, {"ov@0-1": processors["ov@0-1"]}, 2) == ["ov@0-1"]
 
 
-def test_a_refresh_takes_up_a_newer_plan_while_runs_go_on(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A better plan replaces the old one under running requests, none of which fails or answers wrongly."""
-    inputs, right = expected(BRANCHING, seed=3)
-    with agent.load(BRANCHING, background=False) as session:
-        assert agent.refresh(session) is False
-        newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(Services, "obtain", lambda *_, **__: newer)
-        stop = threading.Event()
-        worst: list[float] = []
-
-        def keep_running() -> None:
-            while not stop.is_set():
-                worst.append(relative_error(session.run(inputs), right))
-
-        threads = [threading.Thread(target=keep_running) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        try:
-            assert agent.refresh(session) is True
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-        assert session.plan == newer.plan
-        assert max(worst) <= 1e-5
-        assert relative_error(session.run(inputs), right) <= 1e-5
-        assert sum(session.stats.answered.values()) == len(worst) + 1
-
-
 NO_ROOM: tuple[Exception, ...] = (
     OutOfMemory("ort@1: no room"),
     SegmentFailedError("ort@1", 0, ("op",), MemoryError("no room")),
@@ -451,94 +405,3 @@ def test_a_core_that_is_gone_when_loading_is_left_out(tmp_path: Path, monkeypatc
         assert session.latest.executor.program.processors_used == ("ort@0",)
         assert any(f"cpu{GONE}: " in text for text in session.notes)
         assert relative_error(session.run(inputs), right) <= 1e-5
-
-
-def test_a_failed_refresh_changes_nothing_and_is_repeated(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a newer plan needs may be missing for a moment: the old one answers on, and the next refresh tries again."""
-    inputs, right = expected(BRANCHING, seed=4)
-    with agent.load(BRANCHING, background=False) as session:
-        before = (session.latest.obtained, session.plan, session.latest, list(session.notes))
-        newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(Services, "obtain", lambda *_, **__: newer)
-        compiled = Opening._compile
-        monkeypatch.setattr(Opening, "_compile", lambda *given: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            agent.refresh(session)
-        assert (session.latest.obtained, session.plan, session.latest, session.notes) == before
-        assert relative_error(session.run(inputs), right) <= 1e-5
-        monkeypatch.setattr(Opening, "_compile", compiled)
-        assert agent.refresh(session) is True
-        assert session.plan == newer.plan
-
-
-def test_a_newer_plan_that_cannot_run_leaves_the_old_one(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For want of memory beside the old plan, say: that answers on, which is said, and the next refresh tries again."""
-
-    def fail(*args: object, **kwargs: object) -> None:
-        raise OutOfMemory("ort@1: no room")
-
-    inputs, right = expected(BRANCHING, seed=4)
-    with agent.load(BRANCHING, background=False) as session:
-        before = (session.latest.obtained, session.plan, session.latest)
-        newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(Services, "obtain", lambda *_, **__: newer)
-        with monkeypatch.context() as patch:
-            patch.setattr("agent_sdk.journey.opening.Executor", fail)
-            assert agent.refresh(session) is False
-        assert (session.latest.obtained, session.plan, session.latest) == before
-        assert any("no room" in note for note in session.notes)
-        assert relative_error(session.run(inputs), right) <= 1e-5
-        assert agent.refresh(session) is True
-        assert session.plan == newer.plan
-
-
-def test_a_plan_that_made_room_meanwhile_is_not_renewed(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other shapes may take its place while a newer one is made: that is no error, and the newer one does not stay."""
-    with agent.load(BRANCHING, background=False) as session:
-        newer, older, opened = newer_plan(agent, session, "ort@0"), session.latest, list[Prepared]()
-
-        def done(opening: Opening, **named: bool) -> Prepared:
-            session.plans._models.clear()
-            opened.append(own(opening, **named))
-            return opened[0]
-
-        own = Opening.done
-        monkeypatch.setattr(Services, "obtain", lambda *_, **__: newer)
-        monkeypatch.setattr(Opening, "done", done)
-        assert agent.refresh(session) is False
-        assert session.latest is older
-        with pytest.raises(DeviceClosedError):
-            opened[0].run(session.draw())
-        older.close()
-
-
-def test_a_closed_session_takes_up_no_plan(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refresh after the end is refused and opens nothing that nobody would close."""
-    session = agent.load(BRANCHING, background=False)
-    newer = newer_plan(agent, session, "ort@0")
-    monkeypatch.setattr(Services, "obtain", lambda *_, **__: newer)
-    session.close()
-    with pytest.raises(ExecutionError, match="closed"):
-        agent.refresh(session)
-    with pytest.raises(ExecutionError, match="closed"):
-        session.run(expected(BRANCHING, seed=4)[0])
-
-
-def test_an_old_plan_that_hangs_keeps_no_new_one_away(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refresh has succeeded once the new plan is in place, also where the old one cannot be freed."""
-    inputs, right = expected(BRANCHING, seed=4)
-    with agent.load(BRANCHING, background=False) as session:
-        newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(Services, "obtain", lambda *_, **__: newer)
-        old = session.latest
-        close = old.close
-
-        def hang() -> None:
-            raise ExecutionError("a run of this session hangs")
-
-        monkeypatch.setattr(old, "close", hang)
-        assert agent.refresh(session) is True
-        assert session.plan == newer.plan
-        assert any("hangs" in note for note in session.notes)
-        assert relative_error(session.run(inputs), right) <= 1e-5
-        close()
