@@ -39,8 +39,7 @@ def compose(device: Profile, hosts: Mapping[str, Profile], links: Sequence[Link]
     for name in own & set(hosts):
         raise PlanningError(f"a host cannot be called '{name}': places or processors of the device begin so")
     processors = [_processor(name, one) for name, profile in parts for one in profile.processors]
-    kinds = [{one.kind: _processor(name, one).kind for one in profile.processors} for name, profile in parts]
-    of_kind, on = [own.__getitem__ for own in kinds], [partial(on_host, name) for name, _ in parts]
+    on = [partial(on_host, name) for name, _ in parts]
     profiles = [profile for _, profile in parts]
     return Profile(
         soc=device.soc,
@@ -60,12 +59,12 @@ def compose(device: Profile, hosts: Mapping[str, Profile], links: Sequence[Link]
                 for link in links
             ),
         ),
-        latencies=_joined([_with_shares(one.latencies, profiles) for one in profiles], kind=of_kind),
+        latencies=_joined([_with_shares(one.latencies, profiles) for one in profiles], kind=on),
         transfers=_joined([one.transfers for one in profiles], source=on, target=on),
-        overheads=_overheads(profiles, kinds),
+        overheads=_overheads(profiles, on),
         version=device.version,
-        predicted=_joined([one.predicted for one in profiles], kind=of_kind),
-        parts=_joined([one.parts for one in profiles], kind=of_kind),
+        predicted=_joined([one.predicted for one in profiles], kind=on),
+        parts=_joined([one.parts for one in profiles], kind=on),
     )
 
 
@@ -105,13 +104,14 @@ def _with_shares(rows: LatencyColumns, profiles: Sequence[Profile]) -> LatencyCo
     return rows.model_copy(update={"share": (1.0,) * len(rows.us)})
 
 
-def _overheads(profiles: Sequence[Profile], kinds: Sequence[Mapping[str, str]]) -> Overheads:
+def _overheads(profiles: Sequence[Profile], on: Sequence[Callable[[str], str]]) -> Overheads:
     launch: dict[str, float] = {}
     end: dict[str, float] = {}
     slowdown: dict[str, float] = {}
-    for profile, own in zip(profiles, kinds, strict=True):
+    for profile, renamed in zip(profiles, on, strict=True):
         costs = profile.overheads
-        launch |= {own[kind]: us for kind, us in costs.launch_us.items()}
-        end |= {new: costs.end_us.get(kind, 0.0) + costs.handover_us for kind, new in own.items()}
-        slowdown |= {own[kind]: factor for kind, factor in costs.slowdown.items()}
+        launch |= {renamed(kind): us for kind, us in costs.launch_us.items()}
+        for one in profile.processors:
+            end[renamed(one.kind)] = costs.end_us.get(one.kind, 0.0) + costs.handover_us
+        slowdown |= {renamed(kind): factor for kind, factor in costs.slowdown.items()}
     return Overheads(launch_us=launch, end_us=end, slowdown=slowdown)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hope_schema import Channel, Link, ModelGraph, Plan, Profile
+from hope_schema import Channel, LatencyColumns, Link, ModelGraph, Plan, Profile
+from hope_schema.profile import PartColumns
 from planner_api.planning import Budget, build_problem, check, optimise, plan, simulate
 from planner_api.planning.compose import compose
 from planner_api.planning.problem.machine import routes
@@ -76,6 +77,19 @@ def test_float32_crosses_as_float16_where_that_is_allowed_and_pays() -> None:
         assert not any(move.dtype for move in found.transfers if not move.over)
         assert found.makespan_us == pytest.approx(2 * (10 + each) + 2 + 4 + 2)
         assert found.lower_bound_us <= found.makespan_us
+
+
+def test_predictions_for_what_no_processor_is_do_no_harm_on_another_host_either() -> None:
+    """What is predicted of a kind that a profile has no processor of counts for nobody, there or on the device."""
+    plain = alone(GRAPH, 5.0)
+    more = plain.model_copy(
+        update={
+            "predicted": LatencyColumns(signature=("op",), kind=("npu",), us=(1.0,), spread_us=(0.0,), count=(1,)),
+            "parts": PartColumns(signature=("op",), kind=("npu",), axis=(2,), fixed=(0.5,)),
+        }
+    )
+    known = plan(GRAPH, compose(plain, {"edge": plain}, linked(10.0)), rounds=2)
+    assert plan(GRAPH, compose(more, {"edge": more}, linked(10.0)), rounds=2) == known
 
 
 def test_links_to_several_hosts_share_one_radio() -> None:
