@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hope_schema import Cut
 from hope_schema.cutting import CutError, Region, Span, regions
+from hope_schema.plan import MAX_PARTS
 from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise, simulate
 from planner_api.planning.construct.tiling import COLUMNS, ROWS, Tiler
 from planner_api.planning.construct.vsm import blocks_of, tiled
@@ -266,9 +267,10 @@ def test_what_is_counted_of_branches_is_what_cuts_make(
     assert {op: made[op] for op in counted} == counted
 
 
-def over_radio() -> Problem:
+def over_radio(cores: int = 1, rows: int = 64) -> Problem:
     """A chain on a slow device and a host behind a radio that takes 16 ms for the input, of any part its share."""
-    problem = chain([4000.0] * 3, 1, rows=64)
+    machine = many_cores(cores)
+    problem = cuttable([[200_000.0, *[4000.0] * cores]] * 3, [[], [0], [1]], rows, columns=rows, machine=machine)
     cutter, transfer = problem.cutter, problem.transfer_us.copy()
     transfer[0, 0, 1] = 16_000.0
     assert cutter is not None
@@ -277,10 +279,22 @@ def over_radio() -> Problem:
     def move_us(tensor: str, shape: tuple[int, ...]) -> FloatArray:
         found = costs(tensor, shape).copy()
         if tensor == "x":
-            found[0, 1] = 16_000.0 * shape[2] / 64
+            found[0, 1] = 16_000.0 * shape[2] / rows
         return found
 
     return replace(problem, cutter=replace(cutter, move_us=move_us), transfer_us=transfer)
+
+
+def many_cores(count: int) -> Machine:
+    """A device, and one host with so many processors."""
+    return replace(
+        hosts(count),
+        places=("host", "edge0"),
+        place=np.array([0, *[1] * count]),
+        busy=np.where(np.eye(2, dtype=bool), -1, 0),
+        memory=np.array([0, *[1] * count]),
+        owner=np.arange(2),
+    )
 
 
 def test_what_is_sent_is_computed_while_more_is_sent() -> None:
@@ -299,19 +313,20 @@ def test_what_is_sent_is_computed_while_more_is_sent() -> None:
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_cores_of_a_host_share_what_is_sent_to_them(rows: int) -> None:
     """Tiles of any division over one host's processors are made of an input that is no square, and are legal."""
-    machine = replace(
-        hosts(4),
-        places=("host", "edge0"),
-        place=np.array([0, 1, 1, 1, 1]),
-        busy=np.where(np.eye(2, dtype=bool), -1, 0),
-        memory=np.array([0, 1, 1, 1, 1]),
-        owner=np.arange(2),
-    )
-    problem = cuttable([[200_000.0, *[4000.0] * 4]] * 2, [[], [0]], 24, columns=40, machine=machine)
+    problem = cuttable([[200_000.0, *[4000.0] * 4]] * 2, [[], [0]], 24, columns=40, machine=many_cores(4))
     found = tiler_of(problem, range(1, 5), rows, [1, 1]).solution()
     assert found is not None
     assert found.cut is not None
     check(found.cut, found.schedule)
+
+
+def test_no_team_has_more_tiles_than_an_op_may_have_parts() -> None:
+    """Twelve cores that take turns at what a slow radio brings would make 96 tiles, which no plan can say."""
+    problem = over_radio(12, 256)
+    found = tiled(problem, simulate(problem, [1] * 3, problem.lists.order))
+    assert found.cut is not None
+    check(found.cut, found.schedule)
+    assert max(len(at) for cut in found.cuts for at in cut.at) < MAX_PARTS
 
 
 def test_rows_that_no_tile_reads_are_not_sent() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from hope_schema.cutting import CutError
+from hope_schema.plan import MAX_PARTS
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.tiling import LONGEST, Block, Tiler
 from planner_api.planning.judge.simulator import Schedule
@@ -148,4 +149,4 @@ def _teams(problem: Problem) -> list[tuple[int, ...]]:
             found |= {tuple(team[:k]): None for k in counts if k <= CORES or k % CORES == 0 or k == len(team)}
         if hosts[head] != device and problem.machine.queues:
             found |= {tuple(within) * k: None for k in IN_TURNS if len(within) * k > 1}
-    return list(found)
+    return [team for team in found if len(team) <= MAX_PARTS]
