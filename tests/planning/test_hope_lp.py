@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from planner_api.planning import Budget, check, simulate
 from planner_api.planning.construct.earliest import placed
+from planner_api.planning.construct.listing import layers
 from planner_api.planning.highs import Program, SolverFailed, run
 from planner_api.planning.ilp import solve_part, start
 from planner_api.planning.ilp.model import Window
-from planner_api.planning.ilp.partition import bisect, levels, partition
+from planner_api.planning.ilp.partition import bisect, partition
 from planner_api.planning.judge.simulator import Decoder
 from planner_api.planning.methods import solve
 from tests import CAMPAIGN
@@ -31,7 +32,7 @@ def test_fig_1_is_cut_at_upward_rank_5():
     """Algorithm 1 cuts a graph with Fig. 1's counts at rank 5 into 6 and 7 vertices with a vertex cut of 1."""
     before = chain_then_fan()
     vertices = list(range(13))
-    ranked = levels(vertices, before)
+    ranked = layers(vertices, before)
     first, second = bisect(vertices, before)
     assert (len(first), len(second)) == (6, 7)
     assert sum(map(len, ranked[:5])) == len(first)
@@ -50,7 +51,7 @@ def test_parts_are_small_ordered_and_complete(seed: int, limit: int):
     for op, before in enumerate(lists.before):
         assert all(home[earlier] <= home[op] for earlier in before)
     for part in parts:
-        assert len(part) <= limit or len(levels(part, lists.before)) == 1
+        assert len(part) <= limit or len(layers(part, lists.before)) == 1
 
 
 MODULES = {

@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from planner_api.planning import Budget, Problem, check, optimise
-from planner_api.planning.construct.hpa import best_tier, layers, partition
+from planner_api.planning.construct.hpa import best_tier, partition
+from planner_api.planning.construct.listing import layers
 from planner_api.planning.construct.tiers import Tiers, chain_cut, minimum_cut, offloaded_us, tiers_of
 from planner_api.planning.methods import solve
 from planner_api.planning.problem import Machine
@@ -73,7 +74,7 @@ def drawn(seed: int, ops: int, hosts: int = TIERS) -> Tiers:
 def test_the_layers_of_the_grid_module() -> None:
     """Fig. 3b: the virtual input, then seven layers by longest distance."""
     before = [[], *(GRID[op] for op in range(1, 13)), GRID_JOIN]
-    found = layers(before)
+    found = layers(range(len(before)), before)
     assert found == [[0], [1], [2, 3, 4, 5], [6, 7, 8, 9], [10], [11, 12], [13]]
 
 

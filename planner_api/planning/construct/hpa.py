@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import networkx as nx
-
 from planner_api.planning.budget import Budget
+from planner_api.planning.construct.listing import layers
 from planner_api.planning.construct.tiers import Tiers, tiers_of
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem
@@ -28,18 +27,11 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     return Solution(tiers.schedule(partition(tiers)), "hpa")
 
 
-def layers(before: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Ops by their longest distance from the network's input."""
-    graph = nx.DiGraph((earlier, op) for op, row in enumerate(before) for earlier in row)
-    graph.add_nodes_from(range(len(before)))
-    return [sorted(layer) for layer in nx.topological_generations(graph)]
-
-
 def partition(tiers: Tiers) -> list[int]:
     """Every op's tier."""
     lists = tiers.problem.lists
     tier = [UNDECIDED] * len(lists.before)
-    for layer in layers(lists.before):
+    for layer in layers(lists.order, lists.before):
         for op in layer:
             tier[op] = best_tier(tiers, op, tier)
         for op in layer:

@@ -2,8 +2,9 @@
 
 import heapq
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 
+import networkx as nx
 import numpy as np
 
 from hope_schema import Cut
@@ -11,6 +12,9 @@ from planner_api.planning.judge.simulator import Decoder, Schedule, Times, simul
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.problem.cuts import cut_problem, homes_of
+
+Before = Mapping[int, Collection[int]] | Sequence[Collection[int]]
+"""What each op reads from."""
 
 
 def upward_rank(problem: Problem, *, moves: bool = False) -> list[float]:
@@ -30,6 +34,14 @@ def upward_rank(problem: Problem, *, moves: bool = False) -> list[float]:
         tails = [rank[reader] + mean[tensor] for tensor in lists.writes[op] for reader in lists.readers[tensor]]
         rank[op] = sum(known) / len(known) + max(tails, default=0.0)
     return rank
+
+
+def layers(ops: Sequence[int], before: Before) -> list[list[int]]:
+    """Some ops by their longest distance from those that read none of the others; in each layer by index."""
+    inside = set(ops)
+    graph = nx.DiGraph((earlier, op) for op in ops for earlier in inside.intersection(before[op]))
+    graph.add_nodes_from(ops)
+    return [sorted(layer) for layer in nx.topological_generations(graph)]
 
 
 def by_rank(problem: Problem, rank: Sequence[float]) -> list[int]:

@@ -5,10 +5,10 @@ at |V| and is never updated), and cutting at the last rank would leave an empty 
 the vertex cut, then the imbalance.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
-import networkx as nx
+from planner_api.planning.construct.listing import Before, layers
 
 NT = 12
 """Parts hold at most this many ops (HOPE section 2.2)."""
@@ -17,25 +17,14 @@ EPSILON = 0.2
 EPSILON_STEP = 0.1
 """By how much the imbalance grows until a cut is found."""
 
-Graph = Mapping[int, Collection[int]] | Sequence[Collection[int]]
-"""Direct predecessors of each vertex."""
 
-
-def levels(vertices: Sequence[int], before: Graph) -> list[list[int]]:
-    """The vertices of a part by their upward rank within it (HOPE eq. 8), from 1 on."""
-    inside = set(vertices)
-    graph = nx.DiGraph((earlier, vertex) for vertex in vertices for earlier in inside.intersection(before[vertex]))
-    graph.add_nodes_from(vertices)
-    return list(nx.topological_generations(graph))
-
-
-def bisect(vertices: Sequence[int], before: Graph) -> tuple[list[int], list[int]]:
+def bisect(vertices: Sequence[int], before: Before) -> tuple[list[int], list[int]]:
     """Cut a part in two at the upward rank with the smallest vertex cut, then the smallest imbalance.
 
     Returns:
         The two parts, in topological order; the second is empty where all vertices have one rank.
     """
-    ranked = levels(vertices, before)
+    ranked = layers(vertices, before)  # by upward rank (HOPE eq. 8)
     size = len(vertices)
     choices = []
     below = 0
@@ -51,7 +40,7 @@ def bisect(vertices: Sequence[int], before: Graph) -> tuple[list[int], list[int]
     return [vertex for vertex in vertices if vertex in first], [vertex for vertex in vertices if vertex not in first]
 
 
-def partition(vertices: Sequence[int], before: Graph, limit: int = NT) -> list[list[int]]:
+def partition(vertices: Sequence[int], before: Before, limit: int = NT) -> list[list[int]]:
     """Parts of at most ``limit`` vertices, in an order in which every edge points forward.
 
     A level wider than the limit cannot be cut and stays whole.
