@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
+from math import prod
 from typing import Literal, NamedTuple
 
 from hope_schema.base import MAX_NAME
@@ -238,14 +239,18 @@ def pieces(nodes: Sequence[Node], cuts: Sequence[Cut], shapes: Shapes, outputs: 
     return _Pieces(nodes, cuts, shapes, outputs).made
 
 
+def lines(parts: Sequence[Region], counts: Sequence[int]) -> list[list[Span]]:
+    """The intervals of boxes in so many rows and columns, axis by axis."""
+    return [[part.spans[g] for part in parts[:: prod(counts[g + 1 :])][:count]] for g, count in enumerate(counts)]
+
+
 class _Grid:
     """The parts of a tensor: boxes in rows and columns, which overlap where chains compute twice."""
 
     def __init__(self, op: str, parts: Sequence[Region], counts: Sequence[int]) -> None:
         self.places = list(product(*map(range, counts)))
         self.parts = dict(zip(self.places, parts, strict=True))
-        firsts = [[(0,) * g + (k,) + (0,) * (len(counts) - g - 1) for k in range(n)] for g, n in enumerate(counts)]
-        self.lines = [[self.parts[place].spans[g] for place in line] for g, line in enumerate(firsts)]
+        self.lines = lines(parts, counts)
         if [*parts] != [Region(spans) for spans in product(*self.lines)]:
             raise CutError(f"op '{op}' is in a chain whose tiles would be no rows and columns")
 

@@ -10,7 +10,7 @@ from itertools import chain, groupby, pairwise, product
 import numpy as np
 
 from hope_schema import Cut
-from hope_schema.cutting import CutError, Region, Span
+from hope_schema.cutting import CutError, Region, Span, lines
 from planner_api.planning.construct.listing import realised
 from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.methods import Solution
@@ -125,15 +125,15 @@ class Tiler:
         shape = self.cutter.shapes[node.writes[0]]
         if len(node.writes) != 1 or not node.reads or len(shape) != 4:
             return None
-        lines: list[list[Span]] = []
+        found: list[list[Span]] = []
         try:
             for axis in self.axes:
                 extent, step = shape[axis], node.granularity(axis)
                 borders = [0, *(round(extent * float(end) / step) * step for end in self.ends[axis][:-1]), extent]
                 if any(low >= high for low, high in pairwise(borders)):
                     return None
-                lines.append([Span(axis, low, high) for low, high in pairwise(borders)])
-            tiles = tuple(Region(spans) for spans in product(*lines))
+                found.append([Span(axis, low, high) for low, high in pairwise(borders)])
+            tiles = tuple(Region(spans) for spans in product(*found))
             self.needed(op, tiles)
         except CutError:
             return None
@@ -236,21 +236,14 @@ class Tiler:
 
     def borders(self, op: int, tiles: Tiles) -> tuple[tuple[int, ...], ...]:
         """Where an op is cut, axis by axis, so that no tile becomes larger by it; empty where it cannot be."""
-        equal = self.equal[op]
-        found = []
-        for own_line, line in zip(self.lines(equal), self.lines(tiles), strict=True):
+        counts, found = [*self.counts.values()], []
+        for own_line, line in zip(lines(self.equal[op], counts), lines(tiles, counts), strict=True):
             step = self.cutter.nodes[op].granularity(line[0].axis)
             inner = zip(own_line[1:], line[1:], line, strict=False)
             at = tuple(min(max(own.start, tile.start), before.stop) // step * step for own, tile, before in inner)
             ends = [line[0].start, *at, line[-1].stop]
             found.append(at if all(low < high for low, high in pairwise(ends)) else ())
         return tuple(found)
-
-    def lines(self, tiles: Tiles) -> list[list[Span]]:
-        """The intervals of tiles, axis by axis."""
-        counts, step = [*self.counts.values()], {ROWS: self.counts.get(COLUMNS, 1), COLUMNS: 1}
-        firsts = [tiles[:: step[axis]][:count] for axis, count in zip(self.axes, counts, strict=True)]
-        return [[tile.spans[g] for tile in line] for g, line in enumerate(firsts)]
 
     def needed(self, op: int, tiles: Tiles) -> dict[int, Tiles]:
         """What tiles of an op read, by tensor. Raises CutError."""
