@@ -155,11 +155,11 @@ def hosts_of(
 
 
 def backbone_bytes(schedule: Schedule, backbone: tuple[float, float]) -> float:
-    """What a plan in float32 moves to and from the cloud, by how long that takes."""
+    """What a plan in float32 over one edge moves to and from the cloud, by how long that takes."""
     mbps = dict(zip((AT_EDGE, AT_HOST), backbone, strict=True))
     crossing = [move for move in schedule.transfers if AT_CLOUD in (move.source, move.target)]
     return sum(
-        (move.finish_us - move.start_us - FIXED_US) * mbps[min(AT_EDGE, move.source + move.target - AT_CLOUD)] / 8
+        (move.finish_us - move.start_us - FIXED_US) * mbps[move.source + move.target - AT_CLOUD] / 8
         for move in crossing
     )
 

@@ -15,7 +15,8 @@ First VGG-16's convolutions are computed over four hosts on Gigabit Ethernet and
 pictures are sent over the Wi-Fi link, then come networks and links one by one; none begins that would not end within
 ``--minutes``. Results are written after each, so that a run that is cut off keeps what it has found. What stands in
 ``FILE`` of other networks, links or parts stays there, with the commit that each was measured on: a table may be
-measured link by link. In ``FOLDER`` stays what was measured of networks and machines: nobody measures it again.
+measured link by link. In ``FOLDER`` stays what was measured of networks and machines: nobody measures it again. Plans
+stay with it, so that a planner that has changed takes another folder.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def main() -> None:
     parser.add_argument("--models", type=cli.names, default=list(MODELS))
     parser.add_argument("--links", type=cli.names, default=list(rows.BACKBONE_MBPS))
     parser.add_argument("--edges", type=cli.names, default=["1", "4"], help="how many: 1, 4 or both; default: both")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where profiles stay; default: nowhere")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where profiles and plans stay; default: nowhere")
     parser.add_argument("--parts", type=cli.names, default=list(PARTS), help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--minutes", type=float, default=14.0, help="by which the last row is to end; default: 14")
@@ -185,10 +186,12 @@ def main() -> None:
     before, found, here = standing(options.json), list[dict[str, Any]](), circumstances()
     try:
         with tempfile.TemporaryDirectory() as emptied, spaces(), ExitStack() as serving:
-            name = str(options.keep or emptied)
+            folder: Path = options.keep or Path(emptied)
+            folder.mkdir(parents=True, exist_ok=True)
             for host in HOSTS:
-                serving.enter_context(lending(host, Path(name)))
-            command = [sys.executable, "-m", "benchmarks.namespaces", "--on-device", name, "--runs", str(options.runs)]
+                serving.enter_context(lending(host, folder))
+            command = [sys.executable, "-m", "benchmarks.namespaces", "--on-device", str(folder)]
+            command += ["--runs", str(options.runs)]
             command += ["--models", ",".join(options.models), "--links", ",".join(options.links)]
             command += ["--parts", ",".join(options.parts), "--edges", ",".join(map(str, options.edges))]
             command += ["--seconds", str(options.seconds), "--minutes", str((end - time.monotonic()) / 60)]
