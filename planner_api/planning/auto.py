@@ -86,7 +86,8 @@ def planned(problem: Problem, budget: Budget) -> Solution:
 
     floor, enough_us = quick_bound(problem), best.schedule.value_us - NOISE * best.schedule.makespan_us
     if floor.us < enough_us:
-        found = search_cuts(problem, best.schedule, budget, met_at(floor), enough_us, partial(in_tiles, problem, best))
+        tiles = partial(in_tiles, problem, best, budget)
+        found = search_cuts(problem, best.schedule, budget, met_at(floor), enough_us, tiles)
         best = found or searched(uncut, best, budget, bound)
     return replace(best, bound=floor)
 
@@ -119,10 +120,10 @@ def start(problem: Problem, budget: Budget) -> Solution:
     return best
 
 
-def in_tiles(problem: Problem, best: Solution) -> Solution | None:
+def in_tiles(problem: Problem, best: Solution, budget: Budget) -> Solution | None:
     """Stacks of convolutions in tiles within a plan: between hosts a search that cuts op by op would not find them."""
     try:
-        return tiled(problem, best.schedule)
+        return tiled(problem, best.schedule, budget)
     except PlanningError:
         return None
 

@@ -16,6 +16,7 @@ from hope_schema import Cut
 from hope_schema.cutting import CutError, Region, Span, regions
 from hope_schema.plan import MAX_PARTS
 from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise, simulate
+from planner_api.planning.construct import vsm
 from planner_api.planning.construct.tiling import COLUMNS, ROWS, Tiler
 from planner_api.planning.construct.vsm import blocks_of, tiled
 from planner_api.planning.methods import solve
@@ -308,6 +309,17 @@ def test_what_is_sent_is_computed_while_more_is_sent() -> None:
     assert len(sent) > 1
     assert sum(move.finish_us - move.start_us for move in sent) == pytest.approx(16_000.0)
     assert found.schedule.makespan_us < 0.8 * alone.makespan_us
+
+
+def test_an_overdrawn_budget_ends_what_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a search that is late the first division answers; without a budget all are tried, and no worse is found."""
+    problem, tried = over_radio(), list[tuple[int, ...]]()
+    monkeypatch.setattr(vsm, "Tiler", lambda *asked: tried.append(asked[1]) or Tiler(*asked))
+    alone = simulate(problem, [1] * 3, problem.lists.order)
+    late = tiled(problem, alone, Budget(0.0))
+    assert len(tried) == 1
+    assert tiled(problem, alone).schedule.makespan_us <= late.schedule.makespan_us
+    assert len(tried) == 1 + 3 + len(vsm.LEANS)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4])

@@ -52,7 +52,7 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     return min(found, whole, key=lambda one: one.schedule.value_us)
 
 
-def tiled(problem: Problem, whole: Schedule) -> Solution:
+def tiled(problem: Problem, whole: Schedule, budget: Budget | None = None) -> Solution:
     """The plan of the team and division that save most by the method's count; scored by the simulator.
 
     A search makes more of these than of the plan that is shortest as it stands: there fewer hosts wait for each other.
@@ -60,22 +60,29 @@ def tiled(problem: Problem, whole: Schedule) -> Solution:
     Args:
         problem: with its cutter.
         whole: where, and in which order, ops are that are not computed in tiles.
+        budget: once it is overdrawn, teams and divisions tried so far decide; None: all are tried.
 
     Raises PlanningError where nothing is worth computing in tiles.
     """
     if problem.cutter is None:
         raise PlanningError("tiles take knowledge of parts")
     blocks = blocks_of(problem, whole)
+    divisions = [
+        (team, rows)
+        for team in _teams(problem)
+        for rows in range(1, len(team) + 1)
+        if len(team) % rows == 0 and (rows == len(team) or len({*team}) == len(team))
+    ]
     try:
-        tilers = [
-            Tiler(problem, team, rows, whole, blocks)
-            for team in _teams(problem)
-            for rows in range(1, len(team) + 1)
-            if len(team) % rows == 0 and (rows == len(team) or len({*team}) == len(team))
-        ]
-        if tilers and problem.machine.queues:
-            best = max(tilers, key=lambda tiler: tiler.saved_us)
-            tilers += [Tiler(problem, best.team, best.rows, whole, blocks, lean) for lean in LEANS]
+        tilers: list[Tiler] = []
+        for team, rows in divisions:
+            if tilers and budget is not None and budget.overdrawn():
+                break
+            tilers.append(Tiler(problem, team, rows, whole, blocks))
+        else:
+            if tilers and problem.machine.queues:
+                best = max(tilers, key=lambda tiler: tiler.saved_us)
+                tilers += [Tiler(problem, best.team, best.rows, whole, blocks, lean) for lean in LEANS]
         found = max(tilers, key=lambda tiler: tiler.saved_us).solution() if tilers else None
     except CutError as error:
         raise PlanningError(f"tiles cannot be made: {error}") from error
