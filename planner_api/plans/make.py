@@ -16,7 +16,7 @@ from planner_api.planning import Budget, Machine, PlanningError, Problem, optimi
 from planner_api.planning import Job as Due
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.compose import compose
-from planner_api.plans.solve import Made, PlanOrder
+from planner_api.plans.made import Made, PlanOrder
 from planner_api.profiles.facts import Facts
 from planner_api.profiles.predictions import Predictions
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ClassVar
 
-import msgspec
 from sqlalchemy import delete, exists, func, select, update
 
 from hope_schema import Method, PlanRequest
@@ -17,6 +16,7 @@ from planner_api.jobs.news import publish
 from planner_api.jobs.wanted import Wanted, put
 from planner_api.models import repository as models
 from planner_api.plans import repository
+from planner_api.plans.made import Made, PlanOrder
 from planner_api.plans.stored import StoredPlan, serialise
 from planner_api.profiles import facts
 from planner_api.profiles import repository as profiles
@@ -31,34 +31,6 @@ KEPT_VERSIONS = 20
 """Versions kept of a plan, the newest ones; one that is served or replaced by a release is kept beside them."""
 STARTING_S = 5.0
 """A child may take so much longer than its budget."""
-
-
-class PlanOrder(msgspec.Struct):
-    """What is planned: the request, its profiles as JSON, a graph per job, compressed, and the budget.
-
-    ``before`` is the ``PlanReply`` of the version before, compressed; empty: there is none.
-    """
-
-    request: bytes
-    profiles: tuple[bytes, ...]
-    graphs: tuple[bytes, ...]
-    budget_s: float
-    before: bytes = b""
-
-
-class Made(msgspec.Struct):
-    """A plan as JSON, and what is said of it in columns.
-
-    ``rests_on`` are SoC, frequency and version of each of its profiles, the device's first.
-    """
-
-    plan: bytes
-    rests_on: tuple[tuple[tuple[str, str], int], ...]
-    makespan_us: float
-    lower_bound_us: float
-    gap: float
-    found_by: str
-    solve_us: float
 
 
 @dataclass(frozen=True)
