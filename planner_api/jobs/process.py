@@ -39,6 +39,8 @@ class JobProcess:
     def __init__(self, *, memory_bytes: int, warm: str = "") -> None:
         self._command = (sys.executable, "-m", MODULE, str(os.getpid()), str(memory_bytes), warm)
         self._process: asyncio.subprocess.Process | None = None
+        self._deadline: asyncio.Timeout | None = None
+        self._left_s = 0.0  # until then, when the child was told to rest
 
     @property
     def pid(self) -> int | None:
@@ -75,7 +77,7 @@ class JobProcess:
             raise JobError(reason, permanent=False, late=True) from error
         call = msgspec.msgpack.encode(Call(function, msgspec.msgpack.encode(order)))
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s) as self._deadline:
                 answer = msgspec.msgpack.decode(await self.ask(call, tell), type=Answer)
         except TimeoutError as error:
             await self.kill()
@@ -87,6 +89,8 @@ class JobProcess:
         except BaseException:
             await self.kill()  # cancelled half-way, or a question that could not be answered
             raise
+        finally:
+            self._deadline = None
         if answer.out_of_memory:
             await self.kill()  # a heap that hit its limit is not trusted with the next job
         if answer.error:
@@ -109,10 +113,18 @@ class JobProcess:
         return received[1:]
 
     def rest(self, resting: bool) -> None:
-        """Have the child, if there is one, stand still, or go on."""
+        """Have the child, if there is one, stand still, or go on; the time limit of its job does so too."""
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGSTOP if resting else signal.SIGCONT)
+        if self._deadline is None or self._deadline.expired():
+            return
+        ends_at, now = self._deadline.when(), asyncio.get_running_loop().time()
+        if resting and ends_at is not None:
+            self._left_s = ends_at - now
+            self._deadline.reschedule(None)
+        elif not resting and ends_at is None:
+            self._deadline.reschedule(now + self._left_s)
 
     async def kill(self) -> int | None:
         process, self._process = self._process, None

@@ -67,6 +67,8 @@ class Worker:
         self._pulse_s = pulse_s
         self._looked_at = -math.inf
         self._eager = eager
+        self._awake = asyncio.Event()
+        self._awake.set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop`` is set; then finish or hand back what runs, and end every child."""
@@ -85,7 +87,8 @@ class Worker:
             await tell_end(self._database)
 
     def rest(self, resting: bool) -> None:
-        """Have every child stand still, or go on."""
+        """Have every child stand still, and give none another job, or go on."""
+        (self._awake.clear if resting else self._awake.set)()
         for _, runner in self._slots:
             runner.rest(resting)
 
@@ -160,6 +163,7 @@ class Worker:
             task = await self._persistently(lambda: kind.load(lease))
             prepared = None
             if task is not None:
+                await self._awake.wait()
                 answer = await runner.run(kind.function, task.order, kind.tell, task.timeout_s, kind.answers)
                 prepared = await kind.prepare(lease, task, answer)
         except JobError as error:

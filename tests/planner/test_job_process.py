@@ -68,6 +68,35 @@ def test_a_child_that_rests_answers_once_it_goes_on() -> None:
     run("honest", scenario)
 
 
+def test_what_a_child_rests_is_no_part_of_its_time_limit() -> None:
+    """A job that was made to stand still for longer than it may take is not killed for it; one that hangs is."""
+
+    async def scenario(child: JobProcess, _do: Callable[[], Awaitable[bytes]]) -> None:
+        loop, passed_s = asyncio.get_running_loop(), [0.0]
+        loop.time = lambda: time.monotonic() + passed_s[0]  # type: ignore[method-assign]
+
+        async def slowly(question: bytes) -> bytes:
+            for resting in (True, False):
+                child.rest(resting)
+                passed_s[0] += 1000.0 if resting else 0.0
+                await asyncio.sleep(0.001)
+            return question * 2
+
+        assert await child.run("tests.planner.entries:curious", b"job", slowly, 500.0, bytes) == b"job"
+
+        async def never(_question: bytes) -> bytes:
+            child.rest(True)
+            child.rest(False)
+            passed_s[0] += 1000.0
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        with pytest.raises(JobError, match="time limit"):
+            await child.run("tests.planner.entries:curious", b"job", never, 500.0, bytes)
+
+    run("honest", scenario)
+
+
 def test_an_endless_solve_is_killed_and_the_next_one_gets_a_new_child() -> None:
     """The time limit ends a solve that ignores SIGTERM."""
 

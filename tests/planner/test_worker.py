@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -22,6 +23,7 @@ from planner_api.db.migrate import upgrade
 from planner_api.db.tables import JobRow
 from planner_api.jobs import worker
 from planner_api.jobs.kind import Lease
+from planner_api.jobs.process import JobProcess
 from planner_api.jobs.wanted import Wanted, put
 from tests import end_with_tests
 from tests.planner.jobs_help import KIND, Count, Running, Setup, on
@@ -59,6 +61,31 @@ def test_two_workers_share_the_queue_without_doing_anything_twice(database_url: 
         assert setup.outcomes.seen == ["done"] * 12
 
     on(database_url, scenario)
+
+
+def test_a_worker_that_rests_gives_no_child_a_job(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that runs stands still, but one that is not there yet would start and compute."""
+    order, run = list[str](), JobProcess.run
+
+    async def seen(self: JobProcess, *given: Any) -> Any:
+        order.append("given")
+        return await run(self, *given)
+
+    monkeypatch.setattr(JobProcess, "run", seen)
+
+    async def scenario(setup: Setup) -> None:
+        resting = setup.worker()
+        resting.rest(True)
+        async with Running(resting):
+            await setup.put("p")
+            await setup.until_running("p")
+            await asyncio.sleep(0.02)
+            order.append("awake")
+            resting.rest(False)
+            await setup.until_done("p")
+        assert order == ["awake", "given"]
+
+    on(sqlite_url, scenario)
 
 
 def test_work_of_another_process_is_heard_of(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
