@@ -204,7 +204,8 @@ def test_many_identical_requests_make_one_plan(database_url: str) -> None:
 
         async def rows() -> list[tuple[Any, ...]]:
             async with one.app.planner.database.read() as session:
-                found = await session.execute(select(plans.STATUS, PlanRow.version, JobRow.kind, JobRow.attempt))
+                query = select(plans.STATUS, PlanRow.version, JobRow.kind, JobRow.attempt)
+                found = await session.execute(query.join_from(PlanRow, JobRow, JobRow.key == PlanRow.id, full=True))
                 return [tuple(row) for row in found]
 
         assert one.await_(rows) == [("queued", 1, BETTER, 0)]
