@@ -122,6 +122,7 @@ def test_nobody_else_can_send_a_form_in_your_name(api: Api) -> None:
         {"origin": "null"},
         {"origin": f"{HERE}.evil.example"},
         {"origin": ""},
+        {"origin": "http://["},
         {},
         {"referer": HERE},
         {"origin": HERE, "sec-fetch-site": "cross-site"},
