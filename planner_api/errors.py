@@ -77,6 +77,7 @@ class DatabaseAwayError(UnavailableError):
 
 
 UNKNOWN = {
+    "address": "this planner has no address '{}'; see HOPE_ADDRESSES",
     "alias": "'{0}' has no alias '{1}': `hope-planner models show {0}` lists them",
     "alias to release": "'{0}' has no alias '{1}': make it with `hope-planner models alias {0} {1} VERSION`",
     "claim": "there is no claim {} to revoke: `hope-planner claims list` lists those there are",
@@ -89,6 +90,7 @@ UNKNOWN = {
     "profile": "nothing is known of SoC '{}' at frequency '{}': `hope-planner profiles list` lists what is, "
     "`hope-agent run` measures on a device",
     "release": "no release {}: `hope-planner releases list` lists them",
+    "session": "There is no such session, or it has ended already.",
     "soc": "nothing is known of SoC '{}': `hope-planner profiles list` lists those that there are",
     "token": "there is no token {} to revoke: `hope-planner tokens list` lists those there are",
     "version of model": "'{0}' has no version {1}: `hope-planner models show {0}` lists them",

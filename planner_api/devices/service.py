@@ -33,7 +33,7 @@ from planner_api.devices import repository
 from planner_api.devices.audit.service import record
 from planner_api.devices.finding import find
 from planner_api.devices.groups import service as groups
-from planner_api.errors import ConflictError, NotFoundError, UnauthorisedError, unknown
+from planner_api.errors import ConflictError, UnauthorisedError, unknown
 from planner_api.jobs.news import publish
 from planner_api.web.principal import Actor
 from planner_api.web.tokens import new_token
@@ -80,7 +80,7 @@ async def prove(database: Database, addresses: Container[str], request: ProofReq
         NotFoundError: another address: who passes a device's question on from there is to get nothing for it.
     """
     if request.address not in addresses:
-        raise NotFoundError("address-unknown", f"this planner has no address '{request.address}'; see HOPE_ADDRESSES")
+        raise unknown("address", request.address)
     async with database.read() as session:
         hashes = await repository.valid_tokens(session, request.device_id)
     # A device without a token gets a key that nobody has; the salt changes the answers of those with one, too.

@@ -12,7 +12,7 @@ from planner_api.console.forms import read_form, scaled, valid
 from planner_api.console.rendering import render
 from planner_api.devices import service
 from planner_api.devices.audit.service import record
-from planner_api.errors import NotFoundError
+from planner_api.errors import unknown
 from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(prefix=HOME, route_class=StrictRoute)
@@ -78,7 +78,7 @@ async def end_session(request: Request, session_hash: Digest) -> Response:
     async with request.database.write() as session:
         ended = await sessions.remove(session, session_hash)
         if ended is None:
-            raise NotFoundError("session-unknown", "There is no such session, or it has ended already.")
+            raise unknown("session")
         await record(session, request.actor, "console.end", ended)
     return lead(f"{HOME}/tokens")
 
