@@ -350,7 +350,7 @@ class Jobs(Forks):
                     raise
                 job.where = ""
                 # Where that fails too, it is the feed's fault.
-                found, waited_ns = member.outputs(job, one.dispatch, None, hold, by_start=by_start)[0], None
+                found, waited_ns = member.outputs(job, one.dispatch, None, hold, by_start=by_start)
                 failed = None if forgiven(error) else executor
             job.ended_ns = perf_counter_ns()
             took = None if waited_ns is None else job.ended_ns - job.started_ns - waited_ns

@@ -153,7 +153,8 @@ class Member:
                 return dict(outputs), None if trace.beside else round(trace.waited_us * 1e3)
             hold.give_back()
         turn = Turn(dispatch.key, offsets, job.wanted)
-        return self.plans.run(job.inputs, timeout_s=job.timeout_s, turn=turn), 0 if executor is None else None
+        chosen = dispatch.processor in (self.where.in_turn, self.where.at_once)
+        return self.plans.run(job.inputs, timeout_s=job.timeout_s, turn=turn), 0 if chosen else None
 
     def note_deadline(self, *, missed: bool) -> None:
         """Have the planner told how a network keeps deadlines: by the joint plan that is followed, else by its own."""

@@ -491,6 +491,20 @@ def test_a_feed_that_only_the_whole_network_gets_and_fails_costs_no_core_group(a
         assert right(session, feed, agent.submit(session, feed).result(60))
 
 
+def test_what_the_session_answers_in_place_of_a_core_group_teaches_nothing_of_that(agent: Agent) -> None:
+    """Runs at other shapes than the network was spread for are on no group, whatever the policy chose."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[n, 4] x) => (float[n, 4] y) { y = Relu (x) }"""
+    )
+    with agent.load(model.SerializeToString(), shapes={"x": (1, 4)}, background=False) as session:
+        agent.spread(session)
+        network = agent.jobs._members[session.plans].network
+        before = [*network.wholes()]
+        feed = {"x": np.ones((3, 4), np.float32)}
+        assert right(session, feed, agent.submit(session, feed).result(60))
+        assert [*network.wholes()] == before
+
+
 def test_a_feed_that_every_processor_fails_costs_no_core_group(agent: Agent) -> None:
     """An index beyond its table is the caller's fault: the next run goes to the core groups as before."""
     model = parser.parse_model(
