@@ -52,7 +52,7 @@ class Where:
 
 @dataclass(eq=False)
 class Member:
-    """A session among the others. Everything but ``fits`` and ``outputs`` is asked with the queue's lock.
+    """A session among the others. Everything but ``fits``, ``executor`` and ``outputs`` is asked with the queue's lock.
 
     Attributes:
         plans: who answers it.
@@ -129,8 +129,8 @@ class Member:
     def executor(self, dispatch: Dispatch) -> Executor | None:
         """What a policy chose to compute a run; None where whoever answers the session does."""
         if dispatch.processor == self.where.jointly:
-            run = dispatch.request.run
-            return self.parts[run].executor if run < len(self.parts) else None
+            run, parts = dispatch.request.run, self.parts
+            return parts[run].executor if run < len(parts) else None
         return self.executors.get(dispatch.processor)
 
     def outputs(

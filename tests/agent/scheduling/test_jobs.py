@@ -32,7 +32,7 @@ from agent_sdk.planner.field import Sample
 from agent_sdk.scheduling import request
 from agent_sdk.scheduling.job import Job, Terms
 from agent_sdk.scheduling.parts import Part
-from agent_sdk.scheduling.policies import POLICIES, Fifo, policy
+from agent_sdk.scheduling.policies import POLICIES, Fifo, Planned, policy
 from agent_sdk.scheduling.request import Late, Request
 from agent_sdk.scheduling.scheduler import Scheduler
 from tests.agent.cores import SEVERAL
@@ -433,6 +433,27 @@ def test_policies_may_be_changed_while_jobs_run(agent: Agent, session: Session) 
                 for own in (session, other)
             ]
             assert all(right(own, feed, job.result(60)) for own, job in jobs)
+
+
+def test_a_joint_plan_may_go_while_a_run_of_it_begins(agent: Agent, session: Session) -> None:
+    """Whoever begins a run looks at the plan's parts without the lock: where they go meanwhile it is answered still."""
+    assert session.plans.last is not None
+    feed = dict(session.draw())
+
+    class Going(list[Part]):
+        def __len__(self) -> int:
+            if looking:
+                agent.jobs.use(agent.jobs.policy)
+            return super().__len__()
+
+    looking: list[bool] = []
+    agent.jobs.use(Planned(), {session.plans: Going([Part(session.plans.last.executor, 0, 0, 10**9, None)])})
+    job, started = agent.jobs._submit(session.plans, feed, Terms(), here=True)
+    assert started is not None
+    looking.append(True)
+    agent.jobs._ran(started, Hold(agent.device.arbiter), only=True)
+    assert right(session, feed, job.result(60))
+    assert not agent.jobs._members[session.plans].parts
 
 
 def test_a_stream_asks_for_a_run_each_period(agent: Agent, session: Session) -> None:
