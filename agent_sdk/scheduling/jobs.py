@@ -222,6 +222,7 @@ class Jobs(Forks):
                 member = self._members.pop(plans, None)
                 if member is None:
                     return
+                executors = [*member.executors.values()]
                 here = [job for job in self._jobs.values() if self._of.get(job.request.network) is member]
                 own = [job for job in self._jobs.values() if job.stats is member.stats]
                 del self._of[member.network]
@@ -244,7 +245,7 @@ class Jobs(Forks):
                 job.set_exception(DeviceClosedError("the session is closed"))
             for job in own:
                 job.wanted.cancel()
-        for executor in [*member.executors.values()]:  # a run that fails meanwhile drops its own
+        for executor in executors:
             executor.close()
 
     def close(self) -> None:
