@@ -177,7 +177,7 @@ def _ready(
     wrong = prepared.judge(feed).agreement(executors, answers).wrong
     for name, why in {**failures, **wrong}.items():
         refused.append(str(why))
-        executors.pop(name).close()
+        executors.pop(name).let_go()
     return executors, refused
 
 
