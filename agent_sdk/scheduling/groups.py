@@ -94,7 +94,6 @@ def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor],
         raise UnplannableError(f"'{prepared.model.name}' is answered by one processor as long as it lives")
     names = _groups_of(device, planned)
     kinds = distinct({name: device.processors[name] for name in names})
-    room = max(len(kinds), copies_at_once(prepared.model) - 1)
     feed = prepared.drawn.tried[0]
     with ExitStack() as opened:
         ready = partial(_ready, prepared, device, opened, in_flight)
@@ -124,7 +123,8 @@ def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor],
         shared = {name: found[first] for name, first in asked.items() if len(found[first].executor.program.floats) > 1}
         asked = {name: first for name, first in asked.items() if name not in shared}
         wanted = {name: cuts[first] if found[first].border_us else ((), 0.0) for name, first in asked.items()}
-        copies, _ = ready(names, dict(list(wanted.items())[: room - len(kinds)]))
+        room = max(copies_at_once(prepared.model) - 1 - len(found), 0)
+        copies, _ = ready(names, dict(list(wanted.items())[:room]))
         found |= shared | {name: found[asked[name]]._replace(executor=executor) for name, executor in copies.items()}
         opened.pop_all()
     for executor in {*whole.values(), *cut.values()} - {own.executor for own in found.values()}:

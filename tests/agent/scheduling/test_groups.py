@@ -217,6 +217,21 @@ def test_the_fastest_runtime_of_each_set_of_cores_answers(
         assert jobs[1][1].where == "" or processors != "ov"
 
 
+def test_runtimes_that_are_slower_take_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None) -> None:
+    """Where memory has room for one more copy, a second core gets it, although a slower runtime was timed as well."""
+    pytest.importorskip("openvino")
+    monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(
+        groups, "_fastest", lambda us, _: {name: took for name, took in us.items() if name.startswith("ov@")}
+    )
+    with Agent(processors="ort,ov") as agent, agent.load(CHAIN, background=False) as session:
+        faster = [own.spec.kind for name, own in agent.device.processors.items() if name.startswith("ov@")]
+        kinds = len(set(faster))
+        for copies in {0, min(1, len(faster) - kinds)}:
+            monkeypatch.setattr(groups, "copies_at_once", lambda _, room=kinds + copies: 1 + room)
+            assert len(agent.spread(session, in_flight=2)) == kinds + copies
+
+
 def test_a_thread_holds_a_core_from_one_run_to_the_next(core: Device) -> None:
     """What a run's last segment held is its thread's, nobody else gets it, and the next run begins with it."""
     model = read_model("squeezenet")
