@@ -154,13 +154,16 @@ class Served:
         inputs: Sequence[Tensor],
         outputs: Sequence[tuple[str, Mapping[str, object]]],
         parameters: Mapping[str, object],
+        *,
+        ahead: bool = False,
     ) -> Asked:
         """What a request asks for; ``outputs`` are names with their parameters, all outputs without any.
+
+        One that is sent ``ahead`` asks for nothing: it only brings what is to stay here for a later request.
 
         Raises RefusedError where it contradicts itself, does not fit the network or asks for what is not offered.
         """
         deadline_ms, priority = schedule(parameters)
-        ahead = parameters.get("ahead") is True  # only brings what is to stay here for a later request
         given, wanted = {tensor.name for tensor in inputs}, tuple(name for name, _ in outputs)
         if len(given) != len(inputs):
             raise RefusedError(400, "an input is given twice")

@@ -78,10 +78,12 @@ class Form:
         self._length = len(head)
         inputs = [Tensor(one.name, one.datatype, one.shape, one.parameters) for one in request.inputs]
         named = {output.name: output.parameters for output in request.outputs}
-        self.asked = served.asked(inputs, [(one.name, one.parameters) for one in request.outputs], request.parameters)
+        outputs = [(one.name, one.parameters) for one in request.outputs]
+        ahead = _flag(request.parameters, "ahead", default=False)
+        self.asked = served.asked(inputs, outputs, request.parameters, ahead=ahead)
         self._taken = dict(_named(request.inputs, "held"))
         self._kept = dict(_named((*request.inputs, *request.outputs), "hold"))
-        self.holds = bool(self._taken or self._kept)
+        self.holds = ahead or bool(self._taken or self._kept)
         """Whether tensors are to stay here, or have stayed."""
         self._sizes = [0 if tensor.name in self._taken else _binary_size(tensor) for tensor in request.inputs]
         every = _flag(request.parameters, "binary_data_output", default=False)
@@ -183,7 +185,9 @@ def _named(tensors: Sequence[_Input | _Output], key: Literal["hold", "held"]) ->
         yield tensor.name, name
 
 
-def _flag(parameters: Mapping[str, Any], name: Literal["binary_data", "binary_data_output"], *, default: bool) -> bool:
+def _flag(
+    parameters: Mapping[str, Any], name: Literal["ahead", "binary_data", "binary_data_output"], *, default: bool
+) -> bool:
     value = parameters.get(name, default)
     if not isinstance(value, bool):
         raise RefusedError(400, f"the parameter '{name}' is true or false, not {value!r:.32}")

@@ -93,6 +93,8 @@ WRONG: dict[str, tuple[bytes, int, str]] = {
     "deep JSON": (request(b'{"inputs":' + b"[" * 5000 + b"]" * 5000 + b"}"), 400, "no inference request"),
     "no inputs": (request({}), 400, "inputs"),
     "an input missing": (request({"inputs": []}), 400, "also takes x"),
+    "ahead, where nothing may stay": (request({"parameters": {"ahead": True}, "inputs": []}), 400, "lends nothing"),
+    "ahead by a number": (request({"parameters": {"ahead": 1}, "inputs": [WRITTEN]}), 400, "true or false"),
     "an input twice": (request({"inputs": [WRITTEN, WRITTEN]}), 400, "given twice"),
     "a type that is none": (request({"inputs": [WRITTEN | {"datatype": "FP8"}]}), 400, "FP8"),
     "a size below 0": (request({"inputs": [WRITTEN | {"shape": [-1, 3, 16, 16]}]}), 400, "shape"),
@@ -340,6 +342,12 @@ def test_a_wrong_message_is_refused_with_its_reason(server: Running, changed: di
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert infer_over_grpc(server, asked_over_grpc()).outputs[0].name == "y"
     assert is_freed(server)
+
+
+def test_nothing_is_sent_ahead_over_grpc(server: Running) -> None:
+    """No tensor stays here between calls of gRPC: each gets its outputs."""
+    asked = asked_over_grpc(parameters={"ahead": {"bool_param": True}})
+    assert [output.name for output in infer_over_grpc(server, asked).outputs] == ["y"]
 
 
 def test_typed_contents_give_the_same_answer_as_raw_ones(server: Running) -> None:
