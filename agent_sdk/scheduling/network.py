@@ -55,6 +55,7 @@ class Network:
         self.table = array("q", [NEVER]) * (processors * units * units)
         """By processor, first and last unit; ``NEVER`` where it cannot run."""
         self._told = self.table[:]
+        """Likewise what was measured first: what is learnt fades to that."""
         for key, ns in latency_ns.items():
             self.set(key, ns)
 
@@ -74,8 +75,7 @@ class Network:
                 self.table[at], self._told[at] = ns, min(ns, self._told[at])
             return
         if last - first == self.units - 1:
-            exceeds = ns > before + self.over * before
-            self.over = max(self.over + (MARGIN if exceeds else -MARGIN / FEW), MARGIN)
+            self.over = max(self.over + (MARGIN if ns > self.longest(before) else -MARGIN / FEW), MARGIN)
         now = round(ALPHA * min(ns, before + MARGIN * before) + (1 - ALPHA) * before)
         for other in range(self.processors):
             at = (other * self.units + first) * self.units + last
