@@ -68,7 +68,7 @@ class Reader(JobProcess):
         super().__init__(memory_bytes=memory_bytes, warm=warm)
         self._limit = limit
         self._timeout_s = timeout_s
-        self._answers: LRUCache[bytes, bytes] = LRUCache(REMEMBERED_BYTES, getsizeof=len)
+        self._answers: LRUCache[tuple[str, str, bytes], bytes] = LRUCache(REMEMBERED_BYTES, getsizeof=len)
         self.turns = Turns("bodies_to_read", slots=1, each=1, waiting=WAITING, refused=refused)
 
     async def read(self, owner: str, reading: Reading[Result], take: Callable[[], Body]) -> Result:
@@ -94,7 +94,7 @@ class Reader(JobProcess):
 
     async def _once(self, task: BodyToRead) -> bytes:
         """Answer from memory, where that took long before."""
-        key, began = hashlib.sha256(msgspec.msgpack.encode(task)).digest(), time.monotonic()
+        key, began = (task.reading, task.encoding, hashlib.sha256(task.raw).digest()), time.monotonic()
         if (known := self._answers.get(key)) is not None:
             return known
         answer = await self._answer(task)
