@@ -60,6 +60,7 @@ from agent_sdk.session import Session
 from benchmarks import cli, gpu_sessions, pair, providers
 from benchmarks.baselines import batched, competitor, folded, frozen, longest_path_us
 from benchmarks.gpu_recordings import Configuration, beside, interleave, recorded
+from benchmarks.gpu_rounding import rounding_error
 from benchmarks.gpu_table import flight_table, network_table, verdicts
 from benchmarks.results import report, say
 from benchmarks.streams import traced_streams
@@ -214,6 +215,7 @@ def network_rows(
         ]
         best = min(rivals, key=lambda label: medians[label])
         alone = {op: timing.us for op, timing in own.time_ops(model, math.inf).items()}
+        rounded = rounding_error(model, precision, feeds, right, own.device)
         rows = []
         for label, one in configurations.items():
             row: dict[str, Any] = {
@@ -227,6 +229,7 @@ def network_rows(
                 "ratio_to_best": round(medians[label] / medians[best], 4),
                 "best": best,
                 "max_rel_error": errors[label],
+                "rounding_error": rounded,
                 **one.facts,
             }
             if label in plans:

@@ -19,6 +19,7 @@ ONE_STREAM_MUST = {
 }
 BEST_MUST = {"inception_v1": 0.52, "inception_v3": 0.52, "inception_v4": 0.52, "nasnet_large": 0.42, "hrnet_w18": 0.42}
 BEST_MUST |= dict.fromkeys(CHAINS, 1.0)
+RIGHT = {"fp32": 1e-4, "tf32": 2e-3, "fp16": 1e-2}
 
 
 def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[Measure]:
@@ -38,9 +39,8 @@ def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[Measure]:
             if row["ratio_to_compile"] is not None:
                 found.append(verdict(f"{label}: ours / the better torch.compile", row["ratio_to_compile"], 0.90))
             found.append(verdict(f"{label}: planned against measured", abs(row["prediction_error"]), 0.10))
-            eager = next(o for o in rows if _same(o, row) and o["config"] == "eager")
-            what = f"{label}: error / that of torch's calls one by one"
-            found.append(verdict(what, row["max_rel_error"] / eager["max_rel_error"], 2))
+            found.append(verdict(f"{label}: error", row["max_rel_error"], RIGHT[row["precision"]]))
+            found.append(verdict(f"{label}: error / the format's own", row["max_rel_error"] / row["rounding_error"], 2))
             one = next(o for o in rows if _same(o, row) and o["config"] == "one stream")
             found.append(
                 verdict(f"{label}: memory reserved / one stream's", row["graph_bytes"] / one["graph_bytes"], 2)

@@ -1,4 +1,4 @@
-"""What the GPU's benchmark says beside its times: the longest path, and what ran beside what."""
+"""What the GPU's benchmark says beside its times: a format's own error, and what ran beside what."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import networkx as nx
 import onnx
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,9 +19,20 @@ from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.ort.whole import WholeOrt
 from benchmarks.baselines import folded, longest_path_us
+from benchmarks.gpu import rounding_error
 from benchmarks.streams import lines_of
 from hope_schema import merge
-from tests.agent.models import BRANCHING
+from tests.agent.models import BRANCHING, expected
+
+
+def test_a_format_errs_by_its_digits() -> None:
+    """Nothing is rounded in fp32; ten bits of mantissa cost about a thousandth, in tf32 and in fp16 alike."""
+    model = read_model(BRANCHING)
+    feeds, right = expected(BRANCHING, seed=0)
+    found = {name: rounding_error(model, name, feeds, right, torch.device("cpu")) for name in ("fp32", "tf32", "fp16")}
+    assert found["fp32"] < 1e-5
+    assert 1e-5 < found["tf32"] < 1e-2
+    assert 1e-5 < found["fp16"] < 1e-2
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), max_size=30))
