@@ -24,6 +24,7 @@ OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", int(RETRY_S * 1e3)),
     ("grpc.max_send_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection
 )
 _REFUSALS: Final = {code: status for status, code in sorted(STATUS.items(), reverse=True)}
 
@@ -124,22 +125,31 @@ class GrpcPeer(Peer):
     def _carried(self, method: str, made: bytes, within_s: float, received: int) -> bytes:
         """What a call is answered with. Raises grpc.RpcError."""
         until = time.monotonic() + within_s
-        call: Callable[..., bytes] = self._channel(received).unary_unary(f"/{SERVICE}/{method}")
+        channel = self._channel(received)
         try:
-            return call(made, timeout=within_s, metadata=self._shows)
+            return self._answer(channel, method, made, within_s)
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.UNAVAILABLE:
                 raise
-        # the connection was idle for too long, perhaps; what was asked changes nothing there, so ask again
-        return call(made, timeout=max(0.001, until - time.monotonic()), metadata=self._shows)
+        # The connection was idle for too long, perhaps; what was asked changes nothing there, so ask again. Its channel
+        # would hand a call that comes at once to the same one, until it has noticed itself that it broke.
+        channel = self._channel(received, broken=channel)
+        return self._answer(channel, method, made, max(0.001, until - time.monotonic()))
 
-    def _channel(self, received: int) -> grpc.Channel:
-        """A connection that takes so many bytes of tensors, and few more than that."""
+    def _answer(self, channel: grpc.Channel, method: str, made: bytes, within_s: float) -> bytes:
+        call: Callable[..., bytes] = channel.unary_unary(f"/{SERVICE}/{method}")
+        return call(made, timeout=within_s, metadata=self._shows)
+
+    def _channel(self, received: int, broken: grpc.Channel | None = None) -> grpc.Channel:
+        """A connection that takes so many bytes of tensors, and few more than that; another one than what is broken.
+
+        Calls that are still under way on that keep it until they end.
+        """
         most = min(MOST_SAID * (received // MOST_SAID + 1) + MOST_HEAD, MOST_MESSAGE)
         with self._opening:
             if self.closed:
                 raise ProcessorLost(f"host '{self.name}' is not used any more")
-            if most not in self._channels:
+            if self._channels.get(most) is broken:
                 options = (*OPTIONS, ("grpc.max_receive_message_length", most))
                 self._channels[most] = (
                     grpc.insecure_channel(self.shown, options)

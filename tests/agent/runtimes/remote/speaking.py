@@ -36,12 +36,16 @@ class Speaking:
         lies: by the names of calls, how it lies.
         asked: by the names of calls, how often.
         refuses: what it refuses runs with.
+        callers: the connections on which it was asked.
+        broken: those of them that carry nothing any more.
     """
 
     def __init__(self, token: str = "", pair: tuple[Path, Path] | None = None) -> None:
         self.lies: dict[str, Lie] = {}
         self.asked: Counter[str] = Counter()
         self.refuses: grpc.StatusCode | None = None
+        self.callers: set[str] = set()
+        self.broken: set[str] = set()
         self._token = token
         self._session = onnxruntime.InferenceSession(BRANCHING)
         self._server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
@@ -66,6 +70,9 @@ class Speaking:
         answer = getattr(self, f"_{name}")
 
         def handle(request: Any, context: grpc.ServicerContext) -> bytes:
+            self.callers.add(context.peer())
+            if context.peer() in self.broken:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "this connection is broken")
             if self._token and ("authorization", f"Bearer {self._token}") not in context.invocation_metadata():
                 context.abort(grpc.StatusCode.UNAUTHENTICATED, "this server is for those with its token")
             if getattr(request, "model_name", getattr(request, "name", "branching")) != "branching":

@@ -216,6 +216,17 @@ def test_a_connection_that_was_closed_while_it_was_idle_is_no_failure(speaking: 
     relay.close()
 
 
+def test_who_asks_again_does_so_on_a_new_connection(speaking: Speaking) -> None:
+    """The one that failed may fail again: what carries calls hands them to it until it has noticed that it broke."""
+    cloud = server(speaking.port)
+    for failed in range(3):
+        assert cloud.host.lost == 0
+        assert len(speaking.callers) == failed + 1
+        speaking.broken = {*speaking.callers}
+        cloud.host.described("branching")
+    cloud.close()
+
+
 def test_a_server_that_is_full_is_asked_once(speaking: Speaking) -> None:
     """What it refuses for lack of room fails at once, as over HTTP, and it is not left alone for that."""
     cloud = server(speaking.port)
