@@ -126,7 +126,7 @@ class Flight:
         self.memory = plan_memory(program, [compiled.types(work) for work in program.work])
         self._buffers = allocate(program, self.memory)
         self._calls = [self._call(segment) for segment in program.segments]
-        self._far = [one.index for one in program.segments if program.processors[one.processor].spec.host]
+        self._far = [one.index for one in program.segments if program.processors[one.processor].spec.host != HOST]
         self._loads = self._plan_loads()
         graph = program.graph
         self._stores = [

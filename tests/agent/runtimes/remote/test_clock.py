@@ -16,6 +16,7 @@ from agent_sdk.explain.explanation import measured_bars
 from agent_sdk.explain.perfetto import to_perfetto
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
+from agent_sdk.runtimes.base import BoundCall
 from agent_sdk.runtimes.remote.clock import DRIFT, Clock
 from agent_sdk.runtimes.remote.host import RemoteHost
 from tests.agent.models import BRANCHING
@@ -114,6 +115,17 @@ def test_a_trace_shows_when_the_host_computed(both: Device, host: RemoteHost, re
         assert ops[0]["ts"] == pytest.approx(span.elsewhere[0], abs=2e-3)
         assert ops[-1]["ts"] + ops[-1]["dur"] == pytest.approx(span.elsewhere[1], abs=2e-3)
     assert true < plain.elsewhere[0][0] < plain.elsewhere[0][1] < time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def test_nobody_asks_calls_of_this_machine_when_another_host_computed(
+    both: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run pays nothing for what only runs elsewhere have."""
+    asked: list[BoundCall] = []
+    monkeypatch.setattr(BoundCall, "computed", property(asked.append))
+    with whole_run(MODEL, both.processors["ort@0"], both) as executor:
+        assert not executor.traced(draw(MODEL, 1)).elsewhere
+    assert not asked
 
 
 SILENT: dict[str, Spoil] = {
