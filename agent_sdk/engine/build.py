@@ -241,7 +241,8 @@ def _assemble(
     border.find_resident(places, position, finished)
     work: list[Work] = []
     used: dict[str, Event] = {}
-    segments = 0
+    segments = [index for index, group in enumerate(groups) if group[0].move is None]
+    number = {index: at for at, index in enumerate(segments)}
     for index, group in enumerate(groups):
         first = group[0]
         lent = used.get(lanes[first.lane])
@@ -259,20 +260,20 @@ def _assemble(
         }
         used |= dict.fromkeys(first.resources, Event(first.lane, position[index] + 1))
         if first.move is not None:
-            work.append(_copy(first, places, common | {"ahead": index in border.ahead}))
+            reader = border.ahead.get(index)
+            work.append(_copy(first, places, common | {"ahead_of": None if reader is None else number[reader]}))
             continue
         steps = [node.step for node in group if node.step is not None]
         work.append(
             ProgramSegment(
                 **common,
-                index=segments,
+                index=number[index],
                 segment=border.segment(index, model, places, halved),
                 steps=tuple(step.id for step in steps),
                 start_us=steps[0].start_us,
                 finish_us=max(step.finish_us for step in steps),
             )
         )
-        segments += 1
     return tuple(work), border.home
 
 
@@ -309,8 +310,8 @@ class _Border:
         self._leaving |= set(graph.outputs)
         self._resident: list[set[str]] = [set() for _ in groups]
         self._stays: list[set[str]] = [set() for _ in groups]
-        self.ahead: dict[int, tuple[str, str]] = {}
-        """The moves to other hosts that their queues carry before their readers' turn: which tensor, and where to."""
+        self.ahead: dict[int, int] = {}
+        """The moves to other hosts that their queues carry before their readers' turn, and the first of the readers."""
 
     def find_resident(self, places: Places, position: Sequence[int], finished: Sequence[tuple[int, ...]]) -> None:
         """What stands where a group reads it because a group that ended before made it there, or brought it along.
@@ -319,7 +320,8 @@ class _Border:
         """
         self._find_ahead(places, position, finished)
         # who reads what where, and who brought it for them
-        source = {carried: [(index, index)] for index, carried in self.ahead.items()}
+        ahead = [(index, move) for index in self.ahead if (move := self._groups[index][0].move)]
+        source = {(move.tensor, move.target): [(index, index)] for index, move in ahead}
         for index, group in enumerate(self._groups):
             if group[0].move is not None:
                 continue
@@ -342,14 +344,15 @@ class _Border:
         for index, group in reversed([*enumerate(self._groups)]):
             if group[0].move is None:
                 first |= {(name, places.read(name, group[0].processor)): index for name in self._reads[index]}
-        queues: dict[int, dict[int, tuple[str, str]]] = {}
+        queues: dict[int, dict[int, int]] = {}
         for index, group in enumerate(self._groups):
             move = group[0].move
             if move is not None and places.sends(move) and (move.tensor, move.target) in first:
-                queues.setdefault(group[0].lane, {})[index] = move.tensor, move.target
+                queues.setdefault(group[0].lane, {})[index] = first[move.tensor, move.target]
         for moves in queues.values():
-            readers = [(finished[index], first[carried]) for index, carried in moves.items()]
-            turns = [(done, self._groups[reader][0].lane, position[reader]) for done, reader in readers]
+            turns = [
+                (finished[index], self._groups[reader][0].lane, position[reader]) for index, reader in moves.items()
+            ]
             busy = any(done[lane] < turn for done, lane, turn in turns)
             if busy or any(done[lane] <= turn for (_, lane, turn), (done, _, _) in pairwise(turns)):
                 self.ahead |= moves

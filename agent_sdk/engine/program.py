@@ -94,13 +94,13 @@ class Work:
 class Copy(Work):
     """One move, on its reader's time or in a queue of what carries it.
 
-    ``changer`` changes the layout, where that is what the move does. ``ahead`` is of one to another host that the link
-    carries by itself, before its reader's turn; else the reader's request takes the tensor along.
+    ``changer`` changes the layout, where that is what the move does. ``ahead_of`` is the segment that reads first what
+    the link to another host carries by itself, before that one's turn; None where its reader's request takes it along.
     """
 
     move: Move
     changer: Processor | None = None
-    ahead: bool = False
+    ahead_of: int | None = None
 
     @property
     def ops(self) -> tuple[str, ...]:
