@@ -81,17 +81,17 @@ class Field:
 
     def __init__(self, send: Callable[[Sequence[MeasuredRun]], str]) -> None:
         self._send = send
-        self._samples: list[weakref.ref[Sample]] = []
+        self._samples = weakref.WeakValueDictionary[Version, Sample]()
         self._refused: OrderedDict[Version, MeasuredRun] = OrderedDict()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def follow(self, reply: PlanReply) -> Sample:
-        """Return the queue that runs of a plan version are left in; followed as long as somebody holds it."""
-        sample = Sample((reply.plan_id, reply.version))
+        """Return the queue in which all leave their runs of a plan version; followed as long as somebody holds it."""
+        version = (reply.plan_id, reply.version)
         with self._lock:
-            self._samples = [each for each in self._samples if each() is not None] + [weakref.ref(sample)]
+            sample = self._samples.setdefault(version, Sample(version))
         self._start()
         return sample
 
@@ -113,7 +113,7 @@ class Field:
         now = time.monotonic()
         with self._lock:
             refused, self._refused = list(self._refused.values()), OrderedDict()
-            samples = [sample for each in self._samples if (sample := each()) is not None]
+            samples = list(self._samples.values())
         found = {(run.plan_id, run.plan_version): run for sample in samples if (run := sample.taken(now)) is not None}
         found |= {(run.plan_id, run.plan_version): run for run in refused}
         if found:

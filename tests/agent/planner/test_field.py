@@ -169,6 +169,19 @@ def test_a_sample_says_its_longest_runs_and_its_missed_deadlines() -> None:
     assert (taken.runs, taken.deadlines) == (SAMPLE, 0)
 
 
+def test_all_who_run_a_version_are_told_of_together() -> None:
+    """Two sessions of one plan: nothing of either is lost, and there is one report in its time; another has its own."""
+    told = Told()
+    field = Field(told)
+    one, two, newer = field.follow(reply()), field.follow(reply()), field.follow(reply(version=4))
+    one.missed.extend([True] * (SAMPLE // 2))
+    two.missed.extend([False] * (SAMPLE // 2))
+    newer.missed.append(True)
+    field.tell()
+    [[run]] = told.messages
+    assert (run.plan_version, run.deadlines, run.missed) == (3, SAMPLE, SAMPLE // 2)
+
+
 def test_without_a_planner_there_is_nobody_to_tell(tmp_path: Any) -> None:
     """An agent with the planner inside follows nothing."""
     with Agent(cache=tmp_path, processors="ort@0") as agent:
