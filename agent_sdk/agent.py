@@ -323,7 +323,7 @@ class Agent(Closes):
         """
         refuse_unless_in_flight(in_flight)
         prepared = session.plans.last or session.prepare()
-        with self._services.cancel.current():
+        with self._services.cancel.current(), self._services.supplier.resting():
             groups = spread(prepared, self.device, self._services.planning_on, in_flight)
         self.jobs.spread(session.plans, groups, in_flight)
         return tuple(groups)

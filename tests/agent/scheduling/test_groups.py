@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -194,6 +195,25 @@ def test_a_runtime_that_hangs_costs_its_own_group_alone(agent: Agent, monkeypatc
         monkeypatch.setattr(Executor, "close", close)
         assert agent.spread(session)
         assert first.pop() not in agent.jobs._members[session.plans].executors.values()
+
+
+def test_a_planner_in_this_process_rests_while_groups_are_timed(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As beside the trial of a plan: what it computed meanwhile would be taken for a group's own time."""
+    told: list[bool] = []
+    rested: list[bool] = []
+    own = groups.hold_trial
+
+    def timed(*given: Any) -> Any:
+        rested.append(told[-1:] == [True])
+        return own(*given)
+
+    with agent.load(CHAIN, background=False) as session, monkeypatch.context() as patch:
+        patch.setattr(agent._services.supplier, "_planner", SimpleNamespace(rest=told.append))
+        patch.setattr(groups, "hold_trial", timed)
+        agent.spread(session)
+    assert rested
+    assert all(rested)
+    assert told == [True, False]
 
 
 @pytest.mark.parametrize("processors", ["ov", "ort,ov"])
