@@ -89,7 +89,6 @@ class IOBinding(ort.IOBinding):  # type: ignore[misc]  # the package has no type
         self._bind("input", self._inputs, name, _Bound(repeat, array is not None, array, ortvalue))
 
     def clear_binding_inputs(self) -> None:
-        """Read nothing any more."""
         self._inputs.clear()
 
     def synchronize_inputs(self) -> None:
@@ -129,7 +128,6 @@ class IOBinding(ort.IOBinding):  # type: ignore[misc]  # the package has no type
         self._bind("output", self._outputs, name, _Bound(repeat, array is not None, array, ortvalue))
 
     def clear_binding_outputs(self) -> None:
-        """Want nothing any more."""
         self._outputs.clear()
 
     def synchronize_outputs(self) -> None:
@@ -152,12 +150,10 @@ class IOBinding(ort.IOBinding):  # type: ignore[misc]  # the package has no type
 
     @property
     def wanted(self) -> list[str]:
-        """The outputs that are bound."""
         return list(self._outputs)
 
     @property
     def feed(self) -> dict[str, Any]:
-        """What a run reads, by input."""
         return {name: bound.array for name, bound in self._inputs.items()}
 
     @property
@@ -168,7 +164,6 @@ class IOBinding(ort.IOBinding):  # type: ignore[misc]  # the package has no type
         return {name: bound.array for name, bound in self._outputs.items() if bound.array is not None}
 
     def take(self, made: dict[str, Any]) -> None:
-        """Keep what a run made."""
         self._made, self._theirs = made, None
 
     def run_on(self, session: ort.InferenceSession, run_options: ort.RunOptions | None = None) -> None:
@@ -233,7 +228,6 @@ def own_value(array: np.ndarray) -> ort.OrtValue:
 
 
 def is_numeric(made: object) -> bool:
-    """Whether an output is a tensor of a type that NumPy has."""
     return isinstance(made, np.ndarray) and made.dtype in HELD.values()
 
 

@@ -89,7 +89,6 @@ class Compiled:
             (self._weights if kept else self._given).append(place)
 
     def __call__(self, *arguments: Any) -> Any:
-        """What the graph gives."""
         if self.why:
             return self._graph(*arguments)
         given = [arguments[place] for place in self._given]
@@ -273,7 +272,6 @@ class Graph(torch.nn.Module):
         self._arguments = [one.detach() if isinstance(one, Tensor) else one for one in arguments]
 
     def forward(self, *inputs: Tensor) -> Any:
-        """What the graph gives."""
         arguments = [*self._arguments]
         for place, tensor in zip(self._given, inputs, strict=True):
             arguments[place] = tensor
@@ -285,7 +283,6 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, planned: _Planned, *arguments: Any) -> tuple[Tensor, ...]:
-        """The answer."""
         ctx.planned = planned
         ctx.others = [None if isinstance(one, Tensor) else one for one in arguments]
         ctx.save_for_backward(*(one for one in arguments if isinstance(one, Tensor)))
@@ -296,7 +293,6 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of all arguments."""
         saved = iter(ctx.saved_tensors)
         arguments = [next(saved) if other is None else other for other in ctx.others]
         own = [one.detach().requires_grad_(one.requires_grad) if isinstance(one, Tensor) else one for one in arguments]

@@ -91,7 +91,6 @@ class Kept:
         self.path = self._usable(directory)
 
     def folder(self, name: str) -> Path:
-        """A folder in the directory."""
         return self._usable(self.path / name)
 
     def _usable(self, directory: Path) -> Path:
@@ -104,7 +103,6 @@ class Kept:
         return self._temporary[-1].path
 
     def close(self) -> None:
-        """Remove temporary directories. Idempotent."""
         for temporary in self._temporary:
             temporary.remove()
 

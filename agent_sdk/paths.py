@@ -25,7 +25,6 @@ def state_directory() -> Path:
 
 
 def zoo_directory() -> Path:
-    """Built zoo networks."""
     return _chosen(ZOO_VARIABLE) or cache_directory() / "zoo"
 
 

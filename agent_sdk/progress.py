@@ -29,7 +29,6 @@ class Progress:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the phase began."""
         return time.monotonic() - self.began_s
 
     def __str__(self) -> str:
@@ -63,12 +62,10 @@ class Reporter:
         self._tell(Progress(text, most_s))
 
     def step(self, text: str) -> None:
-        """Within the phase this is done now."""
         if self.latest is not None:
             self._tell(replace(self.latest, step=text))
 
     def done(self) -> None:
-        """Nothing is done any more."""
         self.latest = None
 
     def _tell(self, progress: Progress) -> None:

@@ -64,7 +64,6 @@ class Session(Closes, Forks):
 
     @property
     def name(self) -> str:
-        """The network's name: its file's, or the one it gives itself."""
         return self.plans.name
 
     # What it takes and gives
@@ -298,7 +297,6 @@ class Session(Closes, Forks):
 
     @property
     def stats(self) -> Stats:
-        """What the session has done so far."""
         return self.plans.stats
 
     def verify(self, inputs: Feed | None = None, *, tolerance: float | None = None, seed: int = 0) -> Verdict:

@@ -42,7 +42,6 @@ class Agents(Forks):
             return self._opened[True]
 
     def close(self) -> None:
-        """Close them, and with them all of their sessions."""
         with ExitStack() as closing:
             for agent in self._opened.values():
                 closing.callback(agent.close)

@@ -55,7 +55,6 @@ class Commands(click.Group):
     """A group whose commands are loaded one by one."""
 
     def list_commands(self, _context: click.Context) -> list[str]:
-        """Their names."""
         return list(COMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
@@ -73,12 +72,10 @@ class Commands(click.Group):
         return found
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
-        """List them, without loading any."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
     def shell_complete(self, _context: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete their names, without loading any."""
         return [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
 
 
@@ -103,7 +100,6 @@ def completion(shell: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

@@ -110,7 +110,6 @@ def examine(
 
 
 def examine_whole(session: Session, inputs: Mapping[str, Any], *, runs: int, tolerance: float | None) -> WholeReport:
-    """Check and time a network that runs as a whole."""
     whole = session.plans.whole.get()
     judged = session.verify(inputs, tolerance=tolerance)
     times = [timed(partial(whole.run, inputs))[0] for _ in range(runs)]

@@ -83,11 +83,9 @@ class Played:
 
     @property
     def summaries(self) -> list[Summary]:
-        """By stream."""
         return [summed_up(stream.name, self.ended, self.mix.seconds) for stream in self.mix.streams]
 
     def as_json(self) -> dict[str, Any]:
-        """By name."""
         return {
             "policy": self.policy,
             "missed": missed(self.ended),

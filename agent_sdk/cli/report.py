@@ -74,7 +74,6 @@ class RunReport:
 
     @property
     def measured_us(self) -> float:
-        """What the fastest took."""
         return self.timed_us[self.executed]
 
     @property
@@ -92,7 +91,6 @@ class RunReport:
 
     @property
     def best_single(self) -> str | None:
-        """The fastest that runs the whole network by itself."""
         alone = self.timed_us.keys() - {PLAN}
         return min(alone, key=lambda name: (self.timed_us[name], name), default=None)
 
@@ -127,7 +125,6 @@ class WholeReport:
     notes: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
         row = {"model": self.model, "executed": f"whole:{self.runtime}", "measured_us": self.measured_us}
         return {**row, "runs": self.runs, "notes": list(self.notes), **_judged(self.verdict)}
 
@@ -140,14 +137,12 @@ def _judged(verdict: Verdict) -> dict[str, Any]:
 
 
 def show_whole(report: WholeReport, console: Console) -> None:
-    """Print what there is to say of a network that runs as a whole."""
     console.print(f"{printable(report.model)}: {_ms(report.measured_us)} on {report.runtime}, as a whole")
     console.print(Text(str(report.verdict), style="green" if report.verdict.correct else "red"))
     show_notes(report.notes, console)
 
 
 def show(report: RunReport, console: Console) -> None:
-    """Print what was gained, the table, the timelines and the notes."""
     for line in headline(report):
         console.print(Text(printable(line), style="bold"))
     console.print(_table(report), markup=False)
@@ -201,7 +196,6 @@ def headline(report: RunReport) -> list[str]:
 
 
 def spoken(processor: str) -> str:
-    """A processor as a person would call it."""
     if (package := plain_runtime(processor)) is not None:
         threads = processor.partition("/")[2]
         return f"{PACKAGES[package]} with {threads} threads" if threads else f"{PACKAGES[package]} by default"

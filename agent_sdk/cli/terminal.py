@@ -21,7 +21,6 @@ class TimeBar(ProgressColumn):
     """How much of the longest time that a phase may take has passed; nothing where nobody knows it."""
 
     def render(self, task: Task) -> ProgressBar | Text:
-        """Draw it."""
         most_s: float | None = task.fields["most_s"]
         if most_s is None:
             return Text("")
@@ -32,7 +31,6 @@ class Clock(ProgressColumn):
     """How long a phase has taken, and how long it may take."""
 
     def render(self, task: Task) -> Text:
-        """Draw it."""
         return Text(_clock(task.elapsed or 0.0, task.fields["most_s"]), style="progress.elapsed")
 
 
@@ -66,7 +64,6 @@ class TerminalProgress:
         self._open.close()
 
     def __call__(self, now: Doing) -> None:
-        """Say that this is done."""
         begins = self._now is None or self._now.began_s != now.began_s
         self._now = now
         text = printable(now.phase)

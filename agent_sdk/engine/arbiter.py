@@ -71,24 +71,20 @@ class Arbiter:
         self.cores[bit] = core if self.cores[bit] in (NO_CORE, core) else SEVERAL_CORES
 
     def refusal(self) -> DeviceClosedError:
-        """Why somebody was turned away."""
         return DeviceClosedError(CLOSED if self._closed else self.hanging)
 
     @property
     def busy(self) -> tuple[str, ...]:
-        """The resources that somebody holds."""
         if self.library is None:
             return tuple(self._masks) if self._sequence.locked() else ()
         held = self.library.hope_busy(self.handle)
         return tuple(resource for resource, mask in self._masks.items() if held & mask)
 
     def taken(self, mask: int) -> bool:
-        """Whether somebody holds any of these bits."""
         return self.library is not None and bool(mask and self.library.hope_busy(self.handle) & mask)
 
     @property
     def waiting(self) -> int:
-        """How many segments and calls wait for resources."""
         return self.library.hope_waiting(self.handle) if self.library is not None else 0
 
     @contextmanager

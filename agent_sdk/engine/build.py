@@ -362,7 +362,6 @@ class _Border:
         return tuple(dict.fromkeys(name for node in self._groups[index] for name in node.reads if name not in own))
 
     def segment(self, index: int, model: Model, places: Places, halved: Collection[tuple[str, str]]) -> Segment:
-        """What the processor compiles."""
         group, reads, writes = self._groups[index], self._reads[index], self._writes[index]
         processor = group[0].processor
         memory = processor.place.memory

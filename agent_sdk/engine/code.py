@@ -130,7 +130,6 @@ class Steps:
         return native.Step(native.BIND, index, ctypes.addressof(mask), len(mask))
 
     def _python(self, work: Work, call: Callable[[], Any], occasions: int = 0) -> native.Step:
-        """A call of Python's, in each run or on some occasions."""
         operation = native.CALL_IF if occasions else native.CALL
         index = self.tell(work, lambda status: RuntimeError(f"a step made by Python returned {status}"))
         self._calls[index] = call

@@ -77,7 +77,6 @@ class Compiled(Forks):
         return {**executable.input_types, **executable.output_types}
 
     def in_child(self) -> None:
-        """What is compiled stays."""
         keep([*self.executables, *self.changes.values()])
 
 

@@ -262,12 +262,10 @@ class Executor(Closes):
             raise flight.failures[0]
 
     def _hangs(self, mine: list[Flight], why: str) -> None:
-        """Nothing runs any more while a runtime hangs."""
         mine.clear()
         self._turns.withhold(why)
 
     def _is_back(self, flight: Flight) -> None:
-        """No runtime hangs in it any more."""
         self._turns.withhold("")
         self._give(flight)
 

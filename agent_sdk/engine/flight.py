@@ -84,7 +84,6 @@ class _Meanwhile:
     asked: Callable[[], object] | None = None
 
     def begin(self, asked: Callable[[], object] | None) -> None:
-        """Nothing is taken or handed out yet."""
         self.taken, self.handed, self.asked = {}, {}, asked
 
     def made(self, call: BoundCall, exports: Sequence[_Store]) -> None:
@@ -225,7 +224,6 @@ class Flight:
             load.seen = array
 
     def _rebind(self, load: _Load, buffer: Buffer, array: np.ndarray | None) -> None:
-        """Have the readers of an input read ``buffer`` from now on."""
         for segment in load.readers:
             self._calls[segment.index].rebind(load.tensor, buffer)
         if load.place.memory == HOST:

@@ -74,7 +74,6 @@ class SequentialLoop:
                     os.sched_setaffinity(0, before)
 
     def _walk(self, first: bool, end: float) -> None:
-        """All of it, each on the cores of its lane."""
         there, cores = frozenset[int](), list(self._seats)
         for one in self._order:
             if self._stopped:
@@ -101,11 +100,9 @@ class SequentialLoop:
             stamp(perf_counter_ns())
 
     def stop(self) -> None:
-        """End at the next segment."""
         self._stopped = True
 
     def stamps(self) -> list[list[int]]:
-        """The record of the run."""
         return self._stamps
 
 
@@ -236,12 +233,10 @@ class NativeLoop:
         return bool(self._library.hope_leave_behind(self._run, lane))
 
     def stop(self) -> None:
-        """Have every lane end at its next segment."""
         self._library.hope_stop(self._run)
 
     @property
     def stopped(self) -> bool:
-        """Whether that was asked for."""
         return bool(self._library.hope_stopped(self._run))
 
     def done(self, lane: int) -> int:
@@ -262,10 +257,8 @@ class NativeLoop:
         return [error for _, error in sorted(found, key=lambda pair: pair[0])]
 
     def stamps(self) -> list[list[int]]:
-        """The record of the run."""
         return [clock.tolist() for clock in self._clock]
 
 
 def _mask(cores: frozenset[int]) -> bytes | None:
-    """As C's ``cpu_set_t``; None for no cores."""
     return sum(1 << core for core in cores).to_bytes(native.MASK_BYTES, "little") if cores else None

@@ -37,12 +37,10 @@ class Look:
         self._seen.floats = array.ctypes.data
 
     def __call__(self) -> None:
-        """Look at it."""
         self._seen.odd = not ordinary(self._array)
 
     @property
     def odd(self) -> bool:
-        """Whether it was not ordinary when last looked at."""
         return bool(self._seen.odd)
 
 
@@ -99,7 +97,6 @@ class Looks:
         self._others_odd = False
 
     def around(self, segment: ProgramSegment, call: Bound) -> Bound:
-        """A segment's call with its looks, if it has any."""
         before = [look for first, look in self._read.values() if first is segment]
         after = [look for name, look in self._made.items() if name in segment.segment.exports]
         return Looking(before, call, after) if before or after else call
@@ -117,5 +114,4 @@ class Looks:
 
     @property
     def odd(self) -> bool:
-        """Whether something was not ordinary in the latest run."""
         return self._others_odd or any(look.odd for look in self._all) or any(call.odd for call in self._looking)

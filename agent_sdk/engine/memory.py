@@ -120,7 +120,6 @@ def plan_memory(program: Program, types: Sequence[Mapping[str, TensorType]]) -> 
 
 
 def _offset(program: Program, tensor: str, kind: TensorType) -> int:
-    """The byte at which a tensor begins in its memory."""
     start = program.views[tensor].start if tensor in program.views else 0
     return TensorType(shape=(start,), dtype=kind.dtype).bytes
 

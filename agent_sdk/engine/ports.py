@@ -23,7 +23,6 @@ NEW: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
 def ports(graph: ModelGraph, names: Iterable[str]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Shapes and element types of a graph's inputs, or outputs."""
     return {name: (graph.tensor[name].shape, np.dtype(graph.tensor[name].dtype)) for name in names}
 
 

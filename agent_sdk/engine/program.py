@@ -51,7 +51,6 @@ class Move:
 
 
 def memory_of(place: str) -> str:
-    """The memory that a place lies in."""
     return place.partition("/")[0]
 
 
@@ -104,7 +103,6 @@ class Copy(Work):
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """The one thing that it does."""
         return (f"copying {self.move.tensor} to {self.move.target}",)
 
 
@@ -126,7 +124,6 @@ class ProgramSegment(Work):
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """Source op ids, in order."""
         return self.segment.ops
 
 
@@ -160,7 +157,6 @@ class Program:
 
     @cached_property
     def segments(self) -> tuple[ProgramSegment, ...]:
-        """What computes."""
         return tuple(work for work in self.work if isinstance(work, ProgramSegment))
 
     @property
@@ -176,7 +172,6 @@ class Program:
 
     @property
     def halved_to(self) -> tuple[str, ...]:
-        """The hosts to and from which float32 crosses as float16."""
         return tuple(sorted({self.processors[own.processor].spec.host for own in self.segments if own.segment.halved}))
 
     @cached_property
@@ -187,7 +182,6 @@ class Program:
 
     @cached_property
     def by_lane(self) -> tuple[tuple[Work, ...], ...]:
-        """The work of each queue, in execution order."""
         rows: list[list[Work]] = [[] for _ in self.lanes]
         for work in self.work:
             rows[work.lane].append(work)
@@ -260,12 +254,10 @@ class Program:
 
     @property
     def graph(self) -> ModelGraph:
-        """The model's graph."""
         return self.model.graph
 
     @property
     def processors_used(self) -> tuple[str, ...]:
-        """Ids of the processors that run something, in the plan's order."""
         return tuple(processor for processor in self.plan.processors if processor in self.processors)
 
 

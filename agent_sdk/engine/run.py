@@ -145,7 +145,6 @@ class LanesRun:
             self._is_back()
 
     def _state(self) -> str:
-        """What each lane is doing, for the watchdog's message."""
         parts = []
         for lane, row in enumerate(self._program.by_lane):
             done = self._loop.done(lane)

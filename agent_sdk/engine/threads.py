@@ -98,7 +98,6 @@ class LaneThreads:
             return thread
 
     def give_back(self, threads: Iterable[LaneThread]) -> None:
-        """Let threads that rest be taken again."""
         with self._lock:
             for thread in threads:
                 self._out.discard(thread)

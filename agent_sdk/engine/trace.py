@@ -43,7 +43,6 @@ class Span:
 
     @property
     def us(self) -> float:
-        """Its length."""
         return self.end_us - self.start_us
 
     @property

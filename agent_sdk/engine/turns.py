@@ -30,7 +30,6 @@ class Turns(Generic[Item]):
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
         return len(self._queue)
 
     def take_now(self) -> Item | None:
@@ -71,7 +70,6 @@ class Turns(Generic[Item]):
         return mine.item
 
     def give(self, item: Item) -> None:
-        """Have it lent to the next."""
         with self._lock:
             if self._queue:
                 place = self._queue.popleft()

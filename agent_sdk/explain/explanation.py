@@ -97,7 +97,6 @@ class Explanation:
     notes: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values, ready for ``json.dumps``."""
         return asdict(self)
 
     def __str__(self) -> str:

@@ -27,7 +27,6 @@ NUMBERS: Final = frozenset({"segment", "predicted µs", "alone µs", "measured �
 
 
 def to_html(explanation: Explanation) -> str:
-    """Return the page."""
     parts = {
         "title": _text(f"{explanation.model}: what runs where, and why"),
         "labels": "".join(

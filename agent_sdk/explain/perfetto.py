@@ -95,7 +95,6 @@ def _ops(
 
 
 def name_event(pid: int, tid: int, what: str, name: str) -> Event:
-    """What a process, or a thread, is called."""
     return {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": {"name": name}}
 
 

@@ -56,7 +56,6 @@ def explain_whole(name: str, runtime: str, measured_us: float, notes: tuple[str,
 
 
 def _who(prepared: Prepared) -> str:
-    """Why the one who answers does."""
     us, current = prepared.quiet_us, prepared.current
     others = {name: took for name, took in us.items() if name != current}
     if current not in us or not others:

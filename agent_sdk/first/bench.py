@@ -51,7 +51,6 @@ class SavedFeed(Contract):
     path: str
 
     def read(self) -> dict[str, np.ndarray]:
-        """The arrays."""
         with np.load(self.path, allow_pickle=False) as file:
             return dict(zip(self.names, (file[f"arr_{index}"] for index in range(len(self.names))), strict=True))
 
@@ -204,7 +203,6 @@ class Bench:
 
     @property
     def lights(self) -> LightModels:
-        """Where light models are."""
         return self._frozen.lights
 
     def _device(self, names: Sequence[str]) -> Device:

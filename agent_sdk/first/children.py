@@ -215,7 +215,6 @@ class Steps(Closes):
         self._holding.enter_context(self._hold())
 
     def close(self) -> None:
-        """The last step is over. Idempotent."""
         self._holding.close()
 
 

@@ -193,7 +193,6 @@ def _on_disk(content: Content) -> Iterator[Path]:
 
 
 def told(crashed: Crashed) -> list[str]:
-    """A sentence for each."""
     return [
         f"{PACKAGES[compiler.runtime]} is left out, because it crashes at this network: {how}"
         for compiler, how in crashed.items()

@@ -47,7 +47,6 @@ class Worker(Closes, Forks):
         watch_forks(self)
 
     def in_child(self) -> None:
-        """There is no thread, and none is started."""
         self._lock, self._futures, self._closed = threading.Lock(), [], True
 
     def submit(self, work: Callable[[], Result], cancel: Cancel | None = None) -> Future[Result]:

@@ -26,7 +26,6 @@ ShapeKey = tuple[tuple[int, ...], ...]
 
 
 def cpu_s() -> float:
-    """CPU seconds of this process and of its children so far."""
     return sum(os.times()[:4])
 
 

@@ -112,7 +112,6 @@ class Plans(Closes, Forks):
 
     @property
     def name(self) -> str:
-        """The network's name: its file's, or the one it gives itself."""
         return self.options.shown if self.read is None else self.read.name
 
     @property
@@ -130,7 +129,6 @@ class Plans(Closes, Forks):
 
     @property
     def outputs(self) -> tuple[Port, ...]:
-        """What is computed."""
         return self.whole.get().outputs if self.read is None else self.read.outputs
 
     def ends(self) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
@@ -157,14 +155,12 @@ class Plans(Closes, Forks):
         return (self.whole.loaded.runtime,) if self.whole.loaded is not None else ()
 
     def said(self) -> str:
-        """Who answers, in words."""
         if self.last is None:
             return f"the whole network on {self.providers[0]}" if self.providers else "nothing is ready yet"
         return self.last.said()
 
     @property
     def stats(self) -> Stats:
-        """What has been answered so far, and by whom."""
         with self.lock:
             ready = self._models.values()
             answered = sum((prepared.answered for prepared in ready), self._answered)
@@ -254,7 +250,6 @@ class Plans(Closes, Forks):
     # What is ready
 
     def key(self, shapes: Mapping[str, Sequence[int]]) -> ShapeKey:
-        """What the plan for these shapes is kept under."""
         return tuple(tuple(shapes.get(port.name, ())) for port in self.network.inputs)
 
     def key_of(self, feed: Feed) -> ShapeKey | None:
@@ -282,7 +277,6 @@ class Plans(Closes, Forks):
             return prepared
 
     def holds(self, prepared: Prepared) -> bool:
-        """Whether this one is still among them."""
         with self.lock:
             return prepared in self._models.values()
 
@@ -340,7 +334,6 @@ class Plans(Closes, Forks):
                 self._switches += prepared.switches
 
     def switched(self) -> None:
-        """A plan answers instead of the whole network."""
         with self.lock:
             self._switches += 1
 

@@ -118,7 +118,6 @@ class Prepared(Closes, Forks):
         self._backs = 0
 
     def in_child(self) -> None:
-        """The lock is as if nobody had ever held it."""
         self._lock = threading.Lock()
 
     # Whom it may answer
@@ -153,7 +152,6 @@ class Prepared(Closes, Forks):
 
     @property
     def executor(self) -> Executor:
-        """What answers at present."""
         return self._contenders[self.current]
 
     @property
@@ -163,11 +161,9 @@ class Prepared(Closes, Forks):
 
     @property
     def contenders(self) -> Mapping[str, Executor]:
-        """What is left to choose from, by name."""
         return dict(self._contenders)
 
     def said(self) -> str:
-        """Who answers, in words."""
         program, current = self.executor.program, self.current
         if current != PLAN:
             return f"{current} alone" + (", faster here than the plan" if PLAN in self._contenders else "")
@@ -175,7 +171,6 @@ class Prepared(Closes, Forks):
         return "the plan: " + ", ".join(f"{count} super-ops on {name}" for name, count in steps.items())
 
     def judge(self, feed: Mapping[str, Any]) -> Judge:
-        """What judges answers to a feed by the network's file."""
         return Judge(self.model, feed, self.reference)
 
     def run(

@@ -81,7 +81,6 @@ def nearest(array: np.ndarray, precision: str) -> np.ndarray:
 
 
 def longest_path(graph: ModelGraph, counted: Collection[str]) -> int:
-    """The most of the counted ops that lie on one path."""
     behind: dict[str, int] = {}
     for op in graph.topological_ops:
         before = (behind[graph.producer[name]] for name in op.inputs if name in graph.producer)

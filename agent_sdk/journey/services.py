@@ -109,7 +109,6 @@ class Services:
 
     @property
     def planning_on(self) -> dict[str, base.Processor]:
-        """The processors that plans are made for, by id."""
         return {spec.id: self.device.processors[spec.id] for spec in self.planned}
 
     def end(self) -> None:

@@ -28,7 +28,6 @@ class Start(Contract):
 
 
 def start_after(prepared: Prepared) -> Start:
-    """How the next start should begin, after this trial."""
     return Start(planned=prepared.pinned and plain_runtime(prepared.current) != "onnxruntime")
 
 
@@ -40,11 +39,9 @@ class Starts:
         self._kinds = sorted(kinds)
 
     def known(self, content: Content, shapes: Shapes | None) -> Start | None:
-        """How to begin, if that is known."""
         return self._records.get(self._key(content, shapes))
 
     def keep(self, content: Content, shapes: Shapes | None, start: Start) -> None:
-        """Remember how to begin."""
         self._records.keep(self._key(content, shapes), start)
 
     def _key(self, content: Content, shapes: Shapes | None) -> str:

@@ -61,7 +61,6 @@ class Trial:
 
     @property
     def best(self) -> str:
-        """Who is fastest."""
         return first_choice(self.us)
 
 

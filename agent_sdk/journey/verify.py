@@ -45,7 +45,6 @@ class Verdict:
 
     @property
     def correct(self) -> bool:
-        """Whether it is right."""
         return self.error <= self.tolerance
 
     def __str__(self) -> str:
@@ -205,7 +204,6 @@ def relative_error(ours: Mapping[str, Any], expected: Mapping[str, Any]) -> floa
 
 
 def all_finite(values: Iterable[Any]) -> bool:
-    """Whether no number among these is infinite or none."""
     arrays = [np.asarray(value) for value in values]
     return all(bool(np.isfinite(array).all()) for array in arrays if array.dtype.kind in "fc")
 

@@ -85,7 +85,6 @@ class Turns:
     failures: dict[str, Exception] = field(default_factory=dict)
 
     def us(self, name: str) -> list[float]:
-        """The times that count."""
         return [turn.us for turn in self.counted[name]]
 
 

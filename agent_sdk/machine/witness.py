@@ -120,11 +120,9 @@ class Witness:
         return self._slowest(look) / median(map(self._slowest, self._at_rest)) if self._at_rest else 1.0
 
     def _slowest(self, look: Mapping[int, float]) -> float:
-        """How many times its shortest the slowest core took."""
         return max((us / self.shortest_us[core] for core, us in look.items()), default=1.0)
 
     def _look(self, seconds: float) -> dict[int, float]:
-        """What each core takes just now, microseconds."""
         self._seconds = seconds
         for start in self._start:
             start.release()

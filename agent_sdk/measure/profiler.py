@@ -225,7 +225,6 @@ class _Profiling:
                 self.latencies[signature, kind] = _merged(samples)
 
     def single_kernels(self) -> None:
-        """Have those processors time super-ops that do so one by one."""
         for kind in dict.fromkeys(kind for _, kind in self.asked if self.by_kind[kind].times_one_by_one):
             self.progress(f"kernels on {self.by_kind[kind].id}")
             try:
@@ -342,7 +341,6 @@ class _Profiling:
         return Timing(max(copied.us, beyond / 2), copied.spread_us, copied.count)
 
     def launches(self) -> dict[str, float]:
-        """What launching a segment costs per kind, beyond its kernels."""
         return _per_kind(self.by_kind, lambda own: launch_us(own, ROWS * own.spec.threads, self.deadline))
 
     def slowdowns(self, deadline: float) -> dict[str, float]:
@@ -376,7 +374,6 @@ class _Profiling:
 
 
 def _per_kind(processors: Mapping[str, Processor], cost: Callable[[Processor], float]) -> dict[str, float]:
-    """What something costs each kind, as far as it can be measured."""
     found = {}
     for kind, processor in processors.items():
         try:

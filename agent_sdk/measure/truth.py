@@ -84,7 +84,6 @@ class Costs:
     slowdown: float
 
     def ops_us(self, sample: Sample) -> float:
-        """What a segment's ops take by themselves."""
         slower = 1.0 + (self.slowdown - 1.0) * sample.pressure
         return max(LEAST * sample.alone_us, (sample.us - self.launch_us * sample.launches) / slower)
 

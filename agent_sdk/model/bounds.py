@@ -87,7 +87,6 @@ class Guard:
         return self.bounds(feed) and self.finite(feed)
 
     def finite(self, feed: Mapping[str, object]) -> bool:
-        """Whether its floats are ordinary."""
         return ordinary(*(value for name in self.floats if isinstance(value := feed.get(name), LOOKED_AT)))
 
     def bounds(self, feed: Mapping[str, object]) -> bool:
@@ -117,7 +116,6 @@ def ordinary(*given: np.ndarray | TorchTensor) -> bool:
 
 
 def _ordinary(array: np.ndarray) -> bool:
-    """Whether all its floats are."""
     if not array.size:
         return True
     library = _library()
@@ -259,7 +257,6 @@ NOTHING: Final = Held(frozenset(), 0, -1)
 
 
 def _joined(parts: list[Held | None]) -> Held | None:
-    """What the elements of several tensors are together."""
     known = [part for part in parts if part is not None]
     if len(known) < len(parts) or not known:
         return None

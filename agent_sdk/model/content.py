@@ -85,7 +85,6 @@ class Content(Closes):
         self.fingerprint = hashlib.sha256(b"%d " % self._size + ends).hexdigest()
 
     def close(self) -> None:
-        """Let go of the files. Idempotent."""
         for file in self._files:
             file.close()
 

@@ -50,12 +50,10 @@ class CutModel(Model):
 
     @cached_property
     def content_digest(self) -> str:
-        """Follows from what it is made of."""
         return digest([self.source.content_digest, [cut.model_dump(mode="json") for cut in self.cuts]])
 
     @cached_property
     def constants(self) -> Mapping[str, onnx.TensorProto]:
-        """Constants by name; parts are made when they are asked for."""
         return self.parts
 
 
@@ -164,7 +162,6 @@ def _within(values: np.ndarray, region: Region) -> np.ndarray:
 
 
 def _nodes(model: Model, one: CutOp, constants: Constants) -> list[onnx.NodeProto]:
-    """The nodes of one op of the cut graph."""
     if one.source is None:
         return [_glue(model, one, constants)]
     found = [model.proto.graph.node[index] for index in model.nodes[one.source.id]]
@@ -232,7 +229,6 @@ def _check_scale(model: Model, one: CutOp, scales: onnx.TensorProto) -> None:
 
 
 def _set(node: onnx.NodeProto, before: Mapping[str, object], after: Mapping[str, object]) -> None:
-    """Change those attributes that differ."""
     changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
     kept = [attribute for attribute in node.attribute if attribute.name not in changed]
     del node.attribute[:]

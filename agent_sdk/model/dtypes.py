@@ -34,5 +34,4 @@ NUMPY_TYPES: Final[Mapping[str, DType]] = {
 
 
 def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
-    """What declares a tensor."""
     return helper.make_tensor_value_info(name, ELEMENT_TYPE[kind.dtype], kind.shape)

@@ -71,7 +71,6 @@ class Feeds:
         return any(map(self.is_no_data, self._inputs))
 
     def is_no_data(self, name: str) -> bool:
-        """Whether an input of a feed is for something else."""
         return self.use(name, self._inputs[name]) is not None
 
     @property
@@ -138,7 +137,6 @@ class Drawn:
     own: Feed | None = None
 
     def feed(self, seed: int = 0) -> Feed:
-        """A feed that is taken."""
         return self.feeds.feed(seed, self.attempt) if self.own is None else self.own
 
     @property
@@ -157,7 +155,6 @@ class Drawn:
 
 
 def feeds_of(model: Model) -> Feeds:
-    """Feeds of a model of static shapes."""
     tensors = model.graph.tensor
     inputs = {name: tensors[name].type for name in model.graph.inputs}
     return Feeds(model.proto.graph.node, _known(model), inputs, model.proto.graph.initializer, model.taken)
@@ -183,7 +180,6 @@ def feeds_of_ports(ports: Iterable[Port], network: Network | None) -> Feeds | No
 
 
 def feeds_of_segment(segment: Segment) -> Feeds:
-    """Feeds of a piece of a model."""
     model, tensor = segment.model, segment.model.graph.tensor
     nodes = [model.proto.graph.node[index] for op in segment.ops for index in model.nodes[op]]
     inputs = {name: tensor[name].type for name in segment.inputs}
@@ -259,7 +255,6 @@ def _options(
 
 
 def _parts(total: int, count: int) -> list[int]:
-    """About equal parts of a whole."""
     return [total // count + (index < total % count) for index in range(count)]
 
 

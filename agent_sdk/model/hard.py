@@ -31,5 +31,4 @@ def choices(dtype: str | np.dtype[Any], *, finite: bool = True) -> np.ndarray:
 
 
 def hard_values(dtype: str | np.dtype[Any], count: int, seed: int, *, finite: bool = True) -> np.ndarray:
-    """So many hard values of a type, drawn at random."""
     return np.random.default_rng(seed).choice(choices(dtype, finite=finite), count)

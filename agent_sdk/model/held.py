@@ -59,13 +59,11 @@ class HeldFile(Closes):
         return os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Let go of it. Idempotent."""
         self._handle = None
         self._end()
 
     @property
     def size(self) -> int:
-        """Bytes."""
         return self._stamp.size
 
     @property

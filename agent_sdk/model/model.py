@@ -75,7 +75,6 @@ class Model:
 
     @cached_property
     def constants(self) -> Mapping[str, onnx.TensorProto]:
-        """Initialisers by name."""
         return {tensor.name: tensor for tensor in self.proto.graph.initializer}
 
 
@@ -135,7 +134,6 @@ class Network:
 
     @cached_property
     def is_open(self) -> bool:
-        """Whether its inputs may have several shapes."""
         return any(port.is_open for port in self.inputs)
 
     def check(self, shapes: Shapes) -> None:

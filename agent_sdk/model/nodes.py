@@ -51,7 +51,6 @@ def describe(node: onnx.NodeProto) -> str:
 
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """The graphs that a control-flow node runs."""
     return [
         graph
         for attribute in node.attribute

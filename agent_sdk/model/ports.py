@@ -41,7 +41,6 @@ class Port:
 
     @property
     def is_open(self) -> bool:
-        """Whether some size is."""
         return not all(isinstance(size, int) for size in self.shape)
 
 
@@ -91,7 +90,6 @@ class About:
 
 
 def node_args(ports: Iterable[Port]) -> list[NodeArg]:
-    """What applications are told of ports."""
     return [NodeArg(port.name, port.type, list(port.shape)) for port in ports]
 
 
@@ -111,7 +109,6 @@ def bound(ports: Iterable[Port], shapes: Mapping[str, Sequence[int]]) -> tuple[P
 
 
 def port_of(info: onnx.ValueInfoProto) -> Port:
-    """The port that a model declares."""
     dims = info.type.tensor_type.shape.dim
     symbols = [symbol_of(dim) for dim in dims]
     sizes = (dim.dim_value if symbol is None else symbol or None for dim, symbol in zip(dims, symbols, strict=True))

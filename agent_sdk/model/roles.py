@@ -79,7 +79,6 @@ class _Read:
         return self.shapes.get(self.node.input[index], ()) if index < len(self.node.input) else ()
 
     def attribute(self, name: str, default: int) -> int:
-        """The value of a whole-number attribute."""
         found = next((one for one in self.node.attribute if one.name == name), None)
         return int(helper.get_attribute_value(found)) if found is not None else default
 

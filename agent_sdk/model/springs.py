@@ -62,7 +62,7 @@ class Springs:
         )
         above |= kind == "Clip" and len(node.input) > 1 and self._positive(node.input[1])
         from_zero = above or kind in SQUARES or (kind == "Mul" and len(set(node.input)) == 1)
-        from_zero |= kind == "Pow" and self._exponent(node.input[1], lambda value: value % 2 == 0)
+        from_zero |= kind == "Pow" and self._all(node.input[1], lambda value: value % 2 == 0)
         from_zero |= kind in KEEPING and all(map(self._not_negative, _values(kind, node.input)))
         for name in node.output:
             self._above[name], self._from_zero[name] = above, from_zero
@@ -71,32 +71,30 @@ class Springs:
     def _makes_undefined(self, kind: str, inputs: Iterable[str]) -> bool:
         names = [*inputs]
         if kind == "Div":
-            return not self._positive(names[1]) and not self._exponent(names[1], lambda value: value != 0)
+            return not self._positive(names[1]) and not self._all(names[1], lambda value: value != 0)
         if kind == "Log":
             return not self._not_negative(names[0])
         if kind == "Sqrt":
             return not self._not_negative(names[0])
         if kind == "Pow":
-            whole = self._exponent(names[1], lambda value: value == np.round(value))
+            whole = self._all(names[1], lambda value: value == np.round(value))
             return not whole and not self._not_negative(names[0])
         return kind in UNDEFINED
 
-    def _exponent(self, name: str, holds: Callable[[np.ndarray], np.ndarray]) -> bool:
-        """Whether something holds of all elements of a constant."""
+    def _all(self, name: str, holds: Callable[[np.ndarray], np.ndarray]) -> bool:
         return name in self.constants and bool(np.all(holds(numpy_helper.to_array(self.constants[name]))))
 
     def _positive(self, name: str) -> bool:
         if name not in self._above:
-            self._above[name] = self._exponent(name, lambda value: value > 0)
+            self._above[name] = self._all(name, lambda value: value > 0)
         return self._above[name]
 
     def _not_negative(self, name: str) -> bool:
         if name not in self._from_zero:
-            self._from_zero[name] = self._positive(name) or self._exponent(name, lambda value: value >= 0)
+            self._from_zero[name] = self._positive(name) or self._all(name, lambda value: value >= 0)
         return self._from_zero[name]
 
 
 def _values(kind: str, inputs: Iterable[str]) -> list[str]:
-    """The inputs whose values an op hands on."""
     names = [name for name in inputs if name]
     return names if kind in ("Add", "Mul", "Div", "Sum", "Concat") else names[:1]

@@ -79,7 +79,6 @@ class LightModels(Forks):
         watch_forks(self)
 
     def in_child(self) -> None:
-        """The lock is as if nobody had ever held it."""
         self._lock = threading.RLock()
 
     def get(self, model: Model) -> tuple[Model, Path]:
@@ -184,7 +183,6 @@ class WeightsFile(Closes):
         self._name = path.name
 
     def close(self) -> None:
-        """No more is written."""
         self._file.close()
 
     def keep(self, tensor: onnx.TensorProto, folder: Path | None = None) -> onnx.TensorProto:

@@ -324,7 +324,6 @@ class PlannerClient(Closes):
         return _Answer(response.status_code, response.headers, body, request_id)
 
     def _refusal(self, answer: _Answer) -> PlannerError:
-        """Return the typed error for an answer that is none."""
         if answer.status == httpx.codes.NOT_MODIFIED:
             return PlannerProtocolError(f"the planner at {self.url} answered 304 unasked", request_id=answer.request_id)
         if answer.status < 400:  # followed, it could carry the token to a stranger
@@ -377,7 +376,6 @@ def _bearer(token: str) -> str:
 
 
 def _parse(answer: _Answer, kind: type[Answer]) -> Answer:
-    """Return the body as a message of the contract."""
     try:
         return kind.model_validate_json(answer.body)
     except ValidationError as error:

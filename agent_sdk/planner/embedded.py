@@ -126,7 +126,6 @@ class Door(httpx.BaseTransport):
         self._portal.call(stop)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Have the app answer."""
         sent = httpx.Request(request.method, request.url, headers=request.headers, content=request.read())
 
         async def answer() -> httpx.Response:

@@ -109,7 +109,6 @@ class Field:
         self._start()
 
     def tell(self) -> None:
-        """Send what there is to be told now."""
         now = time.monotonic()
         with self._lock:
             refused, self._refused = list(self._refused.values()), OrderedDict()

@@ -72,7 +72,6 @@ def versions() -> dict[str, str]:
 
 
 def _read_lines(path: Path) -> list[str]:
-    """A token, and the address that it is kept for."""
     try:
         return read_whole(path).decode().split()
     except (OSError, UnicodeError):  # as good as none: the planner is asked without, or enrolled with again

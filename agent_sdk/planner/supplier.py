@@ -84,12 +84,10 @@ class Obtained:
 
     @property
     def plan(self) -> Plan | None:
-        """The plan itself."""
         return self.served.reply.plan if self.served is not None else None
 
     @property
     def settled(self) -> Settled | None:
-        """What this device found out about this very version before."""
         return self.served.settled if self.served is not None else None
 
     @property
@@ -183,17 +181,14 @@ class PlanSupplier(Forks):
             return None
 
     def lacking(self, graph: ModelGraph, measurable: MissingRequest) -> Missing:
-        """What the planner lacks of a network on some device."""
         return self._call(lambda client: client.submitting(graph, lambda: client.missing(measurable)))
 
     def plan(self, question: Question, wait_s: float | None) -> ServedPlan:
-        """The planner's plan."""
         return self._call(
             lambda client: client.submitting(question.graph, lambda: client.plan(question.request, wait_s=wait_s))
         )
 
     def joint(self, request: PlanRequest, wait_s: float | None) -> ServedPlan:
-        """The planner's plan of several networks, all of which it knows."""
         return self._call(lambda client: client.plan(request, wait_s=wait_s))
 
     def hold(self, observations: Observations) -> bool:

@@ -15,7 +15,6 @@ class TooLargeError(ValueError):
 
 
 def compress(body: bytes) -> bytes:
-    """Return the body as ``zstd``."""
     return zstandard.ZstdCompressor(level=3).compress(body)
 
 

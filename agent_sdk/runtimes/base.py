@@ -142,12 +142,10 @@ class Segment:
 
 
 def segment_of(super_op: SuperOp, model: Model) -> Segment:
-    """A segment of one super-op alone."""
     return Segment.plain(model, super_op.ops, super_op.inputs, super_op.outputs)
 
 
 def whole_network(model: Model) -> Segment:
-    """The whole model as one segment."""
     graph = model.graph
     return Segment.plain(model, graph.topological_ops, graph.inputs, graph.outputs)
 
@@ -185,7 +183,6 @@ class Place(ABC):
 
     @property
     def memory(self) -> str:
-        """The memory this is a layout of."""
         return self.name.partition("/")[0]
 
     @abstractmethod
@@ -278,7 +275,6 @@ class BoundCall(Bound):
 
     @property
     def odd(self) -> bool:
-        """See the class."""
         return False
 
     def come_before(self, like: TorchTensor) -> None:

@@ -50,11 +50,9 @@ class OutputMark:
         """Whether it cannot be a result: small integers can be anything."""
 
     def place(self) -> None:
-        """Write it."""
         self._end[:] = np.frombuffer(self._mark, np.uint8)
 
     def is_there(self) -> bool:
-        """Whether nothing was written over it."""
         return bytes(self._end) == self._mark
 
     def native(self, function: str) -> NativeCall:

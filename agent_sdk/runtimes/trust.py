@@ -104,7 +104,6 @@ class Trust:
         return "; ".join(WHY[mark] for mark in sorted(marks))
 
     def refusals(self, ops: Iterable[Op], graph: ModelGraph) -> dict[str, str]:
-        """Why ops are not taken, by id."""
         return {op.id: why for op in ops if (why := self.refusal(op, graph))}
 
 

@@ -83,7 +83,6 @@ class Access:
 
     @property
     def needs_token(self) -> bool:
-        """Whether nobody is served without one."""
         return bool(self._digests)
 
     def refuse_open(self, address: Address) -> None:
@@ -108,7 +107,6 @@ class Access:
 
 @lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine as only it can reach itself."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -78,11 +78,9 @@ class Exchange:
         self.length = self.number("content-length", MOST_BODY)
 
     def on_url(self, url: bytes) -> None:
-        """Take in a part of the target."""
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take in a field."""
         key = name.decode("latin-1").lower()
         if key in ONCE and key in self.fields:
             self._twice = key
@@ -185,14 +183,12 @@ class Connection:
             self.when_ended(self)
 
     def end(self) -> None:
-        """Take no further request."""
         self.ending = True
         if self.idle:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RD)
 
     def close(self) -> None:
-        """End it. Idempotent."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         with suppress(OSError):

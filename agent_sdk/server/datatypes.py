@@ -64,7 +64,6 @@ def from_bytes(name: str, datatype: str, shape: Sequence[int], data: memoryview 
 
 
 def to_bytes(array: np.ndarray) -> memoryview:
-    """The bytes of a tensor, where it stands."""
     if datatype_of(array) == BYTES:
         texts = [text.encode() if isinstance(text, str) else bytes(text) for text in array.ravel().tolist()]
         return memoryview(b"".join(part for text in texts for part in (_LENGTH.pack(len(text)), text)))

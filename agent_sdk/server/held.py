@@ -36,7 +36,6 @@ class Held:
 
     @property
     def count(self) -> int:
-        """How many there are."""
         return len(self._tensors)
 
     def put(self, name: str, tensor: np.ndarray, owner: object) -> None:
@@ -68,6 +67,5 @@ class Held:
             self.size -= found[0].nbytes if found else 0
 
     def release(self, owner: object) -> None:
-        """Let all go that came over a connection."""
         with self._lock:
             self._drop([name for name, (_, own) in self._tensors.items() if own is owner])

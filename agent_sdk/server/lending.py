@@ -72,11 +72,9 @@ class Lending(Closes):
         self._loading = threading.Lock()
 
     def offer(self) -> Offer:
-        """What this machine is, and the processors that it lends."""
         return Offer(soc=self._agent.soc.name, frequency=self._agent.soc.frequency, processors=self._agent.planned)
 
     def lent(self) -> list[Served]:
-        """The networks that there are."""
         with self._lock:
             return [one.served for one in self._lent.values()]
 
@@ -155,7 +153,6 @@ class Lending(Closes):
             raise RefusedError(503, printable(str(error))) from error
 
     def close(self) -> None:
-        """Let all of them go. Idempotent."""
         for served in self.lent():
             self._drop(served.name)
 

@@ -48,11 +48,9 @@ class Listener:
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
         return len(self._connections)
 
     def start(self) -> None:
-        """Begin to serve."""
         self._thread.start()
 
     def stop(self, drained: Callable[[], object]) -> None:

@@ -25,7 +25,6 @@ class Metrics:
         PlatformCollector(registry=self._registry)
 
     def gauge(self, name: str, what: str, read: Callable[[], float]) -> None:
-        """Tell what ``read`` gives at each scrape."""
         Gauge(f"hope_serving_{name}", what, registry=self._registry).set_function(read)
 
     def inferred(self, model: str, transport: str, outcome: str, seconds: float) -> None:
@@ -33,5 +32,4 @@ class Metrics:
         self._inferences.labels(model, transport, outcome).observe(seconds)
 
     def render(self) -> bytes:
-        """The page that Prometheus reads."""
         return generate_latest(self._registry)

@@ -83,7 +83,6 @@ class Statistics:
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, ns: int, *, well: bool) -> None:
-        """Count one inference."""
         with self.lock:
             self.last_ms = time.time_ns() // 1_000_000
             if well:
@@ -182,7 +181,6 @@ class Served:
         return Asked(() if ahead else wanted or tuple(self._gives), deadline_ms, priority)
 
     def metadata(self) -> dict[str, Any]:
-        """What the protocol says of a network."""
         return {
             "name": self.name,
             "versions": [VERSION],
@@ -209,7 +207,6 @@ class Models:
 
     @property
     def all(self) -> list[Served]:
-        """All networks that there are now."""
         return [*self._fixed.values(), *(self._lending.lent() if self._lending else ())]
 
     @property
@@ -229,7 +226,6 @@ class Models:
         return found
 
     def has(self, name: str, version: str = "") -> bool:
-        """Whether there is such a network."""
         with suppress(RefusedError):
             return bool(self.find(name, version))
         return False

@@ -77,7 +77,6 @@ class Grpc:
         self.address = Address(address.host, port)
 
     def start(self) -> None:
-        """Begin to serve."""
         self._server.start()
 
     def stop(self, grace_s: float) -> None:

@@ -85,7 +85,6 @@ class Server(Closes):
 
     @property
     def urls(self) -> list[str]:
-        """Where it is reached."""
         secure = "s" if self._settings.tls else ""
         return [
             f"http{secure}://{self._listener.address}",

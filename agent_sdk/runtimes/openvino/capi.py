@@ -80,7 +80,6 @@ class Api:
         return made
 
     def free(self, name: str, thing: c_void_p) -> None:
-        """Call a function that frees."""
         getattr(self.library, name)(thing)
 
     def element_types(self) -> Mapping[str, int]:
@@ -209,5 +208,4 @@ class NativeRequest:
         self._model.api.do("ov_infer_request_infer", self._pointer)
 
     def said(self) -> str:
-        """Why a run outside Python failed."""
         return self._model.api.said()

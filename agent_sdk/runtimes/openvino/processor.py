@@ -188,7 +188,6 @@ class OpenVinoExecutable(Executable):
 
 
 def output_shape(compiled: AnyModel, index: int) -> tuple[int, ...]:
-    """The shape of an output."""
     if isinstance(compiled, NativeModel):
         return compiled.output_shape(index)
     return tuple(compiled.outputs[index].get_partial_shape().to_shape())
@@ -248,7 +247,6 @@ class PythonRequest:
         self.infer: Callable[[], object] = partial(wrapped.infer, {}, share_outputs=True, decode_strings=False)
 
     def set(self, kind: str, index: int, array: np.ndarray) -> None:
-        """Have the ``input`` or ``output`` of this index in an array."""
         self.request.set_tensor(self._ports[kind][index], ov.Tensor(array, shared_memory=True))
 
 

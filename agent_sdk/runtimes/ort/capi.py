@@ -87,7 +87,6 @@ class Api:
         return made.value or 0
 
     def release(self, name: str, thing: int) -> None:
-        """Call a function that frees."""
         self._functions[name](thing)
 
     def said(self, status: int) -> str:
@@ -155,7 +154,6 @@ class NativeBinding:
         self._session.api.do("RunWithBinding", *self.native[0].arguments)
 
     def error(self, status: int) -> OrtError:
-        """What a run outside Python returned."""
         return OrtError(self._session.api.said(status))
 
 

@@ -173,7 +173,6 @@ class _Cutter:
         return Piece(proto, self.inputs, outputs, arriving, types, False, self.frozen.directory)
 
     def _comes_blocked(self, name: str) -> bool:
-        """Whether one of the segment's inputs arrives in blocks."""
         return name not in self.segment.imports and self.frozen.native_blocked(name)
 
     def _made(self, klass: str, blocked: bool) -> str:
@@ -253,7 +252,6 @@ def _reorder(name: str, made: str, kind: TensorType, *, blocked: bool) -> onnx.N
 
 
 def _declare(infos: Iterable[onnx.ValueInfoProto], name: str, renamed: str, kind: TensorType) -> None:
-    """Replace the declaration of ``name`` by one of ``renamed``."""
     for info in infos:
         if info.name == name:
             info.CopyFrom(value_info(renamed, kind))

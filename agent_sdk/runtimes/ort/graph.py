@@ -308,7 +308,6 @@ def _optimise(source: Path, target: Path) -> None:
 
 
 def _complete(path: Path) -> bool:
-    """Whether a frozen graph is there and whole."""
     try:
         proto = onnx.load(path / GRAPH_FILE, load_external_data=False)
         sizes = [entry.value for entry in proto.metadata_props if entry.key == WEIGHTS_BYTES]

@@ -44,7 +44,6 @@ def attribute(model: Model, frozen: FrozenGraph, kernels: Mapping[str, Sequence[
 
 
 def _covered(frozen: FrozenGraph, index: int) -> list[str]:
-    """The source ops that a frozen node computes."""
     node = frozen.kernels[index]
     graph = frozen.source
     if node.op_type == "ReorderInput":

@@ -120,7 +120,6 @@ class WholeOrt(Forks):
             raise machines_fault(error, self.runtime, text) or lost from error
 
     def close(self) -> None:
-        """Free it."""
         self._session = None
 
 
