@@ -137,11 +137,10 @@ class Flight:
         self._unchanged = [name for name in graph.outputs if name not in graph.producer]
         self._looks = self._plan_looks()
         code = [[self._instruction(work, compiled) for work in row] for row in program.by_lane]
-        seats = [first for first, _ in program.seats]
         self.loop: NativeLoop | SequentialLoop = (
-            SequentialLoop(code, program.work, seats, arbiter)
+            SequentialLoop(code, program.work, program.seats, arbiter)
             if arbiter.library is None
-            else NativeLoop(code, seats, arbiter, cores)
+            else NativeLoop(code, program.seats, arbiter, cores)
         )
 
     def _instruction(self, work: Work, compiled: Compiled) -> Instruction:

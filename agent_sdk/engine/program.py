@@ -230,11 +230,9 @@ class Program:
         return self.views[tensor].storage if tensor in self.views else tensor
 
     @cached_property
-    def seats(self) -> tuple[tuple[frozenset[int], frozenset[int]], ...]:
-        """Per lane the CPUs that its thread is bound to at its first segment, and at its last."""
-        if self.floats:
-            return ((self.floats, self.floats),)
-        return tuple((row[0].cores, row[-1].cores) for row in self.by_lane)
+    def seats(self) -> tuple[frozenset[int], ...]:
+        """Per lane the CPUs that its thread is bound to at its first segment."""
+        return (self.floats,) if self.floats else tuple(row[0].cores for row in self.by_lane)
 
     @cached_property
     def rebinds(self) -> frozenset[tuple[int, int]]:

@@ -66,7 +66,7 @@ class LanesRun:
             interrupts.tell(self._flight.fail)
             loop.hand_out(self._threads)
             if self._home >= 0:
-                self._drive((self._device.cores,) if aside else self._program.seats[self._home])
+                self._drive(self._device.cores if aside else self._program.seats[self._home])
             interrupts.listen()
             if not loop.wait(-1.0 if end == inf else max(end - monotonic(), 0.0)):
                 raise RunTimeoutError(f"the run took longer than allowed; {self._state()}")
@@ -81,19 +81,13 @@ class LanesRun:
                 self._give_up(error)
             raise
 
-    def _drive(self, seat: Sequence[frozenset[int]]) -> None:
-        """Serve the caller's lane, bound meanwhile to CPUs: those at its beginning, and those at its end.
-
-        Failures stay in the flight, that the CPUs are gone among them.
-        """
-        row = self._program.by_lane[self._home]
+    def _drive(self, seat: frozenset[int]) -> None:
+        """Serve the caller's lane, from these CPUs on. Failures stay in the flight, that they are gone among them."""
         try:
-            with bound_to(*seat) as seated:
+            with bound_to(seat):
                 self._loop.drive(self._home, interruptible=self._interrupts.cancels)
-                if self._loop.done(self._home) < len(row):
-                    seated.last = None
         except ProcessorLost as error:
-            self._flight.fail(failed(row[0], error))
+            self._flight.fail(failed(self._program.by_lane[self._home][0], error))
 
     def _give_up(self, error: BaseException) -> None:
         """Stop a run that cannot go on: let the segments in flight end, leave behind those that hang.

@@ -6,12 +6,13 @@ worked out when somebody asks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 from agent_sdk.engine.program import Copy, Program
+from hope_schema import HOST, TensorType
 
 SpanKind = Literal["segment", "wait", "transfer"]
 
@@ -109,6 +110,25 @@ class Trace:
                     spans.append(Span(kind, work.processor, lane, work.index, begin, end, work.position, there))
                     at += 1
         return tuple(sorted(spans, key=lambda span: (span.start_us, span.end_us)))
+
+    def deliveries(self) -> Iterator[tuple[TensorType, str, float]]:
+        """Of every output that some processor makes: its type, the place it stands in, and microseconds to the caller.
+
+        Each is there once the engine's own work is done and its copy made: by its bytes, of what all of them took.
+        NOTE: a network's work leaves the caches full of its own tensors, so both take several times as long as over and
+        over by themselves. The planner charges them as the way of outputs to the host.
+        """
+        program = self.program
+        work = [span for span in self.spans if span.kind != "wait"]
+        lanes_us = max(span.end_us for span in work) - min(span.start_us for span in work)
+        own_us = max(0.0, self.total_us - self.load_us - self.store_us - lanes_us)
+        made = {name: program.graph.tensor[name].type for name in program.graph.outputs if name in program.home}
+        total = sum(kind.bytes for kind in made.values())
+        for name, kind in made.items():
+            home = program.home[name]
+            place = HOST if home == HOST else program.processors[home].spec.place
+            if place != HOST:
+                yield kind, place, own_us + self.store_us * kind.bytes / max(1, total)
 
     @cached_property
     def segments(self) -> tuple[Span, ...]:

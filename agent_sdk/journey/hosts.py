@@ -113,8 +113,5 @@ class Hosts:
         supplier.send(found.model_copy(update=told))  # what a device lists last counts: so it lists all that are alike
 
 
-NOBODY: Final = Hosts()
-
-
 def _kind(host: RemoteHost) -> tuple[str, str]:
     return host.offer.soc, host.offer.frequency

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 from agent_sdk.errors import ProcessorLost
 
@@ -46,30 +46,21 @@ def gone(cores: frozenset[int], reason: str | None) -> ProcessorLost:
 class bound_to:  # noqa: N801  reads as a verb in `with bound_to(cores)`
     """Bind the calling thread to some CPUs for a while; an empty set leaves it where it is.
 
-    Raises ProcessorLost.
-
-    Attributes:
-        last: where the body will have bound the thread when it ends, if it moves it again; None where nobody knows.
+    Afterwards it is back, wherever the body has left it. Raises ProcessorLost.
     """
 
-    __slots__ = ("_before", "_cores", "last")
+    __slots__ = ("_before", "_cores")
 
-    def __init__(self, cores: frozenset[int], last: frozenset[int] | None = None) -> None:
+    def __init__(self, cores: frozenset[int]) -> None:
         self._cores = cores
-        self.last: frozenset[int] | None = cores if last is None else last
-        self._before: Set[int] | None = None
 
-    def __enter__(self) -> bound_to:
-        if self._cores:
-            before = os.sched_getaffinity(0)
-            if before != self._cores:
-                bind_to(self._cores)
-            self._before = before
-        return self
+    def __enter__(self) -> None:
+        self._before = os.sched_getaffinity(0)
+        if self._before != self._cores:
+            bind_to(self._cores)
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # A body that was interrupted may have left the thread anywhere.
-        if self._before is not None and (kind is not None or self._before != self.last):
+    def __exit__(self, *_: object) -> None:
+        if self._cores and os.sched_getaffinity(0) != self._before:
             try:  # noqa: SIM105  a run ends here, its caches cold: `suppress` would add 14 µs to the 20 of the kernel
                 os.sched_setaffinity(0, self._before)
             except OSError:  # where the thread came from may be gone as well; the kernel has moved it then

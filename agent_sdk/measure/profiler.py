@@ -5,7 +5,7 @@ that runs out leaves the least useful figures absent:
 
 1. whole-network runs under each runtime's own profiler, where it has one, then without, the kinds in turns:
    latencies of fused kernels in the layouts they really use, scaled so that together they give the whole's; and what
-   lies between such a run and its caller (``delivery.py``);
+   lies between such a run and its caller (``Trace.deliveries``);
 2. super-ops alone, for what such a run does not show (an op the runtime fused away, a network it refuses whole);
 3. transfers: the change of layout on either side plus the move;
 4. the engine's fixed costs: a segment's launch and end per kind. A hand-over between lanes takes 0.2 to 0.4 µs.
@@ -32,6 +32,7 @@ from typing import Final
 
 from agent_sdk.engine import Device
 from agent_sdk.engine.single import whole_run
+from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import (
     CompilationFailed,
     DeviceClosedError,
@@ -46,7 +47,6 @@ from agent_sdk.errors import (
 from agent_sdk.machine.timing import NOTHING, Timing, scaled, take_turns, usual
 from agent_sdk.machine.witness import Witness, calm
 from agent_sdk.measure.columns import latency_columns, transfer_columns
-from agent_sdk.measure.delivery import deliveries
 from agent_sdk.measure.launch import ROW_BYTES, ROWS, launch_us
 from agent_sdk.measure.moves import channels, time_move
 from agent_sdk.measure.neighbours import end_us, like_the_nearest, slowdown
@@ -264,7 +264,7 @@ class _Profiling:
                 self.model.name,
             )
         traces = {kind: [turn.result for turn in counted] for kind, counted in turns.counted.items() if counted}
-        for tensor, place, us in chain.from_iterable(map(deliveries, chain.from_iterable(traces.values()))):
+        for tensor, place, us in chain.from_iterable(map(Trace.deliveries, chain.from_iterable(traces.values()))):
             self.delivered[tensor, place, HOST].append(us)
         return {
             kind: usual([sum(span.us for span in trace.segments) for trace in runs]) for kind, runs in traces.items()

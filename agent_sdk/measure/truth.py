@@ -23,7 +23,6 @@ from agent_sdk.engine import Copy, Program
 from agent_sdk.engine.trace import Trace
 from agent_sdk.machine.timing import Timing, middle_half
 from agent_sdk.measure.columns import latency_columns, transfer_columns
-from agent_sdk.measure.delivery import deliveries
 from agent_sdk.measure.neighbours import MOST
 from hope_schema import HOST, Observations, Overheads, Plan, Processor, TensorType, merge
 
@@ -207,7 +206,7 @@ def _moves(traces: Sequence[Trace]) -> dict[tuple[TensorType, str, str], list[fl
     }
     for trace in traces:
         note(trace.load_us, ((name, HOST, reader) for (name, _), reader in readers.items()))
-        for kind, place, us in deliveries(trace):
+        for kind, place, us in trace.deliveries():
             found[kind, place, HOST].append(us)
         moved: dict[tuple[str, str], float] = defaultdict(float)  # what changes layouts on the way is part of it
         for span in trace.spans:

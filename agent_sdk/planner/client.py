@@ -21,7 +21,7 @@ from typing import Annotated, Final, TypeVar
 from urllib.parse import quote
 
 import httpx
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ValidationError
 from tenacity import (
     Retrying,
     retry_if_exception,
@@ -97,18 +97,23 @@ class Settled(Contract):
     calm: bool = True
 
 
+def _sendable(tag: str) -> str:
+    """A tag, or none where it could not be sent back: then the plan is simply asked for anew."""
+    return tag if tag.isascii() and tag.isprintable() else ""
+
+
 class ServedPlan(Contract):
     """A plan as it came from the planner, and as it is kept on disk.
 
     Attributes:
         reply: the plan and what stands beside it.
-        etag: its ETag, ``""`` if the planner sent none that can be sent back.
+        etag: its ETag; ``""`` where there is none that can be sent back.
         cached: whether the planner had it; else it was solved then.
         settled: what was found out about this very version before.
     """
 
     reply: PlanReply
-    etag: Annotated[str, Field(pattern="^[ -~]*$")] = ""
+    etag: Annotated[str, AfterValidator(_sendable)] = ""
     cached: bool = True
     settled: Settled | None = None
 
@@ -388,9 +393,5 @@ def _parse(answer: _Answer, kind: type[Answer]) -> Answer:
 
 
 def _served(answer: _Answer) -> ServedPlan:
-    etag = answer.headers.get("ETag", "")
-    # NOTE: a tag that is not printable ASCII could not be sent back; without one, the plan is simply asked for anew.
     cached = answer.headers.get("Hope-Plan-Cache", "").lower() == "hit"
-    return ServedPlan(
-        reply=_parse(answer, PlanReply), etag=etag if etag.isascii() and etag.isprintable() else "", cached=cached
-    )
+    return ServedPlan(reply=_parse(answer, PlanReply), etag=answer.headers.get("ETag", ""), cached=cached)

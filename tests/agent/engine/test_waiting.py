@@ -296,7 +296,7 @@ def test_a_brief_run_is_made_where_its_thread_stands(scene: Scene, monkeypatch: 
         time.sleep(lasts_s)
 
     program = build_program(dealt_plan(scene.model, ["a"]), scene.model, scene.device.processors)
-    assert program.seats == ((narrow, narrow),)
+    assert program.seats == (narrow,)
     scene.by_id["a"].hook = look
     with Executor(program, scene.device) as executor:
         for _ in range(50):

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from agent_sdk.engine import Copy, Device, Executor, build_program
 from agent_sdk.engine.trace import Span, Trace
-from agent_sdk.measure.delivery import deliveries
 from agent_sdk.measure.truth import (
     Sample,
     charged,
@@ -339,7 +338,7 @@ def test_moves_flow_back() -> None:
     copied += [(graph.tensor[name].type, places[program.home[name]], HOST) for name in graph.outputs]
     assert sorted(map(str, told)) == sorted(map(str, set(copied)))
     assert sum(found.transfers.count) == len(copied) > 0
-    us = [us for _, _, us in deliveries(trace)]
+    us = [us for _, _, us in trace.deliveries()]
     work = [span for span in trace.spans if span.kind != "wait"]
     lanes_us = max(span.end_us for span in work) - min(span.start_us for span in work)
     own_us = trace.total_us - trace.load_us - trace.store_us - lanes_us
