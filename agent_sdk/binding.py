@@ -53,9 +53,6 @@ class IOBinding(ort.IOBinding):  # type: ignore[misc]  # the package has no type
 
     What is bound is read as it is at each run. An output goes to the memory that is bound for it, or to new memory
     each time.
-
-    Args:
-        plans: what answers the runs.
     """
 
     def __init__(self, plans: Plans) -> None:

@@ -38,7 +38,6 @@ class UnknownNameError(InputError):
 
     Args:
         what: the kind of thing named, e.g. ``"processor"``.
-        name: what was asked for.
         known: the names that exist; the closest are suggested.
     """
 

@@ -81,7 +81,6 @@ class Kept:
     """Where an agent keeps files: the directory it was given, or temporary ones where that cannot be used.
 
     Attributes:
-        path: the directory.
         note: one sentence where something does not outlive this process; empty otherwise.
     """
 

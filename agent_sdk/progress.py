@@ -16,9 +16,7 @@ class Progress:
     """What is done now; ``str`` makes a sentence of it, as ``measuring, 12 of 55 s``.
 
     Attributes:
-        phase: what is done.
         most_s: seconds that it takes at the longest, where that is known.
-        step: what is done within the phase.
         began_s: when the phase began, on the clock of ``time.monotonic``.
     """
 

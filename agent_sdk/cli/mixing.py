@@ -35,7 +35,6 @@ class Voice:
     """A stream that is ready to be played.
 
     Attributes:
-        session: its network.
         feed: what each run computes from.
         alone_ms: what a run takes with the machine to itself.
     """
@@ -69,9 +68,6 @@ class Played:
     """A mix under one policy.
 
     Attributes:
-        policy: its name.
-        mix: as it was played.
-        ended: what became of each run.
         use: by processor how busy it was, as a share of the time; ``""`` is whoever answers a session that is not
             spread.
     """

@@ -27,7 +27,6 @@ class Instruction:
     """A piece of work, ready to be done.
 
     Attributes:
-        work: which.
         cores: the CPUs that the thread moves to first; empty where it stays.
         call: what does it; None where it is only an order of things.
         check: a look at what it made, in the first run.
@@ -58,7 +57,6 @@ class Steps:
     """Code as the steps of ``lanes.c``.
 
     Attributes:
-        rows: per lane.
         told: what a failed step belongs to, and what its status means.
         errors: what steps made by Python have raised in this run.
         keep: what the steps point to.

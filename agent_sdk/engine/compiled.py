@@ -26,7 +26,6 @@ class Compiled(Forks):
     """The executables of one program.
 
     Attributes:
-        program: what was compiled.
         executables: the compiled segments, by index; empty once closed.
         changes: changes of layout, by who makes them, of what type, and whether to the plain one.
 

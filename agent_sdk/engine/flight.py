@@ -39,7 +39,6 @@ class _Load:
     """How a graph input reaches the processors that read it.
 
     Attributes:
-        tensor: its name.
         place: the memory that holds it.
         own: a buffer there, used when the caller's array cannot be.
         readers: the segments that read it there.
@@ -107,7 +106,6 @@ class Flight:
         cores: the CPUs among which its threads may move where others disturb them.
 
     Attributes:
-        program: what was bound.
         loop: what carries out its lanes.
         memory: which buffer holds which tensor.
         first: whether no run has ended well in it.

@@ -110,9 +110,7 @@ class NativeLoop:
     """Lanes outside the interpreter: the code as steps for ``lanes.c``. What only Python can do is called back.
 
     Args:
-        code: per lane what it does.
         seats: per lane the CPUs that its thread is bound to first.
-        arbiter: who grants resources.
         cores: where threads may go that keep losing their CPUs to others; empty: they stay.
     """
 

@@ -72,7 +72,6 @@ class Looks:
     """All looks of one flight: at graph inputs of floats and at graph outputs.
 
     Args:
-        program: what runs.
         read: by input, who reads it on the host first, and the buffer there.
         made: by output that a segment makes on the host, the buffer.
         calls: the segments' calls, of which some look at what stands in a memory of their own.

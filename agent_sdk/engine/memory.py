@@ -58,7 +58,6 @@ def plan_memory(program: Program, types: Sequence[Mapping[str, TensorType]]) -> 
     """Assign slots in one pass over the work.
 
     Args:
-        program: what runs, in which order.
         types: for each piece of work the physical types of what it reads and writes; of a copy, of what it makes.
     """
     graph = program.graph

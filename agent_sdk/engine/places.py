@@ -30,7 +30,6 @@ class Places:
     Args:
         model: the model, cut as the plan says.
         steps: the steps that matter, in order.
-        processors: all of the device.
         views: the tensors that share memory.
     """
 

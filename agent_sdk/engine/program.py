@@ -133,7 +133,6 @@ class Program:
 
     Attributes:
         plan: where it comes from.
-        model: the model it computes.
         processors: the processors that run at least one segment, by id.
         lanes: leading resource of each lane, or what carries the copies of a queue.
         work: everything there is to do, in a topological order.

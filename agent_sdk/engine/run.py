@@ -27,9 +27,7 @@ class LanesRun:
 
     Args:
         flight: what it writes into.
-        device: whose threads walk its lanes.
         home: the lane that the caller serves; -1 for none.
-        interrupts: of the caller.
         hangs: told why, once lanes have been left behind in a runtime that hangs.
         is_back: called when the last of these has come back, by its thread; the flight is free from then on.
     """

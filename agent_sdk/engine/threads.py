@@ -19,7 +19,6 @@ class LaneThread:
 
     Attributes:
         name: the resource that leads the lanes it walks.
-        rest: where it rests.
         left: called in it when it comes back from a lane that was left behind in a runtime that hung.
 
     Raises ProcessorLost where this process may start no more threads.
@@ -66,7 +65,6 @@ class LaneThreads:
 
     Args:
         cores: leading resource to the CPUs that its threads are bound to; absent: they stay where they are.
-        library: the native lanes.
     """
 
     def __init__(self, cores: dict[str, frozenset[int]], library: ctypes.CDLL) -> None:

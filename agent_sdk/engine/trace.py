@@ -26,8 +26,6 @@ class Span:
         processor: id of the processor on whose time it went, or for which another resource moved a tensor.
         lane: leading resource of the thread, or what carried the tensor.
         segment: index of the segment it belongs to; -1 for a move.
-        start_us: start.
-        end_us: end.
         position: place of that work in its queue.
         elsewhere: when another host computed, where one did and said so: what is before and after went to the way there
             and back.
@@ -60,7 +58,6 @@ class Trace:
     """The record of one run.
 
     Attributes:
-        program: what was run.
         stamps: per lane, as the loop kept it, nanoseconds: how long it stood at the device's arbiter behind others than
             lanes of this run, and then readings of the clock.
         origin_ns: when it was asked for, or its turn came.

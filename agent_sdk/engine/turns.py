@@ -17,7 +17,6 @@ class Turns(Generic[Item]):
     """Things that are lent one at a time to each who asks.
 
     Attributes:
-        waiting: how many wait.
         withheld: why they are; empty while they are not.
     """
 

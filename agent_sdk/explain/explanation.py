@@ -36,7 +36,6 @@ class ExplainedOp:
         super_op: id of the super-op with which it is planned and launched.
         segment: number of the launch that it belongs to; None where nothing is launched: no output depends on it, or it
             slices or joins what stands in one piece of memory anyway.
-        processor: where it runs.
         predicted_us: its part of its super-op's time in the plan, what that waits for tensors included.
         alone_us: the same without transfers and launch; None where nobody measured it.
         measured_us: its part of its segment's time in the run; None where it did not run. Runtimes time segments: what
@@ -69,7 +68,6 @@ class Explanation:
     """What runs where, and why.
 
     Attributes:
-        model: the network's name.
         answers: who answers: ``plan``, a processor's id, or ``whole:`` and the runtime.
         why: why that one, in a sentence.
         processors: those that the plan uses; the runtime where the network runs whole.

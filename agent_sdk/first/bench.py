@@ -95,7 +95,6 @@ class Reply(Contract):
 
     Attributes:
         failure: what a runtime said that refused or failed; empty where all went well.
-        observations: what was measured.
         cpu_s: CPU seconds of the child so far.
     """
 

@@ -48,7 +48,6 @@ class Children(Closes):
     """Children that are started when they are needed, each for one request at a time; idle ones end by themselves.
 
     Args:
-        setting: what they need to know.
         held: holds the device for a step of what they do: none of them computes before it is held, and others have
             their turns between steps.
     """

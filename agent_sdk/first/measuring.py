@@ -27,10 +27,7 @@ class Measuring:
     """Measures what is missing of a model.
 
     Attributes:
-        children: where.
         lights: where models are written for a child to read.
-        soc: what the figures belong to.
-        device_id: who measures.
     """
 
     children: Children

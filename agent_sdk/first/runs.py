@@ -58,7 +58,6 @@ class FirstRuns:
         folder: where that is kept; where it cannot be written, every start has first runs.
         processors: the device's, by id.
         lights: where models are written for a child to read.
-        children: where they run.
     """
 
     folder: Path

@@ -31,11 +31,7 @@ _Task = tuple[Cancel, Future[Any], Callable[[], Any]]
 
 
 class Worker(Closes, Forks):
-    """Does one piece of work after another, on a thread of its own that is started when it is first needed.
-
-    Args:
-        cancel: what all of it is part of.
-    """
+    """Does one piece of work after another, on a thread of its own that is started when it is first needed."""
 
     def __init__(self, cancel: Cancel) -> None:
         self._cancel = cancel

@@ -67,12 +67,7 @@ class _Seen:
 
 
 class Demand:
-    """Runs by shapes of one network. May be used from any number of threads.
-
-    Args:
-        budget: what plans may cost.
-        clock: seconds from some moment on.
-    """
+    """Runs by shapes of one network. May be used from any number of threads."""
 
     def __init__(self, budget: Budget, clock: Callable[[], float] = time.monotonic) -> None:
         self._budget = budget

@@ -35,13 +35,7 @@ MESSAGE: Final = 2**16
 
 
 class Drift:
-    """Looks at the hosts of an agent for as long as that is there.
-
-    Args:
-        hosts: what is looked at.
-        networks: those whose plans may be made anew.
-        cancel: the agent's: ends it.
-    """
+    """Looks at the hosts of an agent for as long as that is there."""
 
     def __init__(
         self,

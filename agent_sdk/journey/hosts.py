@@ -28,7 +28,6 @@ class Hosts:
     """The hosts that were reached; their processors close them.
 
     Attributes:
-        reached: them, each with a name of its own.
         servers: those that serve whole networks of their own.
         cores: this machine's, where their answers are waited for.
         notes: which were not reached, and why.

@@ -35,8 +35,6 @@ class Opening:
     """A model that is being made ready: its plan by now, who may answer, and how far apart their answers are.
 
     Attributes:
-        services: what it is tried with.
-        model: what is opened.
         obtained: its plan, for which another one may be asked.
         reference: judges the answers to what is ``drawn``.
         drawn: feeds that it takes.

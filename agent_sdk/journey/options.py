@@ -13,14 +13,12 @@ class LoadOptions:
     """What ``Agent.load`` was given.
 
     Attributes:
-        content: the network as it was loaded.
         shown: what to call the network before it is read.
         given_name: its name, where it is not the one that the file gives.
         shapes: those that it was loaded with; None where none were given.
         deterministic: one answer for one input, to the bit, as long as the session lives.
         all_rivals: keep the whole model ready on every kind of processor.
         in_flight: runs that each contender has under way at once.
-        travelling: the plan file that it was loaded with.
     """
 
     content: Content

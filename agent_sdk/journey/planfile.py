@@ -33,9 +33,6 @@ class TravellingPlan(Contract):
     Attributes:
         model: the network's name, for people.
         model_hash: what the plan was made for.
-        fingerprint: of the network's file.
-        soc: the SoC that the plan was made on.
-        shapes: of the network's inputs.
         kinds: kind of each processor of the plan, by id.
         start: who answers first.
         trial_us: what the plan and its rivals took.

@@ -69,18 +69,12 @@ class Plans(Closes, Forks):
 
     In a child of the process that made it, what answered there as a whole answers on.
 
-    Args:
-        options: what was loaded, and how.
-        services: what the whole network is loaded with.
-        cancel: ends loading it.
-
     Attributes:
         whole: the whole network, which answers where there is no plan.
         last: what was made ready or has answered last; None where the whole network answers.
         read: what was read of the file; None as long as nothing is.
         notes: what was not as it should be with the network as such, in sentences.
         planned: whether plans of it are made.
-        closed: whether nothing answers any more.
         forked: whether this is a child of the process that made it.
         lock: held while somebody takes over from somebody else.
         asked: gives who is told of a feed that the whole network has answered, if there is somebody.

@@ -69,8 +69,6 @@ class Prepared(Closes, Forks):
             failed alone; and of runs with a deadline whether they missed it.
 
     Attributes:
-        model: what was read.
-        reference: the file that it was read from.
         obtained: how the plan was come by.
         drawn: feeds that it takes.
         notes: everything that was not as it should be, in sentences.

@@ -54,7 +54,6 @@ class Preparing(Closes, Forks):
 
     Args:
         plans: takes in what is prepared, and answers meanwhile; closed with this.
-        services: what plans are made, tried and remembered with.
         cancel: ends it, and is cancelled when this is closed.
 
     Attributes:

@@ -67,23 +67,16 @@ class Services:
 
     Attributes:
         supplier: the conversation with the planner, and the disk.
-        device: what plans are carried out on.
         planned: the processors that plans are made for.
         processors: those of the device's processors that may run the network at hand, by id.
         measuring: measures for the planner.
         first_runs: where whatever is new runs first.
         starts: how the next start of a network begins.
-        soc: the SoC that figures belong to.
-        device_id: who measured them.
-        method: how the planner plans.
         measuring_s: seconds that one ``obtain`` may measure where the planner can plan without.
         wait_s: seconds the planner may hold a plan back to improve it.
         embedded: the database of a planner inside this process.
-        notes: what is to be said with every plan.
-        progress: is told of phases and steps.
         hosts: other machines that plans may use.
         field: hears how plans do; None where there is nobody to tell.
-        cancel: ends everything when the agent is closed.
         budget: what plans of further shapes may cost.
     """
 

@@ -72,13 +72,7 @@ class Agreement:
 
 
 class Judge:
-    """Judges answers to one feed by the network's file, which is loaded once, and once more for each precision.
-
-    Args:
-        model: what was made of the file.
-        feed: what is answered.
-        reference: asks the file.
-    """
+    """Judges answers to one feed by the network's file, which is loaded once, and once more for each precision."""
 
     def __init__(self, model: Model, feed: Mapping[str, Any], reference: Reference) -> None:
         self.feed = feed

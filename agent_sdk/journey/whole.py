@@ -15,16 +15,7 @@ from agent_sdk.runtimes.ort.whole import WholeOrt
 
 
 class Whole(Forks):
-    """One network as ONNX Runtime runs it by itself. May be used from any number of threads.
-
-    Args:
-        services: what it is loaded with.
-        content: the network as it was loaded.
-        cancel: ends loading.
-
-    Attributes:
-        loaded: what is loaded at present.
-    """
+    """One network as ONNX Runtime runs it by itself. May be used from any number of threads."""
 
     def __init__(self, services: Services, content: Content, cancel: Cancel) -> None:
         self._services, self._content, self._cancel = services, content, cancel

@@ -59,7 +59,6 @@ class Sample:
     """What a segment took, beside what it should.
 
     Attributes:
-        kind: of its processor.
         us: its usual time, microseconds.
         alone_us: what the plan says that its steps take by themselves, without launches.
         launches: how many of its steps newly take in what another processor made, or a graph input.
@@ -95,9 +94,6 @@ def observations(
     Args:
         trials: of each plan that was tried its runs; what is fitted holds for all of them.
         planned: the processors that plans are made for.
-        soc: the SoC.
-        frequency: the operating point.
-        device_id: this device.
     """
     shown = [(traces[0].program, segment_samples(traces, planned)) for traces in trials]
     samples = [sample for _, own in shown for sample in own.values()]

@@ -103,7 +103,6 @@ def cut_model(model: Model, cuts: Sequence[Cut], folder: Path | None = None) -> 
     """The model with some super-ops cut into parts.
 
     Args:
-        model: any model.
         cuts: which of its super-ops, and where.
         folder: where the model's weights lie, if they are in a file.
 

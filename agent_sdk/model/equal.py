@@ -41,7 +41,6 @@ def identity(node: onnx.NodeProto, same: Mapping[str, str], constants: Mapping[s
     """What a node computes: equal for two nodes that have the same type, attributes, inputs and kind of outputs.
 
     Args:
-        node: a repeatable node.
         same: tensor names to the one that stands for all tensors equal to them; who is absent stands for itself.
         constants: initialisers by name. Weights are told apart by name alone, equal ones too: a model that is trained
             further keeps its graph.

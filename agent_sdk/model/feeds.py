@@ -43,10 +43,8 @@ class Feeds:
     """Draws the tensors that some nodes read.
 
     Args:
-        nodes: of the graph, or of a piece of it.
         shapes: of its tensors, as far as they are known.
         inputs: what a feed holds.
-        constants: of the graph.
         taken: values of some of them that are not drawn.
     """
 

@@ -38,7 +38,6 @@ class HeldFile(Closes):
     """A regular file as it is now. Raises ModelError where there is none, OSError where it cannot be opened.
 
     Args:
-        path: where it is.
         keep: keep it open; otherwise it has to be found at its path again.
     """
 

@@ -49,8 +49,6 @@ class NodeArg:
     """An input or output as an application is told of it.
 
     Attributes:
-        name: the tensor's name.
-        type: such as ``tensor(float)`` or ``seq(tensor(int64))``.
         shape: sizes; a symbol's name, or None, where they are open. The caller's own: changing it changes nothing.
     """
 
@@ -77,9 +75,7 @@ class About:
     """What ONNX Runtime says of a file.
 
     Attributes:
-        inputs: what has to be given.
         outputs: what is computed, in the shapes that it infers.
-        metadata: what the file says of itself.
         optional: initialisers that may be given as inputs.
     """
 

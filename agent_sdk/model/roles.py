@@ -53,7 +53,6 @@ class Use(NamedTuple):
     """What some op takes a tensor for.
 
     Attributes:
-        purpose: what.
         dims: of what; empty where that is not known.
         whole: whether the op reads all of the tensor and nothing else, in its order.
         axis: along which ``indices`` may not repeat, because what they say is written there; None where they may.

@@ -37,11 +37,7 @@ SQUARES: Final = frozenset(
 
 @dataclass
 class Springs:
-    """Takes note of nodes in topological order.
-
-    Args:
-        constants: of their graph, by name.
-    """
+    """Takes note of nodes in topological order."""
 
     constants: Mapping[str, onnx.TensorProto]
     undefined: set[str] = field(default_factory=set)

@@ -15,7 +15,6 @@ def enrol(planner: str, claim: str | None, state: Path | None = None) -> tuple[s
     """Return the device's id, and whether it was enrolled now; it may be already, and spends no claim then.
 
     Args:
-        planner: the planner's URL.
         claim: what an admin made for devices to enrol with; None is enough where it is enrolled already.
         state: where the device's id and its tokens are kept.
 

@@ -22,7 +22,6 @@ def recognise(opening: Callable[..., PlannerClient], url: str, directory: Path, 
         opening: makes a client, given ``url`` and ``token``.
         url: the address as the caller wrote it.
         directory: where tokens are kept.
-        device_id: whose they are.
 
     Returns:
         None where the planner does not prove that it gave any of them.

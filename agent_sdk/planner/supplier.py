@@ -108,7 +108,6 @@ class PlanSupplier(Forks):
         stands: whether a copy is known to be the newest without asking.
 
     Attributes:
-        plans: those on disk.
         measuring: a file that is locked by whoever measures: two processes would disturb each other.
         waited_s: seconds spent waiting for the planner so far.
     """

@@ -63,7 +63,6 @@ class Compiler(NamedTuple):
 
     Attributes:
         runtime: the package, as its users call it.
-        version: its release.
         target: for what it compiles: an execution provider, a device.
     """
 
@@ -290,8 +289,6 @@ class Executable(ABC):
     """A compiled segment. It runs on its processor's thread, one call at a time.
 
     Args:
-        processor: what it was compiled for.
-        segment: what was compiled.
         compiled: what the runtime made of it, which is let go of when this is closed.
         input_types: the *physical* shapes and element types of its buffers; for a native tensor they may differ from
             the graph's (blocked and padded channels), which they are by default.

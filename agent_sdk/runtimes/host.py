@@ -90,10 +90,7 @@ class HostProcessor(Processor):
     """A runtime on some cores, one thread on each, or on an accelerator that it copies to and from by itself.
 
     Args:
-        soc: this machine.
-        cores: whose.
         runtime: as the ids of its processors on cores begin.
-        compiler: what compiles for it.
         accelerator: what it computes on instead, in a word; empty for the cores.
         resources: what it keeps busy where that is not the cores.
     """

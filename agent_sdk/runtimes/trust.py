@@ -73,7 +73,6 @@ class Trust:
     """The table of one runtime.
 
     Args:
-        rows: what it takes.
         bears: marks of ops that make no difference there.
     """
 

@@ -54,7 +54,6 @@ class Exchange:
         method, path: of the request line; the path without a query.
         fields: the header's, by lower-case name.
         length: bytes of the body.
-        answered: whether it has been.
     """
 
     def __init__(self, connection: Connection, head: bytes) -> None:
@@ -145,7 +144,6 @@ class Connection:
     """What one client sends, request after request.
 
     Args:
-        taken: the socket.
         tls: what wraps it, if anything.
 
     Attributes:

@@ -48,14 +48,7 @@ _Message = TypeVar("_Message", bound=BaseModel)
 
 
 class Http:
-    """What answers requests; may be called from any number of threads.
-
-    Args:
-        models: what is served.
-        admission: who is let in.
-        access: who may call.
-        metrics: what Prometheus reads.
-    """
+    """What answers requests; may be called from any number of threads."""
 
     def __init__(self, models: Models, admission: Admission, access: Access, metrics: Metrics) -> None:
         self._models, self._admission, self._access, self._metrics = models, admission, access, metrics

@@ -25,11 +25,6 @@ PAUSE_S: Final = 0.1
 class Listener:
     """Serves HTTP at one address from ``start`` until ``stop``.
 
-    Args:
-        address: where to listen.
-        tls: what connections are wrapped in, if anything.
-        handle: what answers a request.
-
     Raises InputError where that address cannot be had.
     """
 

@@ -43,13 +43,6 @@ Answer = tuple[Any, Sequence[memoryview]]
 class Grpc:
     """The server of one address; serves from ``start`` until ``stop``.
 
-    Args:
-        models: what is served.
-        admission: who is let in.
-        access: who may call.
-        address: where to listen.
-        tls: what connections are wrapped in, if anything.
-
     Raises InputError where that address cannot be had.
     """
 

@@ -48,8 +48,6 @@ class Server(Closes):
 
     Args:
         served: the networks that are there as long as it is.
-        access: who may call.
-        settings: where it listens, and what it bounds.
         lending: what others may use of this machine.
 
     Attributes:

@@ -61,10 +61,6 @@ class _Request(_Message):
 class Form:
     """What the JSON of a request says: what is to be computed, and how the answer is to be written.
 
-    Args:
-        served: the network that is asked.
-        head: the JSON.
-
     Raises:
         RefusedError: it is no request, contradicts itself, or does not fit the network.
     """

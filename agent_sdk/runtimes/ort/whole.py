@@ -29,8 +29,6 @@ class WholeOrt(Forks):
     ``run`` may be called from any number of threads, and in a forked child.
 
     Args:
-        source: the network's file.
-        threads: how many compute.
         held: holds what they compute on, while one run lasts; by its key at the arbiter.
         beside: what is in the files that hold its weights, by the names that it has for them.
 
