@@ -3,8 +3,6 @@
 ``with Agent() as agent: outputs = agent.load("model.onnx").run({"input": array})``. Errors are in ``agent_sdk.errors``.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

@@ -3,8 +3,6 @@
 A model's journey: ``.onnx`` → graph → figures this SoC lacks → measure those → upload → plan → segments → outputs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import weakref

@@ -4,8 +4,6 @@ What lies in the host's memory in a type that NumPy has is read and written wher
 else (another device, another type) is ONNX Runtime's: the same calls are made on a binding of its own session.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Callable, Sequence

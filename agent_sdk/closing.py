@@ -1,7 +1,5 @@
 """What is opened has an end: ``with`` closes it."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Self
 

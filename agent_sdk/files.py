@@ -4,8 +4,6 @@ What is kept on disk saves time at the next start and nothing else: whatever is 
 the run.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import stat

@@ -5,8 +5,6 @@ asks for more than plans give (options, other providers) is ONNX Runtime's own, 
 plan refuses: its error is ONNX Runtime's. All that this module does not define is the package's.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import weakref

@@ -1,7 +1,5 @@
 """Where the agent keeps files."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """What the agent is doing, for whoever wants to know; ``cli/terminal.py`` draws it."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

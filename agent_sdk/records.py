@@ -3,8 +3,6 @@
 A damaged file counts as absent. Where nothing can be written, the next start takes longer.
 """
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

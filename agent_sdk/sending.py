@@ -1,7 +1,5 @@
 """Bytes that stand in several places, sent as one message without putting them together first."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A network ready to run, as the application has it: under the names that ONNX Runtime's users know."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The agents of a process, for what has no agent of its own: opened when first needed, closed at the process's exit."""
 
-from __future__ import annotations
-
 import atexit
 import threading
 from contextlib import ExitStack

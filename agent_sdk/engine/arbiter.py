@@ -4,8 +4,6 @@ Segments enter by the native library (``agent_sdk/native/arbiter.h`` states the 
 resources by ``held``. Where there is no library, everything on a device runs one after the other.
 """
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import weakref

@@ -16,20 +16,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent_sdk.engine.places import Places, hops
 from agent_sdk.engine.program import Copy, Event, Move, Program, ProgramSegment, Work, lane_of, memory_of
 from agent_sdk.engine.steps import check_identity, live_steps
 from agent_sdk.engine.views import View, find_views
 from agent_sdk.errors import IllegalPlanError
+from agent_sdk.model import Model
 from agent_sdk.model.cutting import cut_model
 from agent_sdk.runtimes.base import Processor, Segment
 from hope_schema import HOST, Plan, Step
 from hope_schema.cutting import CutError
-
-if TYPE_CHECKING:
-    from agent_sdk.model import Model
 
 
 def build_program(

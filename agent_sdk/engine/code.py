@@ -1,7 +1,5 @@
 """What a lane does, one instruction per piece of work, and the same as steps of ``lanes.c``."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """A program compiled: one executable per segment. What a run writes into belongs to its flight (``flight.py``)."""
 
-from __future__ import annotations
-
 import os
 import weakref
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 Make one per process and share it between sessions: exclusion holds among the runs of one device.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import weakref

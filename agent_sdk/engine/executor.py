@@ -5,8 +5,6 @@ was decided before. The caller's own thread serves one lane (as HOPE's main thre
 cores meanwhile, so that a program on one lane involves no other thread at all. With a watchdog the caller only watches.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

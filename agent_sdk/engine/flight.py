@@ -5,8 +5,6 @@ caller's own array, which costs a few microseconds where it is not the array of 
 only, but held until the next one.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Both keep the same record, nanoseconds: per lane how long it stood at the arbite
 the start, and after each wait and each call.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import weakref

@@ -4,8 +4,6 @@ Where a processor is trusted with ordinary values only (``runtimes/trust.py``), 
 is not believed. The look is a step of the lane, without the interpreter, at what the caches hold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from ctypes import addressof
 

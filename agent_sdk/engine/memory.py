@@ -5,8 +5,6 @@ order and waits, not by luck): the tensor cache frees a tensor after its last re
 4.3). The same memory serves every later run. What was in use a moment ago is still in the CPU's caches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -4,20 +4,15 @@ A place is a memory, or a layout within one. A tensor is made in its processor's
 and moves once to every other place where it is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from agent_sdk.engine.program import Move, memory_of
 from agent_sdk.engine.views import View, same_layout
 from agent_sdk.errors import IllegalPlanError
+from agent_sdk.model import Model
 from agent_sdk.runtimes.base import Processor
 from hope_schema import HOST, Plan, Step
-
-if TYPE_CHECKING:
-    from agent_sdk.model import Model
 
 Hop = tuple[str, str]
 

@@ -1,7 +1,5 @@
 """What a run takes and gives: arrays of the shapes and element types that the graph declares."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any

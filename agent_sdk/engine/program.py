@@ -6,22 +6,17 @@ change of processor inside a lane costs no hand-over between threads. Whatever e
 link) is a queue too. An event says that a queue has finished so much; work waits for events of other queues.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from agent_sdk.engine.views import View
+from agent_sdk.model import Model
 from agent_sdk.runtimes.base import Place, Processor, Segment
 from hope_schema import HOST, ModelGraph, Plan
 from hope_schema.profile import Precision
-
-if TYPE_CHECKING:
-    from agent_sdk.model import Model
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """A run whose lanes are walked by threads of their own: handed out, driven, awaited, and given up where it hangs."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The plan that needs no planner: the whole model on one processor."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from itertools import accumulate
 

@@ -1,16 +1,11 @@
 """The first pass from plan to program: is the plan one of this model, on this device, and which of its steps matter?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from agent_sdk.errors import IllegalPlanError, PlanMismatchError
+from agent_sdk.model import Model
 from agent_sdk.runtimes.base import Processor
 from hope_schema import ModelGraph, Plan, Step
-
-if TYPE_CHECKING:
-    from agent_sdk.model import Model
 
 
 def check_identity(plan: Plan, model: Model, processors: Mapping[str, Processor]) -> None:

@@ -1,7 +1,5 @@
 """The threads that walk lanes: bound to their cores once, resting outside the interpreter between runs."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import threading

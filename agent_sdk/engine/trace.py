@@ -4,8 +4,6 @@ Times are microseconds from the start of the run. Recording costs one clock read
 worked out when somebody asks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,5 @@
 """How a run stands at the device's arbiter, and who may end it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -5,22 +5,17 @@ the whole one behind the other, in rows as in blocks of channels. They are then 
 read from there, and nobody carries out the slices and joins between them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from agent_sdk.model import Model
 from agent_sdk.model.cutting import CutModel
 from agent_sdk.runtimes.base import Processor
 from hope_schema import ModelGraph, Step
 from hope_schema.cutgraph import CutOp
 from hope_schema.cutting import Span
-
-if TYPE_CHECKING:
-    from agent_sdk.model import Model
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@ What it does runs under a ``Cancel``. A call into a runtime that cannot be stopp
 ``close`` and ends by itself; where the program ends meanwhile, it does so without tearing down that runtime under it.
 """
 
-from __future__ import annotations
-
 import _thread
 import atexit
 import ctypes

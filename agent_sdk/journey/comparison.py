@@ -1,7 +1,5 @@
 """Several contenders answer in turns, until one is faster in so many rounds that it is hardly chance (a sign test)."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import deque

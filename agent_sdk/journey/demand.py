@@ -1,7 +1,5 @@
 """Which shapes are worth a plan: those that come again, while they come, within a share of the application's CPU."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

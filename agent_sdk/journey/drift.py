@@ -5,8 +5,6 @@ since, a little is sent. A plan whose hosts or links have left the band that it 
 taken up between runs, once it has been tried.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 import threading

@@ -1,7 +1,5 @@
 """From a plan to somebody who answers: compile it and its rivals, try them, and keep the fastest ready."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """What a network was loaded from, and how it is to be answered."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from agent_sdk.journey.planfile import TravellingPlan

@@ -4,8 +4,6 @@ It holds a plan, what its rivals took, and which network, shapes and kind of dev
 it. A start looks at what it is for before anything is loaded, and compares the graphs before the plan answers.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path

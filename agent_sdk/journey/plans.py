@@ -4,8 +4,6 @@ At shapes that were not prepared the best single runtime answers with the whole 
 a bounded number of plans is kept.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import Counter, OrderedDict

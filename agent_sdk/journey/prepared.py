@@ -11,8 +11,6 @@ neither is evidence. A request that a contender fails is answered by the next be
 dropped; a request that all of them fail is the caller's.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

@@ -1,7 +1,5 @@
 """How a network's plans come to be ready: with the caller waiting, or behind the whole network's answers."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """Whom a plan is tried against: the likeliest single processors, and the runtimes as their own users run them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Final

@@ -1,7 +1,5 @@
 """How far two right answers may lie apart: what a network's number types round to, over its depth."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Who answers a network's first run: kept beside the plans, because a start knows neither graph nor plan yet."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final

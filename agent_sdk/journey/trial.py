@@ -4,8 +4,6 @@ All compute the same; whoever is fastest here and now will answer. The order is 
 everyone, more for those who may still be the best.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Is the answer right? Ours against what the network's file says."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress

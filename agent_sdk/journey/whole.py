@@ -1,7 +1,5 @@
 """The whole network, which answers where there is no plan: loaded when needed, let go once a plan answers for good."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import closing
 

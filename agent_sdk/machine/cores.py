@@ -1,7 +1,5 @@
 """Sets of cores: how they are written, and how a thread is bound to one."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Figures as they are sent: one column per property, one row per figure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from agent_sdk.machine.timing import NOTHING, Timing

@@ -4,8 +4,6 @@ A chain of kernels that keep all cores at work, and one of them alone, each afte
 asleep as they do while another processor is at work: what does not grow with the chain is the launch.
 """
 
-from __future__ import annotations
-
 import time
 from contextlib import closing
 from functools import partial

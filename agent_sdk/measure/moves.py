@@ -1,7 +1,5 @@
 """Moving tensors between memories: by what, and how long it takes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from agent_sdk.machine.timing import Timing, measure

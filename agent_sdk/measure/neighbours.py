@@ -5,8 +5,6 @@ take. Measured on a stretch of the network itself, once by itself and once while
 run the same; per kind of processor, as the planner charges it.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import threading

@@ -16,8 +16,6 @@ A short budget, which whole networks would exceed by being compiled, goes to sup
 planner asks for them, the most telling first, then to transfers.
 """
 
-from __future__ import annotations
-
 import logging
 import statistics
 import time

@@ -8,8 +8,6 @@ fitted, neither by itself nor from other kinds, whose launches are others (a gan
 slowdown are those that the planner charged, and the rest is the ops'.
 """
 
-from __future__ import annotations
-
 import statistics
 import uuid
 from collections import Counter, defaultdict

@@ -25,19 +25,17 @@ import errno
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost, UnsupportedOp
 from agent_sdk.machine.timing import Timing
+from agent_sdk.model import Model
 from agent_sdk.runtimes.trust import Trust
 from agent_sdk.tensors import TorchTensor
 from hope_schema import ModelGraph, Op, SuperOp, TensorType
 from hope_schema import Processor as ProcessorSpec
-
-if TYPE_CHECKING:
-    from agent_sdk.model import Model
 
 NO_MEMORY: Final = (
     "bad_alloc",

@@ -1,7 +1,5 @@
 """Element types as the Open Inference Protocol names them, and tensors as bytes."""
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Tensors that stand here between the requests of agents elsewhere, so that they need not cross the link again."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable
 from typing import Final

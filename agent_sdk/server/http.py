@@ -1,7 +1,5 @@
 """The protocol's calls over HTTP: who may make them, where they lead, and what becomes of what goes wrong."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

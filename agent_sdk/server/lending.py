@@ -3,8 +3,6 @@
 A network comes once, under a name that says what it is: the digest of its file, and the processor that is to run it.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

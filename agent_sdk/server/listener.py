@@ -1,7 +1,5 @@
 """The socket that HTTP clients connect to, and their connections."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import threading

@@ -1,7 +1,5 @@
 """The protocol's calls over gRPC. Tensors are raw contents, or typed ones where a client sends those."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What the server says of itself and its networks: the same over both transports."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """One server: networks of an agent over HTTP and gRPC, until it is stopped."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
