@@ -11,12 +11,10 @@ ops has it: HPA's, as the paper has it, or the best that is known.
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from hope_schema.cutting import CutError
 from hope_schema.plan import MAX_PARTS
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.tiling import LONGEST, Block, Tiler
+from planner_api.planning.construct.tiling import COLUMNS, LONGEST, ROWS, Block, Tiler, alone_us
 from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.methods import Solution
 from planner_api.planning.methods import solve as solve_named
@@ -67,11 +65,14 @@ def tiled(problem: Problem, whole: Schedule, budget: Budget | None = None) -> So
     if problem.cutter is None:
         raise PlanningError("tiles take knowledge of parts")
     blocks = blocks_of(problem, whole)
+    shapes = [shape for shape in problem.cutter.shapes.values() if len(shape) > COLUMNS]
+    largest = max(shapes, key=lambda shape: shape[ROWS] * shape[COLUMNS], default=(1, 1, 1, 1))
+    most = max({*whole.assignment}, key=whole.assignment.count)  # who computes most: little has to be brought there
     divisions = [
-        (team, rows)
-        for team in _teams(problem)
-        for rows in range(1, len(team) + 1)
-        if len(team) % rows == 0 and (rows == len(team) or len({*team}) == len(team))
+        (team, lines if largest[ROWS] >= largest[COLUMNS] else len(team) // lines)
+        for team in sorted(_teams(problem, most), key=lambda team: most not in team)
+        for lines in range(len(team), 0, -1)  # across the longer side, where halos are shorter
+        if lines == len(team) or (len(team) % lines == 0 and lines * lines >= len(team) == len({*team}))
     ]
     try:
         tilers: list[Tiler] = []
@@ -120,40 +121,42 @@ def blocks_of(problem: Problem, whole: Schedule) -> list[Block]:
     return list(divided(lists.order, 1))
 
 
-def _teams(problem: Problem) -> list[tuple[int, ...]]:
+def _teams(problem: Problem, most: int) -> list[tuple[int, ...]]:
     """The processors of each tile: about as fast as each other, and able to work side by side.
 
-    They are one of each host, the first that are so, or of one host all. What links bring to
-    another host its fastest processors also take in turns, several tiles each.
+    They are one of each host, or of one host all. What links bring to another host its fastest processors also take in
+    turns, several tiles each. Where a faster host leads a team, those behind it make one without it, for its link may
+    be slow; of processors that are equal to each other one leads, and that is ``most`` before others.
     """
     hosts = problem.machine.owners[problem.machine.place].tolist()
-    known = np.isfinite(problem.latency_us)
-    slowest = np.where(known, problem.latency_us, 0.0).max(axis=1, keepdims=True)  # for who does not support an op
-    total = np.where(known, problem.latency_us, slowest).sum(axis=0)
-    order: list[int] = np.argsort(total, kind="stable").tolist()
-    found: dict[tuple[int, ...], None] = {}
-    spread: list[int] = []
+    total = alone_us(problem)
+    order = sorted(range(problem.host), key=lambda processor: (total[processor], processor != most))
     device = int(problem.machine.owners[problem.machine.host])
+    found: dict[tuple[int, ...], None] = {}
     seen: set[int] = set()
+    leads: set[float] = set()
+    led: set[int] = set()
     for turn, head in enumerate(order):
-        if head in seen:
+        if head in seen or total[head] in leads:
             continue
+        leads.add(total[head])
         apart: list[int] = []
         within: list[int] = []
         for one in (p for p in order[turn:] if total[p] <= ALIKE * total[head]):
-            if not any(hosts[one] == hosts[other] for other in apart):
+            if hosts[one] not in led and not any(hosts[one] == hosts[other] for other in apart):
                 apart.append(one)
             if hosts[one] == hosts[head] and not any(problem.conflicts[one, other] for other in within):
                 within.append(one)
         seen |= {*within}
-        teams = [within] if len(within) >= CORES else []
-        if len(apart) > 1 and not spread:
-            spread = apart
-            seen |= {*apart}
-            teams.append(apart)
-        for team in teams:
-            counts = range(CORES if team is within else 2, len(team) + 1)
-            found |= {tuple(team[:k]): None for k in counts if k <= CORES or k % CORES == 0 or k == len(team)}
+        if head in apart:
+            led |= {hosts[one] for one in apart if total[one] == total[head]}
+            found |= {tuple(apart[:k]): None for k in range(2, len(apart) + 1) if _worth_trying(k, apart)}
+        found |= {tuple(within[:k]): None for k in range(CORES, len(within) + 1) if _worth_trying(k, within)}
         if hosts[head] != device and problem.machine.queues:
             found |= {tuple(within) * k: None for k in IN_TURNS if len(within) * k > 1}
     return [team for team in found if len(team) <= MAX_PARTS]
+
+
+def _worth_trying(count: int, team: Sequence[int]) -> bool:
+    """Whether so many of a team are tried: two, then fours, and all."""
+    return count in (2, len(team)) or count % CORES == 0
