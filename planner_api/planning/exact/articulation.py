@@ -7,8 +7,9 @@ processor, one arc per optimal piece. Equal pieces are solved once.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import permutations
+from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -19,7 +20,7 @@ from planner_api.planning.exact.labels import MOST_OPS, room, take
 from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.methods import Bound
 from planner_api.planning.native import Struct, library
-from planner_api.planning.problem import IntArray, Problem
+from planner_api.planning.problem import FloatArray, IntArray, Problem
 
 BEAM = 64
 """Labels kept per level when looking for a first plan of a piece."""
@@ -34,12 +35,18 @@ Past = tuple[IntArray, IntArray, IntArray]
 """Of each label of a level: the label of the level before, and what was appended to it, where."""
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(NamedTuple):
     """One way for a piece to end: its length in microseconds and the (op, processor) pairs in order."""
 
     us: float
     plan: tuple[tuple[int, int], ...]
+
+
+NONE = Ending(math.inf, ())
+
+
+Solved = tuple[list[list[Ending]], FloatArray]
+"""By processor of a piece's entry op and of its last op: an ending, and a proven bound on all such endings."""
 
 
 @dataclass(frozen=True)
@@ -117,12 +124,10 @@ def decompose(problem: Problem, budget: Budget) -> Result | None:
     parts = pieces(problem)
     if min(len(part) for part in parts) > MOST_OPS or (len(parts) == 1 and len(parts[0]) > MOST_OPS):
         return None
-    solved: dict[bytes, tuple[list[list[Ending | None]], list[list[float]]]] = {}
+    solved: dict[bytes, Solved] = {}
     host, fastest = problem.host, problem.latency_us.min(axis=1).tolist()
     # reach[p]: the shortest way to the last cut op on processor p; low[p]: a proven bound on it.
-    reach: list[Ending | None] = [Ending(0.0, ())]
-    low = [0.0]
-    closed = True
+    reach, low = [Ending(0.0, ())], np.zeros(1)
     for index, part in enumerate(parts):
         last = index == len(parts) - 1
         entry = parts[index - 1][-1] if index else -1
@@ -130,7 +135,8 @@ def decompose(problem: Problem, budget: Budget) -> Result | None:
         if len(part) > MOST_OPS:
             # Too large for more than its critical path.
             way = problem.lists.ways_on(part, fastest)
-            endings, lows = _unsolved(max(fastest[op] + us for op, us in way.items()), sources, host)
+            path = max(fastest[op] + us for op, us in way.items())
+            endings, lows = [[NONE] * host] * sources, np.full((sources, host), path)
         else:
             piece, gate = _piece(problem, fastest, part, entry, last)
             detour = np.zeros((host, host)) if last else _detour(problem, part[-1])
@@ -142,30 +148,20 @@ def decompose(problem: Problem, budget: Budget) -> Result | None:
                     return None
                 solved[key] = _solve_piece(piece, gate, detour, sources, budget)
             endings, lows = solved[key]
-        new_reach: list[Ending | None] = [None] * host
-        new_low = [math.inf] * host
-        for source in range(len(low)):
-            begun = reach[source]
-            for target in range(host):
-                new_low[target] = min(new_low[target], low[source] + lows[source][target])
-                ending = endings[source][target]
-                if begun is None or ending is None:
-                    continue
-                best = new_reach[target]
-                if best is None or begun.us + ending.us < best.us:
-                    steps = tuple((part[op], processor) for op, processor in ending.plan)
-                    new_reach[target] = Ending(begun.us + ending.us, begun.plan + steps)
-        reach, low = new_reach, new_low
-        closed = closed and any(end is not None for end in reach)
-    ends = [end for end in reach if end is not None]
+        low = (low[:, None] + lows).min(axis=0)
+        begun, reach = reach, []
+        for target in range(host):
+            us, source = min((way.us + endings[source][target].us, source) for source, way in enumerate(begun))
+            steps = tuple((part[op], processor) for op, processor in endings[source][target].plan)
+            reach.append(Ending(us, begun[source].plan + steps))
     schedule = None
-    if closed and ends:
-        best = min(ends, key=lambda end: end.us)
+    best = min(reach, key=lambda end: end.us)
+    if best.us < math.inf:
         assignment = [0] * len(problem.ops)
         for op, processor in best.plan:
             assignment[op] = processor
         schedule = simulate(problem, assignment, [op for op, _ in best.plan])
-    return Result(schedule, Bound(min(low), "articulation"))
+    return Result(schedule, Bound(float(low.min()), "articulation"))
 
 
 def _detour(problem: Problem, op: int) -> np.ndarray:
@@ -174,18 +170,17 @@ def _detour(problem: Problem, op: int) -> np.ndarray:
     The same plan still works when its first reader on the second processor fetches what the op wrote.
     """
     host = problem.host
-    costs = np.array([problem.crossing_us(tensor) for tensor in problem.lists.writes[op]])
-    costs = costs.reshape(-1, host + 1, host + 1)
+    costs = np.array([problem.crossing_us(tensor) for tensor in problem.lists.writes[op]]).reshape(
+        -1, host + 1, host + 1
+    )
     costs[:, np.arange(host), np.arange(host)] = 0.0
     if not np.isfinite(costs).all():
         return np.where(np.eye(host, dtype=bool), 0.0, np.inf)
     detour = np.zeros((host, host))
-    for here in range(host):
-        for there in range(host):
-            if here != there:
-                others = [place for place in range(host + 1) if place not in (here, there)]
-                longer = np.maximum(costs[:, here, others] - costs[:, there, others], 0.0)
-                detour[here, there] = costs[:, here, there].sum() + longer.sum()
+    for here, there in permutations(range(host), 2):
+        others = [place for place in range(host + 1) if place not in (here, there)]
+        longer = np.maximum(costs[:, here, others] - costs[:, there, others], 0.0)
+        detour[here, there] = costs[:, here, there].sum() + longer.sum()
     return detour
 
 
@@ -209,11 +204,11 @@ def _piece(problem: Problem, fastest: list[float], part: list[int], entry: int, 
     tail = lists.ways_on(part, fastest, problem.export_us.min(axis=1).tolist() if last else None)
     rows = [[names[tensor] for tensor in lists.reads[op] if tensor in names] for op in part]
     independent = bool((problem.conflicts == np.eye(host, dtype=bool)).all())
-    weights = _weights(host, independent)
+    # Rows of weights for load bounds: at most 1 in sum over processors that can run together.
+    weights = np.vstack([np.full(host, 1.0 / host), np.eye(host)[: host * independent]])
     # A processor of weight nothing takes any op that it supports for nothing.
-    weighted = np.where(
-        np.isfinite(latency), np.where(np.isfinite(latency), latency, 0.0) * weights[:, None, :], np.inf
-    )
+    with np.errstate(invalid="ignore"):
+        weighted = np.where(np.isfinite(latency), latency * weights[:, None, :], np.inf)
     work = weighted.min(axis=2)
     readers = [sum(1 << local[op] for op in lists.readers[tensor] if op in local) for tensor in tensors]
     piece = Struct(
@@ -245,53 +240,33 @@ def _piece(problem: Problem, fastest: list[float], part: list[int], entry: int, 
     return piece, gate
 
 
-def _unsolved(rough: float, sources: int, host: int) -> tuple[list[list[Ending | None]], list[list[float]]]:
-    return [[None] * host for _ in range(sources)], [[rough] * host for _ in range(sources)]
-
-
-def _weights(host: int, independent: bool) -> np.ndarray:
-    """Rows of processor weights for load bounds: at most 1 in sum over processors that can run together."""
-    even = np.full((1, host), 1.0 / host)
-    return np.concatenate([even, np.eye(host)]) if independent else even
-
-
-def _solve_piece(
-    piece: Struct, gate: list[int], detour: np.ndarray, sources: int, budget: Budget
-) -> tuple[list[list[Ending | None]], list[list[float]]]:
+def _solve_piece(piece: Struct, gate: list[int], detour: np.ndarray, sources: int, budget: Budget) -> Solved:
     """For each processor of the entry op and of the last op: the best ending found, and a proven bound.
 
     The bound of an ending may lie below its optimum where the ending is not worth having (see ``detour``).
     """
-    host = piece.latency.shape[1]
-    endings: list[list[Ending | None]] = []
-    lows: list[list[float]] = []
+    endings: list[list[Ending]] = []
     path = (piece.latency.min(axis=1) + piece.tail_us).max()
-    rough = float(max(path, piece.work.sum(axis=1).max()))
+    lows = np.full((sources, piece.processors), max(path, piece.work.sum(axis=1).max()))
     for source in range(sources):
         found, complete = _grow(piece, gate, source, math.inf, BEAM, budget)
         limit = math.inf
         if not complete:
-            known = np.array([math.inf if end is None else end.us for end in found])
+            known = np.array([end.us for end in found])
             limit = float((known[:, None] + detour).min(axis=0).max())
             if limit < math.inf and budget.left() > 0:
                 better, complete = _grow(piece, gate, source, limit, 0, budget)
-                found = [min(pair, key=_length) for pair in zip(found, better, strict=True)]
+                found = [min(pair, key=lambda end: end.us) for pair in zip(found, better, strict=True)]
         endings.append(found)
         if complete:
             # An ending that takes longer than the detour from a better one is worth no more than that detour.
-            lows.append([min(limit, _length(end)) for end in found])
-        else:
-            lows.append([rough] * host)
+            lows[source] = [min(limit, end.us) for end in found]
     return endings, lows
-
-
-def _length(ending: Ending | None) -> float:
-    return math.inf if ending is None else ending.us
 
 
 def _grow(
     piece: Struct, gate: list[int], source: int, limit: float, beam: int, budget: Budget
-) -> tuple[list[Ending | None], bool]:
+) -> tuple[list[Ending], bool]:
     """Grow labels level by level; with a ``beam`` only the most promising survive.
 
     Returns:
@@ -306,11 +281,11 @@ def _grow(
     effort = 0
     for level in range(m):
         if not beam and (budget.left() <= 0 or effort > EFFORT):
-            return [None] * host, False
+            return [NONE] * host, False
         children = room(min(ROOM, len(labels.done) * m * host), piece)
         count = library().hope_expand(piece.ctypes, labels.ctypes, children.ctypes, limit)
         if count <= 0:  # below: there was no room for them
-            return [None] * host, complete and count == 0
+            return [NONE] * host, complete and count == 0
         effort += count
         kept = np.lexsort((children.bound[:count], children.done[:count]))
         if level < m - 1:
@@ -321,19 +296,17 @@ def _grow(
             kept = kept[np.argsort(children.bound[kept], kind="stable")[:beam]]
         labels = take(children, kept)
         history.append((labels.parent, labels.op, labels.processor))
-    return list(_endings(labels, history, host)), complete
+    return [_ending(labels, history, target) for target in range(host)], complete
 
 
-def _endings(labels: Struct, history: list[Past], host: int) -> Iterator[Ending | None]:
-    for target in range(host):
-        found = np.flatnonzero(labels.processor == target)
-        if len(found) == 0:
-            yield None
-            continue
-        label = int(found[np.argmin(labels.peak[found])])
-        us = float(labels.peak[label])
-        plan = []
-        for parent, op, processor in reversed(history):
-            plan.append((int(op[label]), int(processor[label])))
-            label = int(parent[label])
-        yield Ending(us, tuple(reversed(plan)))
+def _ending(labels: Struct, history: list[Past], target: int) -> Ending:
+    """The best complete label whose last op ran on a processor."""
+    found = np.flatnonzero(labels.processor == target)
+    if len(found) == 0:
+        return NONE
+    label = int(found[np.argmin(labels.peak[found])])
+    us, plan = float(labels.peak[label]), []
+    for parent, op, processor in reversed(history):
+        plan.append((int(op[label]), int(processor[label])))
+        label = int(parent[label])
+    return Ending(us, tuple(reversed(plan)))

@@ -14,9 +14,7 @@ In an Inception module only some hundred sets of ops can be done (branches are c
 programming there by more than a factor of ten.
 """
 
-import numpy as np
-
-from planner_api.planning.native import Struct
+from planner_api.planning.native import Struct, zeros
 from planner_api.planning.problem import IntArray
 
 MOST_OPS = 62
@@ -24,20 +22,14 @@ MOST_OPS = 62
 
 
 def room(count: int, piece: Struct) -> Struct:
-    """Space for so many labels of a piece, all zero."""
-    return Struct(
+    """Space for so many labels of a piece."""
+    return zeros(
         "Labels",
         count=count,
-        done=np.zeros(count, dtype=np.int64),
-        latest=np.zeros(count),
-        free=np.zeros((count, piece.processors)),
-        finish=np.zeros((count, piece.ops)),
-        peak=np.zeros(count),
-        where=np.zeros((count, piece.tensors, 2), dtype=np.uint16),
-        bound=np.zeros(count),
-        parent=np.zeros(count, dtype=np.int64),
-        op=np.zeros(count, dtype=np.int64),
-        processor=np.zeros(count, dtype=np.int64),
+        **dict.fromkeys(("done", "latest", "peak", "bound", "parent", "op", "processor"), count),
+        free=(count, piece.processors),
+        finish=(count, piece.ops),
+        where=(count, piece.tensors, 2),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from planner_api.planning.judge.simulator import line_length
 from planner_api.planning.judge.ways import FIELDS, HOME, PARTS, ways_of
-from planner_api.planning.native import Struct
+from planner_api.planning.native import Struct, zeros
 from planner_api.planning.problem import FloatArray, IntArray, Problem
 
 DRAWS = 32
@@ -107,46 +107,29 @@ def state(problem: Problem, assignment: Sequence[int], sequence: Sequence[int]) 
     slots, queues = 2 * machine.uses.shape[1] * line_length(problem), len(machine.queues)
     noted = (1 + machine.most_hops) * k * k * sum(len(tensors) for tensors in problem.reads)
     noted += machine.most_hops * len(problem.tensors) * k
-    front_at = np.zeros((n + 1, slots + queues + 1))
-    front_at[0, -1] = -np.inf
-    mode = np.zeros((n, k, FIELDS), dtype=np.int64)
-    mode[:, 0, HOME], mode[:, 0, PARTS] = assignment, 1
-    position = np.empty(n, dtype=np.int64)
-    position[list(sequence)] = np.arange(n)
-    ints: type[np.int64] = np.int64
-    zeros = np.zeros
-    return Struct(
+    front = slots + queues + 1
+    fresh = zeros(
         "State",
-        mode=mode,
-        undo=mode.copy(),
-        best=mode.copy(),
-        sequence=np.array(sequence, dtype=ints),
-        position=position,
-        best_sequence=np.array(sequence, dtype=ints),
-        start=zeros(n),
-        done=zeros(n),
-        finish=zeros(n * k),
-        spent=zeros(n * k),
-        holder=np.full(table, n, dtype=ints),
-        key=zeros(table, dtype=ints),
-        when=zeros(table),
-        mark=zeros(table, dtype=ints),
-        new_key=zeros(table, dtype=ints),
-        new_when=zeros(table),
-        log=zeros((noted, 2), dtype=ints),
-        paid=zeros(noted),
-        front_at=front_at,
-        front=zeros(slots + queues + 1),
-        new_front=zeros(front_at.shape),
-        old_finish=zeros(n * k),
-        new_spent=zeros(n * k),
-        through=zeros(n * k),
-        next_at=zeros((n + 1, slots)),
-        bypass_at=np.full(n + 1, -np.inf),
-        changed=zeros(n, dtype=ints),
-        touched=zeros(n, dtype=ints),
-        way=zeros(machine.most_hops + 1, dtype=ints),
-        turns=zeros(machine.uses.shape[1]),
-        draws=zeros(DRAWS),
-        counts=zeros(3, dtype=ints),
+        **dict.fromkeys(("mode", "undo", "best"), (n, k, FIELDS)),
+        **dict.fromkeys(("sequence", "position", "best_sequence", "start", "done", "changed", "touched"), n),
+        **dict.fromkeys(("finish", "spent", "old_finish", "new_spent", "through"), n * k),
+        **dict.fromkeys(("holder", "key", "when", "mark", "new_key", "new_when"), table),
+        log=(noted, 2),
+        paid=noted,
+        **dict.fromkeys(("front_at", "new_front"), (n + 1, front)),
+        front=front,
+        next_at=(n + 1, slots),
+        bypass_at=n + 1,
+        way=machine.most_hops + 1,
+        turns=machine.uses.shape[1],
+        draws=DRAWS,
+        counts=3,
     )
+    for mode in (fresh.mode, fresh.undo, fresh.best):
+        mode[:, 0, HOME], mode[:, 0, PARTS] = assignment, 1
+    fresh.sequence[:] = fresh.best_sequence[:] = sequence
+    fresh.position[fresh.sequence] = np.arange(n)
+    fresh.holder.fill(n)
+    fresh.front_at[0, -1] = -np.inf
+    fresh.bypass_at.fill(-np.inf)
+    return fresh

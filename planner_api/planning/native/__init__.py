@@ -61,12 +61,19 @@ class Struct:
 
     @property
     def ctypes(self) -> Any:
-        """Where the struct lies."""
         return self.words.ctypes
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Its arrays, by name."""
         return {name: value for name, value in self.fields.items() if isinstance(value, np.ndarray)}
+
+
+def zeros(kind: str, **shapes: Any) -> Struct:
+    """A struct of arrays, given their shapes; what has none is a number, and given as such."""
+    arrays = {name: TYPES[type_] for type_, array, name in _fields(kind) if array}
+    return Struct(
+        kind, **{name: np.zeros(shape, arrays[name]) if name in arrays else shape for name, shape in shapes.items()}
+    )
 
 
 @cache

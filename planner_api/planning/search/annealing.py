@@ -11,30 +11,16 @@ import numpy as np
 
 from planner_api.planning.judge.ways import HOME
 from planner_api.planning.native import Struct, library
-from planner_api.planning.problem import FloatArray, IntArray
+from planner_api.planning.problem import IntArray
 
 
-class _Slices:
-    """Reductions over ``x[at[i] : at[i + 1]]`` for every i."""
-
-    def __init__(self, at: IntArray) -> None:
-        self.full = np.flatnonzero(at[1:] > at[:-1])
-        self.starts = at[:-1][self.full]
-        self.count = len(at) - 1
-
-    def greatest(self, values: IntArray) -> IntArray:
-        """The largest value of each slice; -1 for an empty one."""
-        result = np.full(self.count, -1, dtype=np.int64)
-        if len(self.full):
-            result[self.full] = np.maximum.reduceat(values, self.starts)
-        return result
-
-    def sum(self, values: FloatArray) -> FloatArray:
-        """The sum of each slice."""
-        result = np.zeros(self.count)
-        if len(self.full):
-            result[self.full] = np.add.reduceat(values, self.starts)
-        return result
+def _reduced(ufunc: np.ufunc, values: np.ndarray, at: IntArray, nothing: float) -> np.ndarray:
+    """A ufunc's reduction of each ``values[at[i]:at[i + 1]]``; ``nothing`` of an empty one."""
+    result = np.full(len(at) - 1, nothing, dtype=values.dtype)
+    full = at[1:] > at[:-1]
+    if full.any():
+        result[full] = ufunc.reduceat(values, at[:-1][full])
+    return result
 
 
 class Kernels:
@@ -50,7 +36,6 @@ class Kernels:
         n, nothing = len(s.sequence), np.zeros(0, dtype=np.int64)
         fields = dict.fromkeys(("reach_move", "reach_change", "far", "crossing"), nothing)
         self._everything = Struct("Window", crossings=0, low=0, high=n, saving=np.zeros(0), **fields)
-        self._slices = {name: _Slices(getattr(a, f"{name}_at")) for name in ("reads", "writes", "readers", "after")}
         self._tensors = np.arange(len(a.producer))
 
     def evaluate(self) -> float:
@@ -92,13 +77,13 @@ class Kernels:
 
     def _window(self, low: int, high: int) -> Struct:
         """What lies around a window: how far its ops reach, and what crosses its end."""
-        a, s, slices = self.a, self.s, self._slices
+        a, s = self.a, self.s
         n = len(s.sequence)
-        last = slices["readers"].greatest(s.position[a.readers])
-        reach_move = np.maximum(slices["reads"].greatest(last[a.reads]) + 1, high)
-        reach_change = np.maximum(slices["writes"].greatest(last[a.writes]) + 1, reach_move)
+        last = _reduced(np.maximum, s.position[a.readers], a.readers_at, -1)
+        reach_move = np.maximum(_reduced(np.maximum, last[a.reads], a.reads_at, -1) + 1, high)
+        reach_change = np.maximum(_reduced(np.maximum, last[a.writes], a.writes_at, -1) + 1, reach_move)
         end = int(reach_change[s.sequence[low:high]].max())
-        far = slices["after"].greatest(s.position[a.after])
+        far = _reduced(np.maximum, s.position[a.after], a.after_at, -1)
         home = np.where(a.producer >= 0, a.place[s.mode[a.producer, 0, HOME]], a.host)
         paid = a.cost[self._tensors, home]
         if a.launches:
@@ -114,7 +99,7 @@ class Kernels:
             high=high,
             reach_move=reach_move,
             reach_change=reach_change,
-            saving=slices["reads"].sum(late[a.reads]) + slices["writes"].sum(late[a.writes]),
+            saving=_reduced(np.add, late[a.reads], a.reads_at, 0) + _reduced(np.add, late[a.writes], a.writes_at, 0),
             far=far,
             crossing=crossing,
         )
