@@ -34,28 +34,25 @@ def compose(device: Profile, hosts: Mapping[str, Profile], links: Sequence[Link]
         check_hosts([*hosts], links)
     except ValueError as error:
         raise PlanningError(str(error)) from error
-    parts = [(HOST, device), *hosts.items()]
     own = {label.split(":", 1)[0] for one in device.processors for label in (one.id, one.place) if ":" in label}
     for name in own & set(hosts):
         raise PlanningError(f"a host cannot be called '{name}': places or processors of the device begin so")
-    processors = [_processor(name, one) for name, profile in parts for one in profile.processors]
-    on = [partial(on_host, name) for name, _ in parts]
-    profiles = [profile for _, profile in parts]
+    names, profiles = [HOST, *hosts], [device, *hosts.values()]
+    on = [partial(on_host, name) for name in names]
     return Profile(
         soc=device.soc,
         frequency=device.frequency,
-        processors=tuple(processors),
+        processors=tuple(
+            _processor(one, name) for name, profile in zip(names, profiles, strict=True) for one in profile.processors
+        ),
         channels=(
-            *(_channel(name, way) for name, profile in parts for way in profile.channels),
             *(
-                Channel(
-                    source=on_host(link.source, HOST),
-                    target=on_host(link.target, HOST),
-                    busy=link.busy,
-                    fixed_us=link.fixed_us,
-                    us_per_byte=link.us_per_byte,
-                    float16_us_per_byte=link.float16_us_per_byte,
-                )
+                _channel(way, source=there(way.source), target=there(way.target), busy=way.busy and there(way.busy))
+                for there, profile in zip(on, profiles, strict=True)
+                for way in profile.channels
+            ),
+            *(
+                _channel(link, source=on_host(link.source, HOST), target=on_host(link.target, HOST), busy=link.busy)
                 for link in links
             ),
         ),
@@ -68,22 +65,14 @@ def compose(device: Profile, hosts: Mapping[str, Profile], links: Sequence[Link]
     )
 
 
-def _processor(host: str, one: Processor) -> Processor:
-    if host == HOST:
-        return one
-    return Processor(
-        **one.model_dump(exclude={"id", "resources", "place", "host"}),
-        id=on_host(host, one.id),
-        resources=tuple(on_host(host, resource) for resource in one.resources),
-        place=on_host(host, one.place),
-        host=host,
-    )
+def _processor(one: Processor, host: str) -> Processor:
+    resources = tuple(on_host(host, resource) for resource in one.resources)
+    there = {"id": on_host(host, one.id), "resources": resources, "place": on_host(host, one.place), "host": host}
+    return Processor(**one.model_dump() | there)
 
 
-def _channel(host: str, way: Channel) -> Channel:
-    busy = None if way.busy is None else on_host(host, way.busy)
-    ends = {"source": on_host(host, way.source), "target": on_host(host, way.target)}
-    return way.model_copy(update={**ends, "busy": busy})
+def _channel(way: Channel | Link, **there: str | None) -> Channel:
+    return Channel(**way.model_dump() | there)
 
 
 def _joined(parts: Sequence[Columns], **renamed: Sequence[Callable[[str], str]]) -> Columns:
@@ -105,13 +94,13 @@ def _with_shares(rows: LatencyColumns, profiles: Sequence[Profile]) -> LatencyCo
 
 
 def _overheads(profiles: Sequence[Profile], on: Sequence[Callable[[str], str]]) -> Overheads:
-    launch: dict[str, float] = {}
-    end: dict[str, float] = {}
-    slowdown: dict[str, float] = {}
-    for profile, renamed in zip(profiles, on, strict=True):
-        costs = profile.overheads
-        launch |= {renamed(kind): us for kind, us in costs.launch_us.items()}
-        for one in profile.processors:
-            end[renamed(one.kind)] = costs.end_us.get(one.kind, 0.0) + costs.handover_us
-        slowdown |= {renamed(kind): factor for kind, factor in costs.slowdown.items()}
-    return Overheads(launch_us=launch, end_us=end, slowdown=slowdown)
+    hosts = [(profile, profile.overheads, renamed) for profile, renamed in zip(profiles, on, strict=True)]
+    return Overheads(
+        launch_us={renamed(kind): us for _, costs, renamed in hosts for kind, us in costs.launch_us.items()},
+        end_us={
+            renamed(one.kind): costs.end_us.get(one.kind, 0.0) + costs.handover_us
+            for profile, costs, renamed in hosts
+            for one in profile.processors
+        },
+        slowdown={renamed(kind): factor for _, costs, renamed in hosts for kind, factor in costs.slowdown.items()},
+    )

@@ -85,7 +85,7 @@ def test_equal_cores_share_figures_and_gangs_share_cores():
     figures = {"ort@0": FIGURES["cpu"], "ort@0-1": {op: us / 2 for op, us in FIGURES["cpu"].items() if us}}
     problem = build_problem(graph, profile(graph, figures, processors=(*cores, gang)))
     assert (problem.latency_us[:, 0] == problem.latency_us[:, 1]).all()
-    assert problem.conflicts.tolist() == [[True, False, True], [False, True, True], [True, True, True]]
+    assert problem.machine.conflicts.tolist() == [[True, False, True], [False, True, True], [True, True, True]]
     assert not problem.transfer_us.any()
 
 

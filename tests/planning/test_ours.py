@@ -142,7 +142,7 @@ def beside_idle_ones(problem: Problem, idle: int) -> Problem:
     transfer[:, idle:, idle:] = problem.transfer_us
     transfer[:, np.arange(idle), np.arange(idle)] = 0.0
     conflicts = np.eye(idle + p, dtype=bool)
-    conflicts[idle:, idle:] = problem.conflicts
+    conflicts[idle:, idle:] = problem.machine.conflicts
     return replace(
         problem,
         machine=apart((*(f"idle{k}" for k in range(idle)), *problem.processors), conflicts),

@@ -25,7 +25,6 @@ from planner_api.planning.problem import FloatArray, Problem
 
 
 def fluid(problem: Problem) -> Bound:
-    """The better of the two."""
     whole, least = rates(problem)
     finish = np.array(longest(problem, least.min(axis=1).tolist(), problem.release_us.tolist()))
     out = problem.export_us.min(axis=1)
@@ -41,9 +40,7 @@ def fluid(problem: Problem) -> Bound:
 
 def rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
     """What an op takes at the best rate of any of its parts, and its shortest part: (n, P) microseconds."""
-    assert problem.choices is not None
-    whole, least = problem.latency_us.copy(), problem.latency_us.copy()
-    choices = problem.choices
+    whole, least, choices = problem.latency_us.copy(), problem.latency_us.copy(), problem.choices
     for name, axes in choices.axes.items():
         op = choices.index[name]
         for axis in axes:

@@ -58,5 +58,5 @@ def load(problem: Problem) -> Bound:
 
 
 def trivial(problem: Problem) -> Bound:
-    """The better of the two, for plans of whole ops."""
+    """For plans of whole ops."""
     return max(critical_path(problem), load(problem), key=lambda bound: bound.us)

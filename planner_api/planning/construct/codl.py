@@ -46,9 +46,7 @@ class _Choice:
 class _Planner:
     def __init__(self, problem: Problem, pair: Team) -> None:
         self.problem, self.pair = problem, pair
-        assert problem.choices is not None
-        self.choices = problem.choices
-        self.cutter = self.choices.cutter
+        self.choices, self.cutter = problem.choices, problem.cutter
         a, b = (int(problem.machine.place[processor]) for processor in pair)
         there, back = problem.transfer_us[:, a, b], problem.transfer_us[:, b, a]
         moved = (there > 0) & np.isfinite(there) & (back > 0) & np.isfinite(back)
@@ -64,7 +62,6 @@ class _Planner:
         return _Choice(float(row[home]), None, 0, home)
 
     def best(self, op: str) -> _Choice:
-        """The op's own best."""
         found = [self.alone(op)]
         for axis in self.choices.axes.get(op, ()):
             for tenths in range(1, TENTHS):
@@ -73,7 +70,6 @@ class _Planner:
         return min(found, key=lambda choice: choice.us)
 
     def cut(self, op: str, axis: int, tenths: int, *, chained: bool = False) -> Cut | None:
-        """An op in two parts."""
         return self.choices.cut(op, axis, (tenths / TENTHS, 1 - tenths / TENTHS), chained)
 
     def predicted(self, chain: list[Cut]) -> float:
@@ -162,9 +158,9 @@ def _continues(node: Node, cut: Cut) -> bool:
 
 def solve(problem: Problem, budget: Budget) -> Solution:
     """CoDL's plan for the pair of processors that would be fastest if ops could be split anywhere for nothing."""
-    if problem.cutter is None:
+    if not problem.cutter.nodes:
         raise PlanningError("codl cuts ops, and nothing is known of their parts here")
-    pairs = [pair for pair in itertools.combinations(range(problem.host), 2) if not problem.conflicts[pair]]
+    pairs = [pair for pair in itertools.combinations(range(problem.host), 2) if not problem.machine.conflicts[pair]]
     if not pairs:
         raise PlanningError("codl splits ops over two processors that can work side by side")
     names = [node.id for node in problem.cutter.nodes]

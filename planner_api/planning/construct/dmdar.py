@@ -15,7 +15,6 @@ from planner_api.planning.problem import Problem
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """Play the runtime's decisions."""
     lists = problem.lists
     queues: list[list[int]] = [[] for _ in range(problem.host)]
     expected_end = [0.0] * problem.host

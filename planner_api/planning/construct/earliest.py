@@ -36,7 +36,7 @@ def placed(decoder: Decoder, ops: Sequence[int], among: Container[int] | None = 
 def grains(problem: Problem) -> list[frozenset[int]]:
     """The processors by how many resources they take, most first; one that shares none with another grain is in all."""
     size = problem.machine.uses.sum(axis=1)
-    rivals = problem.conflicts & (size[:, None] != size)
+    rivals = problem.machine.conflicts & (size[:, None] != size)
     apart = ~rivals.any(axis=1)
     nested = sorted(set(size[~apart].tolist()), reverse=True)
     return [frozenset(np.flatnonzero((size == grain) | apart).tolist()) for grain in nested] or [

@@ -3,6 +3,7 @@
 import heapq
 import math
 from collections.abc import Sequence
+from graphlib import TopologicalSorter
 
 import numpy as np
 
@@ -102,13 +103,11 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     groups = super_ops(problem)
     decoder = Decoder(problem)
     home = {op: index for index, group in enumerate(groups) for op in group}
-    before = [{home[earlier] for op in group for earlier in lists.before[op]} - {i} for i, group in enumerate(groups)]
-    after: list[list[int]] = [[] for _ in groups]
-    for index, earlier in enumerate(before):
-        for one in earlier:
-            after[one].append(index)
-    waiting = [len(earlier) for earlier in before]
-    queue = [(0.0, index) for index, count in enumerate(waiting) if count == 0]
+    sorter = TopologicalSorter(
+        {i: {home[earlier] for op in group for earlier in lists.before[op]} - {i} for i, group in enumerate(groups)}
+    )
+    sorter.prepare()
+    queue = [(0.0, index) for index in sorted(sorter.get_ready())]
     k = top_k(problem.host)
     while queue:
         batch = [heapq.heappop(queue)[1] for _ in range(min(k, len(queue)))]
@@ -118,11 +117,9 @@ def solve(problem: Problem, budget: Budget) -> Solution:
             raise PlanningError(f"op '{name}' or one beside it cannot get its inputs on a processor that supports it")
         for times in mapping:
             decoder.append(times)
-        for index in batch:
-            for later in after[index]:
-                waiting[later] -= 1
-                if waiting[later] == 0:
-                    ready = max(decoder.finish[earlier] for earlier in lists.before[groups[later][0]])
-                    heapq.heappush(queue, (ready, later))
+        sorter.done(*batch)
+        for index in sorter.get_ready():
+            ready = max(decoder.finish[earlier] for earlier in lists.before[groups[index][0]])
+            heapq.heappush(queue, (ready, index))
     again = listed(problem, decoder.home)
     return Solution(min(decoder.schedule(), again, key=lambda schedule: schedule.makespan_us), "greedy")

@@ -22,13 +22,11 @@ UNDECIDED = -1
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """The placement by tiers; scored by the simulator."""
     tiers = tiers_of(problem)
     return Solution(tiers.schedule(partition(tiers)), "hpa")
 
 
 def partition(tiers: Tiers) -> list[int]:
-    """Every op's tier."""
     lists = tiers.problem.lists
     tier = [UNDECIDED] * len(lists.before)
     for layer in layers(lists.order, lists.before):

@@ -21,7 +21,6 @@ def singles(problem: Problem) -> dict[int, Schedule]:
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """The best single processor."""
     plans = singles(problem)
     if not plans:
         raise PlanningError("no processor runs every op of the graph alone")

@@ -61,7 +61,6 @@ class Tiers:
 
 
 def tiers_of(problem: Problem) -> Tiers:
-    """The hosts of a problem as tiers."""
     machine = problem.machine
     owner = machine.owners
     hosts = owner[machine.place]

@@ -65,7 +65,6 @@ class Tiler:
     ) -> None:
         self.problem, self.team, self.rows, self.whole, self.blocks = problem, tuple(team), rows, whole, blocks
         self.home = whole.assignment
-        assert problem.cutter is not None
         self.cutter, self.lists = problem.cutter, problem.lists
         self.place: list[int] = problem.machine.place.tolist()
         self.places = [self.place[processor] for processor in team]

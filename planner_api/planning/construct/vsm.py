@@ -62,7 +62,7 @@ def tiled(problem: Problem, whole: Schedule, budget: Budget | None = None) -> So
 
     Raises PlanningError where nothing is worth computing in tiles.
     """
-    if problem.cutter is None:
+    if not problem.cutter.nodes:
         raise PlanningError("tiles take knowledge of parts")
     blocks = blocks_of(problem, whole)
     shapes = [shape for shape in problem.cutter.shapes.values() if len(shape) > COLUMNS]
@@ -145,7 +145,7 @@ def _teams(problem: Problem, most: int) -> list[tuple[int, ...]]:
         for one in (p for p in order[turn:] if total[p] <= ALIKE * total[head]):
             if hosts[one] not in led and not any(hosts[one] == hosts[other] for other in apart):
                 apart.append(one)
-            if hosts[one] == hosts[head] and not any(problem.conflicts[one, other] for other in within):
+            if hosts[one] == hosts[head] and not any(problem.machine.conflicts[one, other] for other in within):
                 within.append(one)
         seen |= {*within}
         if head in apart:

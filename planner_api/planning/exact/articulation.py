@@ -203,7 +203,7 @@ def _piece(problem: Problem, fastest: list[float], part: list[int], entry: int, 
     latency, export = problem.latency_us[part], problem.export_us[part] if last else np.zeros((m, host))
     tail = lists.ways_on(part, fastest, problem.export_us.min(axis=1).tolist() if last else None)
     rows = [[names[tensor] for tensor in lists.reads[op] if tensor in names] for op in part]
-    independent = bool((problem.conflicts == np.eye(host, dtype=bool)).all())
+    independent = bool((problem.machine.conflicts == np.eye(host, dtype=bool)).all())
     # Rows of weights for load bounds: at most 1 in sum over processors that can run together.
     weights = np.vstack([np.full(host, 1.0 / host), np.eye(host)[: host * independent]])
     # A processor of weight nothing takes any op that it supports for nothing.
@@ -219,7 +219,7 @@ def _piece(problem: Problem, fastest: list[float], part: list[int], entry: int, 
         tensors=len(tensors),
         rows=len(weights),
         latency=np.ascontiguousarray(latency),
-        rivals=np.ascontiguousarray(problem.conflicts),
+        rivals=np.ascontiguousarray(problem.machine.conflicts),
         before=np.array(before, dtype=np.int64),
         reads_at=np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64),
         reads=np.array([tensor for row in rows for tensor in row], dtype=np.int64),

@@ -33,7 +33,7 @@ def arrays(problem: Problem) -> Struct:
         front=2 * machine.uses.shape[1] * length + len(machine.queues) + 1,
         latency=np.ascontiguousarray(problem.latency_us),
         share=np.ascontiguousarray(problem.shares),
-        rivals=np.ascontiguousarray(problem.conflicts),
+        rivals=np.ascontiguousarray(problem.machine.conflicts),
         place=np.ascontiguousarray(machine.place),
         launch=np.ascontiguousarray(machine.launch_us),
         lag=machine.lag_us,
@@ -67,16 +67,11 @@ def arrays(problem: Problem) -> Struct:
         or machine.hop is not None
         or len(set(machine.place.tolist())) < p,
         cuttable=problem.cuttable,
-        most=most_parts(problem),
-        width=most_parts(problem) * FIELDS,
+        most=problem.choices.most_parts,
+        width=problem.choices.most_parts * FIELDS,
         columns=_columns(problem),
         ways=ways_of(problem),
     )
-
-
-def most_parts(problem: Problem) -> int:
-    """In how many parts an op can be."""
-    return 1 if problem.choices is None else problem.choices.most_parts
 
 
 def _columns(problem: Problem) -> int:
@@ -95,14 +90,14 @@ def _flattened(**nested: Sequence[Sequence[int]]) -> dict[str, IntArray]:
 
 def tails(problem: Problem, export: FloatArray, due: FloatArray) -> FloatArray:
     """(n,) the shortest that can follow each op's finish, less what is due."""
-    fastest = problem.latency_us.min(axis=1) if problem.choices is None else problem.choices.ideal_us
-    tail = problem.lists.ways_on(problem.lists.order, fastest.tolist(), (export.min(axis=1) - due).tolist())
+    ideal = problem.choices.ideal_us.tolist()
+    tail = problem.lists.ways_on(problem.lists.order, ideal, (export.min(axis=1) - due).tolist())
     return np.array([tail[op] for op in range(len(tail))])
 
 
 def state(problem: Problem, assignment: Sequence[int], sequence: Sequence[int]) -> Struct:
     """Room for a plan of the problem that begins with whole ops, not timed yet."""
-    n, k, machine = len(problem.ops), most_parts(problem), problem.machine
+    n, k, machine = len(problem.ops), problem.choices.most_parts, problem.machine
     table = len(problem.tensors) * k * _columns(problem)
     slots, queues = 2 * machine.uses.shape[1] * line_length(problem), len(machine.queues)
     noted = (1 + machine.most_hops) * k * k * sum(len(tensors) for tensors in problem.reads)

@@ -9,7 +9,7 @@ import numpy as np
 from hope_schema.cutting import CutError, Region, Span
 from planner_api.planning.native import Struct
 from planner_api.planning.problem import FloatArray, IntArray, Problem
-from planner_api.planning.problem.choices import TENTHS, Choices, Team
+from planner_api.planning.problem.choices import TENTHS, Team
 
 AXES = 2
 """Along so many axes an op may be cut, at most; kernels count them from 0."""
@@ -27,27 +27,21 @@ def ways_of(problem: Problem) -> Struct:
     """Write down what may be cut; nothing where ops stay whole."""
     n, p = problem.latency_us.shape
     choices = problem.choices
-    names = [] if choices is None else list(choices.axes)
+    names = list(choices.axes)
     row = np.full(n, -1)
     axes, extent = np.full((n, AXES), -1), np.ones((n, AXES), dtype=np.int64)
     border = np.zeros((n, AXES, TENTHS + 1), dtype=np.int64)
     part_us = np.full((len(names), AXES, TENTHS + 1, TENTHS + 1, p), np.inf)
     more_us = np.zeros((len(names), AXES, p))
-    needs = _Needs(sum(map(len, problem.reads)))
-    tensors, places = len(problem.tensors) if names else 0, len(problem.machine.places)
-    fixed, slope = np.zeros((tensors, places, places)), np.zeros((tensors, places, places))
-    glue = np.zeros((tensors, 4))
+    needs = _Needs(problem)
+    fixed, slope, glue = _moves(problem)
     options: list[tuple[int, IntArray]] = []
-    if choices is not None:
-        needs.fill(choices, problem)
-        _moves(choices, problem, fixed, slope, glue)
-    most = 1 if choices is None else choices.most_parts
     for d, name in enumerate(names):
-        assert choices is not None
         op = choices.index[name]
         row[op] = d
-        options += [(op, _option(g, team, at, most)) for g, (team, at) in choices.options(name)]
+        options += [(op, _option(g, team, at, choices.most_parts)) for g, (team, at) in choices.options(name)]
         for g, axis in enumerate(choices.axes[name]):
+            needs.add(op, g, axis)
             axes[op, g] = axis
             border[op, g] = choices.tenths(name, axis)
             extent[op, g] = border[op, g, -1]
@@ -95,29 +89,23 @@ def _more(part_us: FloatArray, border: IntArray) -> FloatArray:
 class _Needs:
     """What parts read, by read and axis."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.first = problem, np.cumsum([0, *map(len, problem.reads)])
+        count = int(self.first[-1])
         self.axis = np.full((count, AXES), NEVER)
         self.span, self.at = np.ones((count, AXES), dtype=np.int64), np.full((count, AXES), -1)
         self.low: list[int] = []
         self.high: list[int] = []
 
     def arrays(self) -> Struct:
-        """As kernels see it."""
         low, high = (np.array(ends, dtype=np.int64) for ends in (self.low, self.high))
         return Struct("Needs", axis=self.axis, span=self.span, at=self.at, low=low, high=high)
 
-    def fill(self, choices: Choices, problem: Problem) -> None:
-        """What the parts of ops that may be cut read."""
-        first = np.cumsum([0, *map(len, problem.reads)])
-        for name, axes in choices.axes.items():
-            op = choices.index[name]
-            tensors = [problem.tensors[tensor] for tensor in problem.reads[op]]
-            for g, axis in enumerate(axes):
-                self._table(choices, op, axis, g, int(first[op]), tensors)
-
-    def _table(self, choices: Choices, op: int, axis: int, g: int, first: int, tensors: list[str]) -> None:
-        node, shapes = choices.cutter.nodes[op], choices.cutter.shapes
-        tenths = choices.tenths(node.id, axis)
+    def add(self, op: int, g: int, axis: int) -> None:
+        """Note what the parts of an op along one of its axes read."""
+        node, shapes, first = self.problem.cutter.nodes[op], self.problem.cutter.shapes, int(self.first[op])
+        tensors = [self.problem.tensors[tensor] for tensor in self.problem.reads[op]]
+        tenths = self.problem.choices.tenths(node.id, axis)
         extent = tenths[-1]
 
         def asked(start: int, stop: int) -> dict[str, Span | None] | None:
@@ -156,22 +144,27 @@ class _Needs:
             self.high += [0] + [need.stop if need else 0 for need in high]
 
 
-def _moves(choices: Choices, problem: Problem, fixed: FloatArray, slope: FloatArray, glue: FloatArray) -> None:
+def _moves(problem: Problem) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Lines through a move of all of a tensor and one of about a third of it; what copying it takes."""
+    choices, cutter = problem.choices, problem.cutter
+    tensors, places = len(problem.tensors) if choices.axes else 0, len(problem.machine.places)
+    fixed, slope = np.zeros((2, tensors, places, places))
+    glue = np.zeros((tensors, 4))
     read = {tensor for name in choices.axes for tensor in problem.reads[choices.index[name]]}
     made = {tensor for name in choices.axes for tensor in problem.lists.writes[choices.index[name]]}
     for tensor in sorted(read | made):
         name = problem.tensors[tensor]
-        shape = choices.cutter.shapes[name]
+        shape = cutter.shapes[name]
         axis = max(range(len(shape)), key=lambda one: shape[one], default=-1)
         if axis < 0 or shape[axis] < 2:
             continue
         size = max(1, shape[axis] // 3)
-        whole = choices.cutter.move_us(name, shape)
-        some = choices.cutter.move_us(name, (*shape[:axis], size, *shape[axis + 1 :]))
+        whole = cutter.move_us(name, shape)
+        some = cutter.move_us(name, (*shape[:axis], size, *shape[axis + 1 :]))
         finite = np.isfinite(whole) & np.isfinite(some)
         part = size / shape[axis]
         slope[tensor][finite] = np.clip((whole[finite] - some[finite]) / (1 - part), 0.0, whole[finite])
         fixed[tensor] = np.where(finite, whole - slope[tensor], np.inf)
         for along in range(min(4, len(shape))):
-            glue[tensor, along] = choices.cutter.glue_us(name, shape, (along,), ()).min()
+            glue[tensor, along] = cutter.glue_us(name, shape, (along,), ()).min()
+    return fixed, slope, glue

@@ -8,6 +8,7 @@ import numpy as np
 from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, Tensor, merge
 from hope_schema.hosts import on_host
 from planner_api.planning.problem import FloatArray, IntArray, Job, Machine, Objective, PlanningError, Problem, called
+from planner_api.planning.problem.choices import WHOLE
 from planner_api.planning.problem.feasible import prune
 from planner_api.planning.problem.known import KnownKind, Way, known_kinds
 from planner_api.planning.problem.machine import routes
@@ -70,7 +71,7 @@ def build_problem(
     tensors = _Types([networks[job].tensor[name] for job, name in names])
     machine, labels = _machine(profile, candidates, table, tensors)
     latency, share, in_parts, spread = _latencies([op for _, op in supers], candidates, known, filled)
-    cutter = None
+    cutter = WHOLE
     if cut:
         kinds = [known[one.kind] for one in candidates]
         cutter = cutter_of(networks, supers, latency, kinds, profile.latencies.signature, table, machine, labels)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -30,12 +30,16 @@ def grid(extent: int, step: int) -> list[int]:
     return [*(round(tenths / TENTHS * extent / step) * step for tenths in range(TENTHS)), extent]
 
 
+def _unknown(*of: object) -> FloatArray:
+    raise CutError("nothing is known of parts")
+
+
 @dataclass(frozen=True, eq=False)
 class Cutter:
     """How the ops of a problem can be cut, and what parts, slices, joins and their moves cost.
 
     Attributes:
-        nodes: the problem's ops, in its order, under its names.
+        nodes: the problem's ops, in its order, under its names; or none of them.
         shapes: of every tensor, by name.
         part_us: of an op (by index) and a region of its output: (P,) microseconds; ``inf`` where it does not run.
         glue_us: of a tensor, the shape that a slice or a join of it writes, the axes of which it holds a part, and the
@@ -43,11 +47,15 @@ class Cutter:
         move_us: of a tensor and the shape of what is moved of it: (L, L) microseconds from place to place.
     """
 
-    nodes: tuple[Node, ...]
-    shapes: Mapping[str, Shape]
-    part_us: Callable[[int, Region], FloatArray]
-    glue_us: Callable[[str, Shape, tuple[int, ...], tuple[Shape, ...]], FloatArray]
-    move_us: Callable[[str, Shape], FloatArray]
+    nodes: tuple[Node, ...] = ()
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    part_us: Callable[[int, Region], FloatArray] = _unknown
+    glue_us: Callable[[str, Shape, tuple[int, ...], tuple[Shape, ...]], FloatArray] = _unknown
+    move_us: Callable[[str, Shape], FloatArray] = _unknown
+
+
+WHOLE = Cutter()
+"""All ops stay whole."""
 
 
 class Choices:
@@ -67,8 +75,6 @@ class Choices:
         self.ideal_us = self.fastest.copy()
         self.axes: dict[str, tuple[int, ...]] = {}
         self.teams: dict[str, list[Team]] = {}
-        self.sync_us = sync_us(machine, transfer_us)
-        self._steps: dict[tuple[str, int], int] = {}
         self._parts: dict[tuple[str, int], dict[tuple[int, int], FloatArray]] = {}
         least = LEAST * float(self.fastest.sum())
         for op, node in enumerate(cutter.nodes):
@@ -77,12 +83,12 @@ class Choices:
             if axes:
                 self.axes[node.id], self.teams[node.id] = axes, teams
                 self.ideal_us[op] = min(_ideal(latency_us[op], team) for team in teams)
-        if (self.fastest - self.ideal_us <= self.sync_us).all():
+        if (self.fastest - self.ideal_us <= sync_us(machine, transfer_us)).all():
             self.axes.clear()  # what saves less is cut beside what pays for bringing parts together
 
     @property
     def most_parts(self) -> int:
-        """Of how many parts an op can be at most."""
+        """Of an op."""
         return max((len(team) for op in self.axes for team in self.teams[op]), default=1)
 
     def _shape(self, op: int) -> Shape:
@@ -90,12 +96,10 @@ class Choices:
 
     def _allows(self, op: int, axis: int) -> bool:
         """Whether an op can be halved along an axis."""
-        node = self.cutter.nodes[op]
         try:
-            halve(node, axis, self._shape(op)[axis])
+            halve(self.cutter.nodes[op], axis, self._shape(op)[axis])
         except CutError:
             return False
-        self._steps[node.id, axis] = node.granularity(axis)
         return True
 
     def _teams(self, op: int) -> list[Team]:
@@ -107,10 +111,8 @@ class Choices:
                 break
             if any(self.conflicts[processor, other] for other in team):
                 continue
-            if team:
-                before = _ideal(row, team)
-                if _ideal(row, [*team, processor]) > WORTH * before:
-                    break
+            if team and _ideal(row, [*team, processor]) > WORTH * _ideal(row, team):
+                break
             team.append(processor)
             if len(team) > 1:
                 found.append(tuple(sorted(team)))
@@ -139,7 +141,8 @@ class Choices:
 
     def tenths(self, op: str, axis: int) -> list[int]:
         """Where parts of an op may begin and end."""
-        return grid(self._shape(self.index[op])[axis], self._steps[op, axis])
+        index = self.index[op]
+        return grid(self._shape(index)[axis], self.cutter.nodes[index].granularity(axis))
 
     def part_us(self, op: str, axis: int) -> dict[tuple[int, int], FloatArray]:
         """(P,) what each part takes that an op may have, by the tenths between which it lies; ``inf``: not there."""

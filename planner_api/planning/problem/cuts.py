@@ -8,7 +8,7 @@ import numpy as np
 from hope_schema import Cut
 from hope_schema.cutting import Piece, pieces
 from planner_api.planning.problem.arrays import FloatArray
-from planner_api.planning.problem.choices import Shape
+from planner_api.planning.problem.choices import WHOLE, Shape
 from planner_api.planning.problem.problem import Problem
 
 
@@ -19,7 +19,6 @@ def cut_problem(problem: Problem, cuts: Sequence[Cut]) -> tuple[Problem, list[Pi
         CutError: a cut that cannot be made.
     """
     cutter, lists = problem.cutter, problem.lists
-    assert cutter is not None
     index = {node.id: op for op, node in enumerate(cutter.nodes)}
     known = {name: tensor for tensor, name in enumerate(problem.tensors)}
     outputs = [problem.tensors[tensor] for tensor in lists.outputs]
@@ -81,7 +80,7 @@ def cut_problem(problem: Problem, cuts: Sequence[Cut]) -> tuple[Problem, list[Pi
         job=None if problem.job is None else np.array(owner),
         in_parts=None if problem.in_parts is None else problem.in_parts[kept] & wholes[:, None],
         predicted_spread=carried(problem.predicted_spread, 0.0),
-        cutter=None,
+        cutter=WHOLE,
         earlier=None,
     )
     return cut, made

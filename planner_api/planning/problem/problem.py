@@ -13,7 +13,7 @@ import numpy as np
 
 from hope_schema import Objective
 from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError, check_shapes, wrong
-from planner_api.planning.problem.choices import Choices, Cutter
+from planner_api.planning.problem.choices import WHOLE, Choices, Cutter
 from planner_api.planning.problem.machine import Machine
 
 MOST_AT_ONCE = 64
@@ -119,7 +119,7 @@ class Problem:
             one after the other).
         in_parts: (n, P) True where the op's parts run one after the other because that is faster, or all there is.
         predicted_spread: (n, P) standard deviation of latencies that were predicted, relative to them; 0: measured.
-        cutter: how ops can be cut into parts; None: they stay whole.
+        cutter: how ops can be cut into parts.
         earlier: what a search may begin with.
         filled: sentences on figures that were missing and filled by rule.
 
@@ -141,7 +141,7 @@ class Problem:
     objective: Objective = "makespan"
     in_parts: BoolArray | None = None
     predicted_spread: FloatArray | None = None
-    cutter: Cutter | None = None
+    cutter: Cutter = WHOLE
     earlier: Earlier | None = None
     filled: tuple[str, ...] = ()
 
@@ -210,18 +210,12 @@ class Problem:
 
     @property
     def processors(self) -> tuple[str, ...]:
-        """P names."""
         return self.machine.processors
 
     @property
     def host(self) -> int:
         """P: the host's index in ``crossing_us``."""
         return len(self.processors)
-
-    @property
-    def conflicts(self) -> BoolArray:
-        """(P, P) True where two processors share a resource (the diagonal is True)."""
-        return self.machine.conflicts
 
     @cached_property
     def shares(self) -> FloatArray:
@@ -267,20 +261,19 @@ class Problem:
         return export
 
     @cached_property
-    def choices(self) -> Choices | None:
-        """What may be cut; None where nothing is known of parts."""
-        known = self.cutter
-        return None if known is None else Choices(known, self.latency_us, self.machine, self.transfer_us)
+    def choices(self) -> Choices:
+        """What may be cut."""
+        return Choices(self.cutter, self.latency_us, self.machine, self.transfer_us)
 
     @property
     def cuttable(self) -> bool:
         """Whether cutting any op may be worth it."""
-        return self.choices is not None and bool(self.choices.axes)
+        return bool(self.choices.axes)
 
     @property
     def whole(self) -> Problem:
-        """The problem whose ops stay whole."""
-        return self if self.cutter is None else replace(self, cutter=None)
+        """The problem with no cuts."""
+        return replace(self, cutter=WHOLE) if self.cutter.nodes else self
 
     @cached_property
     def lists(self) -> Lists:
@@ -311,7 +304,7 @@ class Problem:
             outputs=np.flatnonzero(self.is_output).tolist(),
             before=before,
             after=after,
-            rivals=[np.flatnonzero(row).tolist() for row in self.conflicts],
+            rivals=[np.flatnonzero(row).tolist() for row in self.machine.conflicts],
             order=_topological(before, after),
         )
 

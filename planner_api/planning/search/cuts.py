@@ -87,15 +87,13 @@ def _gains(search: Search, budget: Budget, target_us: float, enough_us: float) -
 
 def found_by(search: Search) -> Solution:
     """What a search found, as a problem of its own. Raises CutError for a cut that cannot be made."""
-    problem, state, most = search.problem, search.state, search.kernels.a.most
-    choices = problem.choices
-    assert choices is not None
+    problem, state, choices = search.problem, search.state, search.problem.choices
     cuts: dict[str, Cut] = {}
     homes, begins = {}, {}
     for name, op in choices.index.items():
         mode = state.mode[op, : state.mode[op, 0, PARTS]]
         homes[name] = tuple(mode[:, HOME].tolist())
-        begins[name] = tuple((state.finish - state.spent)[op * most : op * most + len(mode)].tolist())
+        begins[name] = tuple((state.finish - state.spent).reshape(len(state.mode), -1)[op, : len(mode)].tolist())
         if len(mode) > 1:
             axis = choices.axes[name][int(mode[0, AXIS])]
             at = np.array(choices.tenths(name, axis))[mode[1:, TENTH]]
