@@ -6,6 +6,7 @@ each op finishes.
 """
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 
@@ -38,6 +39,7 @@ class Rows:
         self.launch = problem.machine.launch_us[first] / self.unit
         self.export = problem.export_us[:, first] / self.unit
         self.share = problem.shares[:, first]
+        self.release = problem.release_us / self.unit
         groups = self._resource_groups(first)
         # work[g][op, k]: what the op takes of group g, whose capacity is 1, on class k; parts[g][k]: per microsecond of
         # a launch or a move there.
@@ -55,7 +57,7 @@ class Rows:
         self.queued: dict[tuple[int, int], tuple[int, float]] = {}
         self.loads: dict[int, list[tuple[int, float]]] = {}
         self.relays = _relays(problem.machine)
-        self.launches: dict[tuple[int, int], int] = {}
+        self.launch_column: IntArray = np.full(self.supported.shape, -1)
         self._place_rows()
         self._move_rows()
         self._launch_rows()
@@ -116,9 +118,10 @@ class Rows:
         """Column of an op's share on a class."""
         return int(op * self.width + k)
 
-    def _at(self, op: int, place: int, sign: float) -> dict[int, float]:
-        """Minus or plus the op's share at a place, as columns."""
-        return {self.x(op, k): sign for k in range(self.width) if self.place[k] == place}
+    def _missing(self, reader: int, producer: int, places: Collection[int]) -> dict[int, float]:
+        """The producer's share at some places less a reader's, as columns: what is not there must be moved there."""
+        ops = [(reader, -1.0), (producer, 1.0)] if producer >= 0 else [(reader, -1.0)]
+        return {self.x(op, k): sign for op, sign in ops for k in range(self.width) if self.place[k] in places}
 
     def _sources(self, tensor: int, target: int) -> set[int]:
         """The places from which a tensor may have to be moved to another."""
@@ -129,6 +132,13 @@ class Rows:
 
     def _row(self, terms: dict[int, float], low: float = 0.0) -> None:
         self.program.at_least(terms.items(), low)
+
+    def _after(self, op: int, earlier: int, spent: dict[int, float], least: float) -> None:
+        """An op ends no sooner than what it spends, as columns, behind another, or (-1: none) behind some time."""
+        row = {self.finish + op: 1.0, **{column: -us for column, us in spent.items()}}
+        if earlier >= 0:
+            row[self.finish + earlier], least = -1.0, 0.0
+        self._row(row, least)
 
     def _place_rows(self) -> None:
         for op in range(len(self.lists.latency)):
@@ -152,12 +162,7 @@ class Rows:
                 if total == 0.0:
                     continue
                 queues = {int(machine.busy[stop, target]) for stop in last}
-                rows = []
-                for reader in readers:
-                    terms = self._at(reader, target, -1.0)
-                    if producer >= 0:
-                        terms |= self._at(producer, target, 1.0)
-                    rows.append(terms)
+                rows = [self._missing(reader, producer, {target}) for reader in readers]
                 if math.isinf(total):
                     for terms in rows:
                         self._row(terms)
@@ -195,34 +200,20 @@ class Rows:
                 way = min((float(price[source, place]) for source in sources for place in inside), default=0.0)
                 if not 0.0 < way < math.inf:
                     continue
-                moves = [
-                    {
-                        self.x(op, k): sign
-                        for op, sign in ((reader, 1.0), (producer, -1.0))
-                        for k in range(self.width)
-                        if op >= 0 and self.place[k] in inside
-                    }
-                    for reader in lists.readers[tensor]
-                ]
-                for reader, terms in zip(lists.readers[tensor], moves, strict=True):
-                    self._wait_row(reader, producer, {column: -way * sign for column, sign in terms.items()})
+                rows = [self._missing(reader, producer, inside) for reader in lists.readers[tensor]]
+                for reader, terms in zip(lists.readers[tensor], rows, strict=True):
+                    spent = {column: -way * sign for column, sign in terms.items()}
+                    for k in np.flatnonzero(self.latency[reader]).tolist():
+                        spent[self.x(reader, k)] = spent.get(self.x(reader, k), 0.0) + float(self.latency[reader, k])
+                    self._after(reader, producer, spent, float(self.release[reader]))
                 channels = {channel for source in sources for channel in links[source]}
                 queues = {int(machine.busy[channel]) for channel in channels}
                 cost = min(float(price[channel]) for channel in channels)
                 if len(queues) == 1 and queues != {-1} and cost > 0.0 and not self.problem.is_output[tensor]:
                     column = self.program.column(0.0, 1.0)
                     self.loads.setdefault(min(queues), []).append((column, cost))
-                    for terms in moves:
-                        self._row({column: 1.0, **{x: -sign for x, sign in terms.items()}})
-
-    def _wait_row(self, reader: int, producer: int, terms: dict[int, float]) -> None:
-        """A reader ends no sooner than its latency and some time, as columns, after what it reads is there."""
-        row = {self.finish + reader: 1.0, **terms}
-        if producer >= 0:
-            row[self.finish + producer] = -1.0
-        for k in np.flatnonzero(self.latency[reader]).tolist():
-            row[self.x(reader, k)] = row.get(self.x(reader, k), 0.0) - float(self.latency[reader, k])
-        self._row(row, 0.0 if producer >= 0 else float(self.problem.release_us[reader]) / self.unit)
+                    for terms in rows:
+                        self._row({column: 1.0, **terms})
 
     def _launch_rows(self) -> None:
         """z[i, k] >= x[i, k] - x[producer, k] for what only i reads; of several readers one at least must launch."""
@@ -230,10 +221,10 @@ class Rows:
         for k in np.flatnonzero(self.launch).tolist():
             for op in range(len(lists.latency)):
                 if self.supported[op, k] and lists.reads[op]:
-                    self.launches[op, k] = self.program.column(0.0, 1.0)
+                    self.launch_column[op, k] = self.program.column(0.0, 1.0)
             for tensor, producer in enumerate(lists.producer):
-                readers = [op for op in lists.readers[tensor] if (op, k) in self.launches]
-                pays = {self.launches[op, k]: 1.0 for op in readers}
+                readers = [op for op in lists.readers[tensor] if self.launch_column[op, k] >= 0]
+                pays = {int(self.launch_column[op, k]): 1.0 for op in readers}
                 for op in readers:
                     terms = {**pays, self.x(op, k): -1.0}
                     if producer >= 0:
@@ -243,9 +234,7 @@ class Rows:
     def _duration(self, op: int) -> dict[int, float]:
         """What surely passes between the finish of all that an op reads from and its own finish."""
         terms = {self.x(op, k): float(us) for k, us in enumerate(self.latency[op]) if us > 0}
-        terms.update(
-            (self.launches[op, k], float(self.launch[k])) for k in range(self.width) if (op, k) in self.launches
-        )
+        terms |= {int(at): float(us) for at, us in zip(self.launch_column[op], self.launch, strict=True) if at >= 0}
         for tensor in self.lists.reads[op]:
             terms.update(self._fetch(tensor, self.moves))
         return terms
@@ -259,23 +248,16 @@ class Rows:
     def _path_rows(self) -> None:
         lists, problem = self.lists, self.problem
         self.durations = [self._duration(op) for op in range(len(lists.latency))]
-        release = problem.release_us / self.unit
         for op, duration in enumerate(self.durations):
-            spent = {column: -value for column, value in duration.items()}
+            release = float(self.release[op])
             inputs = any(lists.producer[tensor] < 0 for tensor in lists.reads[op])
             for earlier in lists.before[op]:
-                self._row({self.finish + op: 1.0, self.finish + earlier: -1.0, **spent})
+                self._after(op, earlier, duration, release)
             if inputs or not lists.before[op]:
-                self._row({self.finish + op: 1.0, **spent}, float(release[op]) if inputs else 0.0)
+                self._after(op, -1, duration, release if inputs else 0.0)
             for tensor in lists.reads[op]:
                 if fetch := self._fetch(tensor, self.queued):
-                    terms = {self.finish + op: 1.0, **spent}
-                    for column, cost in fetch.items():
-                        terms[column] = terms.get(column, 0.0) - cost
-                    producer = lists.producer[tensor]
-                    if producer >= 0:
-                        terms[self.finish + producer] = -1.0
-                    self._row(terms, 0.0 if producer >= 0 else float(release[op]))
+                    self._after(op, lists.producer[tensor], duration | fetch, release)
             export: dict[int, float] = {}
             for k, cost in enumerate(self.export[op].tolist()):
                 if math.isinf(cost):
@@ -288,11 +270,8 @@ class Rows:
                 self._row({self.value: 1.0 / weight, self.finish + op: -1.0, **export}, -due)
 
     def _payments(self) -> None:
-        """The columns of launches by op and class, of moves by tensor and place, and what these take of each group."""
+        """The columns of moves by tensor and place, and what they take of each group."""
         tensors = len(self.problem.tensors)
-        self.launch_column: IntArray = np.full(self.supported.shape, -1)
-        for key, index in self.launches.items():
-            self.launch_column[key] = index
         self.move_column: IntArray = np.full((tensors, len(self.places)), -1)
         self.move_cost: FloatArray = np.zeros((len(self.parts), tensors, len(self.places)))
         for (tensor, target), (index, value) in self.moves.items():
