@@ -58,7 +58,9 @@ def phone_features(profile: PhoneProfile, op: dict[str, Any]) -> Features:
         pointwise = op["name"].endswith("separable_conv2d") or not named
         kernel = (1, 1) if pointwise else (int(named[-1][0]), int(named[-1][1]))
         if type_ in POOLS and not named:
-            kernel = (3, 3)
+            # A cell's own pool is that of a factorised reduction, which takes every other pixel (NASNet, PNASNet).
+            reduces = op["name"].rpartition("/")[0].rpartition("/")[2].startswith("cell")
+            kernel = (height, width) if rows == columns == 1 else (1, 1) if reduces else (3, 3)
         fits = all(_reaches(*axis, stride) for axis in ((height, kernel[0], rows), (width, kernel[1], columns)))
         if type_ == "Conv" and not fits:
             kernel = (height - (rows - 1) * stride,) * 2  # names of a few strided windows say 1x1

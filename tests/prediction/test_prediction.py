@@ -185,6 +185,15 @@ def test_layouts_are_followed_through_a_network():
     assert [op.packed for op in found] == [True, True, False, True, True, True, False]
 
 
+def test_windows_of_pools_without_a_size_in_their_names_are_read_off_where_they_stand():
+    """A cell's own pool takes every other pixel, one behind which nothing is left all of them, any other 3x3."""
+    names = ["cell_4/AvgPool_1", "cell_4/comb_iter_0/left/MaxPool2D/MaxPool", "Logits/AvgPool_1a/AvgPool"]
+    shapes = {"x": [1, 8, 14, 14], **{name: [1, 8, size, size] for name, size in zip(names, (7, 7, 1), strict=True)}}
+    ops = [{"name": name, "inputs": ["x"], "outputs": [name], "latency_us": {}} for name in names]
+    found = phone_ops(PhoneProfile("p--m", ops, shapes, [], {}))
+    assert [op.kernel for op in found] == [(1, 1), (3, 3), (14, 14)]
+
+
 def test_the_benchmark_prints_and_writes_its_rows(tmp_path: Path):
     """Three networks of one phone: a case per number of measured signatures, the more the better in the mean."""
     phone("redmi--inception-v3")
