@@ -86,7 +86,7 @@ def planned(problem: Problem, budget: Budget) -> Solution:
 
     floor, enough_us = quick_bound(problem), best.schedule.value_us - NOISE * best.schedule.makespan_us
     if floor.us < enough_us:
-        tiles = partial(in_tiles, problem, best, budget)
+        tiles = partial(tiled, problem, best.schedule, budget)  # between hosts a search op by op would not find them
         found = search_cuts(problem, best.schedule, budget, met_at(floor), enough_us, tiles)
         best = found or searched(uncut, best, budget, bound)
     return replace(best, bound=floor)
@@ -118,14 +118,6 @@ def start(problem: Problem, budget: Budget) -> Solution:
     if best is None or math.isinf(best.schedule.value_us):
         raise PlanningError(f"no legal plan was found ({'; '.join(causes)})")
     return best
-
-
-def in_tiles(problem: Problem, best: Solution, budget: Budget) -> Solution | None:
-    """Stacks of convolutions in tiles within a plan: between hosts a search that cuts op by op would not find them."""
-    try:
-        return tiled(problem, best.schedule, budget)
-    except PlanningError:
-        return None
 
 
 def with_pieces(problem: Problem, best: Solution, bound: Bound, budget: Budget) -> tuple[Solution, Bound]:

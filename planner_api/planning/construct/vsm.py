@@ -43,15 +43,12 @@ def solve(problem: Problem, budget: Budget) -> Solution:
         except PlanningError:
             if name == WHOLE[-1]:
                 raise
-    try:
-        found = tiled(problem, whole.schedule)
-    except PlanningError:
-        return whole
-    return min(found, whole, key=lambda one: one.schedule.value_us)
+    found = tiled(problem, whole.schedule)
+    return min(found, whole, key=lambda one: one.schedule.value_us) if found else whole
 
 
-def tiled(problem: Problem, whole: Schedule, budget: Budget | None = None) -> Solution:
-    """The plan of the team and division that save most by the method's count; scored by the simulator.
+def tiled(problem: Problem, whole: Schedule, budget: Budget | None = None) -> Solution | None:
+    """The plan of the team and division that save most by the method's count; None where none is worth it.
 
     A search makes more of these than of the plan that is shortest as it stands: there fewer hosts wait for each other.
 
@@ -59,11 +56,9 @@ def tiled(problem: Problem, whole: Schedule, budget: Budget | None = None) -> So
         problem: with its cutter.
         whole: where, and in which order, ops are that are not computed in tiles.
         budget: once it is overdrawn, teams and divisions tried so far decide; None: all are tried.
-
-    Raises PlanningError where nothing is worth computing in tiles.
     """
     if not problem.cutter.nodes:
-        raise PlanningError("tiles take knowledge of parts")
+        return None
     blocks = blocks_of(problem, whole)
     shapes = [shape for shape in problem.cutter.shapes.values() if len(shape) > COLUMNS]
     largest = max(shapes, key=lambda shape: shape[ROWS] * shape[COLUMNS], default=(1, 1, 1, 1))
@@ -84,12 +79,9 @@ def tiled(problem: Problem, whole: Schedule, budget: Budget | None = None) -> So
             if tilers and problem.machine.queues:
                 best = max(tilers, key=lambda tiler: tiler.saved_us)
                 tilers += [Tiler(problem, best.team, best.rows, whole, blocks, lean) for lean in LEANS]
-        found = max(tilers, key=lambda tiler: tiler.saved_us).solution() if tilers else None
-    except CutError as error:
-        raise PlanningError(f"tiles cannot be made: {error}") from error
-    if found is None:
-        raise PlanningError("no two hosts or four cores are alike, or nothing is worth computing in tiles")
-    return found
+        return max(tilers, key=lambda tiler: tiler.saved_us).solution() if tilers else None
+    except CutError:
+        return None
 
 
 def blocks_of(problem: Problem, whole: Schedule) -> list[Block]:

@@ -197,10 +197,9 @@ def _latencies(
         for kind, way in ways.items():
             found[kind].append(way)
     placed = [[way or Way(None) for way in found[processor.kind]] for processor in candidates]
-    latency = np.array([[math.inf if way.us is None else way.us for way in ways] for ways in placed]).T.copy()
-    taken = np.array([[way.share for way in ways] for ways in placed]).T.copy()
-    in_parts = np.array([[way.in_parts for way in ways] for ways in placed], dtype=np.bool_).T.copy()
-    spread = np.array([[way.spread for way in ways] for ways in placed]).T.copy()
+    figures = np.array(placed, dtype=np.float64).transpose(2, 1, 0).copy()  # what takes None is not a number
+    latency, taken, spread = np.nan_to_num(figures[0], nan=math.inf, posinf=math.inf), figures[1], figures[3]
+    in_parts = figures[2] > 0
     for column, processor in enumerate(candidates):
         guessed = np.flatnonzero(spread[:, column])
         if guessed.size:
