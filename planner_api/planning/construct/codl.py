@@ -111,14 +111,12 @@ class _Planner:
             head = nodes[index].id
             if head in taken or own[head].cut is None:
                 continue
-            best: tuple[float, list[Cut]] = (0.0, [])
-            for tenths in range(own[head].tenths - DELTA, own[head].tenths + DELTA + 1):
-                gain, chain = self.grown(head, tenths, own, taken)
-                if gain > best[0]:
-                    best = gain, chain
-            if len(best[1]) > 1:
-                found[head] = best[1]
-                taken.update(cut.op for cut in best[1])
+            ratios = range(own[head].tenths - DELTA, own[head].tenths + DELTA + 1)
+            grown = [self.grown(head, tenths, own, taken) for tenths in ratios]
+            _, chain = max(grown, key=lambda one: one[0])
+            if len(chain) > 1:
+                found[head] = chain
+                taken.update(cut.op for cut in chain)
         return found
 
     def grown(self, head: str, tenths: int, own: dict[str, _Choice], taken: set[str]) -> tuple[float, list[Cut]]:

@@ -50,12 +50,10 @@ def by_rank(problem: Problem, rank: Sequence[float]) -> list[int]:
 
 
 def runnable(latency: Sequence[float]) -> list[int]:
-    """The processors that support an op, given its row of latencies."""
     return [processor for processor, us in enumerate(latency) if us < math.inf]
 
 
 def stuck(problem: Problem, op: int) -> PlanningError:
-    """The error for an op that no processor can serve where everything else is."""
     return PlanningError(f"op '{problem.ops[op]}' cannot get its inputs on any processor that supports it")
 
 

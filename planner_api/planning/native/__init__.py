@@ -64,7 +64,6 @@ class Struct:
         return self.words.ctypes
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Its arrays, by name."""
         return {name: value for name, value in self.fields.items() if isinstance(value, np.ndarray)}
 
 

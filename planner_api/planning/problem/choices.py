@@ -88,7 +88,6 @@ class Choices:
 
     @property
     def most_parts(self) -> int:
-        """Of an op."""
         return max((len(team) for op in self.axes for team in self.teams[op]), default=1)
 
     def _shape(self, op: int) -> Shape:

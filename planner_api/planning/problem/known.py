@@ -49,7 +49,6 @@ class KnownKind:
 
 
 def known_kinds(profile: Profile) -> Mapping[str, KnownKind]:
-    """What a profile knows, by kind."""
     rows, guesses, parts = profile.latencies, profile.predicted, profile.parts
     shares = rows.share or (1.0,) * len(rows.us)
     known: dict[str, KnownKind] = defaultdict(KnownKind)

@@ -21,7 +21,6 @@ def elements(shape: Iterable[int]) -> int:
 
 
 def size_bytes(shape: tuple[int, ...], dtype: str) -> int:
-    """Bytes of a tensor."""
     return math.ceil(elements(shape) * BYTES_PER_ELEMENT[dtype])
 
 
@@ -33,7 +32,6 @@ class Line:
     slope_us: float
 
     def cost_us(self, count: int) -> float:
-        """Cost in microseconds of moving ``count`` elements."""
         return self.intercept_us + self.slope_us * count
 
 
