@@ -154,11 +154,12 @@ class Served:
         outputs: Sequence[tuple[str, Mapping[str, object]]],
         parameters: Mapping[str, object],
         *,
-        ahead: bool = False,
+        carries: bool = False,
     ) -> Asked:
         """What a request asks for; ``outputs`` are names with their parameters, all outputs without any.
 
-        One that is sent ``ahead`` asks for nothing: it only brings what is to stay here for a later request.
+        One that ``carries`` asks for nothing to be computed: it brings what is to stay here for a later request, or
+        takes what has stayed.
 
         Raises RefusedError where it contradicts itself, does not fit the network or asks for what is not offered.
         """
@@ -170,7 +171,7 @@ class Served:
             self.check(tensor.name, tensor.datatype, tensor.shape)
             refuse_unoffered(tensor.parameters)
         missing = [port.name for port in self.inputs if port.name not in given]
-        if missing and not ahead:
+        if missing and not carries:
             raise RefusedError(400, f"'{self.name}' also takes {', '.join(missing)}")
         for name, told in outputs:
             refuse_unoffered(told)
@@ -178,7 +179,7 @@ class Served:
                 raise RefusedError(400, f"'{self.name}' has no output '{name}'; it has {', '.join(self._gives)}")
         if len(set(wanted)) != len(wanted):
             raise RefusedError(400, "an output is asked for twice")
-        return Asked(() if ahead else wanted or tuple(self._gives), deadline_ms, priority)
+        return Asked(() if carries else wanted or tuple(self._gives), deadline_ms, priority)
 
     def metadata(self) -> dict[str, Any]:
         return {
