@@ -165,7 +165,8 @@ def regions(nodes: Sequence[Node], cuts: Sequence[Cut], shapes: Shapes) -> dict[
         CutError: an op is unknown, has several outputs, is cut twice or cannot be cut there; a part is empty; a chain
             has nothing to hold on to.
     """
-    known = {node.id: node for node in (*_inputs(nodes), *nodes)}
+    inputs = {node.id: node for node in _inputs(nodes)}
+    known = inputs | {node.id: node for node in nodes}
     cut = {one.op: one for one in cuts}
     if len(cut) != len(cuts):
         raise CutError("an op is cut twice")
@@ -173,6 +174,8 @@ def regions(nodes: Sequence[Node], cuts: Sequence[Cut], shapes: Shapes) -> dict[
     for one in cuts:
         if one.op not in known:
             raise CutError(f"there is no op '{one.op}' to cut")
+        if one.chained and one.op in inputs:
+            raise CutError(f"input '{one.op}' is chained, and nothing stands before it")
         found[one.op] = _parts(known[one.op], one, shapes)
     makers = {name: node.id for node in known.values() for name in node.writes}
     for node in reversed(nodes):

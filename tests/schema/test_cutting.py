@@ -212,6 +212,7 @@ def test_neighbours_that_are_not_chained_exchange_halos():
     [
         ([Cut(op="nowhere", axes=(2,), at=((1,),))], "no op 'nowhere'"),
         ([Cut(op="t0", axes=(2,), at=((8,),))], "a part is empty"),
+        ([Cut(op="x", axes=(2,), at=((4,),), chained=True)], "input 'x' is chained"),
         ([Cut(op="t0", axes=(5,), at=((1,),))], "axis 5 of 3"),
         ([Cut(op="t0", axes=(2,), at=((1,),)), Cut(op="t0", axes=(1,), at=((1,),))], "cut twice"),
         (
