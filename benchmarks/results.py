@@ -8,11 +8,14 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+RESULTS = "benchmarks/results"
+"""Where figures stand that are kept."""
 
 
 @dataclass(frozen=True)
@@ -102,15 +105,31 @@ def report(
 def write(
     path: Path | None, measures: Sequence[Measure | Mapping[str, Any]], tables: Sequence[Table] = (), **more: object
 ) -> None:
-    """Write measures, tables and whatever else was found, beside the circumstances, if somewhere."""
+    """Write measures, tables and whatever else was found, beside the circumstances, if somewhere.
+
+    Notes that somebody wrote into the file stay there.
+    """
     if path is None:
         return
-    content: dict[str, object] = circumstances() | {
-        "rows": [asdict(one) if isinstance(one, Measure) else one for one in measures],
-    }
+    content: dict[str, object] = (
+        _notes(path)
+        | circumstances()
+        | {
+            "rows": [asdict(one) if isinstance(one, Measure) else one for one in measures],
+        }
+    )
     if tables:
         content["tables"] = [asdict(table) for table in tables]
     path.write_text(json.dumps(content | more, indent=1) + "\n")
+
+
+def _notes(path: Path) -> dict[str, object]:
+    """What somebody noted in a file of results, if it is one."""
+    with suppress(OSError, ValueError):
+        before = json.loads(path.read_text())
+        if isinstance(before, dict) and "notes" in before:
+            return {"notes": before["notes"]}
+    return {}
 
 
 def circumstances() -> dict[str, object]:
@@ -128,7 +147,7 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """The commit that was checked out, with ``+`` where files were changed.
+    """The commit that was checked out, with ``+`` where files were changed: others than results, which runs change.
 
     Outside a repository, where an export of one was carried, it is what ``BENCHMARKED_COMMIT`` says: the planner takes
     a variable of its own prefix for a setting.
@@ -136,7 +155,14 @@ def commit() -> str:
     if not (ROOT / ".git").exists():
         return os.environ.get("BENCHMARKED_COMMIT", "")
     try:
-        command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12"]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        checked_out = _git("describe", "--always", "--abbrev=12")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", f":(exclude){RESULTS}")
     except (OSError, subprocess.SubprocessError):
         return ""
+    return checked_out + ("+" if changed else "")
+
+
+def _git(*command: str) -> str:
+    """What git says in the repository. Raises OSError, SubprocessError."""
+    said = subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True, timeout=10)
+    return said.stdout.strip()

@@ -1,15 +1,15 @@
 """Device, edge and cloud: one network over three hosts whose links are shaped, by every method that plans over hosts.
 
-    sudo python -m benchmarks.namespaces [--models alexnet,resnet18] [--links wifi,4g,5g] [--edges 1,4]
+    sudo python -m benchmarks.namespaces [--models alexnet,resnet18] [--links wifi,4g,5g] [--edges 1,2,4]
         [--parts tiles,pictures,rows] [--minutes 14] [--keep FOLDER] [--json FILE]
 
 The hosts are network namespaces of this machine, made for this and removed afterwards, which takes root; elsewhere it
 says so and measures nothing. Their links have the bandwidths of D3's Table III (Mbps), shaped by ``tc`` (tbf) both
-ways. Edges, one or four, are behind the device's one radio; the cloud has a link of its own. Their speeds are shares of
-a core (cgroup quotas): ``rows.SHARES``. The device has a core, the others share one. All is so while runs are timed and
-links measured. Figures are measured at full speed, and count for what they take at a host's share: a quota stops a host
-for as long as many ops take together, which the profiler takes for a disturbance. Ours may let float32 cross links as
-float16; single tiers and the methods of others send float32, as their papers have it.
+ways. Edges, up to four, are behind the device's one radio; the cloud has a link of its own. Their speeds are shares of
+a core (cgroup quotas): ``rows.shares_of``. The device has a core, the others share one. All is so while runs are timed
+and links measured. Figures are measured at full speed, and count for what they take at a host's share: a quota stops a
+host for as long as many ops take together, which the profiler takes for a disturbance. Ours may let float32 cross links
+as float16; single tiers and the methods of others send float32, as their papers have it.
 
 First VGG-16's convolutions are computed over four hosts on Gigabit Ethernet and on one (`rows.SIDE_BY_SIDE`), then
 pictures are sent over the Wi-Fi link, then come networks and links one by one; none begins that would not end within
@@ -38,7 +38,7 @@ from typing import Any, Final
 
 from benchmarks import cli
 from benchmarks.namespaces import rows
-from benchmarks.namespaces.hosts import DEVICE, HOSTS, inside, lending, possible, spaces
+from benchmarks.namespaces.hosts import DEVICE, EDGES, HOSTS, inside, lending, possible, spaces
 from benchmarks.results import Measure, Table, circumstances, report, verdict
 
 MODELS: Final = ("alexnet", "resnet18", "vgg16", "darknet53", "inception_v4")
@@ -83,17 +83,15 @@ def judged(found: Sequence[Mapping[str, Any]]) -> list[Measure]:
     for one in found:
         of[one["kind"]].append(one)
     measures = []
-    for edges, methods in rows.BY_EDGES.items():
+    for edges in sorted({row["edges"] for row in of["row"]}):
         done = [row for row in of["row"] if row["edges"] == edges]
-        if not done:
-            continue
         what = "one edge" if edges == 1 else f"{edges} edges"
         single = [row["ours"] / min(row[tier] for tier in rows.TIERS) for row in done]
         measures += [
             verdict(f"{what}: ours ÷ the best single tier, mean", statistics.mean(single), MEAN),
             verdict(f"{what}: ours ÷ the best single tier, worst", max(single), NEVER),
         ]
-        for method in methods:
+        for method in rows.methods_of(edges):
             # what stands from before knows no method that came later
             if ratios := [row["ours"] / row[method] for row in done if method in row]:
                 measures.append(verdict(f"{what}: ours ÷ {method}, mean", statistics.mean(ratios), OTHERS))
@@ -115,8 +113,10 @@ def judged(found: Sequence[Mapping[str, Any]]) -> list[Measure]:
 def written(path: Path | None, found: Sequence[Mapping[str, Any]]) -> None:
     """Print and write what was found so far."""
     tables = []
-    for edges, methods in rows.BY_EDGES.items():
-        said, timed = ["network", "link", "commit"], [*rows.TIERS, "auto", *methods, "ours", "ours planned", "bound"]
+    counts = sorted({row["edges"] for row in found if row["kind"] == "row"})
+    for edges in counts:
+        said = ["network", "link", "commit"]
+        timed = [*rows.TIERS, "auto", *rows.methods_of(edges), "ours", "ours planned", "bound"]
         shown = [
             [
                 *(row[column] for column in said),
@@ -125,9 +125,8 @@ def written(path: Path | None, found: Sequence[Mapping[str, Any]]) -> None:
             for row in found
             if row["kind"] == "row" and row["edges"] == edges
         ]
-        if shown:
-            tables.append(Table(f"Latency, ms, edges: {edges}", [*said, *timed], shown))
-    report(path, judged(found), tables, found=found, shares=rows.SHARES)
+        tables.append(Table(f"Latency, ms, edges: {edges}", [*said, *timed], shown))
+    report(path, judged(found), tables, found=found, shares={edges: rows.shares_of(edges) for edges in counts})
 
 
 def standing(path: Path | None) -> list[dict[str, Any]]:
@@ -166,7 +165,7 @@ def main() -> None:
     parser = cli.measuring("namespaces", __doc__)
     parser.add_argument("--models", type=cli.names, default=list(MODELS))
     parser.add_argument("--links", type=cli.names, default=list(rows.BACKBONE_MBPS))
-    parser.add_argument("--edges", type=cli.names, default=["1", "4"], help="how many: 1, 4 or both; default: both")
+    parser.add_argument("--edges", type=cli.names, default=["1", "4"], help="how many, some counts; default: 1,4")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where profiles and plans stay; default: nowhere")
     parser.add_argument("--parts", type=cli.names, default=list(PARTS), help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--runs", type=int, default=5)
@@ -174,6 +173,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=100.0, help="of pictures")
     parser.add_argument("--on-device", type=Path, help="what the program starts itself with, in the device's namespace")
     options = parser.parse_args()
+    known = {"--edges": [str(1 + k) for k in range(len(EDGES))], "--links": rows.BACKBONE_MBPS, "--parts": PARTS}
+    for option, able in known.items():
+        if wrong := [one for one in getattr(options, option[2:]) if one not in able]:
+            parser.error(f"{option} {','.join(wrong)}: there are {', '.join(able)}")
     options.edges = [int(count) for count in options.edges]
     end = time.monotonic() + 60 * options.minutes
     if options.on_device is not None:

@@ -32,12 +32,14 @@ from hope_schema import LatencyColumns, Observations, Plan, TransferColumns
 from hope_schema.plan import Method
 from hope_zoo.network import Network
 
-SHARES: Final[Mapping[int, Mapping[str, float]]] = {
-    1: {DEVICE: 0.1, "edge": 0.5, "cloud": 0.8},
-    4: {DEVICE: 0.1} | dict.fromkeys(EDGES, 0.22) | {"cloud": 0.35},
-}
-"""By the number of edges, of a core; edges and cloud share one, and are seldom all busy at once. Four edges and their
-cloud have 0.44 of what one has, so that all four together have no more than the core."""
+DEVICE_SHARE: Final = 0.1
+"""Of a core."""
+EDGE_SHARE: Final = 0.5
+"""Of a core, of which edges and cloud share one; they are seldom all busy at once."""
+EDGES_SHARE: Final = 0.88
+"""Of that core, all edges together at most."""
+CLOUD_TIMES: Final = 1.6
+"""How much faster the cloud is than an edge."""
 AIR_MBPS: Final = 84.95
 BACKBONE_MBPS: Final = {"wifi": 18.75, "4g": 6.12, "5g": 11.64}
 """Both are D3's Table III; the edges' own way to the cloud is not used."""
@@ -45,7 +47,8 @@ TIERS: Final = (DEVICE, "edge", "cloud")
 SIDE_BY_SIDE: Final = Scene(dict.fromkeys(EDGES, 1000.0), {DEVICE: 0.5} | dict.fromkeys(EDGES, 0.22))
 """D3's Figure 12: edges on Gigabit Ethernet. All four together take less than the core that they share."""
 OTHERS: Final[tuple[Method, ...]] = ("hpa", "dads", "neurosurgeon")
-BY_EDGES: Final[Mapping[int, tuple[Method, ...]]] = {1: OTHERS, 4: (*OTHERS, "vsm")}
+TILED: Final[Method] = "vsm"
+"""Beside them where there are several edges."""
 FRAMES: Final = 30
 """A second."""
 SETTLING: Final = 500
@@ -108,7 +111,6 @@ def at(share: float, found: Observations) -> Observations:
         update={
             "launch_us": {kind: us / share for kind, us in costs.launch_us.items()},
             "end_us": {kind: us / share for kind, us in costs.end_us.items()},
-            "handover_us": costs.handover_us / share,
         }
     )
     figures = {"latencies": longer(found.latencies), "transfers": longer(found.transfers), "overheads": overheads}
@@ -150,9 +152,20 @@ def compared(executors: Mapping[str, Executor], feed: Feed, runs: int) -> dict[s
     return {name: statistics.median(taken[1:] or taken) for name, taken in times.items()}
 
 
+def methods_of(edges: int) -> tuple[Method, ...]:
+    """The methods that ours is compared with over so many edges."""
+    return OTHERS if edges == 1 else (*OTHERS, TILED)
+
+
+def shares_of(edges: int) -> dict[str, float]:
+    """What the device, so many edges and the cloud have of a core."""
+    edge = round(min(EDGE_SHARE, EDGES_SHARE / edges), 2)
+    return {DEVICE: DEVICE_SHARE, **dict.fromkeys(EDGES[:edges], edge), "cloud": round(CLOUD_TIMES * edge, 2)}
+
+
 def scene_of(link: str, edges: int) -> Scene:
     """So many edges behind the device's radio, and a cloud over a link of the backbone."""
-    return Scene({AIR: AIR_MBPS, "cloud": BACKBONE_MBPS[link]}, SHARES[edges])
+    return Scene({AIR: AIR_MBPS, "cloud": BACKBONE_MBPS[link]}, shares_of(edges))
 
 
 def row(name: str, link: str, edges: int, runs: int, folder: Path) -> dict[str, Any]:
@@ -162,7 +175,7 @@ def row(name: str, link: str, edges: int, runs: int, folder: Path) -> dict[str, 
     """
     model, began, scene = read_model(name), time.monotonic(), scene_of(link, edges)
     plans: dict[str, Plan] = {}
-    for method in BY_EDGES[edges]:
+    for method in methods_of(edges):
         try:
             with reached(scene, folder, "fp32", method) as agent:
                 plans[method] = best(agent, model)
