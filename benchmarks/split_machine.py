@@ -159,9 +159,7 @@ def corrected(figures: Profile, measured: Observations) -> Profile:
         update={
             "latencies": _latest(figures.latencies, measured.latencies, ("signature", "kind")),
             "transfers": _latest(figures.transfers, measured.transfers, ("tensor", "source", "target")),
-            "overheads": Overheads(
-                **costs, handover_us=measured.overheads.handover_us or figures.overheads.handover_us
-            ),
+            "overheads": Overheads(**costs),
         }
     )
 

@@ -197,13 +197,12 @@ class Overheads(Contract):
     """Fixed costs of a device's engine.
 
     ``launch_us``: what beginning a segment costs a kind of processor. ``end_us``: how long after its last op a
-    segment's outputs are there for other lanes. ``handover_us``: how long another lane takes to notice.
+    segment's outputs are there for other lanes.
     ``slowdown``: see ``Slowdown``; what is not listed is not slowed.
     """
 
     launch_us: PerKind = {}
     end_us: PerKind = {}
-    handover_us: FigureMicroseconds = 0.0
     slowdown: Annotated[
         dict[Kind, Slowdown], Field(max_length=1024, json_schema_extra={"additionalProperties": False})
     ] = {}

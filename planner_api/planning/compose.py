@@ -20,7 +20,7 @@ def compose(device: Profile, hosts: Mapping[str, Profile], links: Sequence[Link]
 
     Everything of another host carries its name: processors, kinds, resources, places and what keeps its moves
     (``edge1:ort@0``, ``edge1:cpu0``, ``edge1:host/ort``). A link joins the hosts' plain memories (``host``,
-    ``edge1:host``). What a host's hand-over takes is part of how late a segment's outputs are there for others.
+    ``edge1:host``).
 
     Args:
         device: the profile of the device itself, where inputs start and outputs end.
@@ -94,13 +94,9 @@ def _with_shares(rows: LatencyColumns, profiles: Sequence[Profile]) -> LatencyCo
 
 
 def _overheads(profiles: Sequence[Profile], on: Sequence[Callable[[str], str]]) -> Overheads:
-    hosts = [(profile, profile.overheads, renamed) for profile, renamed in zip(profiles, on, strict=True)]
+    hosts = [(profile.overheads, renamed) for profile, renamed in zip(profiles, on, strict=True)]
     return Overheads(
-        launch_us={renamed(kind): us for _, costs, renamed in hosts for kind, us in costs.launch_us.items()},
-        end_us={
-            renamed(one.kind): costs.end_us.get(one.kind, 0.0) + costs.handover_us
-            for profile, costs, renamed in hosts
-            for one in profile.processors
-        },
-        slowdown={renamed(kind): factor for _, costs, renamed in hosts for kind, factor in costs.slowdown.items()},
+        launch_us={renamed(kind): us for costs, renamed in hosts for kind, us in costs.launch_us.items()},
+        end_us={renamed(kind): us for costs, renamed in hosts for kind, us in costs.end_us.items()},
+        slowdown={renamed(kind): factor for costs, renamed in hosts for kind, factor in costs.slowdown.items()},
     )

@@ -144,8 +144,6 @@ class Folder:
         said: dict[Key, float] = {
             (name, kind): value for name in PER_KIND for kind, value in overheads.get(name, {}).items()
         }
-        if overheads.get("handover_us"):  # zero is the default: this upload says nothing of it
-            said[()] = overheads["handover_us"]
         if not said:
             return None
         rows = self._rows("overheads", device, list(said))

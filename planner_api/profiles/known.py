@@ -29,7 +29,7 @@ class Known:
     """Only those below 1."""
     transfers: dict[Transfer, float]
     overheads: dict[tuple[str, str], float]
-    """Name of an overhead and kind of processor (none for the hand-over) to its figure."""
+    """Name of an overhead and kind of processor to its figure."""
     channels: frozenset[Channel]
     """Whatever changes in one changes plans."""
 
@@ -48,10 +48,7 @@ class Known:
             latencies=dict(zip(rows, latencies.us, strict=True)),
             shares={row: share for row, share in shares.items() if share < 1.0},
             transfers={(dtype, shape, source, target): us for (dtype, shape), source, target, us in moves},
-            overheads={
-                ("handover_us", ""): overheads.handover_us,
-                **{(name, kind): us for name in PER_KIND for kind, us in getattr(overheads, name).items()},
-            },
+            overheads={(name, kind): us for name in PER_KIND for kind, us in getattr(overheads, name).items()},
             channels=frozenset(profile.channels),
         )
 
@@ -75,7 +72,7 @@ def differ(old: Known, new: Known, figures: Figures, processors: Iterable[str] |
     kinds = list(dict.fromkeys(old.kinds[name] for name in names if name in old.kinds))
     latencies = list(figures.latencies(kinds))
     transfers = figures.transfers([old.places[name] for name in names if name in old.places])
-    overheads = ((name, kind) for name in ("handover_us", *PER_KIND) for kind in (*kinds, ""))
+    overheads = ((name, kind) for name in PER_KIND for kind in kinds)
     return (
         any(_moved(old.latencies.get(key, -1.0), new.latencies.get(key, -1.0), threshold) for key in latencies)
         or any(abs(new.shares.get(key, 1.0) - old.shares.get(key, 1.0)) > threshold for key in latencies)

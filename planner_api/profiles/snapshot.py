@@ -90,11 +90,8 @@ def publish(statistics: Statistics, found: Estimates, soc: str, frequency: str, 
     us, _ = _published(statistics, found, "overheads")
     overheads = dict(zip(statistics.overheads.keys, us, strict=True))
     body["overheads"] = {
-        **{
-            name: {key[1]: cost for key, cost in overheads.items() if key and key[0] == name and key[1] in kinds}
-            for name in PER_KIND
-        },
-        "handover_us": overheads.get((), 0.0),
+        name: {key[1]: cost for key, cost in overheads.items() if key[0] == name and key[1] in kinds}
+        for name in PER_KIND
     }
     return msgspec.json.encode(body)
 

@@ -32,8 +32,7 @@ FAMILIES = ("latencies", "shares", "transfers", "overheads")
 """Shares are no microseconds but parts of a resource."""
 
 Key = tuple[Any, ...]
-"""Latency, share: (signature, kind). Transfer: (dtype, shape, source, target). Overhead: (name, kind), or () for the
-hand-over."""
+"""Latency, share: (signature, kind). Transfer: (dtype, shape, source, target). Overhead: (name, kind)."""
 FloatArray = NDArray[np.float64]
 Names = NDArray[np.uint64]
 

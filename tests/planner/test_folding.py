@@ -147,7 +147,7 @@ def test_few_devices_against_a_plain_oracle(sent: list[tuple[int, str, float]], 
 @settings(max_examples=40, deadline=None)
 def test_storing_and_loading_changes_nothing(sent: list[tuple[int, str, float]], pause: int) -> None:
     """Statistics that were written and read in the middle end where those that stayed in memory end."""
-    uploads = [(f"device-{device}", upload({signature: us}, handover_us=1.5)) for device, signature, us in sent]
+    uploads = [(f"device-{device}", upload({signature: us}, end_us={BIG: 1.5})) for device, signature, us in sent]
     kept, reloaded = Folder(Statistics((1, 2))), Folder(Statistics((1, 2)))
     for part in (uploads[:pause], uploads[pause:]):
         kept.fold(part)
@@ -199,23 +199,23 @@ def test_a_lone_device_cannot_add_a_processor_for_all() -> None:
 
 
 def test_overheads_are_figures_too() -> None:
-    """Launch and hand-over costs are folded like latencies; a device that says nothing of them casts no vote."""
+    """Launches and ends are folded like latencies; a device that says nothing of them casts no vote."""
     folder = Folder(Statistics())
-    folder.fold([(f"d{n}", upload({"a": 1.0}, launch_us={BIG: 4.0}, handover_us=2.0)) for n in range(4)])
+    folder.fold([(f"d{n}", upload({"a": 1.0}, launch_us={BIG: 4.0}, end_us={BIG: 2.0})) for n in range(4)])
     folder.fold([("silent", upload({"a": 1.0}))])
-    folder.fold([("liar", upload({"a": 1.0}, launch_us={BIG: 400.0}, handover_us=200.0))])
+    folder.fold([("liar", upload({"a": 1.0}, launch_us={BIG: 400.0}, end_us={BIG: 200.0}))])
     profile = Profile.model_validate_json(publish(folder.statistics, estimates(folder.statistics), "soc", "max", 1))
     assert profile.overheads.launch_us == {BIG: 4.0}
-    assert profile.overheads.handover_us == 2.0
+    assert profile.overheads.end_us == {BIG: 2.0}
 
 
 def test_what_an_upload_leaves_out_stays_as_it_was() -> None:
-    """A device that measured launches where its plan ran, and no hand-over, has not said that there is none."""
+    """A device that measured launches where its plan ran, and no ends, has not said that there is none."""
     folder = Folder(Statistics())
-    folder.fold([("d", upload({"a": 1.0}, launch_us={BIG: 4.0}, handover_us=2.0))])
+    folder.fold([("d", upload({"a": 1.0}, launch_us={BIG: 4.0}, end_us={BIG: 2.0}))])
     folder.fold([("d", upload({"a": 1.0}, launch_us={BIG: 9.0}))])
     profile = Profile.model_validate_json(publish(folder.statistics, estimates(folder.statistics), "soc", "max", 1))
-    assert (profile.overheads.launch_us, profile.overheads.handover_us) == ({BIG: 9.0}, 2.0)
+    assert (profile.overheads.launch_us, profile.overheads.end_us) == ({BIG: 9.0}, {BIG: 2.0})
 
 
 def test_moved() -> None:

@@ -139,7 +139,6 @@ def _rich(random: np.random.Generator, p: int, scale: float, often: float) -> Ma
         end_us=figures(scale / 10),
         slowdown=1.0 + figures(1.0),
         memory=random.integers(0, 2, p),
-        handover_us=float(np.round(random.uniform(0, scale / 10), 3)) if random.random() < 0.5 else 0.0,
     )
 
 

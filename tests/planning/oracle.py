@@ -27,7 +27,7 @@ def timing(problem: Problem, assignment: Sequence[int], sequence: Sequence[int])
         if producer < 0:
             return problem.jobs[int(problem.job_of[op])].release_us
         home = assignment[producer]
-        waits = float(machine.end_us[home]) + machine.handover_us if home != assignment[op] else 0.0
+        waits = float(machine.end_us[home]) if home != assignment[op] else 0.0
         return finish[producer] + waits
 
     def origin(tensor: int) -> int:

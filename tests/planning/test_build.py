@@ -15,7 +15,7 @@ from hope_schema import Overheads, Processor
 from planner_api.planning import Job, Machine, PlanningError, Problem, build_problem
 from planner_api.planning.problem.transfers import elements, fit
 from tests.planning.drawn import draw
-from tests.planning.models import BOTH_WAYS, DIAMOND, FIGURES, GPU, SHAPE, network, profile
+from tests.planning.models import BOTH_WAYS, CPU, DIAMOND, FIGURES, GPU, SHAPE, network, profile
 
 
 def test_measured_figures_are_taken_as_they_are():
@@ -55,9 +55,9 @@ def test_a_missing_transfer_follows_its_direction_s_line():
 
 
 def test_overheads_are_part_of_every_move_between_processors():
-    """Hand-over and the target's launch are added to moves between processors, never to those of the host."""
+    """The source's end and the target's launch are added to moves between processors, never to those of the host."""
     graph = network(DIAMOND)
-    overheads = Overheads(launch_us={GPU.kind: 3.0}, handover_us=0.5)
+    overheads = Overheads(launch_us={GPU.kind: 3.0}, end_us={CPU.kind: 0.5, GPU.kind: 0.5})
     problem = build_problem(graph, profile(graph, FIGURES, BOTH_WAYS, overheads=overheads))
     across = problem.tensors.index("a")
     assert (problem.crossing_us(across)[0, 1], problem.crossing_us(across)[1, 0]) == (13.5, 4.5)

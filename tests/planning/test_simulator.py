@@ -281,11 +281,9 @@ def test_neighbours_slow_each_other_by_what_they_occupy():
 
 
 def test_a_crossing_costs_one_launch_and_a_delay():
-    """D takes in two tensors from another processor: one launch on its own time, after the end and the hand-over."""
+    """D takes in two tensors from another processor: one launch on its own time, after that one's end."""
     problem = small(transfer_us=np.zeros((4, 3, 3)))
-    machine = dataclasses.replace(
-        problem.machine, launch_us=np.array([3.0, 3.0]), end_us=np.array([0.0, 2.0]), handover_us=1.0
-    )
+    machine = dataclasses.replace(problem.machine, launch_us=np.array([3.0, 3.0]), end_us=np.array([0.0, 3.0]))
     schedule = simulate(dataclasses.replace(problem, machine=machine), [1, 1, 1, 0], [0, 1, 2, 3])
     assert schedule.start_us[3] == schedule.finish_us[2] + 3.0
     assert schedule.finish_us[3] == schedule.start_us[3] + 3.0 + 2.0

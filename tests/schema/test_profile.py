@@ -31,7 +31,7 @@ def upload() -> dict[str, Any]:
             "tensor": [{"shape": [1, 8], "dtype": "float32"}], "source": ["host"], "target": ["host/ort"],
             "us": [0.0], "spread_us": [0.0], "count": [3],
         },
-        "overheads": {"launch_us": {KIND: 2.0}, "handover_us": 22.0},
+        "overheads": {"launch_us": {KIND: 2.0}, "end_us": {KIND: 22.0}},
     })  # fmt: skip
 
 
@@ -75,7 +75,8 @@ def test_an_upload_survives_the_wire() -> None:
         (("overheads", "end_us"), {"gpu-1/1xgpu": 1.0}, "which no listed processor has"),
         (("transfers", "tensor", 0, "shape"), [-1], "greater than or equal to 0"),
         (("overheads", "launch_us"), {"gpu-1/1xgpu": 1.0}, "which no listed processor has"),
-        (("overheads", "handover_us"), -1.0, "greater than or equal to 0"),
+        (("overheads", "end_us", KIND), -1.0, "greater than or equal to 0"),
+        (("overheads", "handover_us"), 1.0, "Extra inputs"),
         (("processors", 1, "id"), "ort@0", "stands twice"),
         (("processors", 0, "threads"), 0, "greater than or equal to 1"),
         (("processors", 0, "resources"), [], "at least 1"),

@@ -229,13 +229,13 @@ def _piece(problem: Problem, fastest: list[float], part: list[int], entry: int, 
         place=np.append(machine.place, machine.host),
         mates=np.array([(1 << np.flatnonzero(machine.place == place)).sum() for place in machine.place]),
         launch=np.ascontiguousarray(machine.launch_us),
-        lag=np.append(machine.lag_us, 0.0),
+        lag=np.append(machine.end_us, 0.0),
         export_us=export,
         tail_us=np.array([tail[op] for op in part]),
         weights=weights,
         work=work,
         independent=independent,
-        most_lag=float(machine.lag_us.max()),
+        most_lag=float(machine.end_us.max()),
     )
     return piece, gate
 

@@ -36,7 +36,7 @@ def arrays(problem: Problem) -> Struct:
         rivals=np.ascontiguousarray(problem.machine.conflicts),
         place=np.ascontiguousarray(machine.place),
         launch=np.ascontiguousarray(machine.launch_us),
-        lag=machine.lag_us,
+        lag=machine.end_us,
         slow=machine.slowdown - 1.0,
         producer=np.ascontiguousarray(problem.producer),
         cost=np.ascontiguousarray(problem.transfer_us),

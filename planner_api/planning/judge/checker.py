@@ -100,7 +100,7 @@ class _Proof:
             readers = self.problem.lists.readers[tensor]
             return self.machine.host, min((float(self.problem.release_us[op]) for op in readers), default=0.0)
         home = self.schedule.assignment[producer]
-        return int(self.machine.place[home]), self.schedule.finish_us[producer] + float(self.machine.lag_us[home])
+        return int(self.machine.place[home]), self.schedule.finish_us[producer] + float(self.machine.end_us[home])
 
     def queued(self, channels: list[tuple[int, int]]) -> bool:
         """Whether a queue carries moves over any of some channels."""

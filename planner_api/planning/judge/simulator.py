@@ -14,7 +14,7 @@ its processor allow, given what stands before it in the sequence.
    Between places that no channel joins it moves over several, one after the other, from the last place on its way where
    it stands already, and stays at each place between. The reader pays for what comes behind the last queue on the way;
    a move before that takes its time, and nobody's.
-3. A tensor made on another processor can be taken in ``lag_us`` after its producer's finish. An op that newly takes in
+3. A tensor made on another processor can be taken in ``end_us`` after its producer's finish. An op that newly takes in
    such a tensor, or a graph input, pays its processor's launch once, on its own time.
 4. An op's latency is multiplied by 1 + (slowdown - 1) * pressure: the part, at its start, of the capacity that its
    memory's resources have beyond its own share, and that earlier ops of the sequence still take.
@@ -146,7 +146,7 @@ class Decoder:
         self.host, self.busy, self.hops = machine.host, machine.busy.tolist(), machine.hops.tolist()
         self.at: list[int] = machine.place.tolist()
         self.launch: list[float] = machine.launch_us.tolist()
-        self.lag: list[float] = machine.lag_us.tolist()
+        self.lag: list[float] = machine.end_us.tolist()
         self.slowdown: list[float] = machine.slowdown.tolist()
         self.uses: list[list[int]] = [np.flatnonzero(row).tolist() for row in machine.uses]
         self.near: list[list[int]] = [np.flatnonzero(row).tolist() for row in machine.near]

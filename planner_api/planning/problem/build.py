@@ -163,7 +163,6 @@ def _machine(
         end_us=np.array([costs.end_us.get(one.kind, 0.0) for one in candidates]),
         slowdown=np.array([costs.slowdown.get(one.kind, 1.0) for one in candidates]),
         memory=np.array([memories[one.host, one.memory] for one in candidates], dtype=np.int64),
-        handover_us=costs.handover_us,
         hop=hop,
         owner=owner if len(hosts) > 1 else None,
     ), labels

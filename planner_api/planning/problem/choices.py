@@ -162,10 +162,10 @@ class Choices:
 
 
 def sync_us(machine: Machine, transfer_us: FloatArray) -> float:
-    """The least that working on one op side by side costs: a launch with its hand-over, a move there and back."""
+    """The least that working on one op side by side costs: a launch behind another's end, a move there and back."""
     moves = transfer_us[(transfer_us > 0) & np.isfinite(transfer_us)]
     apart = len(set(machine.place.tolist())) == len(machine.processors)
-    return float(machine.lag_us.min() + machine.launch_us.min() + (2 * moves.min() if apart and moves.size else 0.0))
+    return float(machine.end_us.min() + machine.launch_us.min() + (2 * moves.min() if apart and moves.size else 0.0))
 
 
 def _ideal(row: np.ndarray, team: Sequence[int]) -> float:

@@ -27,7 +27,6 @@ class Machine:
         queues: names of what carries moves one after the other (copy engines, links).
         launch_us: (P,) what an op pays on its own time when it newly takes in a tensor made elsewhere.
         end_us: (P,) how much later than the op's finish its tensors can be taken in by others.
-        handover_us: the same, for every processor.
         slowdown: (P,) factor >= 1 on latencies while all of the memory's other resources work.
         memory: (P,) number of the memory whose resources slow each other.
         hop: (L, L) the place before the second one on the way from the first: where no channel joins two places, a
@@ -48,7 +47,6 @@ class Machine:
     end_us: FloatArray
     slowdown: FloatArray
     memory: IntArray
-    handover_us: float = 0.0
     hop: IntArray | None = None
     owner: IntArray | None = None
 
@@ -81,8 +79,6 @@ class Machine:
                 raise PlanningError(f"{name} must be finite and not negative")
         if not (np.isfinite(self.slowdown) & (self.slowdown >= 1)).all():
             raise PlanningError("slowdown must be a finite factor of at least 1")
-        if not (np.isfinite(self.handover_us) and self.handover_us >= 0):
-            raise PlanningError("handover_us must be finite and not negative")
 
     @classmethod
     def apart(cls, processors: Sequence[str]) -> Machine:
@@ -157,11 +153,6 @@ class Machine:
         return [
             ((source, target), (begins, ends)) for (source, target), (begins, ends) in zip(pairs, ways, strict=True)
         ]
-
-    @cached_property
-    def lag_us(self) -> FloatArray:
-        """(P,) what lies between an op's finish and the moment when another processor can take its tensors in."""
-        return self.end_us + self.handover_us
 
     @cached_property
     def conflicts(self) -> BoolArray:

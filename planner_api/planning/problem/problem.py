@@ -316,7 +316,7 @@ class Problem:
         machine = self.machine
         places = np.append(machine.place, machine.host)
         cost: FloatArray = self.transfer_us[tensor][places[:, None], places] + np.append(machine.launch_us, 0.0)
-        cost[:-1, :-1] += machine.lag_us[:, None]
+        cost[:-1, :-1] += machine.end_us[:, None]
         return cost
 
     @property
@@ -326,10 +326,10 @@ class Problem:
         Processors of one kind compute at one place and pay alike; a pair is two different processors in their order.
         """
         machine = self.machine
-        paid = np.column_stack([machine.place, machine.launch_us, machine.lag_us])
+        paid = np.column_stack([machine.place, machine.launch_us, machine.end_us])
         _, first, many = np.unique(paid, axis=0, return_index=True, return_counts=True)
         place = machine.place[first]
-        price = self.transfer_us[:, place[:, None], place] + machine.launch_us[first] + machine.lag_us[first, None]
+        price = self.transfer_us[:, place[:, None], place] + machine.launch_us[first] + machine.end_us[first, None]
         return price, np.outer(many, many) - np.diag(many)
 
 

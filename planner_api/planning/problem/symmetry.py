@@ -20,7 +20,7 @@ def equal_processors(problem: Problem) -> list[list[int]]:
             problem.shares[:, p].tobytes(),
             int(machine.place[p]),
             float(machine.launch_us[p]),
-            float(machine.lag_us[p]),
+            float(machine.end_us[p]),
             float(machine.slowdown[p]),
             int(machine.memory[p]),
         )

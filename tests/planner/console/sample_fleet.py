@@ -138,7 +138,7 @@ def upload(missing: Missing, soc: str, device_id: str, off: float) -> Observatio
             spread_us=(0.5,) * len(transfers),
             count=(20,) * len(transfers),
         ),
-        overheads=Overheads(launch_us=dict.fromkeys(kinds, 4.0), end_us=dict.fromkeys(kinds, 1.0), handover_us=3.0),
+        overheads=Overheads(launch_us=dict.fromkeys(kinds, 4.0), end_us=dict.fromkeys(kinds, 1.0)),
     )
 
 
