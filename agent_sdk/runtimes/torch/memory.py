@@ -112,7 +112,8 @@ class CopyQueue:
             return source.tensor.numpy() if source.tensor.device.type == "cpu" else source.tensor.cpu().numpy()
         with self._one, torch.cuda.stream(self.outwards):
             source.staging.copy_(source.tensor, non_blocking=True)
-            self.outwards.synchronize()
+            there = self.outwards.record_event()
+        there.synchronize()  # without the lock: others ask for their copies meanwhile
         return source.staging.numpy()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -20,6 +21,7 @@ from agent_sdk.errors import OutOfMemory, ProcessorLost, SegmentFailedError
 from agent_sdk.runtimes.torch.clock import rouse
 from agent_sdk.runtimes.torch.cuda import Cuda, CudaCalls
 from agent_sdk.runtimes.torch.driver import CudaGraphs
+from agent_sdk.runtimes.torch.memory import CopyQueue, DeviceTensor
 
 CONTEXT, STREAM = 77, 5
 MOVE = Move("x", "host", "cuda:0")
@@ -314,3 +316,28 @@ def test_recordings_have_streams_of_their_own() -> None:
     assert [driver.lend(first), driver.lend(second)] == [0, 1]
     del first
     assert driver.lend(second) == 0
+
+
+def test_nobody_waits_for_the_copies_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one thread waits for its copy to the host, another asks for its own, and has it."""
+    queue, found = CopyQueue(torch.device("cpu")), list[list[float]]()
+
+    class Stream:
+        """One whose copies take as long as another thread takes to have one."""
+
+        def record_event(self) -> Stream:
+            return self
+
+        def synchronize(self) -> None:
+            if threading.current_thread() is threading.main_thread():
+                other = threading.Thread(target=ask, args=([2.0],), daemon=True)
+                other.start()
+                other.join(10)
+
+    def ask(values: list[float]) -> None:
+        found.append(queue.copy_out(DeviceTensor(torch.tensor(values))).tolist())
+
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    queue.outwards = Stream()  # type: ignore[assignment]
+    ask([1.0])
+    assert found == [[2.0], [1.0]]
