@@ -27,9 +27,8 @@ from agent_sdk.first.runs import FirstRuns
 from agent_sdk.journey.demand import Budget, cpu_s
 from agent_sdk.journey.drift import Drift
 from agent_sdk.journey.hosts import Hosts
-from agent_sdk.journey.options import LoadOptions
 from agent_sdk.journey.planfile import pack_plan, read_plan, refuse_other_network, write_plan
-from agent_sdk.journey.plans import Feed, Plans
+from agent_sdk.journey.plans import Feed, LoadOptions, Plans
 from agent_sdk.journey.preparing import Preparing
 from agent_sdk.journey.services import A_LITTLE_S, Services
 from agent_sdk.journey.starts import Starts

@@ -37,7 +37,8 @@ class Cancel(Forks):
 
     def in_child(self) -> None:
         """What would be stopped is the parent's."""
-        self._lock, self._stops = threading.Lock(), []
+        super().in_child()
+        self._stops = []
 
     def cancel(self) -> None:
         """Nobody waits any more. Idempotent."""

@@ -9,8 +9,8 @@ import ctypes
 import os
 import shutil
 import tempfile
+import threading
 import weakref
-from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Final
 
@@ -19,12 +19,17 @@ FORKED: Final = (
 )
 
 
-class Forks(ABC):
+class Forks:
     """Something that may be open when its process forks; made known by ``watch_forks``."""
 
-    @abstractmethod
     def in_child(self) -> None:
-        """Called in a forked child before anything else runs there."""
+        """Called in a forked child before anything else runs there: locks are as if nobody had ever held them."""
+        for name, held in vars(self).items():
+            if type(held) in _LOCKS:
+                setattr(self, name, _LOCKS[type(held)]())
+
+
+_LOCKS: Final = {type(make()): make for make in (threading.Lock, threading.RLock)}
 
 
 def watch_forks(opened: Forks) -> None:

@@ -23,8 +23,9 @@ class Agents(Forks):
 
     @override
     def in_child(self) -> None:
+        super().in_child()
         keep(self._opened)
-        self._opened, self._lock = {}, threading.Lock()
+        self._opened = {}
 
     def get(self, *, on_cores: bool) -> Agent:
         """The agent; ``on_cores`` for a caller who named providers, none of which is an accelerator's."""

@@ -2,8 +2,8 @@
 
 Numbered passes, each a function:
 
-1. ``steps.py``: the plan is checked against the model, steps that no output depends on are left out, and so are slices
-   and joins of what stands in one piece of memory anyway (``views.py``).
+1. ``_live_steps``: the plan is checked against the model, steps that no output depends on are left out, and so are
+   slices and joins of what stands in one piece of memory anyway (``views.py``).
 2. ``_synchronise``: steps and moves (``places.py``) are queued; vector clocks find the fewest waits between queues that
    keep data and resource order.
 3. ``_cut``: steps become segments, cut only where somebody waits (HOPE section 4.2 launches single ops; a
@@ -20,13 +20,12 @@ from typing import Any
 
 from agent_sdk.engine.places import Places, hops
 from agent_sdk.engine.program import Copy, Event, Move, Program, ProgramSegment, Work, lane_of, memory_of
-from agent_sdk.engine.steps import check_identity, live_steps
 from agent_sdk.engine.views import View, find_views
-from agent_sdk.errors import IllegalPlanError
+from agent_sdk.errors import IllegalPlanError, PlanMismatchError
 from agent_sdk.model import Model
 from agent_sdk.model.cutting import cut_model
 from agent_sdk.runtimes.base import Processor, Segment
-from hope_schema import HOST, Plan, Step
+from hope_schema import HOST, ModelGraph, Plan, Step
 from hope_schema.cutting import CutError
 
 
@@ -45,13 +44,13 @@ def build_program(
         PlanMismatchError: the plan is for another model, or uses a processor that is not there.
         IllegalPlanError: an op is unknown or missing, or cannot be cut as asked, or the order is not topological.
     """
-    check_identity(plan, model, processors)
+    _check_identity(plan, model, processors)
     if plan.jobs[0].cuts:
         try:
             model = cut_model(model, plan.jobs[0].cuts)
         except CutError as error:
             raise IllegalPlanError(f"the plan's cuts cannot be made: {error}") from error
-    steps, dead = live_steps(plan, model.graph)
+    steps, dead = _live_steps(plan, model.graph)
     used = {step.processor: processors[step.processor] for step in steps}
     views, steps = find_views(model, steps, used)
     places = Places(model, steps, processors, views)
@@ -76,6 +75,57 @@ def equals_of(used: Processor, processors: Mapping[str, Processor]) -> list[Proc
     if not (used.on_caller_thread and used.caller_cores):
         return []
     return [one for one in processors.values() if one.spec.kind == used.spec.kind]
+
+
+def _check_identity(plan: Plan, model: Model, processors: Mapping[str, Processor]) -> None:
+    """Raise where the plan is for another model or device, or for several networks."""
+    if plan.model_hash != model.graph.model_hash:
+        raise PlanMismatchError(
+            f"the plan is for model {plan.model_hash[:12]}, not for '{model.graph.name}' "
+            f"({model.graph.model_hash[:12]}); ask the planner for a plan of this model"
+        )
+    if len(plan.jobs) > 1:
+        raise IllegalPlanError(f"the plan runs {len(plan.jobs)} networks side by side, which this agent cannot do yet")
+    for step in plan.steps:
+        if step.processor not in processors:
+            raise PlanMismatchError(
+                f"the plan puts step {step.id} on processor '{step.processor}', which this device lacks; "
+                f"it has {', '.join(sorted(processors)) or 'none'}"
+            )
+
+
+def _live_steps(plan: Plan, graph: ModelGraph) -> tuple[list[Step], tuple[str, ...]]:
+    """Check that the steps cover the graph in a topological order; leave out what no output depends on."""
+    owner: dict[str, Step] = {}
+    for step in plan.steps:
+        for op in step.ops:
+            if op not in graph.op:
+                raise IllegalPlanError(f"step {step.id} names op '{op}', which model '{graph.name}' does not have")
+            owner[op] = step
+    needed: set[str] = set()
+    stack = [graph.producer[name] for name in graph.outputs if name in graph.producer]
+    while stack:
+        op = stack.pop()
+        if op in needed:
+            continue
+        needed.add(op)
+        if op not in owner:
+            raise IllegalPlanError(f"no step of the plan runs op '{op}', on which an output depends")
+        stack += [graph.producer[name] for name in graph.op[op].inputs if name in graph.producer]
+        stack += [other for other in owner[op].ops if other not in needed]
+    place = {step_id: index for index, step_id in enumerate(plan.order)}
+    for op in needed:
+        for name in graph.op[op].inputs:
+            before = graph.producer.get(name)
+            if before is not None and place[owner[before].id] > place[owner[op].id]:
+                raise IllegalPlanError(
+                    f"the plan's order puts step {owner[op].id}, which reads '{name}', before step "
+                    f"{owner[before].id}, which makes it"
+                )
+    live = [plan.step[step_id] for step_id in plan.order if plan.step[step_id].ops[0] in needed]
+    if not live:
+        raise IllegalPlanError(f"no output of model '{graph.name}' depends on any op: there is nothing to run")
+    return live, tuple(op.id for op in graph.ops if op.id not in needed)
 
 
 @dataclass(eq=False)

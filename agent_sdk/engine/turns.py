@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from agent_sdk.engine.interrupt import DeferredInterrupts
@@ -60,12 +61,13 @@ class Turns(Generic[Item]):
         try:
             interrupts.wait(mine.gate, timeout_s)
         except BaseException:
-            self._forgo(mine)
+            self._leave(mine)
+            if mine.item is not None:
+                self.give(mine.item)
             raise
+        self._leave(mine)
         if mine.refused:
             raise DeviceClosedError(mine.refused)
-        if mine.item is None:
-            return self._forgo(mine, keep=True)
         return mine.item
 
     def give(self, item: Item) -> None:
@@ -87,16 +89,10 @@ class Turns(Generic[Item]):
             if why:
                 self._queue.clear()
 
-    def _forgo(self, mine: _Place[Item], *, keep: bool = False) -> Item | None:
-        """Leave the queue; what was lent meanwhile is kept, or lent to the next."""
-        with self._lock:
-            if mine in self._queue:
-                self._queue.remove(mine)
-                return None
-        if mine.item is None or keep:
-            return mine.item
-        self.give(mine.item)
-        return None
+    def _leave(self, mine: _Place[Item]) -> None:
+        """Nothing is lent to it any more."""
+        with self._lock, suppress(ValueError):  # it may have left the queue with what it was lent
+            self._queue.remove(mine)
 
 
 class _Place(Generic[Item]):

@@ -41,7 +41,8 @@ class Worker(Closes, Forks):
         watch_forks(self)
 
     def in_child(self) -> None:
-        self._lock, self._futures, self._closed = threading.Lock(), [], True
+        super().in_child()
+        self._futures, self._closed = [], True
 
     def submit(self, work: Callable[[], Result], cancel: Cancel | None = None) -> Future[Result]:
         """Have work done, as a part of what ``cancel`` cancels; the future is cancelled where this is closed."""

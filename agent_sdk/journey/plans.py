@@ -28,11 +28,11 @@ from agent_sdk.errors import (
 )
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.journey.demand import ShapeKey
-from agent_sdk.journey.options import LoadOptions
+from agent_sdk.journey.planfile import TravellingPlan
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.whole import Whole
-from agent_sdk.model import Network, Port, read_network
+from agent_sdk.model import Content, Network, Port, Shapes, read_network
 from agent_sdk.runtimes.ort.whole import WholeOrt
 
 KEPT: Final = 8
@@ -41,6 +41,29 @@ KEPT: Final = 8
 log = logging.getLogger(__name__)
 
 Feed = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """What ``Agent.load`` was given.
+
+    Attributes:
+        shown: what to call the network before it is read.
+        given_name: its name, where it is not the one that the file gives.
+        shapes: those that it was loaded with; None where none were given.
+        deterministic: one answer for one input, to the bit, as long as the session lives.
+        all_rivals: keep the whole model ready on every kind of processor.
+        in_flight: runs that each contender has under way at once.
+    """
+
+    content: Content
+    shown: str
+    given_name: str | None
+    shapes: Shapes | None = None
+    deterministic: bool = False
+    all_rivals: bool = False
+    in_flight: int = 1
+    travelling: TravellingPlan | None = None
 
 
 @dataclass(frozen=True)
@@ -89,16 +112,13 @@ class Plans(Closes, Forks):
         self._models: OrderedDict[ShapeKey, Prepared] = OrderedDict()
         self._answered: Counter[str] = Counter()
         self._switches = 0
-        self._new_locks()
+        self.lock, self._reading = threading.RLock(), threading.Lock()
         watch_forks(self)
 
     def in_child(self) -> None:
-        """No plan is made any more; the locks are as if nobody had ever held them."""
+        """No plan is made any more."""
+        super().in_child()
         self.planned, self.forked = False, True
-        self._new_locks()
-
-    def _new_locks(self) -> None:
-        self.lock, self._reading = threading.RLock(), threading.Lock()
 
     # The network
 

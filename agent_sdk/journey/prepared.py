@@ -102,7 +102,7 @@ class Prepared(Closes, Forks):
         self.trusting = any(executor.program.trusting for executor in self._contenders.values())
         self.doubted = False
         self._answering = ""
-        self.in_child()
+        self._lock = threading.Lock()
         watch_forks(self)
         self._comparison: Comparison | None = None
         self._recent: deque[float] = deque(maxlen=WINDOW)
@@ -112,9 +112,6 @@ class Prepared(Closes, Forks):
         self._kept_to = self._due = WINDOW
         self._before = {self.current}
         self._backs = 0
-
-    def in_child(self) -> None:
-        self._lock = threading.Lock()
 
     # Whom it may answer
 
@@ -189,7 +186,8 @@ class Prepared(Closes, Forks):
                     name, comparison = self._next(failures)
             executor = self._contenders.get(name)
             if executor is None:  # dropped by another thread, which has chosen another one before
-                self._pass_over(comparison)
+                with self._lock:
+                    self._learn(name, None, comparison, ended=True)
                 continue
             trace, ended = None, False
             try:
@@ -224,12 +222,6 @@ class Prepared(Closes, Forks):
         if not left:
             raise next(iter(failures.values()))
         return self.current if self.current in left else self._first_choice(left), None
-
-    def _pass_over(self, comparison: Comparison | None) -> None:
-        """A run of a comparison comes to nothing."""
-        if comparison is not None:
-            with self._lock:
-                self._count_down(comparison)
 
     def note_deadline(self, *, missed: bool) -> None:
         """Take note of what became of a run with a deadline, whoever answered it: the plan is what the device got."""

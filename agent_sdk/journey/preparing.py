@@ -67,17 +67,15 @@ class Preparing(Closes, Forks):
         self._demand = Demand(services.budget)
         self._worker = Worker(cancel)
         plans.asked = weakref.WeakMethod(self._answered)  # a session that nobody closes is freed all the same
-        self._new_locks()
+        self._lock, self._renewing = threading.Lock(), threading.Lock()
+        self._first_answer, self._begun = threading.Event(), threading.Event()
         watch_forks(self)
 
     def in_child(self) -> None:
-        """The locks are as if nobody had ever held them, and nobody waits for what is not made any more."""
-        self._new_locks()
-        self._begun.set()
-
-    def _new_locks(self) -> None:
-        self._lock, self._renewing = threading.Lock(), threading.Lock()
+        """Nobody waits for what is not made any more."""
+        super().in_child()
         self._first_answer, self._begun = threading.Event(), threading.Event()
+        self._begun.set()
 
     # The first preparation
 

@@ -23,10 +23,6 @@ class Whole(Forks):
         self._lent = self._closed = False
         watch_forks(self)
 
-    def in_child(self) -> None:
-        """What is loaded answers on; the lock is as if nobody had ever held it."""
-        self._lock = threading.RLock()
-
     def get(self, *, at_once: bool = False) -> WholeOrt:
         """It, loaded when it is first needed; ``at_once`` without trying it in a child before.
 

@@ -78,9 +78,6 @@ class LightModels(Forks):
         self._open: weakref.WeakKeyDictionary[Model, tuple[Model, TemporaryFolder]] = weakref.WeakKeyDictionary()
         watch_forks(self)
 
-    def in_child(self) -> None:
-        self._lock = threading.RLock()
-
     def get(self, model: Model) -> tuple[Model, Path]:
         """The light form of ``model`` and the folder of its weights. Raises OutOfMemory, also for want of disk."""
         with self._lock:

@@ -131,8 +131,9 @@ class PlanSupplier(Forks):
 
     def in_child(self) -> None:
         """Closed, and the connection is left to the parent, whose thread it would wait for at its end."""
+        super().in_child()
         keep(self._planner)
-        self._opening, self._planner, self._closed = threading.Lock(), None, FORKED
+        self._planner, self._closed = None, FORKED
 
     def close(self) -> None:
         """Close the connection to the planner; nothing is obtained any more. Idempotent.
@@ -140,18 +141,11 @@ class PlanSupplier(Forks):
         A planner that is being opened is not waited for: whoever opens it finds this closed, and closes it.
         """
         self._closed = self._closed or "the agent is closed; open a new one"
-        self._disconnect_when_closed()
+        self.disconnect(wait=False)
 
-    def disconnect(self) -> None:
-        """Close the connection to the planner; the next call opens another one."""
-        with self._opening:
-            planner, self._planner = self._planner, None
-        if planner is not None:
-            planner.close()
-
-    def _disconnect_when_closed(self) -> None:
-        """Close what there is, unless somebody is at the connection, who then does this."""
-        if not self._closed or not self._opening.acquire(blocking=False):
+    def disconnect(self, *, wait: bool = True) -> None:
+        """Close the connection to the planner, unless somebody is at it who is not to be waited for."""
+        if not self._opening.acquire(blocking=wait):
             return
         planner, self._planner = self._planner, None
         self._opening.release()
@@ -259,7 +253,8 @@ class PlanSupplier(Forks):
                 self.refuse_when_closed()
                 self._planner = planner = self._planner or self._connect()
         finally:
-            self._disconnect_when_closed()
+            if self._closed:
+                self.disconnect(wait=False)
         started = time.perf_counter()
         try:
             return verb(planner)

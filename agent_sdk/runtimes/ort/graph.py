@@ -10,7 +10,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,8 +25,8 @@ from agent_sdk.files import one_at_a_time
 from agent_sdk.forking import TemporaryFolder
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import Model
+from agent_sdk.model.equal import identity, renames, repeatable
 from agent_sdk.model.nodes import reads
-from agent_sdk.model.twins import tensor_classes
 from agent_sdk.model.weights import GRAPH_FILE, INLINE_BYTES, WEIGHTS_FILE, LightModels, WeightsFile
 from agent_sdk.runtimes.base import lacks_memory, machines_fault
 from agent_sdk.runtimes.ort.fusion import SUMS, activation, summand, take_apart
@@ -185,6 +185,27 @@ class FrozenGraph:
         if self.class_of[op.outputs[0]] == self.class_of[tensor]:
             return self._sole_reader(op.outputs[0], types)
         return op if op.type in types else None
+
+
+def tensor_classes(model: Model) -> dict[str, str]:
+    """Tensor to the representative of all tensors that are equal to it by construction.
+
+    What only renames its input is of its class, because runtimes drop it. So are twins, which runtimes merge: of those
+    that the reader has left, one is an output of the graph.
+    """
+    classes = {name: name for name in model.graph.inputs}
+    seen: dict[tuple[Hashable, int], str] = {}
+    for node in model.proto.graph.node:
+        outputs = list(node.output)
+        if renames(node, model.constants):
+            classes[outputs[0]] = classes.get(node.input[0], outputs[0])
+            classes |= {name: name for name in filter(None, outputs[1:])}
+            continue
+        same = identity(node, classes, model.constants) if repeatable(node, model.constants) else object()
+        for index, name in enumerate(outputs):
+            if name:
+                classes[name] = seen.setdefault((same, index), name)
+    return classes
 
 
 class FrozenGraphs:

@@ -200,18 +200,18 @@ def test_a_turn_that_comes_too_late_frees_the_session(scene: Scene, monkeypatch:
     monkeypatch.setattr("agent_sdk.engine.executor.JOIN_S", 0.05)
     before = scene.by_id["a"].open_executables
     session = whole(scene, "a")
-    forgo = Turns._forgo
+    leave = Turns._leave
     with at_work(scene, "a") as release:
         running = Caller(lambda: session.run(scene.feeds))
         queued(scene, "x", 1)
 
-        def late(turns: Turns[Any], mine: Any, *, keep: bool = False) -> Any:
+        def late(turns: Turns[Any], mine: Any) -> None:
             if threading.current_thread() is hasty:
                 release.set()
                 running.answer()
-            return forgo(turns, mine, keep=keep)
+            leave(turns, mine)
 
-        monkeypatch.setattr(Turns, "_forgo", late)
+        monkeypatch.setattr(Turns, "_leave", late)
         monkeypatch.setattr(Turns, "withhold", lambda turns, why: None)
         hasty = Caller(lambda: session.run(scene.feeds, timeout_s=1))
         until(lambda: session._turns.waiting)

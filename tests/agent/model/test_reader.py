@@ -15,7 +15,7 @@ from onnx.external_data_helper import convert_model_to_external_data
 
 from agent_sdk.model import Model, ModelError, extract, pre_softmax_outputs, read_model
 from agent_sdk.model.model import read_network
-from agent_sdk.model.twins import tensor_classes
+from agent_sdk.runtimes.ort.graph import tensor_classes
 from hope_schema import ModelGraph, merge
 from tests import CAMPAIGN
 from tests.agent.model.random_models import CHANNELS, SIDE, RandomModel, evaluate, sorted_proto
