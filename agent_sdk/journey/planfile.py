@@ -21,7 +21,7 @@ from agent_sdk.planner.supplier import Obtained
 from hope_schema import PlanReply, Processor
 from hope_schema.base import Contract, Microseconds
 
-MARK: Final = b"hope-plan 3 "
+MARK: Final = b"hope-plan 4 "
 """How a plan file begins; the SHA-256 of all that follows it, and a line break, come next."""
 
 
@@ -30,7 +30,6 @@ class TravellingPlan(Contract):
 
     Attributes:
         model: the network's name, for people.
-        model_hash: what the plan was made for.
         kinds: kind of each processor of the plan, by id.
         start: who answers first.
         trial_us: what the plan and its rivals took.
@@ -38,14 +37,16 @@ class TravellingPlan(Contract):
     """
 
     model: str
-    model_hash: str
     fingerprint: str
-    soc: str
     shapes: dict[str, tuple[int, ...]]
     kinds: dict[str, str]
     start: Start
     trial_us: dict[str, Microseconds]
     reply: PlanReply
+
+    def obtained(self) -> Obtained:
+        """Its plan, as one that a planner served."""
+        return Obtained(ServedPlan(reply=self.reply, settled=Settled(trial_us=self.trial_us)), "file", cached=True)
 
 
 def pack_plan(
@@ -55,22 +56,13 @@ def pack_plan(
     graph = prepared.model.graph
     return TravellingPlan(
         model=model,
-        model_hash=graph.model_hash,
         fingerprint=fingerprint,
-        soc=reply.plan.soc,
         shapes={name: graph.tensor[name].shape for name in graph.inputs},
         kinds={spec.id: spec.kind for spec in processors},
         start=start_after(prepared),
         trial_us=dict(prepared.quiet_us),
         reply=reply,
     )
-
-
-def unpack_plan(plan: TravellingPlan, model: Model) -> Obtained:
-    """What a plan file holds for a model. Raises PlanMismatchError where that is another one."""
-    refuse_other_network(plan, model, model.name)
-    served = ServedPlan(reply=plan.reply, settled=Settled(trial_us=plan.trial_us))
-    return Obtained(served, "file", cached=True)
 
 
 def write_plan(path: Path, plan: TravellingPlan) -> None:
@@ -111,7 +103,7 @@ def read_plan(path: Path, soc: str, processors: Iterable[Processor], shapes: Sha
 
 def refuse_other_network(plan: TravellingPlan, model: Model, called: str) -> None:
     """Raise PlanMismatchError where a plan was made for another network than this one."""
-    if model.graph.model_hash != plan.model_hash:
+    if model.graph.model_hash != plan.reply.plan.model_hash:
         raise PlanMismatchError(
             f"the plan file is for another network, '{plan.model}'; "
             f"export one of this: hope-agent plan export {called} -o FILE"
@@ -120,9 +112,9 @@ def refuse_other_network(plan: TravellingPlan, model: Model, called: str) -> Non
 
 def _refuse_unfit(plan: TravellingPlan, soc: str, processors: Iterable[Processor], shapes: Shapes) -> None:
     kinds = {processor.id: processor.kind for processor in processors}
-    if plan.soc != soc:
+    if (own := plan.reply.plan.soc) != soc:
         raise PlanMismatchError(
-            f"the plan file is for '{plan.soc}', this device is '{soc}'; export one on a device of this kind"
+            f"the plan file is for '{own}', this device is '{soc}'; export one on a device of this kind"
         )
     for name, kind in plan.kinds.items():
         if kinds.get(name) != kind:

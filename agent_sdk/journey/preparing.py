@@ -29,7 +29,7 @@ from agent_sdk.forking import FORKED, Forks, watch_forks
 from agent_sdk.journey.behind import Worker
 from agent_sdk.journey.demand import Demand, ShapeKey
 from agent_sdk.journey.opening import Opening
-from agent_sdk.journey.planfile import unpack_plan
+from agent_sdk.journey.planfile import refuse_other_network
 from agent_sdk.journey.plans import KEPT, Feed, Plans
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.reference import Reference
@@ -205,7 +205,8 @@ class Preparing(Closes, Forks):
     def _obtained(self, services: Services, model: Model, behind: bool) -> Obtained:
         """The plan that came with the network, is on disk, or the planner has."""
         if self._options.travelling is not None:
-            return unpack_plan(self._options.travelling, model)
+            refuse_other_network(self._options.travelling, model, model.name)
+            return self._options.travelling.obtained()
         recalled = services.recall(model) if behind else None
         return recalled or services.obtain(model, at_once=behind)
 

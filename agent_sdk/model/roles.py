@@ -73,37 +73,38 @@ class _Read:
     node: onnx.NodeProto
     shapes: Shapes
 
-    def dims(self, index: int = 0) -> Dims:
-        """The shape of one of the node's inputs; empty where that is not known."""
-        return self.shapes.get(self.node.input[index], ()) if index < len(self.node.input) else ()
+    @property
+    def dims(self) -> Dims:
+        """The shape of the node's first input; empty where that is not known."""
+        return self.shapes.get(self.node.input[0], ()) if self.node.input else ()
 
     def attribute(self, name: str, default: int) -> int:
         found = next((one for one in self.node.attribute if one.name == name), None)
         return int(helper.get_attribute_value(found)) if found is not None else default
 
-    def along(self, default: int = 0, index: int = 0) -> Dims:
-        """The size of one of the inputs along the node's axis."""
-        dims, axis = self.dims(index), self.attribute("axis", default)
+    def along(self, default: int = 0) -> Dims:
+        """The size of the first input along the node's axis."""
+        dims, axis = self.dims, self.attribute("axis", default)
         return (dims[axis],) if -len(dims) <= axis < len(dims) else ()
 
 
 Maker: TypeAlias = Callable[[_Read], Use]
 
 
-def _on(purpose: Purpose, index: int = 0) -> Maker:
-    return lambda read: Use(purpose, read.dims(index))
+def _on(purpose: Purpose) -> Maker:
+    return lambda read: Use(purpose, read.dims)
 
 
-def _along(purpose: Purpose, axis: int = 0, index: int = 0) -> Maker:
-    return lambda read: Use(purpose, read.along(axis, index))
+def _along(purpose: Purpose, axis: int = 0) -> Maker:
+    return lambda read: Use(purpose, read.along(axis))
 
 
 def _just(purpose: Purpose) -> Maker:
     return lambda _: Use(purpose)
 
 
-def _first(purpose: Purpose, axis: int, index: int = 0) -> Maker:
-    return lambda read: Use(purpose, read.dims(index)[axis : axis + 1])
+def _first(purpose: Purpose) -> Maker:
+    return lambda read: Use(purpose, read.dims[:1])
 
 
 def _written(read: _Read) -> Use:
@@ -111,7 +112,7 @@ def _written(read: _Read) -> Use:
 
 
 def _inner(read: _Read) -> Use:
-    return Use("rows", read.dims()[read.attribute("batch_dims", 0) :])
+    return Use("rows", read.dims[read.attribute("batch_dims", 0) :])
 
 
 def _bits(read: _Read) -> Use:
@@ -151,18 +152,18 @@ _USES: Final[dict[str, Mapping[int, Maker]]] = {
     "QLinearConv": {1: _just("scale"), 4: _just("scale"), 6: _just("scale")},
     "QLinearMatMul": {1: _just("scale"), 4: _just("scale"), 6: _just("scale")},
     "Trilu": {1: _just("nothing")},
-    "ReverseSequence": {1: lambda read: Use("count", read.dims()[read.attribute("time_axis", 0) :][:1])},
-    "LSTM": {4: _first("count", 0)},
-    "GRU": {4: _first("count", 0)},
-    "RNN": {4: _first("count", 0)},
+    "ReverseSequence": {1: lambda read: Use("count", read.dims[read.attribute("time_axis", 0) :][:1])},
+    "LSTM": {4: _first("count")},
+    "GRU": {4: _first("count")},
+    "RNN": {4: _first("count")},
     "Dropout": {1: _just("rate")},
     "NonMaxSuppression": {2: _just("step"), 3: _just("rate"), 4: _just("rate")},
     "Loop": {0: _just("step")},
     "SequenceAt": {1: _just("nothing")},
     "SequenceInsert": {2: _just("nothing")},
     "SequenceErase": {1: _just("nothing")},
-    "RoiAlign": {2: _first("indices", 0)},
-    "MaxUnpool": {1: lambda read: Use("indices", (math.prod(read.dims()),), axis=-1), 2: _on("shape")},
+    "RoiAlign": {2: _first("indices")},
+    "MaxUnpool": {1: lambda read: Use("indices", (math.prod(read.dims),), axis=-1), 2: _on("shape")},
     "CenterCropPad": {1: _on("shape")},
     "DFT": {1: _just("step"), 2: _on("axes")},
     "STFT": {1: _just("step"), 3: _just("step")},

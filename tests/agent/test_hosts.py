@@ -85,7 +85,7 @@ def on_the_edge_alone(file: Path, agent: Agent) -> TravellingPlan:
     """What a plan file holds, with a plan that has all of it computed on the host, where float16 crosses to."""
     given = TravellingPlan.model_validate_json(file.read_bytes().partition(b"\n")[2])
     model, far = read_model(BRANCHING), agent.device.processors["edge1:ort@0"]
-    plan = single_processor_plan(model.graph, far.id, soc=given.soc, frequency=given.reply.plan.frequency)
+    plan = single_processor_plan(model.graph, far.id, soc=given.reply.plan.soc, frequency=given.reply.plan.frequency)
     plan = all_halved(plan, build_program(plan, model, agent.device.processors))
     changed = {"kinds": {far.id: far.spec.kind}, "trial_us": {"plan": 1.0, "ort@0": 1e6, "edge3:ort@1": 1e6}}
     return given.model_copy(update={"reply": given.reply.model_copy(update={"plan": plan}), **changed})
