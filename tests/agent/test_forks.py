@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.paths import CACHE_VARIABLE
 
 FORKS = 3
@@ -154,3 +156,32 @@ def test_a_forked_child_that_ends_leaves_the_parent_its_files(tmp_path: Path) ->
     """Cleaning up is the parent's: what the parent wrote for its sessions is still there."""
     assert said(FOLDERS, tmp_path / "cache", str(tmp_path / "weights")) == ["0 True"]
     assert not list((tmp_path / "weights").iterdir())
+
+
+class Guarded(Forks):
+    """What has locks that others may hold."""
+
+    def __init__(self) -> None:
+        self.lock, self.again, self.name = threading.Lock(), threading.RLock(), "kept"
+        watch_forks(self)
+
+
+def test_nobody_is_left_to_release_a_lock() -> None:
+    """Locks that another thread of the parent held at the fork are free in the child; all else is as it was."""
+    guarded, over, held = Guarded(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with guarded.lock, guarded.again:
+            held.set()
+            over.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(60)
+    child = os.fork()
+    if child == 0:
+        free = [each.acquire(blocking=False) for each in (guarded.lock, guarded.again)]
+        os._exit(0 if all(free) and guarded.name == "kept" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    over.set()
+    holder.join()

@@ -242,9 +242,7 @@ class PythonRequest:
     def __init__(self, compiled: ov.CompiledModel) -> None:
         self.request = compiled.create_infer_request()
         self._ports = {"input": compiled.inputs, "output": compiled.outputs}
-        # The wrapped C++ call: the Python method above it looks for new inputs and wraps the results first.
-        wrapped: Any = super(ov.InferRequest, self.request)
-        self.infer: Callable[[], object] = partial(wrapped.infer, {}, share_outputs=True, decode_strings=False)
+        self.infer: Callable[[], object] = partial(self.request.infer, share_outputs=True, decode_strings=False)
 
     def set(self, kind: str, index: int, array: np.ndarray) -> None:
         self.request.set_tensor(self._ports[kind][index], ov.Tensor(array, shared_memory=True))
