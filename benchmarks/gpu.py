@@ -51,7 +51,7 @@ from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import Model, pre_softmax_outputs
 from agent_sdk.model.bounds import Guard
 from agent_sdk.model.feeds import draw
-from agent_sdk.runtimes.base import Segment, whole_network
+from agent_sdk.runtimes.base import Segment, Timed, whole_network
 from agent_sdk.runtimes.torch.driver import CudaGraphs
 from agent_sdk.runtimes.torch.executable import TorchExecutable
 from agent_sdk.runtimes.torch.kernel import build
@@ -80,7 +80,8 @@ METHODS: Final[Mapping[str, Method]] = {"greedy": "greedy", "auto": "auto"}
 
 def watched(model: Model, found: Plan | None = None) -> Segment:
     """The whole network, timed as a plan says, with the outputs that answers are compared by."""
-    times = tuple((step.ops, step.start_us, step.finish_us) for step in found.steps) if found else ()
+    steps = found.steps if found else ()
+    times = tuple(Timed(step.ops, step.start_us, step.finish_us, step.alone_us) for step in steps)
     ops = tuple(op for step in found.order for op in found.step[step].ops) if found else ()
     outputs = tuple(dict.fromkeys(pre_softmax_outputs(model.graph)))
     whole = whole_network(model)

@@ -24,7 +24,7 @@ from agent_sdk.engine.views import View, find_views
 from agent_sdk.errors import IllegalPlanError, PlanMismatchError
 from agent_sdk.model import Model
 from agent_sdk.model.cutting import cut_model
-from agent_sdk.runtimes.base import Processor, Segment
+from agent_sdk.runtimes.base import Processor, Segment, Timed
 from hope_schema import HOST, ModelGraph, Plan, Step
 from hope_schema.cutting import CutError
 
@@ -450,7 +450,11 @@ class _Border:
             outputs=tuple(writes),
             exports=frozenset(name for name in writes if places.made[name] == memory),
             imports=frozenset(name for name in reads if places.read(name, processor) == memory),
-            times=tuple((node.ops, node.step.start_us, node.step.finish_us) for node in group if node.step),
+            times=tuple(
+                Timed(node.ops, node.step.start_us, node.step.finish_us, node.step.alone_us)
+                for node in group
+                if node.step
+            ),
             resident=frozenset(self._resident[index]),
             stays=frozenset(self._stays[index]),
             inside=frozenset(name for name in writes if name not in self._along(memory)),

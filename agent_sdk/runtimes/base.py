@@ -98,6 +98,15 @@ def machines_fault(error: Exception, where: str, text: str) -> ProcessorError | 
     return None
 
 
+class Timed(NamedTuple):
+    """When a plan starts and finishes a step, microseconds, and what its ops take with nobody beside them, if known."""
+
+    ops: tuple[str, ...]
+    start_us: float
+    finish_us: float
+    alone_us: float | None = None
+
+
 @dataclass(frozen=True)
 class Segment:
     """A run of source ops that one processor compiles and launches as one unit.
@@ -105,8 +114,8 @@ class Segment:
     ``ops`` are source op ids in a topological order. ``inputs`` are the activation tensors read from outside
     (graph inputs included), ``outputs`` the tensors somebody outside reads (graph outputs included).
     ``imports`` are the inputs that arrive, and ``exports`` the outputs that leave, in the plain layout.
-    ``times`` says of each step its ops and when the plan starts and finishes it, microseconds; a processor that runs
-    several ops at once overlaps them accordingly. Empty: one after the other.
+    ``times`` says when the plan has each step; a processor that runs several ops at once overlaps them accordingly.
+    Empty: one after the other.
 
     For a memory that is far away: ``resident`` are the inputs that stand there already, because a segment that ends
     before this one begins made them there or brought them along, or because a link carried them by themselves;
@@ -120,7 +129,7 @@ class Segment:
     outputs: tuple[str, ...]
     exports: frozenset[str]
     imports: frozenset[str]
-    times: tuple[tuple[tuple[str, ...], float, float], ...] = ()
+    times: tuple[Timed, ...] = ()
     resident: frozenset[str] = frozenset()
     stays: frozenset[str] = frozenset()
     inside: frozenset[str] = frozenset()
@@ -353,6 +362,8 @@ class Processor(ABC):
     """The CPUs that the thread which runs its segments is bound to."""
     at_once: int = 1
     """How many segments its resources compute at once, each of which holds a part of them."""
+    joins: bool = False
+    """Whether it computes several networks as one segment, side by side as their plan has them."""
     on_caller_thread: bool = False
     """Whether segments compute on the calling thread alone."""
     reentrant: bool = True

@@ -16,6 +16,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from agent_sdk.runtimes.torch.cuda import Call, CudaCalls, cuda_of
+from agent_sdk.runtimes.torch.hasten import hastened
 from agent_sdk.runtimes.torch.kernel import Kernel
 from agent_sdk.runtimes.torch.memory import DeviceTensor
 from agent_sdk.runtimes.torch.schedule import Schedule
@@ -42,11 +43,14 @@ class Recording(ABC):
     def replay(self) -> None:
         """Launch everything; it may return before the device has finished."""
 
-    def calls(self, where: str, reads: Iterable[DeviceTensor], *, asleep: bool) -> CudaCalls | None:
+    def calls(
+        self, where: str, reads: Iterable[DeviceTensor], answers: Iterable[DeviceTensor], *, asleep: bool
+    ) -> CudaCalls | None:
         """A replay behind the copies that brought what it ``reads``, and a wait for its end, without the interpreter.
 
-        None where that cannot be. ``asleep`` leaves the core that waits to others, at the price of being woken;
-        ``where`` is what an error message begins with.
+        Its ``answers`` stand on the host then, too, in their staging memory. None where that cannot be. ``asleep``
+        leaves the core that waits to others, at the price of being woken; ``where`` is what an error message begins
+        with.
         """
         return None
 
@@ -67,8 +71,13 @@ class Driver(ABC):
         """Let the other streams begin where the first one is now."""
 
     @abstractmethod
-    def launch(self, stream: int, call: Callable[..., Any], reads: Names, writes: Names, memory: Memory) -> None:
-        """Make a call on the tensors that it reads; what it returns stands in ``memory`` from then on."""
+    def launch(
+        self, stream: int, call: Callable[..., Any], reads: Names, writes: Names, memory: Memory, urgency: int = 0
+    ) -> None:
+        """Make a call on the tensors that it reads; what it returns stands in ``memory`` from then on.
+
+        Of calls that are ready on several streams a device that can begins the most urgent.
+        """
 
     @abstractmethod
     def free(self, stream: int, names: Names, memory: Memory) -> None:
@@ -98,7 +107,7 @@ def record(schedule: Schedule, kernels: Sequence[Kernel], memory: Memory, driver
             driver.wait(issue.stream, events[other])
         if issue.frees:
             driver.free(issue.stream, issue.frees, memory)
-        driver.launch(issue.stream, kernel, kernel.inputs, kernel.outputs, memory)
+        driver.launch(issue.stream, kernel, kernel.inputs, kernel.outputs, memory, issue.urgency)
         if issue.signals:
             events[index] = driver.signal(issue.stream)
     for other in schedule.joins:
@@ -196,8 +205,12 @@ class CudaGraphs(Driver):
             self.stream(other).wait_event(begin)
 
     @override
-    def launch(self, stream: int, call: Callable[..., Any], reads: Names, writes: Names, memory: Memory) -> None:
-        with torch.cuda.stream(self.stream(stream)):
+    def launch(
+        self, stream: int, call: Callable[..., Any], reads: Names, writes: Names, memory: Memory, urgency: int = 0
+    ) -> None:
+        own = self.stream(stream)
+        first = hastened(cuda_of(self.device), own.cuda_stream, urgency) if urgency else nullcontext()
+        with torch.cuda.stream(own), first:
             made = call(*[memory[name] for name in reads])
             memory.update(zip(writes, made, strict=True))
 
@@ -234,13 +247,16 @@ class _Graph(Recording):
     def replay(self) -> None:
         self._graph.replay()
 
-    def calls(self, where: str, reads: Iterable[DeviceTensor], *, asleep: bool) -> CudaCalls:
+    def calls(
+        self, where: str, reads: Iterable[DeviceTensor], answers: Iterable[DeviceTensor], *, asleep: bool
+    ) -> CudaCalls:
         own, finished = self._driver.lend(self), torch.cuda.Event(blocking=True)
         finished.record(own)  # makes it
         stream, copied = own.cuda_stream, [one.copied for one in reads]
         calls: list[Call] = [
             *(("cuStreamWaitEvent", stream, event.cuda_event, 0) for event in copied),
             ("cuGraphLaunch", self._graph.raw_cuda_graph_exec(), stream),
+            *(("cuMemcpyDtoHAsync_v2", *one.brought(), stream) for one in answers),
             ("cuEventRecord", finished.cuda_event, stream),
         ]
         end: Call = ("cuEventSynchronize", finished.cuda_event) if asleep else ("cuStreamQuery", stream)
@@ -264,7 +280,9 @@ class Eager(Driver):
         yield _Lines(self._lines)
 
     @override
-    def launch(self, stream: int, call: Callable[..., Any], reads: Names, writes: Names, memory: Memory) -> None:
+    def launch(
+        self, stream: int, call: Callable[..., Any], reads: Names, writes: Names, memory: Memory, urgency: int = 0
+    ) -> None:
         def line() -> None:
             memory.update(zip(writes, call(*[memory[name] for name in reads]), strict=True))
 

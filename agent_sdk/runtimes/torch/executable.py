@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from agent_sdk.errors import CompilationFailed, ProcessorError, ProcessorLost, WrongOutput
 from agent_sdk.model.bounds import ordinary
-from agent_sdk.runtimes.base import BoundCall, Buffer, Executable, Segment
+from agent_sdk.runtimes.base import BoundCall, Buffer, Executable, Segment, Timed
 from agent_sdk.runtimes.torch.driver import CudaGraphs, Memory, Recording, record
 from agent_sdk.runtimes.torch.kernel import Kernel, in_row, translated
 from agent_sdk.runtimes.torch.listing import listed
@@ -30,9 +30,15 @@ if TYPE_CHECKING:
 PLAIN: Final = "plain:"
 """Before the names of inputs and outputs as they stand in their buffers."""
 STREAMS: Final = (1, 3, 4, 6)
-"""Over how many streams a plan's steps are listed beside the plan's own intervals: more bring nothing measurable."""
+"""Over how many streams the steps of a network are listed beside the plan's own intervals: more bring nothing
+measurable."""
 ALIKE: Final = 1.01
 """Ways that take no longer than this times the fastest are as fast: what timing tells apart is no finer."""
+
+
+BROUGHT_BYTES: Final = 64 * 1024
+"""Answers of no more than this are brought to the host behind every run, also where nobody asks for them there: that
+takes less than to ask for them afterwards."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,23 @@ class Way:
 
     kernels: tuple[Kernel, ...]
     schedule: Schedule
+
+    def readers(self, name: str) -> list[int]:
+        """The streams on which a tensor that comes from outside, or what looks at its memory, is read."""
+        known, found = {name}, dict[int, None]()
+        for kernel, issue in zip(self.kernels, self.schedule.issues, strict=True):
+            if not known.isdisjoint(kernel.inputs):
+                known.update(view for view, source in kernel.views.items() if source in known)
+                found[issue.stream] = None
+        return list(found)
+
+    def maker(self, name: str) -> int:
+        """The stream on which a tensor's memory is written; the first one for what comes from outside."""
+        views = {view: source for kernel in self.kernels for view, source in kernel.views.items()}
+        while name in views:
+            name = views[name]
+        issues = zip(self.kernels, self.schedule.issues, strict=True)
+        return next((issue.stream for kernel, issue in issues if name in kernel.outputs), 0)
 
 
 class TorchExecutable(Executable):
@@ -81,20 +104,21 @@ def ways_of(kernels: Sequence[Kernel], segment: Segment, streams: Sequence[int] 
 
     Where the plan overlaps any, then as list schedules over these numbers of ``streams``, too.
     """
-    times = {op: (start, finish) for ops, start, finish in segment.times for op in ops}
+    times = {op: timed for timed in segment.times for op in timed.ops}
     if not all(kernel.name in times for kernel in kernels):
-        times = {kernel.name: (float(place), place + 1.0) for place, kernel in enumerate(kernels)}
+        times = {kernel.name: Timed((), float(place), place + 1.0) for place, kernel in enumerate(kernels)}
     # NOTE: a stable sort: what starts at once stays in the segment's order, which is topological.
-    ordered = sorted(kernels, key=lambda kernel: times[kernel.name][0])
-    planned = [Task(kernel.inputs, kernel.outputs, *times[kernel.name], kernel.views) for kernel in ordered]
+    ordered = sorted(kernels, key=lambda kernel: times[kernel.name].start_us)
+    planned = [Task(kernel.inputs, kernel.outputs, *times[kernel.name][1:], kernel.views) for kernel in ordered]
     ways = [_way(ordered, planned, segment)]
-    if ways[0].schedule.streams > 1:
-        for count in streams:
-            ends = listed(planned, count)
-            tasks = [replace(task, start_us=a, finish_us=b) for task, (a, b) in zip(planned, ends, strict=True)]
-            ways.append(_way(ordered, tasks, segment))
-            if ways[-1].schedule.streams < count:
-                break  # over more it would be listed the same
+    before: list[tuple[float, float]] = []
+    for count in streams if ways[0].schedule.streams > 1 else ():
+        ends = listed(planned, count)
+        if ends == before:
+            break
+        tasks = [replace(task, start_us=a, finish_us=b) for task, (a, b) in zip(planned, ends, strict=True)]
+        ways.append(_way(ordered, tasks, segment))
+        before = ends
     return ways
 
 
@@ -148,7 +172,12 @@ class TorchCall(BoundCall):
         except Exception as error:
             where = f"{executable.where}, recording its launches"
             raise translated(error, where, CompilationFailed) from error
-        self._calls = self.recording.calls(executable.where, self._inputs.values(), asleep=executable.beside)
+        answers = [
+            buffer
+            for name, buffer in self._outputs.items()
+            if name in model.graph.kept and 0 < buffer.tensor.nbytes <= BROUGHT_BYTES
+        ]
+        self._calls = self.recording.calls(executable.where, self._inputs.values(), answers, asleep=executable.beside)
         self.native = self._calls.native if self._calls is not None else ()
         self.launched = self._calls.launched if self._calls is not None else 0
 
@@ -166,7 +195,7 @@ class TorchCall(BoundCall):
         for rehearsal in (True, False):
             memory: Memory = {}
             driver.release()
-            with driver.recording(way.schedule.streams, rehearsal=rehearsal) as recording:
+            with driver.recording(way.schedule.streams + 1, rehearsal=rehearsal) as recording:
                 self._launch(way, memory)
             driver.synchronise()
         return recording
@@ -175,21 +204,26 @@ class TorchCall(BoundCall):
         driver, precision = self._executable.processor.driver, self._executable.processor.precision
         come, gone = ([name for name in names if name in self.looked] for names in (self._inputs, self._outputs))
         beside, ends = way.schedule.streams, {name: (f"least:{name}", f"most:{name}") for name in self.looked}
+        driver.fork(beside + 1)
         for name, buffer in self._inputs.items():
             memory[PLAIN + name] = buffer.tensor
-            driver.launch(0, partial(_held, precision), (PLAIN + name,), (name,), memory)
-        driver.fork(beside + bool(come))
+            first, *others = way.readers(name) or [0]
+            driver.launch(first, partial(_held, precision), (PLAIN + name,), (name,), memory)
+            held_now = driver.signal(first) if others else None
+            for stream in others:
+                driver.wait(stream, held_now)
         for name in come:
             driver.launch(beside, torch.aminmax, (PLAIN + name,), ends[name], memory)
-        looked = driver.signal(beside) if come else None
         record(way.schedule, way.kernels, memory, driver)
+        used = {beside} if come else set[int]()
         for name, buffer in self._outputs.items():
-            memory[PLAIN + name] = buffer.tensor
-            driver.launch(0, partial(_copied, buffer.tensor), (name,), (), memory)
-        for name in gone:
-            driver.launch(0, torch.aminmax, (PLAIN + name,), ends[name], memory)
-        if come:
-            driver.wait(0, looked)
+            memory[PLAIN + name], stream = buffer.tensor, way.maker(name)
+            driver.launch(stream, partial(_copied, buffer.tensor), (name,), (), memory)
+            if name in gone:
+                driver.launch(stream, torch.aminmax, (PLAIN + name,), ends[name], memory)
+            used.add(stream)
+        for stream in sorted(used - {0}):
+            driver.wait(0, driver.signal(stream))
         if ends:
             driver.launch(0, partial(_stacked, self._seen), [end for both in ends.values() for end in both], (), memory)
 

@@ -66,6 +66,17 @@ class Kernel:
                 held[place] = tensor
         return tuple(held[place] for place in self.places)
 
+    def renamed(self, name_of: Callable[[str], str]) -> "Kernel":
+        """The same, with other names."""
+        return replace(
+            self,
+            name=name_of(self.name),
+            inputs=tuple(map(name_of, self.inputs)),
+            outputs=tuple(map(name_of, self.outputs)),
+            types={name_of(name): kind for name, kind in self.types.items()},
+            views={name_of(name): name_of(source) for name, source in self.views.items()},
+        )
+
 
 def build(super_op: SuperOp, model: Model, precision: Precision, device: torch.device, recipe: int = 0) -> Kernel:
     """Make a super-op's kernel by one of its recipes and run it once. Recipe 0 is the table's; see ``recipes``.

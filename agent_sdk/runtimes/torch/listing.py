@@ -1,30 +1,36 @@
 """Other ways to start a plan's steps: listed over a number of streams, whatever the plan lets run at once.
 
 A GPU takes on whatever kernel is ready, and how kernels share it is known only roughly. So beside the plan's own
-intervals stand list schedules (Graham, 1966) of the same steps with the same lengths, and the device decides.
+intervals stand list schedules (Graham, 1966) of the same steps, each as long as it is alone, and the device decides.
 """
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from agent_sdk.runtimes.torch.schedule import Task
+from agent_sdk.runtimes.torch.schedule import Task, networks, ways_there
 
 
 def listed(tasks: Sequence[Task], streams: int) -> list[tuple[float, float]]:
-    """By task, in a topological order, when it starts and finishes.
+    """By task, in a topological order, when it starts and finishes where each network has so many streams.
 
     On the stream that is free first starts, of the tasks whose inputs are there, the one with the longest way to the
     end.
     """
-    length = [task.finish_us - task.start_us for task in tasks]
+    times = [(0.0, 0.0)] * len(tasks)
+    for own in networks(tasks):
+        for index, found in zip(own, _listed([tasks[index] for index in own], streams), strict=True):
+            times[index] = found
+    return times
+
+
+def _listed(tasks: Sequence[Task], streams: int) -> list[tuple[float, float]]:
+    _, rank = ways_there(tasks)
     producer = {name: index for index, task in enumerate(tasks) for name in task.writes}
     before = [{producer[name] for name in task.reads if name in producer} for task in tasks]
-    rank = list(length)
     readers: list[list[int]] = [[] for _ in tasks]
-    for index in reversed(range(len(tasks))):
-        for other in before[index]:
+    for index, others in enumerate(before):
+        for other in others:
             readers[other].append(index)
-            rank[other] = max(rank[other], length[other] + rank[index])
     waits = [len(others) for others in before]
     there = [0.0] * len(tasks)
     coming = [(0.0, index) for index, count in enumerate(waits) if count == 0]
@@ -40,7 +46,7 @@ def listed(tasks: Sequence[Task], streams: int) -> list[tuple[float, float]]:
             index = heappop(coming)[1]
             heappush(ready, (-rank[index], index))
         index = heappop(ready)[1]
-        finish = now + length[index]
+        finish = now + tasks[index].us
         heappush(free, finish)
         times[index] = (now, finish)
         for reader in readers[index]:

@@ -15,14 +15,24 @@ from hope_schema import TensorType
 
 
 class DeviceTensor:
-    """Memory of one tensor. ``tensor`` is what kernels see, ``staging`` pinned host memory of the same size."""
+    """Memory of one tensor. ``tensor`` is what kernels see, ``staging`` pinned host memory of the same size.
 
-    __slots__ = ("_copied", "_staging", "tensor")
+    Attributes:
+        comes: whether whoever makes it brings it to the host as well.
+    """
+
+    __slots__ = ("_copied", "_staging", "comes", "tensor")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
         self._staging: torch.Tensor | None = None
         self._copied: torch.cuda.Event | None = None
+        self.comes = False
+
+    def brought(self) -> tuple[int, int, int]:
+        """Where it is to be copied to, from where, and how many bytes, by whoever makes it, from now on."""
+        self.comes = True
+        return self.staging.data_ptr(), self.tensor.data_ptr(), self.tensor.nbytes
 
     @property
     def copied(self) -> torch.cuda.Event:
@@ -110,6 +120,8 @@ class CopyQueue:
         """A finished device tensor on the host, whatever is being computed meanwhile; the next copy overwrites it."""
         if self.outwards is None:
             return source.tensor.numpy() if source.tensor.device.type == "cpu" else source.tensor.cpu().numpy()
+        if source.comes:
+            return source.staging.numpy()
         with self._one, torch.cuda.stream(self.outwards):
             source.staging.copy_(source.tensor, non_blocking=True)
             there = self.outwards.record_event()

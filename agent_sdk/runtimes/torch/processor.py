@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Final, Literal
 
 import torch
@@ -16,8 +17,9 @@ from agent_sdk.errors import CompilationFailed, OutOfMemory, ProcessorError, Pro
 from agent_sdk.machine.soc import Soc
 from agent_sdk.machine.timing import Timing
 from agent_sdk.model import Model
+from agent_sdk.model.united import UnitedModel, marked
 from agent_sdk.runtimes.alone import bound
-from agent_sdk.runtimes.base import Processor, Segment, whole_network
+from agent_sdk.runtimes.base import Processor, Segment, Timed, whole_network
 from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.runtimes.torch.choice import Choice
 from agent_sdk.runtimes.torch.clock import rouse
@@ -108,7 +110,7 @@ class TorchProcessor(Processor):
             precision=CONTRACT[choice.precision],
         )
         self.place = HostPlace(place) if on_cores else DevicePlace(place, self.device)
-        self.overlaps = self.times_one_by_one = isinstance(self.driver, CudaGraphs)
+        self.overlaps = self.joins = self.times_one_by_one = isinstance(self.driver, CudaGraphs)
         self.at_once = AT_ONCE if self.overlaps else 1
         if self.overlaps and self.has_core:
             # NOTE: a core sets them to work and sees when they are done; one that computes has no time for that.
@@ -126,6 +128,9 @@ class TorchProcessor(Processor):
 
     def kernel(self, super_op: SuperOp, model: Model) -> Kernel:
         """A super-op's kernel by its fastest recipe, made once per model. Raises like ``compile``."""
+        if isinstance(model, UnitedModel):
+            place, own = model.source(super_op)
+            return self.kernel(own, model.members[place]).renamed(partial(marked, place))
         self.refuse_untrusted(super_op.ops, model.graph)
         made = self._kernels.setdefault(model, {})
         if super_op.id not in made:
@@ -214,8 +219,8 @@ class TorchProcessor(Processor):
         order = sequence(works)
         planned = decoded(works, order, SLOWDOWN)
         one = whole_network(model)
-        rows = [(tuple(op.id for op in super_ops[index].ops), *planned[index]) for index in order]
-        beside = replace(one, ops=tuple(op for ops, _, _ in rows for op in ops), times=tuple(rows))
+        rows = [Timed(tuple(op.id for op in super_ops[index].ops), *planned[index], works[index].us) for index in order]
+        beside = replace(one, ops=tuple(op for row in rows for op in row.ops), times=tuple(rows))
         alone_us, beside_us = (self._device_us(segment) for segment in (one, beside))
         return fitted(works, order, beside_us / alone_us)
 

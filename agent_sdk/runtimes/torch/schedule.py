@@ -7,14 +7,21 @@ What a stream *knows* is, per stream, how many of its tasks are finished wheneve
 A task waits for an event only where what its stream knows does not cover a producer. Memory goes back to the allocator
 of the stream it was made on, before the first task of that stream that knows all who touched it to be finished: what
 is allocated there from then on comes behind them, by program order or behind an event.
+
+Networks of one plan share no tensor, so each has streams of its own: what really happens is not what was planned to
+the microsecond, and behind a task of another network one would wait for nothing. Which of them may wait says a task's
+*urgency*: how little of the longest way through all tasks it may be late without making that longer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import Final
 
-SLACK_US = 1e-3
+SLACK_US: Final = 1e-3
 """Intervals that overlap by less than this touch."""
+MAY_WAIT: Final = (0.02, 0.08, 0.2, 0.35, 0.6)
+"""By how much of the longest way a task of each urgency may be late, from the greatest urgency to 1; by more: 0."""
 
 
 @dataclass(frozen=True)
@@ -22,13 +29,20 @@ class Task:
     """A step with its planned interval.
 
     ``reads`` and ``writes`` name tensors; ``views`` maps a written tensor to the read one whose memory it looks at.
+    ``alone_us`` is what it takes with nobody beside it; None where that is not known.
     """
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     start_us: float
     finish_us: float
-    views: Mapping[str, str]
+    alone_us: float | None = None
+    views: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def us(self) -> float:
+        """What it takes alone, or as it is planned."""
+        return self.finish_us - self.start_us if self.alone_us is None else self.alone_us
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,7 @@ class Issue:
         waits: issues (by place) whose event its stream waits for before.
         signals: whether an event is recorded behind it.
         frees: tensors that nobody needs any more; their memory may be taken over from this issue on.
+        urgency: the greater goes first where two are ready: 0 to ``len(MAY_WAIT)``.
     """
 
     task: int
@@ -48,6 +63,7 @@ class Issue:
     waits: tuple[int, ...]
     signals: bool
     frees: tuple[str, ...]
+    urgency: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,7 +75,61 @@ class Schedule:
     joins: tuple[int, ...]
 
 
+def networks(tasks: Sequence[Task]) -> list[list[int]]:
+    """The tasks, by place, in groups that share no tensor; in the order of the first task of each."""
+    group: dict[str, list[int]] = {}
+    for index, task in enumerate(tasks):
+        names = (*task.reads, *task.writes)
+        joined = {id(group[name]): group[name] for name in names if name in group}
+        largest = max(joined.values(), key=len, default=[])
+        for other in joined.values():
+            if other is not largest:
+                largest += other
+                for name in (name for place in other for name in (*tasks[place].reads, *tasks[place].writes)):
+                    group[name] = largest
+        largest.append(index)
+        group |= dict.fromkeys(names, largest)
+    found = {id(one): sorted(one) for one in group.values()}
+    return sorted(found.values())
+
+
+def ways_there(tasks: Sequence[Task]) -> tuple[list[float], list[float]]:
+    """By task, in a topological order, the longest way to its start, and that from its start to the end."""
+    length = [task.us for task in tasks]
+    producer = {name: index for index, task in enumerate(tasks) for name in task.writes}
+    before = [{producer[name] for name in task.reads if name in producer} for task in tasks]
+    start, rest = [0.0] * len(tasks), list(length)
+    for index, others in enumerate(before):
+        start[index] = max((start[other] + length[other] for other in others), default=0.0)
+    for index in reversed(range(len(tasks))):
+        for other in before[index]:
+            rest[other] = max(rest[other], length[other] + rest[index])
+    return start, rest
+
+
+def urgencies(tasks: Sequence[Task]) -> list[int]:
+    """How urgent each task is, of tasks in a topological order."""
+    start, rest = ways_there(tasks)
+    longest = max(map(sum, zip(start, rest, strict=True)), default=0.0)
+    late = [longest - begin - behind for begin, behind in zip(start, rest, strict=True)]
+    return [sum(one <= share * longest for share in MAY_WAIT) for one in late]
+
+
 def assign_streams(tasks: Sequence[Task]) -> list[int]:
+    """A stream per task: of each network as many streams as its planned intervals overlap at most.
+
+    ``tasks`` stand in the order of their starts.
+    """
+    streams, used = [0] * len(tasks), 0
+    for own in networks(tasks):
+        found = _streams_of([tasks[index] for index in own])
+        for index, stream in zip(own, found, strict=True):
+            streams[index] = used + stream
+        used += max(found) + 1
+    return streams
+
+
+def _streams_of(tasks: Sequence[Task]) -> list[int]:
     """A stream per task: as many streams as planned intervals overlap at most.
 
     ``tasks`` stand in the order of their starts. Among free streams the one is taken whose last task is the producer
@@ -175,6 +245,7 @@ def order(tasks: Sequence[Task], streams: Sequence[int], kept: Iterable[str] = (
             clock = _joined(clock, after[other])
     signalling = {other for needed in waits for other in needed} | set(joins)
     issues = tuple(
-        Issue(index, streams[index], waits[index], index in signalling, frees[index]) for index in range(len(tasks))
+        Issue(index, streams[index], waits[index], index in signalling, frees[index], urgency)
+        for index, urgency in enumerate(urgencies(tasks))
     )
     return Schedule(issues, count, tuple(joins))

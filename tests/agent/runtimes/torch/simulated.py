@@ -82,7 +82,9 @@ class Simulated(Driver):
         yield made
 
     @override
-    def launch(self, stream: int, call: Any, reads: Sequence[str], writes: Sequence[str], memory: dict) -> None:
+    def launch(
+        self, stream: int, call: Any, reads: Sequence[str], writes: Sequence[str], memory: dict, urgency: int = 0
+    ) -> None:
         given = [self._as_held(memory, name) for name in reads]
         made = call(*[one.value for one in given])
         held, written = [], []

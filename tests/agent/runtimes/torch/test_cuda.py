@@ -21,6 +21,7 @@ from agent_sdk.errors import OutOfMemory, ProcessorLost, SegmentFailedError
 from agent_sdk.runtimes.torch.clock import rouse
 from agent_sdk.runtimes.torch.cuda import Cuda, CudaCalls
 from agent_sdk.runtimes.torch.driver import CudaGraphs
+from agent_sdk.runtimes.torch.hasten import hastened
 from agent_sdk.runtimes.torch.memory import CopyQueue, DeviceTensor
 
 CONTEXT, STREAM = 77, 5
@@ -109,6 +110,86 @@ def walk(calls: CudaCalls, meanwhile: Callable[[], None] | None = None, occasion
     work = Copy(lane=0, position=0, processor="cuda:0", finished=(0,), move=MOVE)
     loop = NativeLoop([[Instruction(work, call=calls, meanwhile=meanwhile)]], [frozenset()], Arbiter(library))
     loop.alone(0, occasions=occasions)
+
+
+def test_answers_that_come_with_the_run_are_not_asked_for_again() -> None:
+    """What makes a tensor brings it to the host; before it does, who wants it there copies it."""
+    held, queue = DeviceTensor(torch.arange(4.0)), CopyQueue(torch.device("cpu"))
+    queue.outwards = object()  # whoever used it would fail
+    with pytest.raises((AttributeError, TypeError, RuntimeError)):
+        queue.copy_out(held)
+    target, source, size = held.brought()
+    ctypes.memmove(target, source, size)
+    assert queue.copy_out(held).tolist() == [0, 1, 2, 3]
+
+
+class Hastening:
+    """A driver whose stream is captured: the nodes that calls add, by what each stands behind."""
+
+    def __init__(self, *, refusing: str = "") -> None:
+        self.nodes: dict[int, list[int]] = {1: []}
+        self.ends = [1]
+        self.copies = {4}
+        self.priority: dict[int, int] = {}
+        self.refusing = refusing
+
+    def do(self, name: str, *given: Any) -> None:
+        """As ``Cuda.do``."""
+        if name == self.refusing:
+            raise ProcessorLost(f"{name} failed")
+        getattr(self, name)(*given)
+
+    def cuStreamGetCaptureInfo_v3(self, stream: Any, status: Any, number: Any, graph: Any, *rest: Any) -> None:  # noqa: N802
+        """Behind what the next call will stand."""
+        nodes, _, count = rest
+        self.kept = (ctypes.c_void_p * len(self.ends))(*self.ends)
+        status._obj.value, count._obj.value = 1, len(self.ends)
+        ctypes.c_void_p.from_buffer(nodes._obj).value = ctypes.addressof(self.kept)
+
+    def cuGraphNodeGetDependencies_v2(self, node: Any, nodes: Any, edges: Any, count: Any) -> None:  # noqa: N802
+        """Behind what one stands."""
+        found = self.nodes[node.value]
+        count._obj.value = len(found)
+        for place, one in enumerate(found if nodes is not None else ()):
+            nodes[place] = one
+
+    def cuGraphNodeGetType(self, node: Any, kind: Any) -> None:  # noqa: N802
+        """Whether it is a kernel."""
+        kind._obj.value = 1 if node.value in self.copies else 0
+
+    def cuGraphKernelNodeSetAttribute(self, node: Any, attribute: int, value: Any) -> None:  # noqa: N802
+        """Its priority."""
+        assert attribute == 8
+        self.priority[node.value] = ctypes.c_int.from_buffer(value).value
+
+    def cuCtxGetStreamPriorityRange(self, least: Any, greatest: Any) -> None:  # noqa: N802
+        """Four of them."""
+        least._obj.value, greatest._obj.value = 0, -3
+
+
+@pytest.mark.parametrize(("urgency", "priority"), [(1, -1), (5, -3)])
+def test_the_kernels_of_a_call_get_its_priority(urgency: int, priority: int) -> None:
+    """All that a call adds to a graph and nothing that was there, as high as the device goes; not a copy, no kernel."""
+    cuda = Hastening()
+    with hastened(cuda, STREAM, urgency):
+        cuda.nodes |= {2: [1], 3: [2], 4: [3], 5: [4, 3]}
+        cuda.ends = [5]
+    assert cuda.priority == dict.fromkeys((2, 3, 5), priority)
+    with hastened(cuda, STREAM, 2):
+        cuda.nodes[6] = [5]
+        cuda.ends = [6]
+    assert cuda.priority == {**dict.fromkeys((2, 3, 5), priority), 6: -2}
+
+
+@pytest.mark.parametrize("refusing", ["cuStreamGetCaptureInfo_v3", "cuGraphNodeGetDependencies_v2"])
+def test_a_driver_that_knows_no_priorities_records_all_the_same(refusing: str) -> None:
+    """A priority is worth some time, and no graph."""
+    cuda = Hastening(refusing=refusing)
+    with hastened(cuda, STREAM, 3):
+        cuda.nodes[2] = [1]
+        cuda.ends = [2]
+    with pytest.raises(ZeroDivisionError), hastened(cuda, STREAM, 3):
+        raise ZeroDivisionError
 
 
 MAKE = pytest.mark.parametrize("make", [CudaCalls.__call__, walk], ids=["python", "native"])

@@ -24,12 +24,14 @@ from agent_sdk.journey.verify import Judge
 from agent_sdk.machine.soc import Soc, accelerator_names
 from agent_sdk.model import Content, Model, read_model
 from agent_sdk.model.feeds import draw
+from agent_sdk.model.united import united
 from agent_sdk.runtimes import offered
-from agent_sdk.runtimes.base import segment_of, whole_network
+from agent_sdk.runtimes.base import Timed, segment_of, whole_network
 from agent_sdk.runtimes.torch.choice import Choice, choices, parsed
 from agent_sdk.runtimes.torch.driver import Recording
 from agent_sdk.runtimes.torch.executable import TorchExecutable, Way, narrowest, ways_of
 from agent_sdk.runtimes.torch.kernel import build, drawn, recipes, translated
+from agent_sdk.runtimes.torch.place import DevicePlace
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.processor import TorchProcessor
 from agent_sdk.runtimes.torch.schedule import Schedule
@@ -173,7 +175,7 @@ def computed(
     return float(max(errors)), executable
 
 
-def timed(model: Model, seed: int) -> tuple[tuple[tuple[str, ...], float, float], ...]:
+def timed(model: Model, seed: int) -> tuple[Timed, ...]:
     """A network's super-ops timed at random, as plans do."""
     draw, now, times, ends = random.Random(seed), 0.0, [], {}
     for super_op in merge(model.graph):
@@ -181,7 +183,7 @@ def timed(model: Model, seed: int) -> tuple[tuple[tuple[str, ...], float, float]
         finish = start + draw.choice([1.0, 4.0])
         ends.update(dict.fromkeys(super_op.outputs, finish))
         now = max(now, finish)
-        times.append((tuple(op.id for op in super_op.ops), start, finish))
+        times.append(Timed(tuple(op.id for op in super_op.ops), start, finish))
     return tuple(times)
 
 
@@ -205,10 +207,37 @@ def test_streams_do_not_change_the_outputs(seed: int) -> None:
     assert error <= 1e-4
 
 
+@pytest.mark.parametrize("far", [False, True], ids=["host", "far"])
+@pytest.mark.parametrize("seed", range(3))
+def test_networks_in_one_recording_answer_as_alone(seed: int, far: bool) -> None:
+    """However a device orders what is in it, nothing races, all of it is over at the end, and floats are looked at."""
+    members = [read_model(source) for source in (images(), encoder(), images())]
+    model = united(members)
+    own = processor()
+    own.driver = Simulated(seed)
+    if far:
+        own.place = DevicePlace("cpu", own.device)
+    executable = own.compile(replace(whole_network(model), times=timed(model, seed)))
+    feeds = [draw(member, place) for place, member in enumerate(members)]
+    inputs = {name: own.place.from_host(array) for name, array in model.feed(feeds).items()}
+    outputs = {name: own.place.allocate(kind) for name, kind in executable.output_types.items()}
+    call = executable.bind(inputs, outputs)
+    assert call.recording.races() == []
+    assert call.recording.finished()
+    call()
+    found = model.answers({name: own.place.to_host(buffer) for name, buffer in outputs.items()})
+    for member, feed, answers in zip(members, feeds, found, strict=True):
+        session = ort.InferenceSession(member.proto.SerializeToString(), providers=["CPUExecutionProvider"])
+        for name, right in zip(member.graph.outputs, session.run(list(member.graph.outputs), feed), strict=True):
+            assert np.allclose(answers[name], right, atol=1e-4)
+    assert call.looked == (frozenset(inputs) | frozenset(outputs) if far else frozenset())
+    assert not call.odd
+
+
 def test_every_way_to_carry_out_a_plan_computes_the_same() -> None:
     """Where a plan overlaps ops, other ways to start them stand beside it, of as many streams, and all answer alike."""
     model = read_model(BRANCHING)
-    rows = [(tuple(op.id for op in super_op.ops), float(place // 2), place // 2 + 1.0)
+    rows = [Timed(tuple(op.id for op in super_op.ops), float(place // 2), place // 2 + 1.0)
             for place, super_op in enumerate(merge(model.graph))]  # fmt: skip
     own = processor()
     own.driver = Simulated(1)

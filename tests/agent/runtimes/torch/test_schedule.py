@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agent_sdk.runtimes.torch.contention import Work, decoded, fitted, sequence
 from agent_sdk.runtimes.torch.driver import record
 from agent_sdk.runtimes.torch.listing import listed
-from agent_sdk.runtimes.torch.schedule import Schedule, Task, assign_streams, order
+from agent_sdk.runtimes.torch.schedule import MAY_WAIT, Schedule, Task, assign_streams, networks, order, urgencies
 from tests.agent.runtimes.torch.simulated import Simulated
 
 
@@ -49,7 +49,7 @@ def drawn(seed: int, count: int, lanes: int) -> list[Task]:
             writes, views = tuple(f"t{index}{end}" for end in "ab"[: draw.randint(1, 2)]), {}
         ends.update(dict.fromkeys(writes, finish))
         made += writes
-        tasks.append(Task(reads, writes, start, finish, views))
+        tasks.append(Task(reads, writes, start, finish, views=views))
     place = {id(task): index for index, task in enumerate(tasks)}
     return sorted(tasks, key=lambda task: (task.start_us, place[id(task)]))
 
@@ -122,9 +122,61 @@ def test_no_event_is_needless(seed: int, count: int, lanes: int) -> None:
         assert replay.races()
 
 
+def beside(own: list[Task], others: list[Task]) -> list[Task]:
+    """Two networks, the names of the second one marked, in the order of starts."""
+
+    def mark(task: Task) -> Task:
+        reads, writes = (tuple(f"2/{name}" for name in names) for names in (task.reads, task.writes))
+        views = {f"2/{name}": f"2/{source}" for name, source in task.views.items()}
+        return replace(task, reads=reads, writes=writes, views=views)
+
+    return sorted([*own, *map(mark, others)], key=lambda task: task.start_us)
+
+
+@cases
+@settings(max_examples=60, deadline=None)
+def test_networks_that_run_together_wait_for_nothing_of_each_other(seed: int, count: int, lanes: int) -> None:
+    """Each has its own streams, and no event leads from one to the other, whether as planned or as listed."""
+    tasks = beside(drawn(seed, count, lanes), drawn(seed + 1, count, lanes))
+    own = [{place for place, task in enumerate(tasks) if task.reads[0].startswith("2/") is second}
+           for second in (False, True)]  # fmt: skip
+    assert sorted(map(set, networks(tasks)), key=min) == sorted(own, key=min)
+    alone = [listed([tasks[place] for place in sorted(one)], lanes) for one in own]
+    assert [[listed(tasks, lanes)[place] for place in sorted(one)] for one in own] == alone
+    schedule = order(tasks, assign_streams(tasks))
+    for place, issue in enumerate(schedule.issues):
+        [mine] = [one for one in own if place in one]
+        assert set(issue.waits) <= mine
+        assert all(schedule.issues[other].stream != issue.stream for one in own if one is not mine for other in one)
+
+
+@cases
+@settings(max_examples=60, deadline=None)
+def test_what_may_wait_makes_nothing_longer(seed: int, count: int, lanes: int) -> None:
+    """A task that starts late by what its urgency allows does not lengthen the longest way; one level more does."""
+    tasks = drawn(seed, count, lanes)
+
+    def longest(late: int = -1, us: float = 0.0) -> float:
+        ends: dict[str, float] = {}
+        for place, task in enumerate(tasks):
+            start = max((ends.get(name, 0.0) for name in task.reads), default=0.0) + (us if place == late else 0.0)
+            ends.update(dict.fromkeys(task.writes, start + task.finish_us - task.start_us))
+        return max(ends.values())
+
+    whole, found = longest(), urgencies(tasks)
+    assert max(found) == len(MAY_WAIT)
+    for place, urgency in enumerate(found):
+        if urgency < len(MAY_WAIT):
+            surely = MAY_WAIT[len(MAY_WAIT) - 1 - urgency] * whole
+            assert longest(place, surely) == pytest.approx(whole)
+        if urgency:
+            at_most = MAY_WAIT[len(MAY_WAIT) - urgency] * whole
+            assert longest(place, 1.001 * at_most + 1e-6) > whole
+
+
 def test_memory_is_reused_on_a_chain() -> None:
     """A chain of any length on one stream needs two blocks."""
-    tasks = [Task((f"t{i - 1}" if i else "x",), (f"t{i}",), float(i), i + 1.0, {}) for i in range(20)]
+    tasks = [Task((f"t{i - 1}" if i else "x",), (f"t{i}",), float(i), i + 1.0) for i in range(20)]
     _, _, device = played(order(tasks, assign_streams(tasks), ["t19"]), tasks, ["t19"], 0)
     assert len(device.blocks) == 2
 
@@ -132,11 +184,11 @@ def test_memory_is_reused_on_a_chain() -> None:
 def test_memory_freed_too_early_is_seen() -> None:
     """The oracle finds a tensor that is freed while another stream may still read it."""
     tasks = [
-        Task(("x",), ("a",), 0, 1, {}),
-        Task(("a",), ("b",), 1, 9, {}),
-        Task(("x",), ("c",), 1, 2, {}),
-        Task(("c",), ("d",), 2, 3, {}),
-        Task(("b", "d"), ("e",), 9, 10, {}),
+        Task(("x",), ("a",), 0, 1),
+        Task(("a",), ("b",), 1, 9),
+        Task(("x",), ("c",), 1, 2),
+        Task(("c",), ("d",), 2, 3),
+        Task(("b", "d"), ("e",), 9, 10),
     ]
     streams = [0, 1, 0, 0, 0]
     schedule = order(tasks, streams, ["e"])
