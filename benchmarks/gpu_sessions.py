@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu --models "" --joint
 
-A joint plan's graphs are launched together, on the device's clock, beside each session's own one behind the other; and
-both as an application has them, from arrays on the host to arrays there. By deadlines each network is asked for once a
+A joint plan's graph is launched, on the device's clock, beside each session's own one behind the other; and both as an
+application has them, from arrays on the host to arrays there. By deadlines each network is asked for once a
 period, which is so long that one after the other needs ``LOAD`` of it; a run is late that ends after its period.
 """
 
@@ -28,13 +28,14 @@ from agent_sdk.agent import Agent
 from agent_sdk.engine import Executor
 from agent_sdk.journey.services import THOROUGH_S
 from agent_sdk.model.feeds import draw
+from agent_sdk.model.united import UnitedModel
 from agent_sdk.runtimes.torch.executable import TorchExecutable
 from agent_sdk.scheduling.mixes import Mix, Stream
 from agent_sdk.scheduling.outcome import Summary, summed_up
 from agent_sdk.scheduling.playing import play
 from agent_sdk.session import Session
 from benchmarks.baselines import folded
-from benchmarks.gpu_recordings import Configuration, behind, beside, interleave, recorded
+from benchmarks.gpu_recordings import Configuration, behind, interleave, recorded
 from benchmarks.results import Measure, say, verdict
 
 SETS: Final[Mapping[tuple[str, ...], float]] = {
@@ -82,9 +83,12 @@ def rows(precision: str) -> list[dict[str, Any]]:
             own = [(sessions[name], feeds[name]) for name in together]
             joint = opened.enter_context(agent.together(*(session for session, _ in own), wait_s=WAIT_S))
             us = _interleaved({"joint": partial(joint.run, *(feed for _, feed in own)), "apart": partial(_each, own)})
-            planned = [parts[0].executor for parts in joint.runs]
+            whole = joint.whole
+            assert whole is not None
+            model = whole.program.model
+            assert isinstance(model, UnitedModel)
             graphs = {
-                "joint": beside([_recorded(one, feeds[name]) for one, name in zip(planned, together, strict=True)]),
+                "joint": _recorded(whole, model.feed(feed for _, feed in own)),
                 "apart": behind([_recorded(session.latest.plan_executor, feed) for session, feed in own]),
             }
             interleave(graphs, torch.cuda.Stream())
@@ -96,8 +100,10 @@ def rows(precision: str) -> list[dict[str, Any]]:
                 "median_us": round(device["joint"], 1),
                 "apart_us": round(device["apart"], 1),
                 "ratio_to_apart": round(device["joint"] / device["apart"], 4),
+                "streams": graphs["joint"].facts["streams"],
                 "wall_us": round(us["joint"], 1),
                 "apart_wall_us": round(us["apart"], 1),
+                "wall_ratio_to_apart": round(us["joint"] / us["apart"], 4),
                 "predicted_us": round(joint.plan.makespan_us, 1),
                 "notes": joint.notes,
             }
@@ -199,6 +205,7 @@ def verdicts(found: Sequence[Mapping[str, Any]]) -> list[Measure]:
             most = SETS[tuple(row["model"].split("+"))]
             what = f"{row['model']} {row['precision']}, one GPU: joint plan / one after the other"
             measures.append(verdict(what, row["ratio_to_apart"], most))
+            measures.append(verdict(f"{what}, from arrays to arrays", row["wall_ratio_to_apart"], most))
         if row["config"] == "deadlines":
             what = f"{row['model']} by deadlines"
             measures.append(verdict(f"{what}: missed", row["missed"], 0.0))

@@ -191,7 +191,7 @@ class Plans(Closes, Forks):
         What the plan and its rivals all fail, and what they are not trusted with, the whole network answers, or says
         what is wrong with it.
         """
-        while not isinstance(taken := self._taking(feed) or self._answering(feed), WholeOrt):
+        while not isinstance(taken := self.taking(feed) or self._answering(feed), WholeOrt):
             try:
                 outputs, trace = taken.run(feed, into=into, timeout_s=timeout_s, turn=turn)
                 if trace.ordinary:
@@ -224,7 +224,7 @@ class Plans(Closes, Forks):
         prepared = self._ready_at(feed)
         return prepared if prepared is not None and prepared.admits(feed) else None
 
-    def _taking(self, feed: Feed) -> Prepared | None:
+    def taking(self, feed: Feed) -> Prepared | None:
         """What is ready for these inputs and runs them, and looks at their floats meanwhile."""
         prepared = self._ready_at(feed)
         return prepared if prepared is not None and prepared.takes(feed) else None
@@ -238,7 +238,7 @@ class Plans(Closes, Forks):
     def _answering(self, feed: Feed) -> Prepared | WholeOrt:
         """Who answers: decided together with who takes over from whom, so that nobody is asked who has just gone."""
         with self.lock:
-            return self._taking(feed) or self.whole.get()
+            return self.taking(feed) or self.whole.get()
 
     def _answered_whole(self, whole: WholeOrt, feed: Feed, turn: Turn) -> dict[str, Any]:
         try:

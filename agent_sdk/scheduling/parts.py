@@ -1,19 +1,27 @@
-"""The runs of one network in a plan of several: each with its times in a round, and what computes it."""
+"""The runs of each network in a plan of several: with their times in a round, and what computes them.
+
+Each run is a program of its own. Where all of a round is asked for at once and one processor can compute several
+networks as one segment, as a GPU does in one CUDA graph, the whole round is a program too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from typing import Any, NamedTuple
 
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.errors import ProcessorError, UnplannableError
 from agent_sdk.journey.prepared import Prepared
+from agent_sdk.journey.rounding import SWITCH
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.trial import warm
+from agent_sdk.journey.verify import relative_error
+from agent_sdk.model.united import UnitedModel, marked, united
 from agent_sdk.model.weights import copies_at_once
 from agent_sdk.planner.field import Sample
-from hope_schema import Plan
+from hope_schema import Plan, PlannedJob
 
 
 class Part(NamedTuple):
@@ -101,6 +109,50 @@ def _opened(plan: Plan, prepared: Prepared, services: Services, device: Device) 
         wrong = {**failures, **prepared.judge(feed).agreement({"plan": executor}, answers).wrong}
         if wrong:
             raise ProcessorError(f"the plan of several networks is not used: {wrong['plan']}") from wrong["plan"]
+    except BaseException:
+        executor.let_go()
+        raise
+    return executor
+
+
+def plan_of_all(plan: Plan, jobs: Sequence[int], model: UnitedModel) -> Plan:
+    """A plan of several networks as a plan of one, of which they are members; ``jobs`` are their runs, in its order."""
+    place = {job: index for index, job in enumerate(jobs)}
+    whole = PlannedJob(model_hash=model.graph.model_hash, finish_us=max(job.finish_us for job in plan.jobs))
+    steps = [
+        step.model_copy(update={"job": 0, "ops": tuple(marked(place[step.job], op) for op in step.ops)})
+        for step in plan.steps
+    ]
+    moves = [
+        move.model_copy(update={"job": 0, "tensor": marked(place[move.job], move.tensor)}) for move in plan.transfers
+    ]
+    return Plan.model_construct(**{**dict(plan), "jobs": (whole,), "steps": tuple(steps), "transfers": tuple(moves)})
+
+
+def joins(plan: Plan, parts: Sequence[Sequence[Part]]) -> bool:
+    """Whether a round is one run of each network, asked for at once, and one processor computes all as one segment."""
+    own = {name: made for part in chain(*parts) for name, made in part.executor.program.processors.items()}
+    at_once = all(len(runs) == 1 and not runs[0].release_ns for runs in parts) and len(parts) == len(plan.jobs)
+    return at_once and len(own) == 1 and all(processor.joins for processor in own.values())
+
+
+def open_whole(
+    plan: Plan, jobs: Sequence[int], parts: Sequence[Sequence[Part]], feeds: Sequence[Mapping[str, Any]], device: Device
+) -> Executor:
+    """A round as one program; ``jobs``, ``parts`` and ``feeds`` are by network, and ``parts`` have been judged.
+
+    Raises ProcessorError where it cannot be compiled, or does not compute what its parts do.
+    """
+    programs = [runs[0].executor.program for runs in parts]
+    model = united([program.model for program in programs])
+    executor = Executor(build_program(plan_of_all(plan, jobs, model), model, programs[0].processors), device)
+    try:
+        answers, failures = warm({"whole": executor}, model.feed(feeds))
+        for error in failures.values():
+            raise ProcessorError(f"the networks do not run as one: {error}") from error
+        for [part], feed, found in zip(parts, feeds, model.answers(answers["whole"]), strict=True):
+            if relative_error(found, part.executor.run(feed)[0]) > SWITCH:
+                raise ProcessorError(f"the networks as one answer otherwise than '{part.executor.program.model.name}'")
     except BaseException:
         executor.let_go()
         raise

@@ -2,7 +2,8 @@
 
 Each run of a network in the plan is a program of its own. A round of the plan begins at one epoch, and a segment stands
 at the arbiter by epoch + planned start: who is late goes behind nobody whom the plan has later, and no network waits
-for another where the plan shares nothing. What the plan cannot answer the sessions answer as jobs, by the policy.
+for another where the plan shares nothing. On a GPU a round in which all are asked for at once is one program, and so
+one launch. What the plan cannot answer the sessions answer as jobs, by the policy.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
 from agent_sdk.closing import Closes
-from agent_sdk.engine import Device
+from agent_sdk.engine import Device, Executor
 from agent_sdk.engine.trace import Trace
 from agent_sdk.engine.turn import Turn
-from agent_sdk.errors import DeviceClosedError, InputError, UnplannableError
+from agent_sdk.errors import DeviceClosedError, InputError, ProcessorError, UnplannableError
 from agent_sdk.journey.plans import Feed, Plans
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.trial import FAILURES
+from agent_sdk.model.united import UnitedModel
 from agent_sdk.scheduling.jobs import Jobs
-from agent_sdk.scheduling.parts import Part, open_parts
+from agent_sdk.scheduling.parts import Part, joins, open_parts, open_whole
 from agent_sdk.scheduling.rounds import Rate
 from hope_schema import Job as PlannedNetwork
 from hope_schema import Plan, PlanReply, PlanRequest
@@ -54,6 +56,7 @@ class Together(Closes):
     Attributes:
         plan: of all of them.
         runs: each session's in a round of it, also where it does not answer.
+        whole: what computes a round as one program; None where its parts do.
         joint_us: what a run of the plan takes, microseconds; the median.
         apart_us: what the sessions take as jobs, as the agent's policy has them run.
         notes: what was not as it should be.
@@ -76,15 +79,23 @@ class Together(Closes):
         self.notes: list[str] = []
         self._members = [member.plans for member in members]
         self.runs: list[list[Part]] = []
+        self.whole: Executor | None = None
         self._threads = ThreadPoolExecutor(len(members), thread_name_prefix="hope-together")
         left = list(range(len(plan.jobs)))
+        feeds = [member.prepared.drawn.tried[0] for member in members]
+        first: list[int] = []
         with ExitStack() as opened:
             opened.callback(self.close)
             for member in members:
                 own = _runs_of(plan, left, member)
+                first.append(own[0])
                 left = [job for job in left if job not in own]
                 self.runs.append(open_parts(plan, own, member.prepared, services, device, sample))
-            feeds = [member.prepared.drawn.tried[0] for member in members]
+            if joins(plan, self.runs):
+                try:
+                    self.whole = open_whole(plan, first, self.runs, feeds, device)
+                except ProcessorError as error:
+                    self.notes.append(f"each network is launched by itself: {error}")
             joint, apart = [], []
             for _ in range(ROUNDS):
                 joint.append(_took(lambda: self._planned(feeds)))
@@ -142,7 +153,7 @@ class Together(Closes):
             raise DeviceClosedError("what ran these networks together is closed; the sessions are not")
         if len(feeds) != len(self._members):
             raise InputError(f"{len(self._members)} networks run together, of an input each, not {len(feeds)}")
-        fits = all(plans.at(feed) is not None for plans, feed in zip(self._members, feeds, strict=True))
+        fits = all(plans.taking(feed) is not None for plans, feed in zip(self._members, feeds, strict=True))
         if not fits or not self.faster:  # the mix is not as planned
             return self._apart(feeds)
         try:
@@ -156,6 +167,12 @@ class Together(Closes):
     def _planned(self, feeds: Sequence[Feed]) -> list[dict[str, Any]]:
         """What the plan computes; nothing where that is not to be believed."""
         epoch_ns = perf_counter_ns()
+        if self.whole is not None:
+            model = self.whole.program.model
+            assert isinstance(model, UnitedModel)
+            turn = Turn(epoch_ns, lambda program: program.starts_ns)
+            outputs, trace = self.whole.run(model.feed(feeds), turn=turn)
+            return model.answers(outputs) if trace.ordinary else []
 
         def one(index: int) -> tuple[dict[str, Any], Trace]:
             part = self.runs[index][0]
@@ -182,7 +199,8 @@ class Together(Closes):
         self._closed = True
         self._threads.shutdown(wait=True)
         with ExitStack() as closing:
-            for executor in {part.executor for own in self.runs for part in own}:
+            whole = () if self.whole is None else (self.whole,)
+            for executor in {*whole, *(part.executor for own in self.runs for part in own)}:
                 closing.callback(executor.close)
 
 

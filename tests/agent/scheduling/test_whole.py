@@ -1,0 +1,148 @@
+"""A round of a joint plan as one program: on torch's CPU, which stands in for a GPU that takes several networks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agent_sdk import Agent, Session
+from agent_sdk.engine import Executor
+from agent_sdk.errors import ProcessorLost
+from agent_sdk.model import read_model
+from agent_sdk.model.united import united
+from agent_sdk.runtimes.base import Segment
+from agent_sdk.runtimes.torch.executable import TorchCall
+from agent_sdk.scheduling.parts import plan_of_all
+from agent_sdk.scheduling.together import Together
+from hope_schema import merge
+from tests.agent.models import branching_model
+
+
+@pytest.fixture
+def sessions(agent_apart: Agent, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Session]]:
+    """Two networks whose tensors have the same names, with plans, on a processor that computes both as one."""
+    monkeypatch.setattr(Together, "faster", True)
+    for own in agent_apart.device.processors.values():
+        own.joins = True
+    loaded = [agent_apart.load(branching_model(size).SerializeToString(), background=False) for size in (4, 8)]
+    yield loaded
+    for session in loaded:
+        session.close()
+
+
+def right(session: Session, feed: Mapping[str, np.ndarray], outputs: Mapping[str, Any]) -> bool:
+    """Whether an answer is that of the network's file."""
+    wanted = session.reference.outputs(dict(feed))
+    same = (np.allclose(outputs[name], value, atol=1e-4) for name, value in wanted.items())
+    return outputs.keys() == wanted.keys() and all(same)
+
+
+def test_a_round_is_one_launch_that_answers_each_network(
+    agent_apart: Agent, sessions: list[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One program has a single segment for all, whose answers are each network's own; one may stand in it twice."""
+    launched: list[TorchCall] = []
+    launch = TorchCall.launch
+
+    def counted(call: TorchCall) -> None:
+        launched.append(call)
+        launch(call)
+
+    monkeypatch.setattr(TorchCall, "launch", counted)
+    three = [*sessions, sessions[0]]
+    with agent_apart.together(*three) as together:
+        assert together.whole is not None
+        assert len(together.whole.program.segments) == 1
+        launched.clear()
+        for seed in range(3):
+            feeds = [dict(session.draw(seed)) for session in three]
+            assert all(map(right, three, feeds, together.run(*feeds)))
+        assert len(launched) == 3
+        assert len(set(launched)) == 1
+        whole = together.whole
+    assert whole._freed
+
+
+def test_a_plan_of_all_has_every_step_where_it_was(agent_apart: Agent, sessions: list[Session]) -> None:
+    """As one plan the networks keep processors, times and order; their super-ops are those that each has alone."""
+    with agent_apart.together(*sessions) as together:
+        model = united([parts[0].executor.program.model for parts in together.runs])
+        plan = plan_of_all(together.plan, [0, 1], model)
+        assert plan.order == together.plan.order
+        for step, before in zip(plan.steps, together.plan.steps, strict=True):
+            assert step.model_copy(update={"job": before.job, "ops": before.ops}) == before
+            assert step.ops == tuple(f"{before.job}/{op}" for op in before.ops)
+        for super_op in merge(model.graph):
+            place, own = model.source(super_op)
+            assert own.signature == super_op.signature
+            assert own.ops in [alone.ops for alone in merge(model.members[place].graph)]
+
+
+def test_what_one_program_cannot_do_the_parts_do(
+    agent_apart: Agent, sessions: list[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the networks cannot be compiled as one, or their runs have times of their own, each is launched by itself;
+    a round that fails is answered by the sessions.
+    """
+    feeds = [dict(session.draw()) for session in sessions]
+    with agent_apart.together(*sessions, every_ms=(2000, 1000)) as together:
+        assert together.whole is None
+    [own] = agent_apart.device.processors.values()
+    compiled = own.compile
+
+    def alone(segment: Segment) -> object:
+        if segment.model.name.count("+"):
+            raise ProcessorLost("only one at a time")
+        return compiled(segment)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(own, "compile", alone)
+        with agent_apart.together(*sessions) as together:
+            assert together.whole is None
+            assert "only one at a time" in "".join(together.notes)
+            assert all(map(right, sessions, feeds, together.run(*feeds)))
+    with agent_apart.together(*sessions) as together:
+        assert together.whole is not None
+        together.whole.close()
+        assert all(map(right, sessions, feeds, together.run(*feeds)))
+        assert any("failed" in note for note in together.notes)
+
+
+def test_networks_that_answer_otherwise_as_one_are_launched_each(
+    agent_apart: Agent, sessions: list[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round's answers are compared with its parts', and nothing of one that is wrong stays open."""
+    opened: list[Executor] = []
+    run = Executor.run
+
+    def wrong(executor: Executor, *given: Any, **named: Any) -> Any:
+        outputs, trace = run(executor, *given, **named)
+        if executor.program.model.name.count("+"):
+            opened.append(executor)
+            outputs = {name: value + 1 for name, value in outputs.items()}
+        return outputs, trace
+
+    monkeypatch.setattr(Executor, "run", wrong)
+    with agent_apart.together(*sessions) as together:
+        assert together.whole is None
+        assert "otherwise" in "".join(together.notes)
+    assert opened
+    assert all(executor._freed for executor in opened)
+
+
+def test_names_of_networks_do_not_meet() -> None:
+    """The whole has the inputs, outputs and guards of each, told apart, and gives each its own back."""
+    members = [read_model(branching_model(size).SerializeToString()) for size in (4, 8)]
+    model = united(members)
+    feeds = [dict.fromkeys(one.graph.inputs, place) for place, one in enumerate(members)]
+    assert list(model.feed(feeds)) == list(model.graph.inputs)
+    assert len(model.graph.ops) == sum(len(one.graph.ops) for one in members)
+    assert len(model.guard.floats) == sum(len(one.guard.floats) for one in members)
+    outputs = {name: name for name in model.graph.outputs}
+    assert model.answers(outputs) == [
+        {name: f"{place}/{name}" for name in one.graph.outputs} for place, one in enumerate(members)
+    ]
+    assert model.content_digest != united(members[::-1]).content_digest
