@@ -234,6 +234,33 @@ def test_tiles_are_as_large_as_processors_are_fast() -> None:
     assert [one.spans[0].stop for one in tiler.equal[2]] == [40, 60]
 
 
+def test_the_device_computes_a_tile_while_others_are_sent_theirs() -> None:
+    """A device half as fast as a host behind a slow radio: what it sends is cut before it computes.
+
+    The plan takes what the method counts.
+    """
+    problem = over_radio()
+    latency = problem.latency_us.copy()
+    latency[:, 0] = 8000.0
+    assert problem.cutter is not None
+    costs = problem.cutter.part_us
+
+    def part_us(op: int, part: Region) -> FloatArray:
+        found = costs(op, part).copy()
+        found[0] *= 8000.0 / 200_000.0
+        return found
+
+    problem = replace(problem, latency_us=latency, cutter=replace(problem.cutter, part_us=part_us))
+    alone = simulate(problem, [1] * 3, problem.lists.order)
+    tiler = Tiler(problem, (0, 1), 2, alone, blocks_of(problem, alone))
+    found = tiler.solution()
+    assert found is not None
+    assert found.cut is not None
+    check(found.cut, found.schedule)
+    assert found.schedule.makespan_us == pytest.approx(alone.makespan_us - tiler.saved_us, rel=0.02)
+    assert tiled(problem, alone).schedule.makespan_us <= found.schedule.makespan_us < 0.8 * alone.makespan_us
+
+
 def test_what_is_not_in_tiles_stays_where_a_plan_has_it() -> None:
     """An op that reads everything behind a heavy stack is computed on the host that it is given."""
     problem = chain([4000.0] * 5, 4, rows=56)

@@ -101,11 +101,12 @@ class Tiler:
                     cuts[name] = Cut(op=name, axes=self.axes, at=(tuple(sorted(ends)),))
             whole_us = [self.whole.start_us[op] for op in stretch.tiles]
             first, us = min(whole_us), max(whole_us) - min(whole_us)
+            before = [self.team[:k].count(here) for k, here in enumerate(self.team)]  # of its processor's tiles
             for turn, (op, tiles) in enumerate(sorted(stretch.tiles.items(), key=lambda one: self.turn[one[0]])):
                 chained = stretch.needed.keys().isdisjoint(self.problem.reads[op])
                 cuts[names[op]] = Cut(op=names[op], axes=self.axes, at=self.borders(op, tiles), chained=chained)
                 part = turn / len(stretch.tiles)
-                begins[names[op]] = tuple(first + us * (k + part) / len(self.team) for k in range(len(self.team)))
+                begins[names[op]] = tuple(first + us * (k + part) / (1 + max(before)) for k in before)
                 homes[names[op]] = self.team
         return realised(self.problem, cuts, homes, begins, "vsm") if cuts else None
 

@@ -22,7 +22,7 @@ from planner_api.planning.problem import PlanningError, Problem
 
 WIDEST = 2
 """Tensors between two blocks at most: what a cell of a NASNet leaves, and the one before it."""
-ALIKE = 2.0
+ALIKE = 5.0
 """How many times what the fastest of a team takes one may take that has a tile."""
 CORES = 4
 """Tiles within one host take so many processors: with fewer they are stripes, which the search for cuts finds."""
@@ -114,11 +114,12 @@ def blocks_of(problem: Problem, whole: Schedule) -> list[Block]:
 
 
 def _teams(problem: Problem, most: int) -> list[tuple[int, ...]]:
-    """The processors of each tile: about as fast as each other, and able to work side by side.
+    """The processors of each tile, not much slower than the first, and able to work side by side.
 
-    They are one of each host, or of one host all. What links bring to another host its fastest processors also take in
-    turns, several tiles each. Where a faster host leads a team, those behind it make one without it, for its link may
-    be slow; of processors that are equal to each other one leads, and that is ``most`` before others.
+    They are one of each host, with and without the device's own, which has its input at once; or of one host all. What
+    links bring to another host its fastest processors also take in turns, several tiles each. Where a faster host leads
+    a team, those behind it make one without it, for its link may be slow; of processors that are equal to each other
+    one leads, and that is ``most`` before others.
     """
     hosts = problem.machine.owners[problem.machine.place].tolist()
     total = alone_us(problem)
@@ -142,7 +143,10 @@ def _teams(problem: Problem, most: int) -> list[tuple[int, ...]]:
         seen |= {*within}
         if head in apart:
             led |= {hosts[one] for one in apart if total[one] == total[head]}
-            found |= {tuple(apart[:k]): None for k in range(2, len(apart) + 1) if _worth_trying(k, apart)}
+            own = tuple(one for one in apart if hosts[one] == device)
+            far = tuple(one for one in apart if hosts[one] != device)
+            for lent in [far[:k] for k in range(1, len(far) + 1) if k == 1 or _worth_trying(k, far)]:
+                found |= {team: None for team in (lent, (*own, *lent)) if len(team) > 1}
         found |= {tuple(within[:k]): None for k in range(CORES, len(within) + 1) if _worth_trying(k, within)}
         if hosts[head] != device and problem.machine.queues:
             found |= {tuple(within) * k: None for k in IN_TURNS if len(within) * k > 1}
