@@ -169,6 +169,12 @@ class NativeLoop:
         runs: int = self._library.hope_aside(self._run)
         return runs
 
+    @property
+    def lost(self) -> int:
+        """How often its threads have lost the cores they are bound to since that was judged last."""
+        count: int = self._library.hope_lost(self._run)
+        return count
+
     def drive(self, lane: int, *, interruptible: bool) -> None:
         """Walk a lane to its end, or until the run is stopped; what fails stops it and is kept."""
         # Back in Python a signal's handler runs before the lane waits on.

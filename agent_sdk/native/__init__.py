@@ -68,6 +68,7 @@ SIGNATURES: Final = {
     "hope_may_use": (None, (c_void_p, c_void_p)),
     "hope_cores": (None, (c_void_p, c_void_p)),
     "hope_aside": (c_int, (c_void_p,)),
+    "hope_lost": (c_int64, (c_void_p,)),
     "hope_alone": (c_int, (c_void_p, c_int, c_int64, c_int, c_int, c_void_p)),
     "hope_drive": (c_int, (c_void_p, c_int, c_int)),
     "hope_hand_out": (None, (c_void_p, c_int, c_void_p, c_void_p)),

@@ -673,6 +673,9 @@ EXPORT void hope_cores(struct arbiter *arbiter, const int32_t *core) { arbiter->
 /* For how many runs they still step aside. */
 EXPORT int hope_aside(struct run *run) { return run->aside; }
 
+/* How often bound threads have lost their core since that was judged. */
+EXPORT int64_t hope_lost(struct run *run) { return atomic_load(&run->lost); }
+
 /* What is added to a run's key per segment of a lane; NULL: nothing. The caller keeps it. */
 EXPORT void hope_keys(struct run *run, int lane, const int64_t *keys) { run->lane[lane].keys = keys; }
 

@@ -236,8 +236,9 @@ class Jobs(Forks):
                     del self._jobs[job.request]
                     job.stats.failed += 1
                 for job in here:
-                    if job not in own and self._scheduler.cancel(job.request):
-                        self._scheduler.wait_again(job.request, self._owner(job).network)
+                    owner = self._owner(job)
+                    if owner is not None and self._scheduler.cancel(job.request):
+                        self._scheduler.wait_again(job.request, owner.network)
                 started, gone = ([], []) if self._closed else self._decide()
                 self._hand_out(started)
             self._tell_dropped(gone)
@@ -267,9 +268,9 @@ class Jobs(Forks):
             self._of[member.network] = member
         return self._members[plans]
 
-    def _owner(self, job: Job) -> Member:
-        """Whose job it is, though another's network may run."""
-        return next(member for member in self._members.values() if member.stats is job.stats)
+    def _owner(self, job: Job) -> Member | None:
+        """Whose job it is, though another's network may run; None where that session is closed."""
+        return next((member for member in self._members.values() if member.stats is job.stats), None)
 
     def _decide(self) -> tuple[list[_Started], list[Job]]:
         """What starts now, and whose runs were dropped. With the lock."""
@@ -303,10 +304,12 @@ class Jobs(Forks):
             self._tell_dropped(gone)
 
     def _note_deadline(self, job: Job, *, missed: bool) -> None:
-        """Have the planner told whether a job kept its deadline. With the lock."""
-        member = self._of.get(job.request.network)
-        if job.deadline_ns is not None and member is not None:
-            member.note_deadline(missed=missed)
+        """Have the planner told whether a job kept its deadline: of its own session's plan, also where a cheaper
+        network answered. With the lock.
+        """
+        owner = self._owner(job)
+        if job.deadline_ns is not None and owner is not None:
+            owner.note_deadline(missed=missed)
 
     def _hand_out(self, started: Iterable[_Started]) -> None:
         """Have threads run what was started. With the lock."""
@@ -370,9 +373,9 @@ class Jobs(Forks):
                 self._scheduler.finished(one.dispatch, took if known else None, failed=True)
                 degraded = job.stats is not member.stats
                 gone_under_it = isinstance(found, DeviceClosedError) and degraded and not self._closed
-                again = gone_under_it and any(other.stats is job.stats for other in self._members.values())
-                if again:  # it was degraded to a session that has been closed
-                    self._scheduler.wait_again(job.request, self._owner(job).network)
+                owner = self._owner(job) if gone_under_it else None
+                if owner is not None:  # it was degraded to a session that has been closed
+                    self._scheduler.wait_again(job.request, owner.network)
                 else:
                     del self._jobs[job.request]
                     job.stats.count(job, found)
@@ -384,7 +387,7 @@ class Jobs(Forks):
             if following is None:
                 hold.give_back()
             self._tell_dropped(gone)
-            if not again:
+            if owner is None:
                 job.settle(found)
         if failed is not None:
             failed.let_go()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -168,6 +169,29 @@ def test_threads_step_aside_where_others_keep_taking_their_core(count: int) -> N
     assert where[0] == seat
     assert where[-1] == everywhere
     assert os.sched_getaffinity(0) == everywhere
+
+
+@SEVERAL
+def test_a_core_that_a_waiting_thread_yields_is_not_lost() -> None:
+    """The kernel counts each time that a lane which waits lets another program on its core have it; those are left out
+    of how often the lane lost its core.
+    """
+    core, *others = cores = sorted(os.sched_getaffinity(0))
+    counted: list[int] = []
+
+    def count() -> None:
+        counted.append(resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw)
+
+    rows: list[list[Task]] = [[((), count), ((Event(1, 1),), count)], [((), lambda: time.sleep(0.002))]]
+    lost = 0
+    with spinning_on(core), resting(2) as threads:
+        for _ in range(20):  # each as the first one: who has yielded for long does not the next time
+            loop = loop_of(*rows, seats=[frozenset({core}), frozenset(others)], cores=frozenset(cores))
+            loop.begin(0)
+            loop.hand_out(threads)
+            assert loop.wait(20)
+            lost += loop.lost
+    assert lost < sum(counted[1::2]) - sum(counted[::2])
 
 
 def test_threads_that_may_go_nowhere_else_stay() -> None:
