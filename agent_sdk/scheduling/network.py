@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -13,11 +15,11 @@ NEVER: Final = 2**60
 ALPHA: Final = 0.1
 """Weight of a new measurement in the expected latency (Band, section 3.2)."""
 MARGIN: Final = 0.5
-"""A run may well take longer than expected by this share, or by the share that few runs of the network exceed. Where
-one run in twenty takes 1.2 to 1.8 times as long, groups that are just in time keep a quarter of the deadlines that
-others do. What takes longer still is learnt from as if it took no more: a machine's stall says nothing of a group."""
-FEW: Final = 100
-"""One run in so many."""
+"""A run may well take longer than expected by this share. What takes longer still is learnt from as if it took no more:
+a machine's stall says nothing of a group."""
+RUNS: Final = 100
+"""Runs by which the next one's risk is told. Where there were none yet, they are taken to have spread evenly up to half
+as long again."""
 FORGOTTEN: Final = 1000
 """What was learnt of a processor fades by one part in so many with each run elsewhere: it may have been a disturbance,
 and what is taken for too slow is measured no more."""
@@ -35,7 +37,6 @@ class Network:
     Attributes:
         alike: processors that are equally fast, by processor: what one of them takes is learnt of all.
         assumed: processors whose figure is a guess: what is measured there first takes its place.
-        over: share by which a run of the whole may well take longer than expected, wherever it is.
         cheaper: what runs instead of it where it would be too late and may be degraded; None where there is nothing.
         border_ns: by processor the longest time from one border of a run to the next; without one it runs in one go.
         dropped: how many of its runs were dropped since one ended.
@@ -51,7 +52,9 @@ class Network:
         self.alike: dict[int, list[int]] = {}
         self.assumed: set[int] = set()
         self.border_ns: dict[int, int] = {}
-        self.over = MARGIN
+        self._times = deque((1.0 + MARGIN * (run + 1) / RUNS for run in range(RUNS)), RUNS)
+        """What the latest runs of the whole took ÷ what was expected, wherever they were."""
+        self._sorted = sorted(self._times)
         self.table = array("q", [NEVER]) * (processors * units * units)
         """By processor, first and last unit; ``NEVER`` where it cannot run."""
         self._told = self.table[:]
@@ -75,7 +78,8 @@ class Network:
                 self.table[at], self._told[at] = ns, min(ns, self._told[at])
             return
         if last - first == self.units - 1:
-            self.over = max(self.over + (MARGIN if ns > self.longest(before) else -MARGIN / FEW), MARGIN)
+            self._times.append(ns / before)
+            self._sorted = sorted(self._times)
         now = round(ALPHA * min(ns, before + MARGIN * before) + (1 - ALPHA) * before)
         for other in range(self.processors):
             at = (other * self.units + first) * self.units + last
@@ -86,7 +90,11 @@ class Network:
 
     def longest(self, ns: int) -> int:
         """What a run may well take that is expected to take so long."""
-        return ns + round(self.over * ns)
+        return ns + round(MARGIN * ns)
+
+    def risk(self, ns: int, within_ns: int) -> int:
+        """How many of the latest runs would take longer than allowed where so much is expected; of ``RUNS``."""
+        return RUNS - bisect_right(self._sorted, within_ns / ns)
 
     def runs_on(self, processor: int) -> bool:
         """Whether one processor runs the whole network."""

@@ -203,13 +203,15 @@ class _Option(NamedTuple):
     """A whole network on one processor.
 
     Attributes:
-        harm: 0; 1 where it may well miss its deadline; 2 more where another that gives way to it misses its own.
-        cost: core time that nobody else can use meanwhile; where it may well miss its deadline, when it then ends.
+        harm: whether another that gives way to it misses its own deadline.
+        risk: how many of the network's latest runs would have missed this deadline there.
+        cost: core time that nobody else can use meanwhile.
         end_ns: when it ends.
         processor: where.
     """
 
-    harm: int
+    harm: bool
+    risk: int
     cost: int
     end_ns: int
     processor: int
@@ -218,14 +220,14 @@ class _Option(NamedTuple):
 class EarliestDeadline(Policy):
     """Earliest deadline first, each on the cheapest cores that still make it: what a small group saves serves others.
 
-    A whole network goes to the idle processor that takes least core time (its latency times the cores that it has, or
-    that idle while another gives way to it) among those that surely make the deadline, else to the one that ends it
-    soonest should it take as long as it well may; where waiting for a busy one makes it and no idle one does, or who
-    gives way would miss its own, that is kept for it. Who can make it nowhere goes behind all who can. What has no
-    deadline takes what ends it soonest, where others make theirs behind all of it. Else nobody takes cores that the
-    networks which have been asked for lately need to make their deadlines side by side, or, where there are not enough
-    for that, so much for so long that one of them could not make its deadline any more, where there is another way;
-    where there is none, a run waits that has no deadline, and one that may be dropped and would cost several others
+    A whole network goes to the idle processor on which fewest of its latest runs would have missed the deadline, of
+    equal ones to that of least core time (its latency times the cores that it has, or that idle while another gives way
+    to it); where waiting for a busy one makes the deadline and no idle one does, or who gives way would miss its own,
+    that is kept for it. Who can make it nowhere goes behind all who can. Nobody takes cores that the networks asked for
+    lately need to make their deadlines side by side, or, where there are not enough for that, so much for so long that
+    one of them could not make its deadline any more, where there is another way. What has no deadline goes where fewest
+    of the latest runs of those would have missed theirs, stepping in at its borders, of equal ones where it ends
+    soonest. Where there is no other way, that waits, and so does what may be dropped and would cost several others
     theirs.
     """
 
@@ -246,20 +248,20 @@ class EarliestDeadline(Policy):
         """Whether a request has been dealt with; False where it cannot make its deadline."""
         limit = 2 * NEVER if request.deadline_ns is None else request.deadline_ns
         options = _options(state, request, limit)
-        ending = sorted((one for one in options if one.end_ns <= limit), key=lambda one: (one.harm, *one[2:]))
-        if request.deadline_ns is not None:
-            ending.sort()
-        idle = [one for one in ending if state.idle(request, one.processor)]
-        chosen, lost = next((one for one in idle if _leaves_cores(state, request, one)), None), 0.0
-        if request.deadline_ns is None and idle and not _loses(state, request, idle[0], stays=True):
-            chosen = idle[0]
-        elif chosen is None and idle:
+        idle = [one for one in sorted(options) if one.end_ns <= limit and state.idle(request, one.processor)]
+        chosen, lost = None, 0.0
+        if request.deadline_ns is None and idle:
+            chosen = min(idle, key=lambda one: (one.harm, _risked(state, request, one), one.end_ns, one.processor))
+            lost = _loses(state, request, chosen)
+        elif idle:
+            chosen = next((one for one in idle if _leaves_cores(state, request, one)), None)
+        if chosen is None and idle:
             losses = [_loses(state, request, one) for one in idle]
             chosen, lost = min(zip(idle, losses, strict=True), key=lambda pair: pair[1] > 0)
         if lost and request.priority <= 0 and lost >= _bears(state, request):
             state.look_again(_waits_until(state, request))
             return True
-        if chosen is not None and chosen.harm > 1:  # better wait, where that is in time
+        if chosen is not None and chosen.harm:  # better wait, where that is in time
             end, processor = min((state.free_ns[where] + ns, where) for where, ns in request.network.wholes())
             if end <= limit:
                 state.block(processor)
@@ -281,7 +283,7 @@ class EarliestDeadline(Policy):
         if choice is None:
             return
         options = _options(state, request, NEVER)
-        idle = sorted(one for one in options if state.idle(request, one.processor) and one.harm < 2)
+        idle = sorted(one for one in options if state.idle(request, one.processor) and not one.harm)
         if idle and not state.probes(request):
             state.take(request, Choice(idle[0].end_ns, request.network.units - 1, idle[0].processor, None))
         elif state.idle(request, choice.processor):
@@ -295,10 +297,8 @@ def _options(state: Scheduler, request: Request, limit_ns: int) -> list[_Option]
     view = state.view(request)
     found = []
     for where, ns in request.network.wholes():
-        latest = view.latest_ns[where] + request.network.longest(ns)
-        cost = ns * view.over[where].bit_count() if latest <= limit_ns else latest
-        harm = (latest > limit_ns) + 2 * (ns > view.spare_ns[where])
-        found.append(_Option(harm, cost, view.free_ns[where] + ns, where))
+        harm, risk = ns > view.spare_ns[where], request.network.risk(ns, limit_ns - view.latest_ns[where])
+        found.append(_Option(harm, risk, ns * view.over[where].bit_count(), view.free_ns[where] + ns, where))
     return found
 
 
@@ -337,20 +337,33 @@ def _leaves_cores(state: Scheduler, request: Request, option: _Option) -> bool:
     return True
 
 
-def _loses(state: Scheduler, request: Request, option: _Option, *, stays: bool = False) -> float:
-    """How many runs of another network cannot make their deadlines while this runs, or behind it: 0 where all can.
+def _waits(state: Scheduler, request: Request, option: _Option, deadline: int) -> int:
+    """How long another waits for a run's cores: for its next border where it goes before that, else for its end."""
+    border = request.network.border_ns.get(option.processor, 0)
+    if border and state.now_ns + deadline < request.due_ns:
+        return border
+    ns = request.network.expected(0, request.network.units - 1, option.processor)
+    return option.end_ns - ns + request.network.longest(ns) - state.now_ns
 
-    Others step in at its borders, unless it ``stays``: a border comes later than measured now and then.
-    """
-    mask, network = state.masks[option.processor], request.network
-    ns = network.expected(0, network.units - 1, option.processor)
-    runs = option.end_ns - ns + network.longest(ns) - state.now_ns
-    border = network.border_ns.get(option.processor, 0)
-    lost = 0.0
+
+def _risked(state: Scheduler, request: Request, option: _Option) -> int:
+    """How many of the latest runs of another network would miss their deadlines beside this one, or behind it."""
+    mask, most = state.masks[option.processor], 0
     for other, deadline in _others(state, request):
-        takes = border if border and not stays and state.now_ns + deadline < request.due_ns else runs
+        waits = _waits(state, request, option, deadline)
+        risks = (other.risk(ns, deadline - waits * bool(state.masks[at] & mask)) for at, ns in other.wholes())
+        most = max(most, min(risks, default=0))
+    return most
+
+
+def _loses(state: Scheduler, request: Request, option: _Option) -> float:
+    """How many runs of another network cannot make their deadlines beside this one, or behind it: 0 where all can."""
+    mask, lost = state.masks[option.processor], 0.0
+    ns = request.network.expected(0, request.network.units - 1, option.processor)
+    for other, deadline in _others(state, request):
+        waits = _waits(state, request, option, deadline)
         in_time = [(where, own) for where, own in other.wholes() if own <= deadline]  # nowhere: there is none to lose
-        if in_time and all(state.masks[where] & mask and own + takes > deadline for where, own in in_time):
+        if in_time and all(state.masks[where] & mask and own + waits > deadline for where, own in in_time):
             lost = max(lost, ns / deadline)
     return lost
 

@@ -53,6 +53,8 @@ class World:
         promised: list = []
         self.active: dict = {}
         self.in_a_row: dict[str, int] = {}
+        self.ratios = {model: [1 + 0.5 * (run + 1) / 100 for run in range(100)] for model in self.nets}
+        self.doubted: set = set()
         self.ends, self.first_key = {}, {}
         self.begun = self._rounds(asked)
         computing: dict = {}
@@ -72,8 +74,9 @@ class World:
                     del computing[what]
                     line.append(what)
                 else:
-                    run, _, last, _ = what
+                    run, first, last, _ = what
                     del computing[what]
+                    self._measured(run.model, what[3], whole=not first and last == self.nets[run.model][0] - 1)
                     running.remove(what)
                     run.unit = last + 1
                     self.in_a_row[run.model] = 0
@@ -239,20 +242,22 @@ class World:
         end, way = until(units)
         return end, way[0][1], way[0][2], way[1] if len(way) > 1 else None
 
-    def _lost(self, run, end):
+    def _lost(self, run, end, where):
         late = run.deadline is not None and end > run.deadline
         if late and run.on_late == "drop" and not run.unit and self.in_a_row.get(run.model, 0) < 16:
             self.in_a_row[run.model] = self.in_a_row.get(run.model, 0) + 1
             self.queue.remove(run)
             self.decisions.append((self.now, run.number, 0, 0, None))
             return True
+        if late and run.on_late == "drop" and not run.unit:
+            self.doubted |= {(run.model, other) for other in self.pools.get((run.model, where), [where])}
         return False
 
     def fifo(self, group):
         """As its name says."""
         for run in group:
             end, last, where, _ = self._best(run, [0] * len(self.sets), 0)
-            if self._lost(run, self._free(run)[where] + end):
+            if self._lost(run, self._free(run)[where] + end, where):
                 continue
             if self._idle(run, where):
                 self._take(run, last, where)
@@ -265,7 +270,7 @@ class World:
             ends = [self._best(run, self._free(run), self.now) for run in group]
             at = max(range(len(group)), key=lambda index: (ends[index][0], -index))
             run = group.pop(at)
-            if not self._lost(run, ends[at][0]):
+            if not self._lost(run, ends[at][0], ends[at][2]):
                 self._take(run, *ends[at][1:3])
 
     def heft(self, group):
@@ -289,7 +294,7 @@ class World:
                 run = max(ends, key=lambda one: (ends[one][0], -group.index(one)))
                 end, last, where, then = ends[run]
                 table = self.nets[run.model][1]
-                if self._lost(run, end):
+                if self._lost(run, end, where):
                     break
                 if self._idle(run, where):
                     run.then = then and (then[2], table[then])
@@ -305,7 +310,7 @@ class World:
         slack = {run: BIG * 9 if run.deadline is None else run.deadline - ends[run] for run in group}
         for run in sorted(group, key=lambda one: (slack[one], group.index(one))):
             end, last, where, _ = self._best(run, self._free(run), self.now)
-            if not self._lost(run, end) and self._idle(run, where):
+            if not self._lost(run, end, where) and self._idle(run, where):
                 self._take(run, last, where)
                 if not self._somewhere():
                     return
@@ -315,7 +320,7 @@ class World:
         mine = [run for run in group if self._slot(run)]
         for run in sorted(mine, key=lambda one: (self.begun[one][0] + self._slot(one)[2], group.index(one))):
             last, where, _, left = self._slot(run)
-            if self._lost(run, self._free(run)[where] + left):
+            if self._lost(run, self._free(run)[where] + left, where):
                 continue
             if self._idle(run, where):
                 self._take(run, last, where)
@@ -332,18 +337,13 @@ class World:
                 return
             limit = BIG * 9 if run.deadline is None else run.deadline
             fits = [one for one in self._wholes(run) if one[1] <= limit and self._idle(run, one[2])]
-            fits.sort(
-                key=lambda one: (
-                    self._hurts(run, one[2]),
-                    self._latest(run, one) > limit,
-                    *([self._latest(run, one)] if self._latest(run, one) > limit else one[: run.deadline is not None]),
-                    *one[1:],
-                )
-            )
-            apart = [one for one in fits if self._apart(run, one)]
-            kind = apart or [one for one in fits if not self._harmed(run, one)] or fits
-            if run.deadline is None and fits and not self._harmed(run, fits[0], stays=True):
-                kind = fits
+            if run.deadline is None:
+                fits.sort(key=lambda one: (self._hurts(run, one[2]), self._risked(run, one), *one[1:]))
+                apart, kind = [], fits
+            else:
+                fits.sort(key=lambda one: (self._hurts(run, one[2]), self._risk(run, one[2], limit), *one))
+                apart = [one for one in fits if self._apart(run, one)]
+                kind = apart or [one for one in fits if not self._harmed(run, one)] or fits
             sees = run.on_late != "drop" or self.in_a_row.get(run.model, 0) >= 16
             if not apart and kind:
                 takes = self._takes((run, 0, self.nets[run.model][0] - 1, kind[0][2]))
@@ -377,7 +377,7 @@ class World:
                 self.blocked |= self.sets[where]
         for run in behind:
             end, last, where, _ = self._best(run, self._free(run), self.now)
-            if self._lost(run, end):
+            if self._lost(run, end, where):
                 continue
             idle = [one for one in self._wholes(run) if self._idle(run, one[2]) and not self._hurts(run, one[2])]
             idle.sort()
@@ -397,10 +397,33 @@ class World:
                     return True
         return False
 
-    def _latest(self, run, option):
-        """When a run ends that takes half as long again."""
-        takes = self._takes((run, 0, self.nets[run.model][0] - 1, option[2]))
-        return self._free(run, part=1)[option[2]] + takes + round(takes * 0.5)
+    def _risk(self, run, where, limit):
+        """How many of the latest runs would end too late there, where everybody gives way as late as can be."""
+        takes = self._takes((run, 0, self.nets[run.model][0] - 1, where))
+        return self._too_long(run.model, takes, limit - self._free(run, part=1)[where])
+
+    def _too_long(self, model, takes, within):
+        return sum(ratio > within / takes for ratio in self.ratios[model])
+
+    def _measured(self, model, where, *, whole):
+        """What is expected is what it takes: of a whole run that is known now."""
+        if (model, where) in self.doubted:
+            self.doubted -= {(model, other) for other in self.pools.get((model, where), [where])}
+        elif whole:
+            self.ratios[model] = [*self.ratios[model][1:], 1.0]
+
+    def _risked(self, run, option):
+        """How many of the latest runs of one of the others would end too late beside this or behind it."""
+        found = [0]
+        for model, within in self._lately(run):
+            units, table = self.nets[model]
+            late = []
+            for where, resources in enumerate(self.sets):
+                if (0, units - 1, where) in table:
+                    waits = self._wait(run, option, within) if resources & self.sets[option[2]] else 0
+                    late.append(self._too_long(model, table[0, units - 1, where], within - waits))
+            found.append(min(late, default=0))
+        return max(found)
 
     def _wholes(self, run):
         units, table = self.nets[run.model]
@@ -435,14 +458,18 @@ class World:
             needed += min(own, default=len(rest) + 1)
         return needed <= len(rest)
 
-    def _harmed(self, run, option, stays=False):
-        """Within what time each of the others is due that cannot make it meanwhile, nor behind this."""
-        border = 0 if stays else self.borders.get((run.model, option[2]), 0)
+    def _wait(self, run, option, within):
+        """How long another that is due so soon waits for the next border of a run, or for its end."""
+        border = self.borders.get((run.model, option[2]), 0)
         due = run.release + PATIENCE if run.deadline is None else run.deadline
         runs = option[1] - self.now + round(self._takes((run, 0, self.nets[run.model][0] - 1, option[2])) * 0.5)
+        return border if border and self.now + within < due else runs
+
+    def _harmed(self, run, option):
+        """Within what time each of the others is due that cannot make it meanwhile, nor behind this."""
         found = []
         for model, within in self._lately(run):
-            wait = border if border and self.now + within < due else runs
+            wait = self._wait(run, option, within)
             units, table = self.nets[model]
             if min(table.get((0, units - 1, where), BIG) for where in range(len(self.sets))) <= within and not any(
                 table[0, units - 1, where] + wait * bool(resources & self.sets[option[2]]) <= within
