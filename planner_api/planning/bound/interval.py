@@ -80,13 +80,16 @@ class _Program(Rows):
     def _hubs(self) -> None:
         """Where intervals begin (forks) and end (joins), what lies below and above, which tensors stay inside."""
         lists = self.lists
+        self.begins, self.ends = _busiest(lists.after), _busiest(lists.before)
         n = len(lists.latency)
-        self.begins = _busiest([op for op in range(n) if len(lists.after[op]) > 1], lists.after)
-        self.ends = _busiest([op for op in range(n) if len(lists.before[op]) > 1], lists.before)
-        self.below: BoolArray = _passed(lists.order, lists.before, self.begins)
-        self.above: BoolArray = _passed(lists.order[::-1], lists.after, self.ends)
-        below, above = self.below, self.above
-        self.linked: BoolArray = below[self.ends].T if self.begins and self.ends else np.zeros((0, 0), dtype=bool)
+        passed = np.zeros((n, n), dtype=bool)  # which ops lie on a way to each
+        for op in lists.order:
+            for earlier in lists.before[op]:
+                passed[op] |= passed[earlier]
+                passed[op, earlier] = True
+        below: BoolArray = passed[:, self.begins]
+        above: BoolArray = passed.T[:, self.ends]
+        self.below, self.above, self.linked = below, above, below[self.ends].T
         self.tensor_below = _all_of(below, lists.readers)
         self.tensor_above = _all_of(above, lists.readers)
         self.ops_inside = _factors(below, above)
@@ -171,18 +174,6 @@ class _Program(Rows):
         return np.append(np.array(ends), columns), np.append(spent, -values)
 
 
-def _passed(order: list[int], before: list[list[int]], hubs: list[int]) -> BoolArray:
-    """(n, hubs) which hubs lie on a way to each op."""
-    found = np.zeros((len(order), len(hubs)), dtype=bool)
-    own = {op: k for k, op in enumerate(hubs)}
-    for op in order:
-        for earlier in before[op]:
-            found[op] |= found[earlier]
-            if earlier in own:
-                found[op, own[earlier]] = True
-    return found
-
-
 def _all_of(passed: BoolArray, readers: list[list[int]]) -> BoolArray:
     """(T, hubs) which hubs lie on a way to every reader of each tensor."""
     found = np.ones((len(readers), passed.shape[1]), dtype=bool)
@@ -202,8 +193,7 @@ def _between(inside: tuple[NDArray[np.float32], NDArray[np.float32]], work: Floa
     return ((below[:, used] * work[used].astype(np.float32)) @ above[used]).astype(np.float64)
 
 
-def _busiest(ops: list[int], neighbours: list[list[int]]) -> list[int]:
-    """The ops with most neighbours if there are too many, in their old order."""
-    if len(ops) <= MOST_HUBS:
-        return ops
-    return sorted(sorted(ops, key=lambda op: (-len(neighbours[op]), op))[:MOST_HUBS])
+def _busiest(neighbours: list[list[int]]) -> list[int]:
+    """The ops with several neighbours, or, if these are too many, with most."""
+    several = [op for op, near in enumerate(neighbours) if len(near) > 1]
+    return sorted(sorted(several, key=lambda op: (-len(neighbours[op]), op))[:MOST_HUBS])
