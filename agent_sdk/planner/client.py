@@ -14,9 +14,10 @@ import re
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Event
+from threading import Event, Thread
 from typing import Annotated, Final, TypeVar
 from urllib.parse import quote
 
@@ -31,7 +32,7 @@ from tenacity import (
     stop_when_event_set,
 )
 
-from agent_sdk.cancel import Cancel
+from agent_sdk.cancel import Cancel, cancelling, check
 from agent_sdk.closing import Closes
 from agent_sdk.errors import (
     InputError,
@@ -44,7 +45,6 @@ from agent_sdk.errors import (
     status_error,
 )
 from agent_sdk.planner import wire
-from agent_sdk.planner.waits import waited_for
 from hope_schema import (
     DeviceReport,
     Enrolment,
@@ -295,7 +295,7 @@ class PlannerClient(Closes):
 
         limits = httpx.Timeout(left_s, connect=CONNECT_S if left_s is None else min(CONNECT_S, left_s))
         try:
-            return waited_for(call, left_s, self._closed)
+            return _waited_for(call, left_s, self._closed)
         except TimeoutError:
             raise self._no_answer(tries, f"the answer was not whole after {left_s:g} s", request_id) from None
 
@@ -395,3 +395,31 @@ def _parse(answer: _Answer, kind: type[Answer]) -> Answer:
 def _served(answer: _Answer) -> ServedPlan:
     cached = answer.headers.get("Hope-Plan-Cache", "").lower() == "hit"
     return ServedPlan(reply=_parse(answer, PlanReply), etag=answer.headers.get("ETag", ""), cached=cached)
+
+
+def _waited_for(call: Callable[[Event], Result], most_s: float | None, closed: Cancel) -> Result:
+    """Wait for a call, which is handed an event that is set once nobody waits any more.
+
+    Raises what it raises, TimeoutError after ``most_s`` seconds, NotWantedError where what this thread works under is
+    cancelled, or CancelledError where ``closed`` is.
+    """
+    future: Future[Result] = Future()
+    over = Event()
+
+    def run() -> None:
+        with suppress(InvalidStateError):  # nobody waits any more
+            try:
+                future.set_result(call(over))
+            except BaseException as error:  # noqa: BLE001  it is raised where the answer is waited for
+                future.set_exception(error)
+
+    Thread(target=run, name="hope-planner-call", daemon=True).start()
+    try:
+        with cancelling(future.cancel), closed.calling(future.cancel):
+            return future.result(most_s)
+    except CancelledError:
+        check()
+        raise
+    finally:
+        over.set()
+        future.cancel()

@@ -15,8 +15,7 @@ from agent_sdk.machine.topology import core_groups
 from agent_sdk.paths import cache_directory
 from agent_sdk.runtimes.base import Processor
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
-from agent_sdk.runtimes.ort.plain import plain_configurations
-from agent_sdk.runtimes.ort.processor import OrtProcessor, installed_providers
+from agent_sdk.runtimes.ort.processor import OrtProcessor, installed_providers, plain_configurations
 from agent_sdk.runtimes.torch.choice import MIXED, PRECISIONS, Choice, accelerators, choices, installed
 
 log = logging.getLogger(__name__)
@@ -164,11 +163,10 @@ def _onnxruntime(soc: Soc, frozen: FrozenGraphs) -> _Runtime:
 def _openvino(soc: Soc, frozen: FrozenGraphs) -> _Runtime:
     # NOTE: imported late, because importing OpenVINO takes seconds and the package is optional.
     from agent_sdk.runtimes.openvino import processor as openvino
-    from agent_sdk.runtimes.openvino.plain import PlainOpenVino
 
     on_cores = partial(openvino.OpenVinoProcessor, soc, lights=frozen.lights)
     accelerators = partial(_driven, on_cores, soc, openvino.accelerators())
-    return _Runtime("ov", accelerators, on_cores, (partial(PlainOpenVino, soc, lights=frozen.lights),))
+    return _Runtime("ov", accelerators, on_cores, (partial(openvino.PlainOpenVino, soc, lights=frozen.lights),))
 
 
 def _driven(make: Callable[..., Processor], soc: Soc, devices: Iterable[str]) -> Makers:

@@ -29,7 +29,7 @@ from agent_sdk.model.weights import LightModels
 from agent_sdk.runtimes.alone import bound
 from agent_sdk.runtimes.attribution import share_out
 from agent_sdk.runtimes.base import BoundCall, Compiler, Executable, NativeCall, Segment, machines_fault, whole_network
-from agent_sdk.runtimes.host import HostProcessor, OutputMark
+from agent_sdk.runtimes.host import HostPlace, HostProcessor, OutputMark
 from agent_sdk.runtimes.openvino.capi import NativeCore, NativeModel, NativeRequest, native_core
 from agent_sdk.runtimes.openvino.trusted import OPENVINO
 from hope_schema import ModelGraph, TensorType
@@ -144,6 +144,23 @@ class OpenVinoProcessor(HostProcessor):
         always = [name for name in runs[0] if all(name in run for run in runs)]
         kernels = {name: [run[name] for run in runs] for name in always}
         return share_out(model, kernels, covered_ops(compiled, kernels, model.graph))
+
+
+class PlainOpenVino(OpenVinoProcessor):
+    """OpenVINO on all cores with its own defaults."""
+
+    def __init__(self, soc: Soc, *, lights: LightModels | None = None) -> None:
+        super().__init__(soc, frozenset(soc.cores), lights=lights)
+        self.spec = self.spec.model_copy(update={"id": "openvino", "runtime": "openvino", "place": "host/openvino"})
+        self.place = HostPlace(self.spec.place)
+
+    @override
+    def compiled(self, part: Any, core: AnyCore | None = None, **settings: Any) -> Any:
+        config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"} | settings
+        try:
+            return (core or runtime()).compile_model(part, CPU, config)
+        except FAILURES as error:
+            raise translated(error, self.id, CompilationFailed, "refused the network") from error
 
 
 def passed_through(segment: Segment) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +29,7 @@ from agent_sdk.model import Model
 from agent_sdk.model.oneop import one_op
 from agent_sdk.runtimes.alone import time_executable
 from agent_sdk.runtimes.base import BoundCall, Compiler, Executable, Segment, first_line, machines_fault, whole_network
-from agent_sdk.runtimes.host import HostProcessor
+from agent_sdk.runtimes.host import HostPlace, HostProcessor
 from agent_sdk.runtimes.ort.capi import AnySession, NativeBinding, PythonBinding, bindings, native_session
 from agent_sdk.runtimes.ort.cut import Piece, block_size, cut, from_source, reordering
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
@@ -58,6 +58,8 @@ The GPUs and NPUs that OpenVINO's own runtime drives are Intel's, which none of 
 
 log = logging.getLogger(__name__)
 
+FEWER: Final = (2, 4, 8, 16)
+"""Numbers of threads that users set besides all cores; a single thread is what a single core already is."""
 ARENA_BYTES: Final = 128 * 2**20
 """Address space of the arena's first block; memory is taken when it is touched."""
 DEAD_BYTES: Final = 64 * 1024
@@ -213,6 +215,35 @@ class OrtProcessor(HostProcessor):
         except OSError as error:
             raise translated(error, f"{self.id}, tracing") from error
         return attribute(model, frozen, kernels)
+
+
+class PlainOrt(OrtProcessor):
+    """ONNX Runtime with its own defaults but for the number of threads, which are bound nowhere.
+
+    One more default differs: its workers spin for a shorter time when there is nothing to do.
+    """
+
+    def __init__(self, soc: Soc, threads: int | None = None, *, frozen: FrozenGraphs | None = None) -> None:
+        super().__init__(soc, frozenset(soc.cores), frozen=frozen)
+        self.caller_cores = frozenset(self.cores)
+        self._threads = threads or len(soc.cores)
+        name = "onnxruntime"
+        own = name if threads is None else f"{name}/{threads}"
+        update = {"id": own, "runtime": name, "place": f"host/{name}", "threads": self._threads}
+        self.spec = self.spec.model_copy(update=update)
+        self.place = HostPlace(self.spec.place)
+
+    @override
+    def options(self, level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
+        return options(self._threads, SPINS, level=level)
+
+
+def plain_configurations(soc: Soc, frozen: FrozenGraphs) -> Iterator[partial[PlainOrt]]:
+    """What makes each of them on this machine, that with all cores first."""
+    yield partial(PlainOrt, soc, frozen=frozen)
+    for threads in FEWER:
+        if threads < len(soc.cores):
+            yield partial(PlainOrt, soc, threads, frozen=frozen)
 
 
 class OrtExecutable(Executable):
