@@ -158,7 +158,7 @@ def show(report: RunReport, console: Console) -> None:
                 if row:
                     _print_row(console, title, name, _lane(row, span, width, console))
                     title = ""
-        _print_row(console, "", "", Text(_axis(span, width), style="dim"))
+        _print_row(console, "", "", Text("0" + _ms(span).rjust(width - 1), style="dim"))
     show_notes(report.notes, console)
 
 
@@ -262,11 +262,6 @@ def _lane(bars: Iterable[Bar], span_us: float, width: int, console: Console) -> 
         kind = max(shares, key=lambda name: shares[name]) if sum(shares.values()) > 0.25 * cell else "idle"
         lane.append(marks[kind], style=styles[kind])
     return lane
-
-
-def _axis(span_us: float, width: int) -> str:
-    end = _ms(span_us)
-    return "0" + end.rjust(width - 1)
 
 
 def _ms(us: float) -> str:

@@ -185,7 +185,9 @@ class Executor(Closes):
 
     def _take_flight(self, interrupts: DeferredInterrupts, end: float) -> tuple[Flight, int]:
         """A flight that no run is in, and the nanoseconds that it took to get one."""
-        self._refuse_when_unusable()
+        self.device.refuse_when_forked()
+        if self._closed:
+            raise DeviceClosedError(CLOSED)
         flight = self._turns.take_now()
         if flight is not None and not self._closed:
             return flight, 0
@@ -266,12 +268,6 @@ class Executor(Closes):
     def _is_back(self, flight: Flight) -> None:
         self._turns.withhold("")
         self._give(flight)
-
-    def _refuse_when_unusable(self) -> None:
-        if self.device.forked:
-            self.device.refuse_when_forked()
-        if self._closed:
-            raise DeviceClosedError(CLOSED)
 
     def close(self) -> None:
         """Let runs in progress end, refuse new ones, free executables and buffers. Idempotent.

@@ -102,7 +102,9 @@ def read_network(source: Source | Content, *, name: str | None = None, seed: int
 
 def bare_name(source: Source) -> str | None:
     """The name of a zoo network, where that was given."""
-    return source if isinstance(source, str) and _is_bare(source) else None
+    if not isinstance(source, str) or os.path.basename(source) != source or os.path.splitext(source)[1]:
+        return None
+    return source or None
 
 
 def located(source: Source, seed: int = 0) -> Source:
@@ -190,11 +192,6 @@ def _zoo_network(name: str, seed: int) -> Path | None:
             "give a file, or install them (in a checkout: pip install ./hope_zoo)"
         ) from None
     return zoo.path(name, seed) if name in zoo.names() or not os.path.exists(name) else None
-
-
-def _is_bare(text: str) -> bool:
-    """Whether the text looks like a network's name rather than a path."""
-    return bool(text) and os.path.basename(text) == text and not os.path.splitext(text)[1]
 
 
 def extract(model: Model, op_ids: Iterable[str], inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
