@@ -22,8 +22,10 @@ from planner_api.planning.problem import PlanningError, Problem
 
 WIDEST = 2
 """Tensors between two blocks at most: what a cell of a NASNet leaves, and the one before it."""
-ALIKE = 5.0
-"""How many times what the fastest of a team takes one may take that has a tile."""
+ALIKE = 2.0
+"""How many times what the fastest of a team takes one of the same host may take that has a tile,"""
+APART = 5.0
+"""and one of another host."""
 CORES = 4
 """Tiles within one host take so many processors: with fewer they are stripes, which the search for cuts finds."""
 IN_TURNS = (1, 2, 4, 8)
@@ -135,10 +137,11 @@ def _teams(problem: Problem, most: int) -> list[tuple[int, ...]]:
         leads.add(total[head])
         apart: list[int] = []
         within: list[int] = []
-        for one in (p for p in order[turn:] if total[p] <= ALIKE * total[head]):
+        for one in (p for p in order[turn:] if total[p] <= APART * total[head]):
             if hosts[one] not in led and not any(hosts[one] == hosts[other] for other in apart):
                 apart.append(one)
-            if hosts[one] == hosts[head] and not any(problem.machine.conflicts[one, other] for other in within):
+            alike = hosts[one] == hosts[head] and total[one] <= ALIKE * total[head]
+            if alike and not any(problem.machine.conflicts[one, other] for other in within):
                 within.append(one)
         seen |= {*within}
         if head in apart:
