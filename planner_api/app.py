@@ -13,7 +13,7 @@ from planner_api.rollout.routes import router as releases
 from planner_api.service import Service
 from planner_api.settings import Settings
 from planner_api.views.routes import router as fleet
-from planner_api.web.application import App, build_api
+from planner_api.web.application import App, build_routes
 from planner_api.web.asgi import Asgi
 from planner_api.web.document import build
 from planner_api.web.loopback import Loopback
@@ -37,13 +37,13 @@ def create_app(settings: Settings) -> App[Service]:
         DatabaseUrlError: a database this planner cannot use.
     """
     service = Service(settings)
-    api = build_api(service, ROUTERS)
+    routes = build_routes(ROUTERS)
     per_token = RateLimit(settings.rate_per_token, settings.burst_per_token)
     per_address = AddressLimit(settings.rate_per_address, settings.burst_per_address)
     required = settings.tokens_required
     refused = service.quotas.refused
     inner: Asgi = Guard(
-        api, service.tokens, required=required, per_token=per_token, per_address=per_address, refused=refused
+        routes, service.tokens, required=required, per_token=per_token, per_address=per_address, refused=refused
     )
     if settings.console:
         inner = Console(inner, service, required=required, per_bearer=per_token, per_address=per_address)
@@ -52,8 +52,8 @@ def create_app(settings: Settings) -> App[Service]:
     observed = Observe(
         Prefixed(inner, settings.root_path), service.metrics.request, log_routine=settings.log_level == "debug"
     )
-    return App(service, api, traced(observed) if settings.telemetry else observed)
+    return App(service, routes, traced(observed) if settings.telemetry else observed)
 
 
 def openapi_document() -> dict[str, Any]:
-    return build(build_api(None, ROUTERS))
+    return build(build_routes(ROUTERS))

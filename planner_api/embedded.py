@@ -5,11 +5,12 @@ from planner_api.plans.routes import router as plans
 from planner_api.profiles.routes import router as profiles
 from planner_api.runtime import Planner
 from planner_api.settings import Settings
-from planner_api.web.application import App, build_api
+from planner_api.web.application import App, build_routes
+from planner_api.web.document import router as contract
 from planner_api.web.logs import stay_quiet
 from planner_api.web.observe import Observe
 
-ROUTERS = (plans, profiles, models)
+ROUTERS = (plans, profiles, models, contract)
 """What agents call; what they call most is tried first."""
 
 
@@ -21,5 +22,5 @@ def create_app(settings: Settings) -> App[Planner]:
     """
     stay_quiet()
     planner = Planner(settings)
-    api = build_api(planner, ROUTERS)
-    return App(planner, api, Observe(api, log_routine=settings.log_level == "debug"))
+    routes = build_routes(ROUTERS)
+    return App(planner, routes, Observe(routes, log_routine=settings.log_level == "debug"))

@@ -8,7 +8,6 @@ from typing import Any
 
 import structlog
 import uvicorn
-from fastapi import FastAPI
 
 from planner_api.db.engine import Database
 from planner_api.db.migrate import upgrade
@@ -19,6 +18,7 @@ from planner_api.jobs.queue import Queue
 from planner_api.runtime import build_worker
 from planner_api.service import GAUGES
 from planner_api.settings import Settings
+from planner_api.web.application import App, build_routes
 from planner_api.web.logs import configure
 from planner_api.web.metrics import Metrics
 from planner_api.web.observe import Observe
@@ -86,13 +86,11 @@ class _ProbeServer(uvicorn.Server):
 
 async def _serve_probes(probes: Probes, metrics: Metrics, host: str, port: int) -> None:
     """Answer what every planner answers to those who run it, and nothing else."""
-    app = FastAPI(openapi_url=None)
-    app.router.routes.extend(router.routes)
+    routes = build_routes([router])
     # Whoever opens this port wants the metrics, whatever ``serve`` does with them.
-    app.state.planner = SimpleNamespace(probes=probes, settings=SimpleNamespace(metrics=True))
-    app.middleware_stack = app.router  # errors are answered around it, as the planner's are
+    asked: Any = SimpleNamespace(probes=probes, settings=SimpleNamespace(metrics=True))
     config = uvicorn.Config(
-        Observe(app, metrics.request, log_routine=False),
+        App(asked, routes, Observe(routes, metrics.request)),
         host=host,
         port=port,
         http=BoundedProtocol,

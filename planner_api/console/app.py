@@ -82,7 +82,7 @@ class Console:
     def __call__(self, scope: Scope, receive: Any, send: Any) -> Awaitable[None]:
         path = scope["path"]
         ours = path.startswith(HOME) and path[len(HOME) :][:1] in ("", "/")
-        leads = path == "/" and scope["method"] in ("GET", "HEAD")
+        leads = path == "/" and scope["method"] == "GET"
         return (self._serve if ours or leads else self._app)(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Any, send: Any) -> None:
@@ -110,7 +110,7 @@ class Console:
         """
         scope, path = request.scope, request.scope["path"]
         address, secret = address_of(scope), cookie_of(request)
-        changes = request.method not in ("GET", "HEAD")
+        changes = request.method != "GET"
         open_to_all = path == "/" or path.startswith(f"{STATIC}/")
         if self._required:
             alone = secret is None or open_to_all or (path == LOGIN and changes) or path in OIDC
@@ -171,7 +171,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 def _to_login(request: Request, *, expired: bool) -> Response:
-    if request.method not in ("GET", "HEAD"):
+    if request.method != "GET":
         return lead(f"{LOGIN}?ended=1")
     query = request.url.query
     wanted = address(request.scope["path"]) + (f"?{query}" if query else "")

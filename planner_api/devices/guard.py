@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from cachetools import TTLCache
+from cachetools import LRUCache, TTLCache
 
 from hope_schema.proof import hash_token
 from planner_api.db.engine import Database
@@ -66,10 +66,11 @@ LEEWAY_S = 30.0
 
 @dataclass(frozen=True)
 class KnownToken:
-    """What is remembered of a token: its bearer, and when it expires (UTC)."""
+    """What is remembered of a token: its bearer, when it expires (UTC), and until when that is trusted (monotonic)."""
 
     principal: Principal
     expires_at: float
+    known_until: float
 
 
 class Tokens:
@@ -77,7 +78,7 @@ class Tokens:
 
     def __init__(self, database: Database, news: News) -> None:
         self._database = database
-        self._known: TTLCache[str, KnownToken] = TTLCache(MAX_KNOWN, KNOWN_S)
+        self._known: LRUCache[str, KnownToken] = LRUCache(MAX_KNOWN)
         self._unknown: TTLCache[str, None] = TTLCache(MAX_UNKNOWN, UNKNOWN_S)
         self._forgotten = 0
         self._asked: Gathering[str, KnownToken | None] = Gathering(self._ask, most=ASKED_AT_ONCE, apart_s=ASKED_APART_S)
@@ -85,7 +86,8 @@ class Tokens:
         news.on(repository.REVOKED, self._forget)
 
     def known(self, token_hash: str) -> KnownToken | None:
-        return self._known.get(token_hash)
+        found = self._known.get(token_hash)
+        return found if found is not None and time.monotonic() < found.known_until else None
 
     async def look_up(self, token_hash: str) -> KnownToken | None:
         """Ask the database, and remember the answer; None for a token that is unknown or revoked."""
@@ -109,7 +111,7 @@ class Tokens:
         else:
             principal = bearer(row.scope, row.id)
         expires_at = row.expires_at.timestamp() if row.expires_at is not None else math.inf
-        found = KnownToken(principal, expires_at)
+        found = KnownToken(principal, expires_at, time.monotonic() + KNOWN_S)
         if keep:
             self._known[token_hash] = found
         return found

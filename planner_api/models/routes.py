@@ -48,7 +48,7 @@ KNOWN: dict[int | str, dict[str, Any]] = {200: {"description": "The graph was kn
 async def submit_model(request: Request) -> Response:
     """Make a graph known. Weights never leave the device: a graph holds topology, types and shapes."""
     graph, _ = await read_large(request, read_graph, inline=INLINE_BYTES)
-    key = request.headers.get("idempotency-key", "")
+    key = request.header(b"idempotency-key")
     receipt = await service.submit(
         request.database,
         graph,
@@ -63,7 +63,7 @@ async def submit_model(request: Request) -> Response:
 async def read_model(request: Request, model_hash: ModelHash) -> Response:
     """Return the graph under a hash."""
     body = await service.read(request.database, model_hash, repository.graph)
-    return StoredReply(body, request.headers.get("accept-encoding", ""))
+    return StoredReply(body, request.header(b"accept-encoding"))
 
 
 Number = Annotated[int, Path(ge=1, le=2**31 - 1, description="The version")]

@@ -13,7 +13,7 @@ from planner_api.web.body import read_small
 from planner_api.web.contract import answers, header, problems, takes
 from planner_api.web.parameters import ModelHash
 from planner_api.web.route import Request, StrictRoute, reply
-from planner_api.web.stored import StoredReply
+from planner_api.web.stored import VARY, StoredReply
 
 router = APIRouter(tags=["plans"], route_class=StrictRoute)
 planning_ahead = APIRouter(tags=["fleet"], route_class=StrictRoute)
@@ -45,7 +45,7 @@ PREFER = header("Prefer", "`wait=N`: wait up to N seconds for the optimised plan
 async def request_plan(request: Request) -> Response:
     """Return the plan under a key: at once, and a better one later under the same id."""
     planner = request.planner
-    wait_s = min(preferred_wait(request.headers.get("prefer", "")), planner.settings.max_wait_s)
+    wait_s = min(preferred_wait(request.header(b"prefer")), planner.settings.max_wait_s)
     question = asked(await read_small(request))
     served, hit = await planner.plans.plan(*question, request.caller, request.device, wait_s)
     stored = await planner.plans.waits.better(served, wait_s, request.receive)
@@ -92,15 +92,16 @@ async def compare_plans(
 
 def _respond(request: Request, stored: StoredPlan, *, hit: bool = True) -> Response:
     """Answer with a plan, as it is stored to who reads zstd; with 304 to a GET whose copy is this version."""
-    headers = {
-        "ETag": stored.etag,
-        "Vary": "Accept-Encoding",
-        "Cache-Control": "private, no-cache",
-        "Hope-Plan-Cache": "hit" if hit else "miss",
-    }
-    if request.method != "POST" and matches(request.headers.get("if-none-match", ""), stored.etag):
-        return Response(status_code=304, headers=headers)
-    return StoredReply(stored.body_zstd, request.headers.get("accept-encoding", ""), headers)
+    headers = [
+        (b"etag", stored.etag.encode()),
+        (b"cache-control", b"private, no-cache"),
+        (b"hope-plan-cache", b"hit" if hit else b"miss"),
+    ]
+    if request.method != "POST" and matches(request.header(b"if-none-match"), stored.etag):
+        response = Response(status_code=304)
+        response.raw_headers += [VARY, *headers]
+        return response
+    return StoredReply(stored.body_zstd, request.header(b"accept-encoding"), headers)
 
 
 @planning_ahead.post(

@@ -59,4 +59,4 @@ async def read_profile(request: Request, soc: SocName, frequency: FrequencyName)
     `hope-planner profiles import` takes it in elsewhere.
     """
     body = await request.planner.profiles.read(soc, frequency, request.caller)
-    return StoredReply(body, request.headers.get("accept-encoding", ""))
+    return StoredReply(body, request.header(b"accept-encoding"))

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 
 import zstandard
 from pydantic import BaseModel
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from planner_api.web.principal import principal_of
 from planner_api.web.problems import HttpError
@@ -61,17 +61,16 @@ async def receive(request: Request, limit: int) -> AsyncIterator[bytes]:
     Raises:
         HttpError: 413 above ``limit`` bytes, 400 for one that breaks off.
     """
-    if (declared := request.headers.get("content-length", "")).isdigit() and int(declared) > limit:
-        raise TooLargeError("", limit)
-    size = 0
-    try:
-        async for piece in request.stream():
-            size += len(piece)
-            if size > limit:
-                raise TooLargeError("", limit)
-            yield piece
-    except ClientDisconnect:
-        raise HttpError(400, "body-incomplete", "the connection closed before the body was complete") from None
+    size, more = 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise HttpError(400, "body-incomplete", "the connection closed before the body was complete")
+        piece, more = message.get("body", b""), message.get("more_body", False)
+        size += len(piece)
+        if size > limit:
+            raise TooLargeError("", limit)
+        yield piece
 
 
 async def read_message(
@@ -91,7 +90,7 @@ async def read_small(request: Request, *, limit: int = SMALL_BYTES) -> bytes | b
     Raises:
         HttpError: as ``coding_of`` and ``inflate`` do; 413 above ``limit`` bytes.
     """
-    encoding = coding_of(request)
+    encoding = coding_of(request, limit)
     body = Body(b"".join([piece async for piece in receive(request, limit)]), encoding)
     return inflate(body, limit=limit)
 
@@ -110,7 +109,7 @@ async def read_large(request: Request, reading: Reading[Result], *, inline: int)
     """
     planner = request.app.state.planner
     settings, owner = planner.settings, principal_of(request.scope).name
-    encoding = coding_of(request)
+    encoding = coding_of(request, settings.max_body_bytes)
     with SpooledTemporaryFile(max_size=SMALL_BYTES) as file:
 
         def take() -> Body:
@@ -213,11 +212,12 @@ def _unzstd(raw: bytes, limit: int) -> bytearray:
     return out
 
 
-def coding_of(request: Request) -> Encoding:
+def coding_of(request: Request, limit: int) -> Encoding:
     """How a body of JSON is compressed.
 
     Raises:
-        HttpError: 415 for an unknown content type or coding, 400 where the request says one of them twice.
+        HttpError: 415 for an unknown content type or coding, 400 where the request says one of them twice, 413 where it
+            says that it has more than ``limit`` bytes.
     """
     given: dict[bytes, str] = {}
     for name, value in request.scope["headers"]:
@@ -225,6 +225,8 @@ def coding_of(request: Request) -> Encoding:
             if name in given:
                 raise HttpError(400, "repeated-header", f"the request has several {name.decode()} headers; send one")
             given[name] = value.decode("latin-1")
+    if (declared := given.get(b"content-length", "")).isdigit() and int(declared) > limit:
+        raise TooLargeError("", limit)
     if given.get(b"content-type", "application/json").split(";")[0].strip().lower() != "application/json":
         raise HttpError(415, "unsupported-media-type", "send the body as application/json")
     match given.get(b"content-encoding", "").strip().lower():

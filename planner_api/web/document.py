@@ -4,14 +4,18 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Router
 
 import hope_schema
+from hope_schema.version import VERSION
 from planner_api.web.asgi import GIVEN_ID, MAX_REQUEST_ID
 from planner_api.web.contract import REF, header, problems
+from planner_api.web.route import Request, StrictRoute
 
 ALWAYS = (400, 401, 403, 422, 429, 500, 503)
 """What any route may answer: no request of HTTP, no or a wrong token, not allowed, a parameter that it does not know,
@@ -33,22 +37,31 @@ Request bodies are JSON, optionally compressed (`Content-Encoding: zstd` or `gzi
 """
 
 
-def build(app: FastAPI) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=DESCRIPTION)
-        schemas = _schemas()
-        document["components"] = {
-            "schemas": schemas,
-            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
-        }
-        for path, methods in document["paths"].items():
-            for operation in methods.values():
-                _complete(operation, (404,) if "{" in path else ())
-        used = references(document, document["paths"])
-        document["components"]["schemas"] = {name: one for name, one in schemas.items() if name in used}
-        _explain(document["components"]["schemas"])
-        app.openapi_schema = document
-    return app.openapi_schema
+router = APIRouter(route_class=StrictRoute)
+
+
+@router.get("/openapi.json", include_in_schema=False)
+async def read_contract(request: Request) -> Response:
+    state = request.app.state
+    if not hasattr(state, "contract"):
+        state.contract = build(request.scope["router"])
+    return JSONResponse(state.contract)
+
+
+def build(routes: Router) -> dict[str, Any]:
+    document = get_openapi(title="HOPE planner", version=VERSION, routes=routes.routes, description=DESCRIPTION)
+    schemas = _schemas()
+    document["components"] = {
+        "schemas": schemas,
+        "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+    }
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            _complete(operation, (404,) if "{" in path else ())
+    used = references(document, document["paths"])
+    document["components"]["schemas"] = {name: one for name, one in schemas.items() if name in used}
+    _explain(document["components"]["schemas"])
+    return document
 
 
 def references(document: dict[str, Any], node: Any) -> set[str]:

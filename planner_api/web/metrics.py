@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Histogram, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -32,6 +33,7 @@ class Metrics:
             buckets=REQUEST_BUCKETS_S,
             registry=self._registry,
         )
+        self._request = cache(self._requests.labels)
         self._jobs = Histogram(
             "hope_job_seconds",
             "Ended jobs by kind and outcome.",
@@ -49,7 +51,7 @@ class Metrics:
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one answered request; ``route`` is one of a few, whatever clients ask for."""
-        self._requests.labels(method, route, str(status)).observe(seconds)
+        self._request(method, route, status).observe(seconds)
 
     def job(self, kind: str, outcome: str, seconds: float) -> None:
         self._jobs.labels(kind, outcome).observe(seconds)

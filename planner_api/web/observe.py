@@ -25,6 +25,8 @@ ten seconds. Routine ones only at level debug."""
 class Observe:
     """ASGI middleware: ``X-Request-ID`` in and out, errors in words, metrics, access log.
 
+    HEAD is asked as GET, and the server sends no body then.
+
     Args:
         app: what answers.
         count: called with method, route, status and seconds of each answer; None where nobody asks for metrics.
@@ -37,34 +39,33 @@ class Observe:
         self._app = app
         self._count = count
         self._log_routine = log_routine
-        self._prefix = secrets.token_hex(6).encode()
+        self._prefix = secrets.token_hex(6)
         self._numbers = itertools.count()
         self._too_often = Seldom()
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        given = dict(scope["headers"]).get(REQUEST_ID)
-        own = b"%b%06x" % (self._prefix, next(self._numbers))
-        audit_id = own.decode()
-        if given is None or not GIVEN_ID.fullmatch(given):
-            given = own
-        else:
-            audit_id += "/" + given.decode()  # for callers may give one id to many requests
-        state = scope.setdefault("state", {})
-        state["request_id"], state["audit_id"] = given.decode(), audit_id
-        request_id.set(audit_id)
-        status = 0
         started = time.perf_counter()
+        status = 0
+        audit_id = answered_id = f"{self._prefix}{next(self._numbers):06x}"
+        given = dict(scope["headers"]).get(REQUEST_ID)
+        if given is not None and GIVEN_ID.fullmatch(given):
+            answered_id = given.decode()
+            audit_id += f"/{answered_id}"  # for callers may give one id to many requests
+        state = scope.setdefault("state", {})
+        state["request_id"], state["audit_id"] = answered_id, audit_id
+        request_id.set(audit_id)
+        divide(scope)
+        asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
 
         def send_with_id(message: Any) -> Any:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], (REQUEST_ID, given)]}
+                message = {**message, "headers": [*message["headers"], (REQUEST_ID, answered_id.encode())]}
             return send(message)
 
         try:
-            divide(scope)
-            await self._app(scope, receive, send_with_id)
+            await self._app(asked, receive, send_with_id)
         except Exception as error:
             if status:  # in the middle of an answer
                 raise
@@ -75,7 +76,7 @@ class Observe:
             status = status or 500
             seconds = time.perf_counter() - started
             if self._count is not None:
-                self._count(scope["method"], route_of(scope), status, seconds)
+                self._count(scope["method"], route_of(asked), status, seconds)
             if status == 429:
                 self._log(partial(self._too_often.say, log.info), scope, status, seconds)
             elif status >= 400 or seconds >= SLOW_S:

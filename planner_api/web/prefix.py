@@ -1,6 +1,7 @@
 """The planner under a path prefix of a proxy's, as in ``https://tools.example/hope/console``."""
 
 import re
+from collections.abc import Awaitable
 from typing import Any
 
 import structlog
@@ -40,7 +41,7 @@ class ProxyHeaders(ProxyHeadersMiddleware):
         await super().__call__(scope, receive, send)
 
     def _warn(self, scope: Any) -> None:
-        if PROXY.isdisjoint(name for name, _ in scope["headers"]):
+        if PROXY.isdisjoint(dict(scope["headers"])):
             return
         self._warned = True
         log.warning(
@@ -65,11 +66,10 @@ class Prefixed:
         self._app = app
         self._root_path = root_path
 
-    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+    def __call__(self, scope: Scope, receive: Any, send: Any) -> Awaitable[None]:
         root: str = scope.get("root_path") or self._root_path
         if not root:
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
         scope["root_path"] = ""  # inside, paths are what they are without a proxy
         scope.setdefault("state", {})["prefix"] = root
         if scope["path"] == root or scope["path"].startswith(f"{root}/"):
@@ -80,7 +80,7 @@ class Prefixed:
                 message = {**message, "headers": [_moved(root.encode(), *pair) for pair in message["headers"]]}
             await send(message)
 
-        await self._app(scope, receive, send_under_it)
+        return self._app(scope, receive, send_under_it)
 
 
 def _moved(root: bytes, name: bytes, value: bytes) -> tuple[bytes, bytes]:

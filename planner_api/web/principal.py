@@ -36,13 +36,13 @@ class Principal:
         that (of profiles its own SoC's, which its route looks at); a viewer reads everything; an admin does the rest.
         """
         if self.role == "viewer":
-            return method in ("GET", "HEAD")
+            return method == "GET"
         if self.role != "device":
             return True
         own = f"/devices/{inside(self.device_id or '')}"
         if method == "POST":
             return path in _DEVICE_POSTS
-        if method in ("GET", "HEAD"):
+        if method == "GET":
             if _PLAN.fullmatch(path):
                 return True
             return path.startswith(_DEVICE_GETS) or path in ("/openapi.json", own)

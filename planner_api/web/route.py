@@ -1,6 +1,6 @@
-"""Routes: HEAD is answered as GET, and nothing but what was asked; the answer that is a message of the contract."""
+"""Routes: nothing but what was asked; the answer that is a message of the contract."""
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -8,8 +8,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette import requests
 from starlette.responses import Response
-from starlette.routing import Match
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from planner_api.db.engine import Database
 from planner_api.errors import InvalidError
@@ -20,6 +19,10 @@ from planner_api.web.segments import outside
 
 class Request(requests.Request):
     """A request as routes see it: who asks, and whom."""
+
+    def header(self, name: bytes) -> str:
+        """A header, the last of several; empty without one."""
+        return str(dict(self.scope["headers"]).get(name, b""), "latin-1")
 
     @property
     def planner(self) -> Any:
@@ -44,21 +47,7 @@ class Request(requests.Request):
         return device_of(self.scope)
 
 
-class HeadRoute(APIRoute):
-    """A route that answers HEAD where it answers GET, as load balancers ask; the server sends no body then."""
-
-    def matches(self, scope: Any) -> tuple[Match, Any]:
-        return super().matches({**scope, "method": "GET"} if scope["method"] == "HEAD" else scope)
-
-    async def handle(self, scope: Any, receive: Receive, send: Send) -> None:
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        if method in (self.methods or ()):
-            await self.app(scope, receive, send)
-        else:
-            await super().handle(scope, receive, send)  # says which methods there are
-
-
-class StrictRoute(HeadRoute):
+class StrictRoute(APIRoute):
     """A route that refuses query parameters it does not know: one that is ignored answers another question.
 
     It returns a message of the contract, which its signature names, nothing, or a response of its own.
@@ -72,15 +61,9 @@ class StrictRoute(HeadRoute):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.operation_id = self.name  # ``list_devices``
-        handler = self.get_route_handler()
+        self.app = self._asking()
 
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            response = await handler(Request(scope, receive, send))
-            await response(scope, receive, send)
-
-        self.app = app
-
-    def get_route_handler(self) -> Callable[[requests.Request], Coroutine[Any, Any, Response]]:
+    def _asking(self) -> ASGIApp:
         """Return what answers a request.
 
         Raises:
@@ -101,13 +84,14 @@ class StrictRoute(HeadRoute):
         kind: Any = body and body.field_info.annotation
         empty = b"" if body is None or body.field_info.is_required() else b"{}"
 
-        async def answer(request: requests.Request) -> Response:
+        async def ask(scope: Scope, receive: Receive, send: Send) -> None:
+            request = Request(scope, receive, send)
             values: dict[str, Any] = {} if given is None else {given: request}
             wrong: list[Any] = []
             for name, alias, validate in in_path:
                 values[name], errors = validate(outside(request.path_params[alias]), loc=("path", alias))
                 wrong += errors
-            query = request.query_params if request.scope["query_string"] else {}
+            query = request.query_params if scope["query_string"] else {}
             if unknown := sorted(set(query) - known):
                 names = ", ".join(alias for _, alias, *_ in in_query)
                 detail = f"there is no parameter '{unknown[0][:100]}' here; known are: {names or 'none'}"
@@ -125,9 +109,9 @@ class StrictRoute(HeadRoute):
             if body is not None:
                 values[body.name] = await read_message(request, kind, empty=empty)
             found: Response | BaseModel | None = await endpoint(**values)
-            return found if isinstance(found, Response) else reply(found, status)
+            await (found if isinstance(found, Response) else reply(found, status))(scope, receive, send)
 
-        return answer
+        return ask
 
 
 def reply(message: BaseModel | None, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -7,14 +7,14 @@ from planner_api.web.asgi import Scope
 
 SLASH = "\x1f"
 """Stands in ``scope["path"]`` for a slash that came encoded."""
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
-"""Of no id. A line break would pass for the end of an address, for patterns end in ``$``."""
+_CONTROLS = re.compile(r"%(?:[01][0-9A-Fa-f]|7[Ff])")
+"""Of no id; sent encoded alone. A line break would pass for the end of an address, for patterns end in ``$``."""
 
 
 def divide(scope: Scope) -> None:
     """Decode a request's path segment by segment, so that routes divide it where its sender did."""
-    segments = (_CONTROLS.sub("\ufffd", unquote(each)) for each in scope["raw_path"].decode("latin-1").split("/"))
-    scope["path"] = "/".join(map(inside, segments))
+    path = _CONTROLS.sub("\ufffd", scope["raw_path"].decode("latin-1"))
+    scope["path"] = unquote(path.replace("%2F", SLASH).replace("%2f", SLASH))
 
 
 def inside(name: str) -> str:

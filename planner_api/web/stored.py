@@ -1,7 +1,7 @@
 """JSON that is stored compressed, on its way to a client: as it is, or inflated piece by piece while it is read."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import zstandard
@@ -10,6 +10,7 @@ from starlette.responses import Response
 from planner_api.web.asgi import Scope
 
 PIECE_BYTES = 64 * 1024
+VARY = (b"vary", b"Accept-Encoding")
 _ZERO = re.compile(r"\s*q\s*=\s*0(\.0{0,3})?\s*", re.IGNORECASE)
 """The weight with which a client says that it does not read a coding (RFC 9110, section 12.4.2)."""
 
@@ -20,18 +21,19 @@ class StoredReply(Response):
     Args:
         body_zstd: as ``compression.zstd`` makes it.
         accept_encoding: the request's header.
-        headers: beside those of the body.
+        headers: beside those of the body, as they are sent.
     """
 
     media_type = "application/json"
 
-    def __init__(self, body_zstd: bytes, accept_encoding: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, body_zstd: bytes, accept_encoding: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        super().__init__(body_zstd)
+        self.raw_headers += [VARY, *headers]
         self._as_stored = reads_zstd(accept_encoding)
         if self._as_stored:
-            own = {"Vary": "Accept-Encoding", "Content-Encoding": "zstd"}
+            self.raw_headers.append((b"content-encoding", b"zstd"))
         else:
-            own = {"Vary": "Accept-Encoding", "Content-Length": str(zstandard.frame_content_size(body_zstd))}
-        super().__init__(body_zstd, headers=own | dict(headers or {}))
+            self.headers["content-length"] = str(zstandard.frame_content_size(body_zstd))
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Send the answer; each piece is made once the client has read most of those before."""

@@ -14,10 +14,9 @@ from planner_api.console.pages.sign_in import ours, page
 from planner_api.console.rendering import render
 from planner_api.console.session import new_secret
 from planner_api.errors import NotFoundError
-from planner_api.web.route import HeadRoute
 
 # NOTE: no StrictRoute: providers add parameters of their own to their answers.
-router = APIRouter(prefix=HOME, route_class=HeadRoute)
+router = APIRouter(prefix=HOME)
 
 COOKIE = "hope_console_oidc"
 ATTEMPT_S = 600
