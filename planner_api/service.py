@@ -8,7 +8,7 @@ from functools import partial
 
 from planner_api.console.oidc import Provider
 from planner_api.console.overview import Overviews
-from planner_api.devices.audit import service as audit
+from planner_api.devices import audit
 from planner_api.devices.guard import Tokens
 from planner_api.devices.reports import Reports
 from planner_api.errors import DatabaseAwayError

@@ -16,7 +16,7 @@ import numpy as np
 from agent_sdk.planner.field import SAMPLE
 from hope_schema import MeasuredRun, ReleaseRequest
 from planner_api.db.tables import ReleasePartRow, ReleaseRow
-from planner_api.devices.groups.choice import position
+from planner_api.devices.groups import position
 from planner_api.rollout import judging
 from planner_api.rollout.counting import COUNTS, compare
 

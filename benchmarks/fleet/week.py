@@ -26,7 +26,7 @@ from benchmarks.service.stage import Server, Stage, call
 from hope_schema import DeviceReport, Enrolment, MeasuredRun, ModelGraph, ReleaseRequest, RolloutPolicy
 from hope_schema.proof import hash_token
 from planner_api.devices import repository as device_rows
-from planner_api.devices.groups.choice import position
+from planner_api.devices.groups import position
 from planner_api.web.tokens import new_token
 
 SOCKETS = 256

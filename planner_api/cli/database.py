@@ -21,7 +21,7 @@ from planner_api.db import backup as backups
 from planner_api.db.engine import Database, DatabaseUrlError, parse_url, shown
 from planner_api.db.migrate import SchemaError, current_revision, upgrade
 from planner_api.devices import service
-from planner_api.devices.audit.service import local_actor
+from planner_api.devices.audit import local_actor
 from planner_api.errors import DatabaseAwayError, UsageError
 from planner_api.settings import Settings, is_loopback, mistyped
 

@@ -16,20 +16,7 @@ from starlette.staticfiles import StaticFiles
 
 from planner_api.console import session as sessions
 from planner_api.console.address import HOME, lead, look_from
-from planner_api.console.pages import (
-    audit,
-    devices,
-    fleet,
-    groups,
-    models,
-    oidc,
-    plans,
-    profiles,
-    queue,
-    releases,
-    sign_in,
-    tokens,
-)
+from planner_api.console.pages import devices, fleet, models, plans, profiles, sign_in
 from planner_api.console.rendering import FOLDER, SECTIONS, STATIC, render, section
 from planner_api.console.session import ANYBODY, Session, check_origin, cookie_of
 from planner_api.devices.guard import GUESS, address_of, refuse_for
@@ -182,8 +169,9 @@ def _to_login(request: Request, *, expired: bool) -> Response:
 def _pages(planner: Any) -> FastAPI:
     pages = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     pages.state.planner = planner
-    every = (sign_in, oidc, fleet, devices, groups, models, plans, profiles, releases, queue, tokens, audit)
-    pages.router.routes.extend(route for page in every for route in page.router.routes)
+    every = (sign_in, fleet, devices, models, plans, profiles)
+    routers = sign_in.through_provider, *(page.router for page in every)
+    pages.router.routes.extend(route for router in routers for route in router.routes)
     for kind in (PlannerError, RequestValidationError, HTTPException, Exception):
         pages.add_exception_handler(kind, _refuse)
     pages.mount(STATIC, StaticFiles(directory=FOLDER / "static"))

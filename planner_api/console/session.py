@@ -20,7 +20,7 @@ from planner_api.console.address import home
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import ConsoleSessionRow, TokenRow
 from planner_api.devices import repository as tokens
-from planner_api.devices.audit.service import record
+from planner_api.devices.audit import record
 from planner_api.errors import ForbiddenError, UnauthorisedError
 from planner_api.web.asgi import Scope
 from planner_api.web.principal import ANONYMOUS, Actor, Principal, bearer

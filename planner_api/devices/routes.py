@@ -27,9 +27,7 @@ from hope_schema import (
 from hope_schema.base import LABEL, PRINTABLE, Digest
 from hope_schema.registry import PLAIN
 from hope_schema.tokens import Number, TokenScope
-from planner_api.devices import service
-from planner_api.devices.audit import service as audit
-from planner_api.devices.groups import service as groups
+from planner_api.devices import audit, groups, service
 from planner_api.devices.guard import bearer_of, refuse_for
 from planner_api.web.body import read_message
 from planner_api.web.contract import problems, takes

@@ -29,10 +29,9 @@ from planner_api.db.engine import Database, WriteSession, found
 from planner_api.db.messages import message_of, messages_of
 from planner_api.db.paging import Page, Row, page
 from planner_api.db.tables import ClaimRow, DeviceRow, TokenRow
-from planner_api.devices import repository
-from planner_api.devices.audit.service import record
-from planner_api.devices.finding import find
-from planner_api.devices.groups import service as groups
+from planner_api.devices import groups, repository
+from planner_api.devices.audit import record
+from planner_api.devices.groups import find_devices
 from planner_api.errors import ConflictError, UnauthorisedError, unknown
 from planner_api.jobs.news import publish
 from planner_api.web.principal import Actor
@@ -210,7 +209,7 @@ async def list_devices(
     """Devices in the order of their ids. Raises NotFoundError for an unknown group."""
     async with database.read() as session:
         chosen = None if group is None else await groups.find(session, group)
-        page = await find(session, soc=soc, group=chosen, after=after, limit=limit)
+        page = await find_devices(session, soc=soc, group=chosen, after=after, limit=limit)
         described = await _describing(session, page.devices)
     return DevicePage(devices=messages_of(page.devices, described), next=page.after)
 

@@ -14,8 +14,7 @@ from hope_schema import (
     NamedModelPage,
     NewModelVersion,
 )
-from planner_api.models import repository, service
-from planner_api.models.names import service as names
+from planner_api.models import names, repository, service
 from planner_api.models.reading import read_graph
 from planner_api.web.body import read_large
 from planner_api.web.contract import header, problems, takes

@@ -12,7 +12,7 @@ from hope_schema import Fanout, FanoutRequest, Job, PlanRequest
 from hope_schema.fleet import PlanStatus
 from planner_api.db.engine import Database, found
 from planner_api.db.tables import FanoutPlanRow, FanoutRow, PlanRow
-from planner_api.devices.audit.service import record
+from planner_api.devices.audit import record
 from planner_api.errors import unknown
 from planner_api.jobs.wanted import Wanted, put
 from planner_api.models import repository as model_rows

@@ -13,7 +13,7 @@ from planner_api.db import paging
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.messages import message_of, messages_of
 from planner_api.db.tables import ContributionRow, ProfileRow, SocRow
-from planner_api.devices.audit.service import record
+from planner_api.devices.audit import record
 from planner_api.errors import unknown
 from planner_api.jobs.wanted import URGENT, Wanted, put
 from planner_api.models.figures import Latency

@@ -27,7 +27,7 @@ from planner_api.db.tables import (
     ReleaseRow,
 )
 from planner_api.db.upsert import add_all, ignoring
-from planner_api.devices.groups.choice import selector_of, takes, within
+from planner_api.devices.groups import selector_of, takes, within
 from planner_api.devices.reports import Said
 from planner_api.plans.repository import serves
 from planner_api.rollout.judging import KINDS

@@ -11,7 +11,7 @@ from hope_schema import Comparison, Release, ReleasePart
 from hope_schema.wording import plural
 from planner_api.db.messages import message_of
 from planner_api.db.tables import Counts, ReleaseClaimRow, ReleasePartRow, ReleaseRow
-from planner_api.devices.groups.choice import selector_of
+from planner_api.devices.groups import selector_of
 from planner_api.rollout.decision import Pairs, does_harm, evidence, joint, stratum_evidence
 
 LOG10 = math.log(10.0)

@@ -15,7 +15,7 @@ from hope_schema import (
     releases,
 )
 from hope_schema.registry import Reference
-from planner_api.rollout.aliases import service as aliases
+from planner_api.rollout import aliases
 from planner_api.rollout.service import Action, Releases
 from planner_api.web.contract import problems
 from planner_api.web.parameters import After, FewRows, Limit, ModelHash, PlainName

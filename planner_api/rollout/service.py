@@ -15,13 +15,13 @@ from planner_api.db.engine import Database, WriteSession, found
 from planner_api.db.messages import messages_of
 from planner_api.db.paging import Page, chunks
 from planner_api.db.tables import ModelRow, ReleasePartRow, ReleaseRow
-from planner_api.devices.audit.service import PLANNER, record
-from planner_api.devices.groups import service as grouping
-from planner_api.devices.groups.choice import selector_of
+from planner_api.devices import groups as grouping
+from planner_api.devices.audit import PLANNER, record
+from planner_api.devices.groups import selector_of
 from planner_api.errors import ConflictError, InvalidError, unknown
 from planner_api.models import repository as models
 from planner_api.rollout import repository
-from planner_api.rollout.aliases.service import resolve
+from planner_api.rollout.aliases import resolve
 from planner_api.rollout.judging import harm, judge, next_step, part_view, release_view, waits_for
 from planner_api.rollout.splits import Splits
 from planner_api.rollout.taking import count_takers, parts_of_alias, take_alias, take_plans

@@ -9,12 +9,11 @@ from sqlalchemy import func, select, update
 from hope_schema import GroupSelector, ModelVersion
 from planner_api.db.engine import WriteSession
 from planner_api.db.tables import DeviceRow, ModelAliasRow, ModelRow, PlanRow, ReleaseRow
-from planner_api.devices.groups.choice import position, within
-from planner_api.devices.groups.service import chosen
+from planner_api.devices.groups import chosen, position, within
 from planner_api.errors import ConflictError, unknown
-from planner_api.models.names import service as names
+from planner_api.models import names
 from planner_api.plans.repository import serves
-from planner_api.rollout.aliases.service import stands_for
+from planner_api.rollout.aliases import stands_for
 from planner_api.rollout.repository import held
 
 Part = dict[str, Any]

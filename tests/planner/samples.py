@@ -38,7 +38,7 @@ from planner_api.db.engine import Database
 from planner_api.db.tables import PlanRow
 from planner_api.devices import repository as devices
 from planner_api.devices import service
-from planner_api.devices.audit.service import local_actor
+from planner_api.devices.audit import local_actor
 from planner_api.jobs.worker import Worker
 from planner_api.plans.solve import BETTER, FIRST
 from planner_api.profiles.jobs import FOLD, OUTDATED

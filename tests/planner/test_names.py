@@ -30,9 +30,8 @@ from hope_schema import (
     NewModelVersion,
 )
 from planner_api.db.tables import AuditRow, DeviceRow, GroupRow
-from planner_api.devices import finding
-from planner_api.devices.audit import service as audit
-from planner_api.devices.groups.choice import position, takes
+from planner_api.devices import audit, finding
+from planner_api.devices.groups import position, takes
 from planner_api.web.principal import Actor
 from tests.planner.samples import FREQUENCY, JSON, SOC, Api, admin_token, chain, issue, serving
 

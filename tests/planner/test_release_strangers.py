@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hope_schema import DeviceReport, MeasuredRun, Release, ReleaseRequest, RolloutPolicy
 from planner_api.db.tables import DeviceRow, ReleaseClaimRow, ReleasePartRow
 from planner_api.devices import repository as devices
-from planner_api.devices.groups.choice import position
+from planner_api.devices.groups import position
 from planner_api.rollout.judging import judge
 from tests.planner.jobs_help import improve
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, serving

@@ -27,8 +27,8 @@ from hope_schema import (
     RolloutPolicy,
 )
 from planner_api.console.overview import count
-from planner_api.console.pages.releases import sentence
-from planner_api.devices.groups.choice import position
+from planner_api.console.pages.models import sentence
+from planner_api.devices.groups import position
 from planner_api.rollout import judging, repository, splits
 from planner_api.rollout.counting import compare
 from planner_api.rollout.splits import Splits

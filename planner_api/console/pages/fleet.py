@@ -1,4 +1,6 @@
-"""The first view: what there is, what is drifting, what has failed."""
+"""The first view (what there is, what is drifting, what failed), and the queue (who works, what waits)."""
+
+from typing import Any
 
 from fastapi import APIRouter, Response
 
@@ -6,9 +8,15 @@ from planner_api.console.address import HOME
 from planner_api.console.charts import bars
 from planner_api.console.overview import DRIFT_BOUNDS
 from planner_api.console.rendering import render
+from planner_api.jobs.workers import ALIVE_S, workers
+from planner_api.plans.repository import count_by_status
+from planner_api.profiles.jobs import pair_of
+from planner_api.views import pages
 from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(prefix=HOME, route_class=StrictRoute)
+ROWS = 50
+"""Jobs shown of each state."""
 
 
 @router.get("")
@@ -30,3 +38,31 @@ async def overview(request: Request) -> Response:
         socs=bars.draw((soc or "not reported", devices, "") for soc, devices in found.socs),
         drift_steps=bars.steps(found.drift, DRIFT_BOUNDS),
     )
+
+
+@router.get("/queue")
+async def show_queue(request: Request) -> Response:
+    async with request.database.read() as session:
+        waiting, since = await pages.inbox(session)
+        return render(
+            request,
+            "queue.html",
+            counts=await count_by_status(session),
+            workers=await workers(session),
+            alive_s=ALIVE_S,
+            running=list(map(_told, await pages.jobs(session, running=True, limit=ROWS))),
+            queued=list(map(_told, await pages.jobs(session, running=False, limit=ROWS))),
+            failed=await pages.failed_plans(session, ROWS),
+            inbox=waiting,
+            inbox_since=since,
+        )
+
+
+WORDS = {"first": "First plan", "better": "Better plan", "fold": "Fold figures", "outdated": "Compare plans"}
+
+
+def _told(row: Any) -> dict[str, Any]:
+    told = dict(row._mapping) | {"what": WORDS.get(row.kind, row.kind)}
+    if row.plan_id is None and row.key.startswith("["):
+        told["soc"], told["frequency"] = pair_of(row.key)
+    return told

@@ -1,20 +1,31 @@
-"""Signing in with a token, and out."""
+"""Signing in, with a token or through a provider, and out."""
 
+import base64
+import binascii
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Query, Response
 from fastapi import Request as AnyRequest
+from starlette.responses import RedirectResponse
 
 from planner_api.console import session as sessions
 from planner_api.console.address import HOME, home, lead
 from planner_api.console.forms import read_form
+from planner_api.console.oidc import Provider, SignInError
 from planner_api.console.rendering import render
-from planner_api.console.session import cookie_of
-from planner_api.errors import UnauthorisedError
+from planner_api.console.session import cookie_of, new_secret
+from planner_api.errors import NotFoundError, UnauthorisedError
 from planner_api.web.route import Request, StrictRoute
 
 router = APIRouter(prefix=HOME, route_class=StrictRoute)
+through_provider = APIRouter(prefix=HOME)
+"""No StrictRoute: providers add parameters of their own to their answers."""
+ATTEMPT_COOKIE = "hope_console_oidc"
+ATTEMPT_S = 600
+MAX_COOKIE = 3 * 1024
+MAX_ANSWER = 4096
+"""Characters of one parameter of an answer."""
 
 
 @router.get("/login")
@@ -59,3 +70,67 @@ def ours(to: str) -> str:
     """Where to go after signing in: nowhere but within the console."""
     inside = to == HOME or to.startswith((f"{HOME}/", f"{HOME}?"))
     return to if inside and "\\" not in to and to.isprintable() else HOME
+
+
+@through_provider.get("/oidc")
+async def leave(request: AnyRequest, to: Annotated[str, Query(max_length=2048)] = HOME) -> Response:
+    secret, to = new_secret(), ours(to)
+    try:
+        address = await _provider(request).address(secret, _callback(request))
+    except SignInError as error:
+        return page(request, to=to, problem=error.detail, code=error.code)
+    answer = RedirectResponse(address, status_code=303)
+    answer.set_cookie(
+        ATTEMPT_COOKIE,
+        f"{secret}.{base64.urlsafe_b64encode(to.encode()).decode().rstrip('=')}",
+        max_age=ATTEMPT_S,
+        path=_path(),
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="lax",  # the way back begins on the provider's pages
+    )
+    return answer
+
+
+@through_provider.get("/oidc/callback")
+async def come_back(request: AnyRequest) -> Response:
+    provider = _provider(request)
+    secret, to = _attempt(request.cookies.get(ATTEMPT_COOKIE, ""))
+    said = {name: value for name, value in request.query_params.items() if len(value) <= MAX_ANSWER}
+    try:
+        person = await provider.person(secret, _callback(request), said)
+    except SignInError as error:
+        answer = page(request, to=to, problem=error.detail, code=error.code)
+    else:
+        # NOTE: a page that leads on, not a redirect: where that leads, a browser that comes from another site would not
+        # send the session's cookie (SameSite=Strict).
+        answer = render(request, "signed_in.html", to=f"{home()}{to.removeprefix(HOME)}")
+        await sessions.begin(request, answer, person, token_id=None)
+    answer.delete_cookie(ATTEMPT_COOKIE, path=_path())
+    return answer
+
+
+def _provider(request: AnyRequest) -> Provider:
+    found: Provider | None = request.app.state.planner.provider
+    if found is None:
+        raise NotFoundError("not-found", "This planner knows no provider: sign in with a token.")
+    return found
+
+
+def _path() -> str:
+    return f"{home()}/oidc"
+
+
+def _callback(request: AnyRequest) -> str:
+    return f"{request.url.scheme}://{request.url.netloc}{_path()}/callback"
+
+
+def _attempt(cookie: str) -> tuple[str, str]:
+    """The secret of an attempt and where it wants to go; a secret that fits nothing where there is no such attempt."""
+    secret, _, to = cookie.partition(".")
+    try:
+        if not cookie.isascii() or len(cookie) > MAX_COOKIE or len(secret) != sessions.SECRET_LENGTH:
+            raise ValueError
+        return secret, ours(base64.urlsafe_b64decode(to + "=" * (-len(to) % 4)).decode())
+    except (ValueError, binascii.Error):
+        return new_secret(), HOME

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from planner_api.cli.serve import build_config
 from planner_api.console.address import HOME
-from planner_api.console.pages.oidc import COOKIE
+from planner_api.console.pages.sign_in import ATTEMPT_COOKIE
 from planner_api.db.tables import AuditRow
 from planner_api.settings import Settings
 from tests import end_with_tests
@@ -83,7 +83,7 @@ def test_who_has_a_role_comes_in_and_is_known_by_name(api: Api) -> None:
     """An admin does everything and stands in the audit log; the attempt's cookie is gone; signing out ends it."""
     answer = sign_in(api, "ada")
     assert (answer.status_code, f"url={HOME}/plans" in answer.text) == (200, True)
-    assert COOKIE not in api.client.cookies
+    assert ATTEMPT_COOKIE not in api.client.cookies
     said = [value for value in answer.headers.get_list("set-cookie") if value.startswith("hope_console=")]
     assert all(word in said[0] for word in ("HttpOnly", "SameSite=strict", f"Path={HOME}"))
     assert "ada@example.com" in api.client.get(HOME).text
@@ -104,7 +104,7 @@ def test_the_way_to_a_provider_and_back_is_under_a_prefix(database_url: str, iss
         assert urlsplit(back).path == f"/tools/hope{HOME}/oidc/callback"
         answer = api.client.get(back)
         assert (answer.status_code, f"url=/tools/hope{HOME}/plans" in answer.text) == (200, True)
-        assert COOKIE not in api.client.cookies
+        assert ATTEMPT_COOKIE not in api.client.cookies
 
 
 def test_a_viewer_looks_and_a_guest_stays_outside(api: Api) -> None:
@@ -116,7 +116,7 @@ def test_a_viewer_looks_and_a_guest_stays_outside(api: Api) -> None:
     for user, words in (("eve", "nothing in the claim"), ("nobody", "access_denied")):
         answer = sign_in(api, user)
         assert (answer.status_code, words in answer.text) == (401, True)
-        assert "hope_console=" not in answer.headers.get("set-cookie", "").replace(COOKIE, "")
+        assert "hope_console=" not in answer.headers.get("set-cookie", "").replace(ATTEMPT_COOKIE, "")
     assert len(rows(api)) == 1
 
 
@@ -131,7 +131,7 @@ def test_a_token_that_is_wrong_opens_nothing(still: Api, lie: str) -> None:
     answer = sign_in(still, f"mallory-{lie}")
     assert answer.status_code in (401, 502)
     assert 'role="alert"' in answer.text
-    assert "hope_console=" not in answer.headers.get("set-cookie", "").replace(COOKIE, "")
+    assert "hope_console=" not in answer.headers.get("set-cookie", "").replace(ATTEMPT_COOKIE, "")
     assert rows(still) == []
 
 
@@ -151,7 +151,7 @@ def test_an_answer_is_good_once_and_in_one_browser(still: Api) -> None:
         still.client.cookies.update(stolen)
         assert still.client.get(f"{path}?{urlencode({**asked, **wrong})}").status_code == 401
     for cookie in ("", "x", f"{'x' * 43}.%%%", "\x01" * 50, "x" * 9000):
-        answer = still.client.get(back, headers=[(b"cookie", f"{COOKIE}={cookie}".encode())])
+        answer = still.client.get(back, headers=[(b"cookie", f"{ATTEMPT_COOKIE}={cookie}".encode())])
         assert answer.status_code == 401
     still.client.cookies.clear()
     still.client.cookies.update(stolen)

@@ -12,7 +12,7 @@ from planner_api.db.messages import message_of, messages_of
 from planner_api.db.paging import page
 from planner_api.db.tables import ModelAliasRow, ModelVersionRow, NamedModelRow
 from planner_api.db.upsert import insert_or_ignore
-from planner_api.devices.audit.service import record
+from planner_api.devices.audit import record
 from planner_api.errors import unknown
 from planner_api.models import repository as models
 from planner_api.web.principal import Actor

@@ -7,9 +7,9 @@ from hope_schema import ModelVersion
 from planner_api.db.engine import Database, WriteSession, found
 from planner_api.db.tables import ModelAliasRow, NamedModelRow
 from planner_api.db.upsert import put
-from planner_api.devices.audit.service import record
+from planner_api.devices.audit import record
 from planner_api.errors import ConflictError, unknown
-from planner_api.models.names import service as names
+from planner_api.models import names
 from planner_api.rollout.splits import Splits
 from planner_api.web.principal import Actor
 

@@ -1,1 +1,0 @@
-"""Names for models: each with numbered versions."""
