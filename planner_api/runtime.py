@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from planner_api.concurrency import Turns
 from planner_api.db.engine import Database, parse_url
 from planner_api.db.migrate import HEAD, SchemaError, current_revision, serves, upgrade
 from planner_api.devices.quota import Quotas
@@ -14,11 +15,10 @@ from planner_api.jobs.news import build_news
 from planner_api.jobs.process import JobProcess
 from planner_api.jobs.queue import Queue
 from planner_api.jobs.worker import Worker
-from planner_api.locks import Turns
-from planner_api.plans.cache import PlanCache
 from planner_api.plans.outdated import Outdated
 from planner_api.plans.service import Plans
 from planner_api.plans.solve import PLAN, BetterPlan, FirstPlan
+from planner_api.plans.stored import PlanCache
 from planner_api.profiles.fold import Fold
 from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings

@@ -21,10 +21,9 @@ from planner_api.console.rendering import FOLDER, SECTIONS, STATIC, render, sect
 from planner_api.console.session import ANYBODY, Session, check_origin, cookie_of
 from planner_api.devices.guard import GUESS, address_of, refuse_for
 from planner_api.errors import ForbiddenError, PlannerError
-from planner_api.web.asgi import Asgi, Headers, Scope
+from planner_api.web.asgi import Asgi, Headers, Scope, address
 from planner_api.web.problems import as_http
 from planner_api.web.rate import AddressLimit, RateLimit
-from planner_api.web.segments import address
 
 LOGIN = f"{HOME}/login"
 LOGOUT = f"{HOME}/logout"

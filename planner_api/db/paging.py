@@ -1,4 +1,4 @@
-"""Long lists in parts: pages of rows, and chunks of which one statement takes one.
+"""Long lists in parts: pages of rows, as messages of the contract, and chunks of which one statement takes one.
 
 One row more than asked for is looked up, so that a page knows whether there are more behind it.
 """
@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
+import structlog
+from pydantic import BaseModel, ValidationError
 from sqlalchemy import Connection, Select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 Row = TypeVar("Row")
 Key = TypeVar("Key")
-
 CHUNK = 500
 """Items per statement: SQLite bounds the parameters of one."""
+Message = TypeVar("Message", bound=BaseModel)
+log = structlog.get_logger(__name__)
 
 
 def chunks(items: Sequence[Row], size: int = CHUNK) -> Iterator[Sequence[Row]]:
@@ -53,3 +56,23 @@ async def page(session: AsyncSession, query: Select[Row], limit: int) -> Page[Ro
 
 async def page_of_rows(session: AsyncSession, query: Select[*tuple[Any, ...]], limit: int) -> Page[Any]:
     return Page(await session.execute(query.limit(limit + 1)), limit)
+
+
+def message_of(kind: type[Message], row: Any, **more: Any) -> Message:
+    """Return a message whose fields are the row's columns of the same names, but for those that are given.
+
+    Raises ValidationError for a value that the contract does not allow.
+    """
+    columns = {name: getattr(row, name) for name in kind.model_fields if name not in more}
+    return kind(**columns, **more)
+
+
+def messages_of(rows: Iterable[Row], make: Callable[[Row], Message]) -> tuple[Message, ...]:
+    """Return the messages of a list's rows; a row that the contract does not allow is left out and said in the log."""
+    made = []
+    for row in rows:
+        try:
+            made.append(make(row))
+        except ValidationError as error:
+            log.error("row_unreadable", contract=error.title, causes=str(error.errors(include_url=False))[:1000])
+    return tuple(made)

@@ -15,7 +15,7 @@ from hope_schema import AuditEntry, AuditPage, AuditProof
 from hope_schema.hashing import digest
 from planner_api.db import paging
 from planner_api.db.engine import Database, WriteSession
-from planner_api.db.messages import message_of, messages_of
+from planner_api.db.paging import message_of, messages_of
 from planner_api.db.tables import AuditHeadRow, AuditRetentionRow, AuditRow
 from planner_api.db.upsert import insert_or_ignore, put
 from planner_api.errors import ConflictError

@@ -16,12 +16,11 @@ from typing import Any
 from cachetools import LRUCache, TTLCache
 
 from hope_schema.proof import hash_token
+from planner_api.concurrency import Gathering, Turns
 from planner_api.db.engine import Database
 from planner_api.devices import repository
 from planner_api.errors import ForbiddenError, TooOftenError, UnauthorisedError
-from planner_api.gathering import Gathering
 from planner_api.jobs.news import News
-from planner_api.locks import Turns
 from planner_api.web.asgi import Asgi, Scope, values_of
 from planner_api.web.principal import Principal, bearer, principal_of, spent
 from planner_api.web.problems import status_of

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from sqlalchemy import Connection, select
 
 from hope_schema import DeviceReport, MeasuredRun
+from planner_api.concurrency import Gathering
 from planner_api.db.engine import Database
 from planner_api.db.paging import rows_among
 from planner_api.db.tables import DeviceRow, DriftRow, PlanVersionRow
 from planner_api.db.upsert import add_all, put_all
-from planner_api.gathering import Gathering
 
 BATCH_REPORTS = 256
 BATCH_RUNS = 1024

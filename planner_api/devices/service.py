@@ -26,8 +26,7 @@ from hope_schema.proof import hash_token
 from hope_schema.proof import prove as proof_of
 from hope_schema.tokens import TokenScope
 from planner_api.db.engine import Database, WriteSession, found
-from planner_api.db.messages import message_of, messages_of
-from planner_api.db.paging import Page, Row, page
+from planner_api.db.paging import Page, Row, message_of, messages_of, page
 from planner_api.db.tables import ClaimRow, DeviceRow, TokenRow
 from planner_api.devices import groups, repository
 from planner_api.devices.audit import record

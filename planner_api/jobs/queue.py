@@ -20,8 +20,8 @@ from planner_api.db.tables import JobRow
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.kind import Kind, Lease, Task
 from planner_api.jobs.news import News, publish
-from planner_api.jobs.owner import is_gone, this_process
 from planner_api.jobs.wanted import URGENT, WAITS, WORK, Job, among, now
+from planner_api.jobs.workers import is_gone, this_process
 
 log = structlog.get_logger(__name__)
 

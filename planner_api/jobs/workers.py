@@ -1,8 +1,11 @@
-"""The workers' signs of life, and how much waits for them."""
+"""The workers' signs of life, who they are, and how much waits for them."""
 
+import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from sqlalchemy import delete, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -10,13 +13,52 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import JobRow, WorkerRow
 from planner_api.db.upsert import upserting
-from planner_api.jobs.owner import is_gone, this_process
 from planner_api.jobs.wanted import WAITS, now
 
 ALIVE_S = 30.0
 """A worker that has not looked for longer is taken for gone."""
 FORGET_S = 86_400.0
 """A worker that has not looked for so long is no longer listed."""
+
+
+def _started(pid: int) -> str | None:
+    """The process's start in clock ticks since boot; "" for a zombie; None when nothing tells."""
+    try:
+        # As its main thread's: under QEMU each thread that looks at its own process's file is told its own start there.
+        stat = Path(f"/proc/{pid}/task/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    fields = stat.rsplit(")", 1)[1].split()
+    return "" if fields[0] in ("Z", "X") else fields[19]
+
+
+def _place() -> str | None:
+    """Which process table a pid belongs to: host and pid namespace; None where /proc does not tell."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:8]
+        return f"{socket.gethostname()[:60]}/{boot}/{os.readlink('/proc/self/ns/pid')[5:-1]}"
+    except OSError:
+        return None
+
+
+def this_process() -> str:
+    """The owner label of this process: place, pid and start, which no later process shares."""
+    return f"{_place() or socket.gethostname()[:60]}|{os.getpid()}|{_started(os.getpid()) or 0}"
+
+
+def is_gone(owner: str) -> bool:
+    """Whether ``owner`` certainly lives no more. False when in doubt: another machine's leases simply expire."""
+    place, _, rest = owner.partition("|")
+    pid, _, started = rest.partition("|")
+    if place != _place() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # another user's, of whom /proc may be hiding all
+        pass
+    return _started(int(pid)) not in (started, None)
 
 
 async def tell_life(database: Database, slots: int) -> None:

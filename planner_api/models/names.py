@@ -8,8 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import ModelVersion, ModelVersionPage, NamedModel, NamedModelPage, NewModelVersion
 from planner_api.db.engine import Database, found
-from planner_api.db.messages import message_of, messages_of
-from planner_api.db.paging import page
+from planner_api.db.paging import message_of, messages_of, page
 from planner_api.db.tables import ModelAliasRow, ModelVersionRow, NamedModelRow
 from planner_api.db.upsert import insert_or_ignore
 from planner_api.devices.audit import record

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from hope_schema import MovedStep, Plan, PlanDiff, PlanHistory, PlanVersion, Results, Step
 from planner_api.db.engine import Database, ReadSession
-from planner_api.db.messages import message_of, messages_of
+from planner_api.db.paging import message_of, messages_of
 from planner_api.db.tables import PlanRow, PlanVersionRow
 from planner_api.errors import unknown
 from planner_api.plans import repository

@@ -9,6 +9,7 @@ from sqlalchemy import func, select
 from hope_schema import PlanRequest
 from hope_schema.base import MAX_OPS
 from hope_schema.periods import runs
+from planner_api.concurrency import SharedCalls
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import JobRow, PlanRow
 from planner_api.db.upsert import add_all
@@ -19,14 +20,12 @@ from planner_api.jobs.queue import Queue
 from planner_api.jobs.wanted import URGENT, Wanted, put
 from planner_api.models import repository as models
 from planner_api.plans import repository
-from planner_api.plans.cache import PlanCache
 from planner_api.plans.solve import BETTER, FIRST
-from planner_api.plans.stored import StoredPlan
+from planner_api.plans.stored import PlanCache, StoredPlan
 from planner_api.plans.waits import Waits
 from planner_api.profiles import repository as profiles
 from planner_api.profiles.jobs import FOLD, OUTDATED, key_of
 from planner_api.settings import EMBEDDED_WAIT_S, Settings
-from planner_api.shared import SharedCalls
 from planner_api.web.principal import ANONYMOUS, Principal
 
 DEVICE_WAITS, EACH_WAITING = 7200, 60

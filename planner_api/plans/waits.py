@@ -6,10 +6,10 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from planner_api.concurrency import SharedCalls
 from planner_api.jobs.news import News
 from planner_api.plans.solve import PLAN
 from planner_api.plans.stored import StoredPlan
-from planner_api.shared import SharedCalls
 
 LOOK_S = 2.0
 """A look-out that hears nothing looks by itself this often."""

@@ -2,7 +2,8 @@
 
 Within a figure every device has one vote, its newest. The centre is the median of the votes, and a vote further from
 it than ``CUT`` times the scaled median absolute deviation is refused. The estimate is the mean of the accepted votes
-and of those that have settled. A minority of liars moves the median a little and the estimate not at all.
+and of those that have settled. A minority of liars moves the median a little and the estimate not at all. Of two voters
+that contradict each other, the one does not count whom others refuse elsewhere.
 
 A figure that one device alone says takes up its reporter's share of the profile; where the profile is full, the device
 that takes up most gives way.
@@ -19,9 +20,18 @@ from numpy.typing import NDArray
 
 from hope_schema.hashing import canonical
 from planner_api.profiles import statistics as stored
-from planner_api.profiles.doubted import outdone
 from planner_api.profiles.known import PER_KIND
-from planner_api.profiles.statistics import FAMILIES, VOTES, FloatArray, Key, Statistics, Votes, device_hash, ranks
+from planner_api.profiles.statistics import (
+    FAMILIES,
+    VOTES,
+    FloatArray,
+    Key,
+    Names,
+    Statistics,
+    Votes,
+    device_hash,
+    ranks,
+)
 
 CUT = 4.0
 """Votes further than this many robust standard deviations from the median are refused."""
@@ -51,6 +61,10 @@ first."""
 LISTED_BY = 20
 """A processor counts when at least one in this many devices lists it. Of each processor ``VOTES`` devices are
 remembered, so two that list it are enough however large the fleet is."""
+JUDGED = 4
+"""Figures that a device must have voted on beside two others before it is judged by them ..."""
+REFUSED = 0.25
+"""... and the share of them on which it was refused, from which on it is doubted."""
 
 
 @dataclass(frozen=True)
@@ -381,3 +395,24 @@ def _settle(settled: FloatArray, us: FloatArray) -> None:
     total = before * settled[:, 1] + np.where(finite, us, 0.0).sum(axis=1)
     np.divide(total, n, out=settled[:, 1], where=n > 0)
     settled[:, 0] = np.minimum(n, SETTLED_LIMIT)
+
+
+def outdone(us: FloatArray, device: Names, accepted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which votes (F, V) do not count: of two on a figure the doubted device's, where the other is not.
+
+    ``accepted`` says which votes lie near the median of theirs, which of two always do.
+    """
+    finite = np.isfinite(us)
+    voters = finite.sum(axis=1)
+    judged = finite & (voters >= 3)[:, None]
+    pairs = finite & (voters == 2)[:, None]
+    if not judged.any() or not pairs.any():
+        return np.zeros_like(finite)
+    names, owner = np.unique(device, return_inverse=True)
+    owner = owner.reshape(device.shape)
+    all_of_them = np.bincount(owner[judged], minlength=len(names))
+    refused = np.bincount(owner[judged & ~accepted], minlength=len(names))
+    doubted = (all_of_them >= JUDGED) & (refused > REFUSED * all_of_them)
+    found: NDArray[np.bool_] = pairs & doubted[owner]
+    found[found.sum(axis=1) == 2] = False
+    return found

@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from planner_api.concurrency import Gathering
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import InboxRow
 from planner_api.db.upsert import ignoring
-from planner_api.gathering import Gathering
 from planner_api.jobs.wanted import Wanted, have
 from planner_api.profiles.jobs import FOLD, key_of
 

@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from hope_schema import Contribution, ContributionPage, Vote, VotePage
 from planner_api.db import paging
 from planner_api.db.engine import Database, WriteSession
-from planner_api.db.messages import message_of, messages_of
+from planner_api.db.paging import message_of, messages_of
 from planner_api.db.tables import ContributionRow, ProfileRow, SocRow
 from planner_api.devices.audit import record
 from planner_api.errors import unknown

@@ -13,6 +13,7 @@ from sqlalchemy import delete, func, select
 
 from hope_schema import MissingRequest, UploadReceipt
 from planner_api.compression import zstd
+from planner_api.concurrency import Turns
 from planner_api.db.engine import Database
 from planner_api.db.tables import AssignmentRow, ContributionRow, DeviceRow, InboxRow, ProfileRow, SocRow
 from planner_api.db.upsert import insert_or_ignore
@@ -22,7 +23,6 @@ from planner_api.errors import ForbiddenError, InvalidError, RefusedError, Unava
 from planner_api.jobs.kind import JobError
 from planner_api.jobs.process import JobProcess
 from planner_api.jobs.queue import Queue
-from planner_api.locks import Turns
 from planner_api.models import repository as model_rows
 from planner_api.models import service as models
 from planner_api.profiles import facts, inbox, oversight, repository

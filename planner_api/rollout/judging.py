@@ -9,7 +9,7 @@ from typing import Literal
 
 from hope_schema import Comparison, Release, ReleasePart
 from hope_schema.wording import plural
-from planner_api.db.messages import message_of
+from planner_api.db.paging import message_of
 from planner_api.db.tables import Counts, ReleaseClaimRow, ReleasePartRow, ReleaseRow
 from planner_api.devices.groups import selector_of
 from planner_api.rollout.decision import Pairs, does_harm, evidence, joint, stratum_evidence

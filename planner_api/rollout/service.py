@@ -12,8 +12,7 @@ from hope_schema import GroupSelector, Release, ReleasePage, ReleasePartPage, Re
 from hope_schema.releases import Rollout
 from hope_schema.wording import plural
 from planner_api.db.engine import Database, WriteSession, found
-from planner_api.db.messages import messages_of
-from planner_api.db.paging import Page, chunks
+from planner_api.db.paging import Page, chunks, messages_of
 from planner_api.db.tables import ModelRow, ReleasePartRow, ReleaseRow
 from planner_api.devices import groups as grouping
 from planner_api.devices.audit import PLANNER, record

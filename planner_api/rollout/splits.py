@@ -11,7 +11,7 @@ from hope_schema import GroupSelector
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow, ReleasePartRow, ReleaseRow
 from planner_api.devices.groups import selector_of, takes, within
-from planner_api.plans.cache import PlanCache
+from planner_api.plans.stored import PlanCache
 from planner_api.rollout import repository
 
 LATELY = timedelta(minutes=5)

@@ -14,8 +14,7 @@ from hope_schema import (
     FleetSummary,
 )
 from planner_api.db.engine import Database
-from planner_api.db.messages import message_of, messages_of
-from planner_api.db.paging import page_of_rows
+from planner_api.db.paging import message_of, messages_of, page_of_rows
 from planner_api.db.tables import DeviceRow, ModelRow, PlanJobRow, PlanRow, PlanVersionRow, ProfileRow, SocRow
 from planner_api.plans.ahead import per_status
 from planner_api.plans.history import measured_us, p99_us

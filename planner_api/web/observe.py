@@ -9,11 +9,10 @@ from typing import Any
 
 import structlog
 
-from planner_api.web.asgi import GIVEN_ID, REQUEST_ID, Asgi, Scope, route_of
+from planner_api.web.asgi import GIVEN_ID, REQUEST_ID, Asgi, Scope, address, divide, route_of
 from planner_api.web.logs import Seldom, request_id
 from planner_api.web.principal import principal_of
 from planner_api.web.problems import send_problem, status_of
-from planner_api.web.segments import address, divide
 
 log = structlog.get_logger("planner_api.access")
 

@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from hope_schema.base import is_label
 from planner_api.errors import ForbiddenError
-from planner_api.web.asgi import values_of
-from planner_api.web.segments import inside
+from planner_api.web.asgi import inside, values_of
 
 Role = Literal["admin", "viewer", "device", "anonymous"]
 

@@ -9,10 +9,10 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from starlette.responses import PlainTextResponse
 
+from planner_api.concurrency import SharedCalls
 from planner_api.db.engine import Database
 from planner_api.db.migrate import HEAD, serves
 from planner_api.errors import DatabaseAwayError, NotFoundError, UnavailableError
-from planner_api.shared import SharedCalls
 from planner_api.web.contract import problems
 from planner_api.web.metrics import Gauge, Metrics
 from planner_api.web.route import Request, StrictRoute

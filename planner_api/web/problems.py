@@ -12,8 +12,7 @@ from starlette.exceptions import HTTPException
 from hope_schema import ProblemDetails
 from planner_api import errors
 from planner_api.errors import PlannerError
-from planner_api.web.asgi import Headers, Scope
-from planner_api.web.segments import address
+from planner_api.web.asgi import Headers, Scope, address
 
 log = structlog.get_logger(__name__)
 

@@ -16,11 +16,11 @@ import msgspec
 import structlog
 from cachetools import LRUCache
 
+from planner_api.concurrency import Turns
 from planner_api.errors import UnavailableError
 from planner_api.jobs.computing import Ask, named
 from planner_api.jobs.kind import JobError
 from planner_api.jobs.process import JobProcess
-from planner_api.locks import Turns
 from planner_api.web.body import Body, Encoding, Reading, inflate, refuse_declared
 from planner_api.web.problems import HttpError
 

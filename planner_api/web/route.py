@@ -12,9 +12,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from planner_api.db.engine import Database
 from planner_api.errors import InvalidError
+from planner_api.web.asgi import outside
 from planner_api.web.body import read_message
 from planner_api.web.principal import Actor, Principal, device_of, principal_of
-from planner_api.web.segments import outside
 
 
 class Request(requests.Request):

@@ -16,10 +16,10 @@ import structlog
 from sqlalchemy import event
 
 from hope_schema import ModelGraph, Op, Tensor
-from planner_api import locks
+from planner_api import concurrency
 from planner_api.cli.serve import build_config
+from planner_api.concurrency import Turns
 from planner_api.devices.guard import AT_ONCE
-from planner_api.locks import Turns
 from planner_api.web import protocol
 from planner_api.web.body import SMALL_BYTES
 from planner_api.web.connections import NETWORK, Connections
@@ -228,7 +228,7 @@ def test_who_took_least_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of owners that wait, one that took nothing lately goes before any that keep the slot busy."""
     now = [0.0]
     monkeypatch.setattr(
-        locks, "time", SimpleNamespace(monotonic=lambda: now[0])
+        concurrency, "time", SimpleNamespace(monotonic=lambda: now[0])
     )  # event loops of other tests read time
 
     async def main() -> list[str]:

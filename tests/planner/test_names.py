@@ -30,7 +30,8 @@ from hope_schema import (
     NewModelVersion,
 )
 from planner_api.db.tables import AuditRow, DeviceRow, GroupRow
-from planner_api.devices import audit, finding
+from planner_api.devices import audit
+from planner_api.devices import groups as grouping
 from planner_api.devices.groups import position, takes
 from planner_api.web.principal import Actor
 from tests.planner.samples import FREQUENCY, JSON, SOC, Api, admin_token, chain, issue, serving
@@ -175,7 +176,7 @@ def test_groups_choose_by_soc_and_label(api: Api) -> None:
 @pytest.mark.parametrize("scanned", [20_000, 50])
 def test_a_groups_devices_are_listed_page_by_page(api: Api, monkeypatch: pytest.MonkeyPatch, scanned: int) -> None:
     """However few are looked at for one page, the pages in either direction hold those that the group takes, once."""
-    monkeypatch.setattr(finding, "SCANNED", scanned)
+    monkeypatch.setattr(grouping, "SCANNED", scanned)
     labels = [{"channel": "beta"} if number % 3 else {} for number in range(400)]
     rows = [
         {"id": f"d{number:03}", "soc": f"soc-{number % 2}", "labels": labels[number], "enrolled_at": datetime.now(UTC)}
@@ -204,7 +205,7 @@ def test_a_groups_devices_are_listed_page_by_page(api: Api, monkeypatch: pytest.
         async with api.app.planner.database.read() as session:
             few, before, found = await session.get(GroupRow, "few"), "z", list[str]()
             while before:
-                page = await finding.find(session, group=few, before=before, limit=4)
+                page = await grouping.find_devices(session, group=few, before=before, limit=4)
                 found, before = [*(row.id for row in page.devices), *found], page.before or ""
             return found
 

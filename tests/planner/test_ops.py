@@ -122,7 +122,7 @@ def test_probes_reach_the_database_once_a_second_at_most(sqlite_url: str, monkey
             return database.read()
 
         monkeypatch.setattr(api.app.planner.probes, "_database", SimpleNamespace(read=counted, write=database.write))
-        monkeypatch.setattr("planner_api.shared.time", SimpleNamespace(monotonic=lambda: now[0]))
+        monkeypatch.setattr("planner_api.concurrency.time", SimpleNamespace(monotonic=lambda: now[0]))
         assert {api.client.get("/readyz").status_code for _ in range(20)} == {200}
         assert {api.client.get("/metrics").status_code for _ in range(20)} == {200}
         assert len(reads) == 2

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from planner_api.jobs import owner
-from planner_api.jobs.owner import is_gone, this_process
+from planner_api.jobs import workers
+from planner_api.jobs.workers import is_gone, this_process
 
-LIVING = "from planner_api.jobs.owner import this_process; print(this_process(), flush=True); input()"
+LIVING = "from planner_api.jobs.workers import this_process; print(this_process(), flush=True); input()"
 
 
 class Emulated(PosixPath):
@@ -41,7 +41,7 @@ def test_who_lives_is_not_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> Non
         other = child.stdout.readline().strip()
         assert not is_gone(other)
         with monkeypatch.context() as patched, ThreadPoolExecutor(1) as pool:
-            patched.setattr(owner, "Path", Emulated)
+            patched.setattr(workers, "Path", Emulated)
             mine = this_process()
             assert not pool.submit(is_gone, mine).result()
             assert not is_gone(other), "of what is hidden nothing is known"

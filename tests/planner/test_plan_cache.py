@@ -22,11 +22,10 @@ from planner_api.jobs.queue import take
 from planner_api.jobs.wanted import Wanted, put
 from planner_api.plans import outdated, service
 from planner_api.plans import repository as plans
-from planner_api.plans.cache import OVERHEAD_BYTES, PlanCache
 from planner_api.plans.key import REMEMBERED_BYTES, asked, keyed
 from planner_api.plans.make import make
 from planner_api.plans.solve import BETTER, BetterPlan
-from planner_api.plans.stored import StoredPlan, matches
+from planner_api.plans.stored import OVERHEAD_BYTES, PlanCache, StoredPlan, matches
 from planner_api.profiles.jobs import FOLD, OUTDATED, key_of
 from planner_api.web.problems import HttpError
 from planner_api.web.stored import reads_zstd

@@ -16,9 +16,9 @@ from sqlalchemy import ColumnElement, delete, literal, update
 from planner_api.db.tables import JobRow, WorkerRow
 from planner_api.db.types import UtcDateTime
 from planner_api.jobs import queue, workers
-from planner_api.jobs.owner import this_process
 from planner_api.jobs.queue import MAX_ABANDONED, MAX_FAILURES
 from planner_api.jobs.wanted import Wanted, now, put
+from planner_api.jobs.workers import this_process
 from tests.planner.jobs_help import KIND, Count, Running, Setup, on
 
 
@@ -289,7 +289,7 @@ def test_a_dead_process_of_this_machine_is_reaped_before_its_lease_expires(datab
         child = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
-            "from planner_api.jobs.owner import this_process; print(this_process())",
+            "from planner_api.jobs.workers import this_process; print(this_process())",
             stdout=asyncio.subprocess.PIPE,
         )
         printed, _ = await child.communicate()

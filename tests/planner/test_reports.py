@@ -17,12 +17,12 @@ from sqlalchemy import Connection, select
 from benchmarks.service.pump import Answer, Pump
 from benchmarks.service.stage import Stage
 from hope_schema import DeviceReport, MeasuredRun
+from planner_api.concurrency import Gathering
 from planner_api.db.engine import sync_engine
 from planner_api.db.migrate import upgrade
 from planner_api.db.tables import DeviceRow, DriftRow, PlanVersionRow
 from planner_api.db.upsert import add_all, put_all
 from planner_api.devices.reports import SentReport, store
-from planner_api.gathering import Gathering
 from planner_api.rollout.counting import listen
 from planner_api.web.body import SMALL_BYTES
 from tests import CAMPAIGN

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 from planner_api.cli.serve import build_config
+from planner_api.concurrency import Turns
 from planner_api.db.tables import JobRow
 from planner_api.errors import TooOftenError
 from planner_api.jobs.kind import Lease
 from planner_api.jobs.queue import take
 from planner_api.jobs.wanted import Wanted, put
-from planner_api.locks import Turns
 from planner_api.plans.solve import BETTER, FIRST
 from planner_api.web.body import SMALL_BYTES
 from planner_api.web.principal import Principal

@@ -1,10 +1,12 @@
-"""Turns that owners take."""
+"""Work that many want at once: turns that owners take, calls that are shared, small work done in groups."""
 
 import asyncio
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from planner_api.errors import TooOftenError
 
@@ -14,6 +16,9 @@ MAX_OWNERS = 10_000
 """Owners of which it is remembered what they took."""
 APART_S = 0.001
 """Least seconds between two of one owner that begin: several times what the event loop works for a cached answer."""
+T = TypeVar("T")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Turns:
@@ -116,3 +121,120 @@ class Turns:
                 self._waiting.move_to_end(owner)
             else:
                 del self._waiting[owner]
+
+
+class _Call(Generic[T]):
+    def __init__(self, task: asyncio.Task[T]) -> None:
+        self.task = task
+        self.waiting = 0
+        self.until = float("inf")
+
+
+class SharedCalls(Generic[T]):
+    """One call per key at a time. Used from one event loop.
+
+    A call that nobody waits for any more is cancelled.
+
+    Args:
+        keep_s: how long an outcome, a failure too, is told to who comes after the call has ended.
+    """
+
+    def __init__(self, *, keep_s: float = 0.0) -> None:
+        self._keep_s = keep_s
+        self._calls: dict[Hashable, _Call[T]] = {}
+
+    def __len__(self) -> int:
+        return sum(call.waiting for call in self._calls.values())
+
+    async def get(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the outcome of the call under way, or make one; raise what it raises."""
+        call = self._calls.get(key)
+        if call is None or time.monotonic() >= call.until:
+            call = self._calls[key] = _Call(asyncio.create_task(make()))
+            call.task.add_done_callback(partial(self._ended, key, call))
+        call.waiting += 1
+        try:
+            return await asyncio.shield(call.task)
+        finally:
+            call.waiting -= 1
+            if not call.waiting and not call.task.done():
+                call.task.cancel()
+                self._drop(key, call)
+
+    def _ended(self, key: Hashable, call: _Call[T], _task: asyncio.Task[T]) -> None:
+        if self._keep_s:
+            call.until = time.monotonic() + self._keep_s
+        else:
+            self._drop(key, call)
+
+    def _drop(self, key: Hashable, call: _Call[T]) -> None:
+        if self._calls.get(key) is call:
+            del self._calls[key]
+
+
+class Gathering(Generic[Item, Result]):
+    """Does items in groups: while one group is done, the next gathers. Who comes alone waits for nobody.
+
+    Args:
+        work: does a group and returns one result per item.
+        most: items of a group.
+        weight: of an item; a group of more than one weighs ``heaviest`` at most.
+        heaviest: see ``weight``.
+        apart_s: seconds from the beginning of a group of several to that of the next, unless ``most`` wait: for items
+            that are in no hurry, and cheaper the more of them come together.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]],
+        *,
+        most: int,
+        weight: Callable[[Item], int] = lambda _item: 0,
+        heaviest: int = 0,
+        apart_s: float = 0.0,
+    ) -> None:
+        self._work = work
+        self._most = most
+        self._weight = weight
+        self._heaviest = heaviest
+        self._apart_s = apart_s
+        self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
+        self._worker: asyncio.Task[None] | None = None
+
+    async def add(self, item: Item) -> Result:
+        done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, done))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work_all(), name="gathering")
+        return await done
+
+    async def _work_all(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while self._waiting:
+            next_at = clock() + self._apart_s
+            group = self._take()
+            await self._do(group)
+            if self._apart_s and len(group) > 1 and len(self._waiting) < self._most:
+                await asyncio.sleep(max(0.0, next_at - clock()))
+
+    async def _do(self, group: Sequence[tuple[Item, asyncio.Future[Result]]]) -> None:
+        try:
+            results = await self._work([item for item, _ in group])
+        except Exception as error:  # noqa: BLE001 - every kind of failure belongs to the requests that wait for it
+            for _, done in group:
+                if not done.done():
+                    done.set_exception(error)
+            return
+        for (_, done), result in zip(group, results, strict=True):
+            if not done.done():
+                done.set_result(result)
+
+    def _take(self) -> list[tuple[Item, asyncio.Future[Result]]]:
+        weight = count = 0
+        for item, _ in self._waiting[: self._most]:
+            weight += self._weight(item)
+            if count and weight > self._heaviest:
+                break
+            count += 1
+        group, self._waiting = self._waiting[:count], self._waiting[count:]
+        return group
