@@ -24,6 +24,7 @@ from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings
 from planner_api.web.reader import Reader
 
+KINDS: tuple[type[Kind], ...] = (Fold, Outdated, FirstPlan, BetterPlan)
 LARGE_BODIES = 2
 """Bodies above ``web.body.SMALL_BYTES`` of one sender that are taken in at once."""
 WARM, READS = "planner_api.plans.make:ready", "planner_api.profiles.reading"
@@ -47,15 +48,6 @@ def prepare(database_url: str) -> None:
         )
 
 
-def build_kinds(database: Database, settings: Settings) -> tuple[Kind, ...]:
-    return (
-        Fold(database, settings),
-        Outdated(database, settings),
-        FirstPlan(database, settings),
-        BetterPlan(database, settings),
-    )
-
-
 def build_worker(
     queue: Queue,
     settings: Settings,
@@ -64,7 +56,7 @@ def build_worker(
     """A worker as the settings want it: a child for what is quick, so that no device waits for a long solve, and others
     for everything. An embedded planner has one in all, which starts when it is needed.
     """
-    kinds = build_kinds(queue.database, settings)
+    kinds = [kind(queue.database, settings) for kind in KINDS]
     every = tuple(kind.name for kind in kinds)
     quick = tuple(name for name in every if name != BetterPlan.name)
     slots = [every] if settings.embedded else [quick, *[every] * settings.worker_slots]

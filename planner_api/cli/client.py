@@ -36,11 +36,7 @@ class CallError(Exception):
 
 
 def open_client(url: str, token: str | None) -> httpx.Client:
-    """A connection to the planner at an address.
-
-    Raises:
-        UsageError: that is no address, or the token is none.
-    """
+    """A connection to the planner at an address. Raises UsageError: that is no address, or the token is none."""
     if token and not re.fullmatch(r"[\x21-\x7e]+", token):
         raise UsageError("a token has no spaces: copy it as it was printed")
     headers = {"authorization": f"Bearer {token}"} if token else {}

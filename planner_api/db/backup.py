@@ -125,11 +125,7 @@ def _read_into(connection: Connection, path: Path, lines: Iterable[dict[str, Any
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The file's lines after its head.
-
-    Raises:
-        UsageError: it is no backup, or of another revision.
-    """
+    """The file's lines after its head. Raises UsageError: it is no backup, or of another revision."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             head = json.loads(file.readline(MAX_LINE))

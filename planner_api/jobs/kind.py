@@ -4,7 +4,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from planner_api.db.engine import WriteSession
+from planner_api.db.engine import Database, WriteSession
+from planner_api.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,13 @@ class Kind(ABC):
     function: str
     answers: ClassVar[Any] = bytes
 
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+
     @abstractmethod
     async def load(self, lease: Lease) -> Task | None:
-        """Return the task; None: there is nothing to do.
-
-        Raises:
-            JobError: what it takes is gone.
-        """
+        """Return the task; None: there is nothing to do. Raises JobError: what it takes is gone."""
 
     async def tell(self, question: bytes) -> bytes:
         raise JobError("this kind of job answers no questions", permanent=True)

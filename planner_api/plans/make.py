@@ -27,11 +27,7 @@ _predictions = Predictions()
 
 
 def make(order: PlanOrder, ask: Ask) -> Made:
-    """Make the plan that is asked for.
-
-    Raises:
-        RefusedError: there is none, or the problem is too large.
-    """
+    """Make the plan that is asked for. Raises RefusedError: there is none, or the problem is too large."""
     request = PlanRequest.model_validate_json(order.request)
     graphs = _read(order.graphs)
     profiles = [Profile.model_validate_json(unzstd(body)) for body in order.profiles]

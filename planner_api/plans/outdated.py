@@ -9,7 +9,7 @@ from sqlalchemy import or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.compression import unzstd
-from planner_api.db.engine import Database, WriteSession
+from planner_api.db.engine import WriteSession
 from planner_api.db.paging import chunks
 from planner_api.db.tables import PlanRestsOnRow, PlanRow
 from planner_api.jobs.computing import Ask
@@ -21,7 +21,6 @@ from planner_api.plans.solve import BETTER
 from planner_api.profiles import repository as profiles
 from planner_api.profiles.jobs import OUTDATED, pair_of
 from planner_api.profiles.known import Known, differ
-from planner_api.settings import Settings
 
 COMPARED_AT_ONCE = 200
 """Plans per job; while there are more it stands in the queue anew."""
@@ -80,10 +79,6 @@ class Outdated(Kind):
     function = "planner_api.plans.outdated:compare"
     answers = list[str]
 
-    def __init__(self, database: Database, settings: Settings) -> None:
-        self._database = database
-        self._threshold = settings.replan_threshold
-
     async def load(self, lease: Lease) -> Task | None:
         """Read plans that rest on one older version, the versions, and the figures of the plans' networks."""
         soc, frequency = pair_of(lease.key)
@@ -108,9 +103,9 @@ class Outdated(Kind):
             Resting(row.id, _candidates(row, (soc, frequency)), tuple({at[job["model_hash"]] for job in row.jobs}))
             for row in chosen
         )
-        order = CompareOrder(before or b"", after, resting, tuple(figures), self._threshold)
+        order = CompareOrder(before or b"", after, resting, tuple(figures), self._settings.replan_threshold)
         if before is None:
-            order = CompareOrder(after, after, (), (), self._threshold)
+            order = CompareOrder(after, after, (), (), self._settings.replan_threshold)
         return Task(order, state)
 
     async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: list[str]) -> bool:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from sqlalchemy import delete, exists, func, select, update
 
 from hope_schema import Method, PlanRequest
-from planner_api.db.engine import Database, WriteSession
+from planner_api.db.engine import WriteSession
 from planner_api.db.tables import ModelRow, PlanJobRow, PlanRow, PlanVersionRow
 from planner_api.jobs.kind import JobError, Kind, Lease, Task
 from planner_api.jobs.news import publish
@@ -21,7 +21,6 @@ from planner_api.plans.stored import StoredPlan, serialise
 from planner_api.profiles import facts
 from planner_api.profiles import repository as profiles
 from planner_api.profiles.jobs import OUTDATED, key_of
-from planner_api.settings import Settings
 
 FIRST, BETTER = "first", "better"
 """The kinds of jobs that make plans, whose keys are plans' ids."""
@@ -50,10 +49,6 @@ class _Solve(Kind):
 
     function = "planner_api.plans.make:make"
     answers = Made
-
-    def __init__(self, database: Database, settings: Settings) -> None:
-        self._database = database
-        self._settings = settings
 
     @abstractmethod
     def _budget(self, request: PlanRequest) -> tuple[Method, float]:

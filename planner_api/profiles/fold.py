@@ -14,7 +14,7 @@ import msgspec
 import structlog
 from sqlalchemy import delete, distinct, func, select, update
 
-from planner_api.db.engine import Database, WriteSession
+from planner_api.db.engine import WriteSession
 from planner_api.db.tables import ContributionRow, ProfileRow, SocRow
 from planner_api.db.upsert import upserting
 from planner_api.jobs.kind import Kind, Lease, Task
@@ -22,7 +22,6 @@ from planner_api.jobs.news import publish
 from planner_api.jobs.wanted import Wanted, put
 from planner_api.profiles import facts, inbox, repository
 from planner_api.profiles.jobs import FOLD, OUTDATED, PROFILE, pair_of
-from planner_api.settings import Settings
 from planner_api.web.body import Encoding
 
 log = structlog.get_logger(__name__)
@@ -98,11 +97,6 @@ class Fold(Kind):
     function = "planner_api.profiles.batch:fold"
     answers = FoldOutcome
 
-    def __init__(self, database: Database, settings: Settings) -> None:
-        self._database = database
-        self._share = settings.figures_per_device
-        self._most_bytes = settings.max_inflated_bytes
-
     async def load(self, lease: Lease) -> Task | None:
         """Read the next batch, a smaller one where a child died of the last."""
         soc, frequency = pair_of(lease.key)
@@ -130,8 +124,8 @@ class Fold(Kind):
                 Upload(row.id, row.device_id, row.body or b"", row.encoding, row.trusted, row.device_id in revoked)
                 for row in uploads
             ),
-            share=self._share,
-            most_bytes=self._most_bytes,
+            share=self._settings.figures_per_device,
+            most_bytes=self._settings.max_inflated_bytes,
         )
         rows = dict(waiting)
         uploaded: Counter[str] = Counter()

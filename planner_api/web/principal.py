@@ -80,11 +80,7 @@ def device_of(scope: Mapping[str, Any]) -> str | None:
 
 
 def require_own(scope: Mapping[str, Any], device_id: str) -> None:
-    """Refuse a device that speaks in another's name.
-
-    Raises:
-        ForbiddenError: the bearer is a device with another id.
-    """
+    """Refuse a device that speaks in another's name. Raises ForbiddenError: the bearer is a device with another id."""
     principal = principal_of(scope)
     if principal.role == "device" and principal.device_id != device_id:
         raise ForbiddenError(

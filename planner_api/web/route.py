@@ -6,7 +6,7 @@ from typing import Any
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from starlette import requests
+from starlette import requests, routing
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -54,9 +54,12 @@ class StrictRoute(APIRoute):
 
     FastAPI reads the signature, makes what validates each parameter, and documents it. A request's parameters are given
     to these here, and its body to ``read_message``; dependencies and their exit stacks, which FastAPI looks after at
-    every request, no route of ours uses, and they cost more time than all the rest of a cached plan. Errors are the
-    outermost layer's.
+    every request, no route of ours uses, and they cost more time than all the rest of a cached plan. None is included
+    in another router, so each matches as Starlette's do. Errors are the outermost layer's.
     """
+
+    matches = routing.Route.matches
+    handle = routing.Route.handle
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

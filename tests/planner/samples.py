@@ -42,7 +42,7 @@ from planner_api.devices.audit import local_actor
 from planner_api.jobs.worker import Worker
 from planner_api.plans.solve import BETTER, FIRST
 from planner_api.profiles.jobs import FOLD, OUTDATED
-from planner_api.runtime import build_kinds
+from planner_api.runtime import KINDS
 from planner_api.settings import Settings
 from planner_api.web.application import App
 from planner_api.web.tokens import Kind, new_token
@@ -172,7 +172,7 @@ class Api:
     def working(self, kinds: Sequence[str]) -> Iterator[None]:
         """Have a worker do jobs of these kinds, in the application's own event loop."""
         planner, stop = self.app.planner, asyncio.Event()
-        every = build_kinds(planner.database, planner.settings)
+        every = [kind(planner.database, planner.settings) for kind in KINDS]
         metrics = getattr(planner, "metrics", None)
         worker = Worker(planner.queue, every, [tuple(kinds)], InThread, count=metrics and metrics.job, grace_s=5.0)
         assert self.client.portal is not None
