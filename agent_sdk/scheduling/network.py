@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -78,8 +78,9 @@ class Network:
                 self.table[at], self._told[at] = ns, min(ns, self._told[at])
             return
         if last - first == self.units - 1:
+            self._sorted.remove(self._times[0])
             self._times.append(ns / before)
-            self._sorted = sorted(self._times)
+            insort(self._sorted, ns / before)
         now = round(ALPHA * min(ns, before + MARGIN * before) + (1 - ALPHA) * before)
         for other in range(self.processors):
             at = (other * self.units + first) * self.units + last

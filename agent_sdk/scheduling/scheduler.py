@@ -92,7 +92,9 @@ class Policy(ABC):
         """A run was asked for."""
 
     def key(self, request: Request, tail_ns: int) -> int:
-        """Where a subgraph stands at the arbiter; ``tail_ns`` is what is left of its run, its own time included."""
+        """Where a subgraph stands at the arbiter; ``tail_ns`` is what is left of its run, its own time included, and 0
+        unless that counts.
+        """
         return request.ranked(request.due_ns - (tail_ns if self.by_start else 0))
 
     @abstractmethod
@@ -378,7 +380,8 @@ class Scheduler:
 
     def _key(self, request: Request) -> int:
         """Where a request stands at the arbiter with what is left of it."""
-        return self.policy.key(request, self.alone(request.network, request.unit).end_ns)
+        left = self.alone(request.network, request.unit).end_ns if self.policy.by_start else 0
+        return self.policy.key(request, left)
 
     def _place(self, dispatch: Dispatch) -> None:
         mask = self.masks[dispatch.processor]
