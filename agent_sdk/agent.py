@@ -33,6 +33,7 @@ from agent_sdk.journey.preparing import Preparing
 from agent_sdk.journey.services import A_LITTLE_S, Services
 from agent_sdk.journey.starts import Starts
 from agent_sdk.machine.soc import read_soc
+from agent_sdk.measure.trials import Trials
 from agent_sdk.model import Content, Model, Shapes, Source, bare_name, located
 from agent_sdk.model.module import named_source
 from agent_sdk.paths import cache_directory, state_directory
@@ -158,6 +159,7 @@ class Agent(Closes):
             processors=own,
             first_runs=FirstRuns(folder / "first_runs", own, self._lights, children),
             starts=Starts(folder / "starts", [processor.spec.kind for processor in own.values()]),
+            trials=Trials(folder / "trials", self.soc),
             measuring=Measuring(children, self._lights, self.soc, self.device_id),
             soc=self.soc,
             device_id=self.device_id,

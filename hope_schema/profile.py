@@ -187,6 +187,10 @@ Slowdown = Annotated[float, Field(ge=1.0, le=100.0, allow_inf_nan=False)]
 """How many times as long a kind takes while all of its neighbours are at work."""
 
 
+Spread = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
+"""Standard deviation of what an op takes in a plan from run to run, relative to what it is charged."""
+
+
 PerKind = Annotated[
     dict[Kind, FigureMicroseconds], Field(max_length=1024, json_schema_extra={"additionalProperties": False})
 ]
@@ -197,14 +201,17 @@ class Overheads(Contract):
     """Fixed costs of a device's engine.
 
     ``launch_us``: what beginning a segment costs a kind of processor. ``end_us``: how long after its last op a
-    segment's outputs are there for other lanes.
-    ``slowdown``: see ``Slowdown``; what is not listed is not slowed.
+    segment's outputs are there for other lanes. ``slowdown``: see ``Slowdown``; what is not listed is not slowed.
+    ``spread``: see ``Spread``; what is not listed takes in every run what it is charged.
     """
 
     launch_us: PerKind = {}
     end_us: PerKind = {}
     slowdown: Annotated[
         dict[Kind, Slowdown], Field(max_length=1024, json_schema_extra={"additionalProperties": False})
+    ] = {}
+    spread: Annotated[
+        dict[Kind, Spread], Field(max_length=1024, json_schema_extra={"additionalProperties": False})
     ] = {}
 
 
@@ -232,7 +239,7 @@ class Measured(Contract):
             raise ValueError("a processor id stands twice")
         kinds = {processor.kind for processor in self.processors}
         costs = self.overheads
-        for kind in {*self.latencies.kind, *costs.launch_us, *costs.end_us, *costs.slowdown}:
+        for kind in {*self.latencies.kind, *costs.launch_us, *costs.end_us, *costs.slowdown, *costs.spread}:
             if kind not in kinds:
                 raise ValueError(f"figures for processor kind '{kind}', which no listed processor has")
         ways = [(channel.source, channel.target) for channel in self.channels]

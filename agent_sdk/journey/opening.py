@@ -16,7 +16,7 @@ from agent_sdk.journey.services import Services
 from agent_sdk.journey.trial import PLAN, Trial, best_plan, first_choice, hold_trial, plainest, warm
 from agent_sdk.journey.verify import Judge, all_finite
 from agent_sdk.machine.witness import Witness, calm
-from agent_sdk.measure.truth import is_outdated, observations
+from agent_sdk.measure.truth import RUNS, Sample, is_outdated, observations, segment_samples
 from agent_sdk.model import Model
 from agent_sdk.model.feeds import Drawn
 from agent_sdk.model.weights import copies_at_once
@@ -55,6 +55,7 @@ class Opening:
 
     def __post_init__(self) -> None:
         self.notes = list(self.obtained.notes)
+        self.shown: list[Sample] = []
         self.feeds = self.drawn.tried
         self.inputs = self.feeds[0]
         self.processors, self.progress = self.services.processors, self.services.progress
@@ -183,7 +184,12 @@ class Opening:
 
     def _trial(self) -> Trial:
         with self.services.supplier.resting():
-            return hold_trial(self.contenders, self.inputs)
+            trial = hold_trial(self.contenders, self.inputs)
+        plan, traces = self.obtained.plan, trial.traces.get(PLAN, ())
+        if plan is not None and not plan.hosts and trial.calm and len(traces) >= RUNS:
+            self.shown += segment_samples(traces, self.services.planned).values()
+            self.services.trials.keep(self.model.graph.model_hash, self.shown)
+        return trial
 
     def _replace_plan(self, obtained: Obtained, others: Iterable[str]) -> None:
         """Take another plan in place of the one before; of the others those stay that are named."""
@@ -246,6 +252,7 @@ class Opening:
         measured = observations(
             [own.traces[PLAN] for own in trials],
             here.planned,
+            here.trials.of_others(self.model.graph.model_hash),
             soc=here.soc.name,
             frequency=here.soc.frequency,
             device_id=here.device_id,

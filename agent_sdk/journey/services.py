@@ -32,6 +32,7 @@ from agent_sdk.journey.hosts import Hosts
 from agent_sdk.journey.starts import Starts
 from agent_sdk.machine.soc import Soc
 from agent_sdk.measure.profiler import untrusted
+from agent_sdk.measure.trials import Trials
 from agent_sdk.model import Model
 from agent_sdk.planner.client import ServedPlan
 from agent_sdk.planner.embedded import mend
@@ -70,6 +71,7 @@ class Services:
         planned: the processors that plans are made for.
         processors: those of the device's processors that may run the network at hand, by id.
         measuring: measures for the planner.
+        trials: what trials of all networks showed.
         first_runs: where whatever is new runs first.
         starts: how the next start of a network begins.
         measuring_s: seconds that one ``obtain`` may measure where the planner can plan without.
@@ -85,6 +87,7 @@ class Services:
     planned: tuple[Processor, ...]
     processors: Mapping[str, base.Processor]
     measuring: Measuring
+    trials: Trials
     first_runs: FirstRuns
     starts: Starts
     soc: Soc
@@ -275,7 +278,9 @@ class Services:
                 check()
                 self.progress.step(what)
 
-            observations = self.measuring.measured(model, self.planning_on, missing, budget_s, step)
+            observations = self.trials.instead(
+                self.measuring.measured(model, self.planning_on, missing, budget_s, step)
+            )
             measured.seconds = time.perf_counter() - began
             measured.signatures = len(set(observations.latencies.signature))
             self.progress.phase("asking the planner")

@@ -2,17 +2,19 @@
 
 A plan is only worth what is delivered. What single ops take is measured alone, with warm caches; in a plan they begin
 on tensors that other cores have just made, between launches, beside neighbours. So a plan that was off is measured by
-itself, where it runs: per kind of processor a launch and a slowdown are fitted to all its segments, by the rules by
-which the planner charges them, and what is left is what each segment's ops take. Of a kind of few segments nothing is
-fitted, neither by itself nor from other kinds, whose launches are others (a gang wakes its workers): the launch and the
-slowdown are those that the planner charged, and the rest is the ops'.
+itself, where it runs: per kind of processor a launch and a slowdown are fitted to all its segments, and to those of
+other networks' trials, by the rules by which the planner charges them, and what is left is what each segment's ops
+take. How far segments and runs are from that is the kind's spread: a plan is as late as the latest of its lanes. Of a
+kind of few segments nothing is fitted, neither by itself nor from other kinds, whose launches are others (a gang wakes
+its workers): the launch and the slowdown are those that the planner charged, and the rest is the ops'.
 """
 
+import math
 import statistics
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -32,6 +34,10 @@ ENOUGH: Final = 8
 """Segments of a kind from which a launch and a slowdown can be told apart."""
 ONE_BY_ONE: Final = 1.01
 """Steps that together take no more than so many times their segment's time follow one another."""
+MOST_SPREAD: Final = 1.0
+"""Nothing varies by more than that; what seems to was disturbed."""
+ALIKE: Final = 4.0
+"""Ops of which one takes no more than so many times as long as the other are slowed alike."""
 LEAST: Final = 0.05
 """What ops take is at least this part of what was planned: the rest of a short segment may all be its launch."""
 
@@ -39,13 +45,13 @@ LEAST: Final = 0.05
 def is_outdated(plan: Plan, traces: Sequence[Trace]) -> bool:
     """Whether what was measured differs by more than ``OUTDATED`` from what the planner said.
 
-    A makespan that runs come to may be right: on a disturbed machine they differ more than a plan is off. Of many
-    runs an eighth at either end says nothing. Fewer than ``RUNS`` may all have been disturbed.
+    A makespan that runs come to may be right: on a disturbed machine they differ more than a plan is off. An eighth of
+    the runs at either end, rounded, says nothing. Fewer than ``RUNS`` may all have been disturbed.
     """
     took = sorted(trace.total_us for trace in traces)
     if len(took) < RUNS or not plan.makespan_us:
         return False
-    rare = len(took) // 8
+    rare = (len(took) + 3) // 8
     if took[rare] <= plan.makespan_us <= took[-1 - rare]:
         return False
     measured_us = statistics.median(took)
@@ -62,6 +68,8 @@ class Sample:
         launches: how many of its steps newly take in what another processor made, or a graph input.
         pressure: the part of what its processor leaves of its memory's resources that others used meanwhile.
         charged_us: what the plan charges it beyond ``alone_us``, for launches and neighbours.
+        steps_us: root of the sum of squares of what its steps take by themselves.
+        between_us: standard deviation of what it takes from run to run.
     """
 
     kind: str
@@ -70,34 +78,51 @@ class Sample:
     launches: int
     pressure: float
     charged_us: float = 0.0
+    steps_us: float = 0.0
+    between_us: float = 0.0
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What a launch costs a kind of processor, microseconds, and how many times as long it takes beside others."""
+    """What a launch costs a kind of processor, microseconds, how many times as long it takes beside others, and by how
+    much its ops vary, see ``hope_schema.profile.Spread``.
+    """
 
     launch_us: float
     slowdown: float
+    spread: float = 0.0
+
+    def slower(self, sample: Sample) -> float:
+        """How many times as long a segment's ops take as by themselves."""
+        return 1.0 + (self.slowdown - 1.0) * sample.pressure
 
     def ops_us(self, sample: Sample) -> float:
-        slower = 1.0 + (self.slowdown - 1.0) * sample.pressure
-        return max(LEAST * sample.alone_us, (sample.us - self.launch_us * sample.launches) / slower)
+        return max(LEAST * sample.alone_us, (sample.us - self.launch_us * sample.launches) / self.slower(sample))
 
 
 def observations(
-    trials: Sequence[Sequence[Trace]], planned: Sequence[Processor], *, soc: str, frequency: str, device_id: str
+    trials: Sequence[Sequence[Trace]],
+    planned: Sequence[Processor],
+    earlier: Iterable[Sample] = (),
+    *,
+    soc: str,
+    frequency: str,
+    device_id: str,
 ) -> Observations | None:
     """What runs of plans say about ops, launches and neighbours; None for plans that do not say what ops take.
 
     Args:
         trials: of each plan that was tried its runs; what is fitted holds for all of them.
         planned: the processors that plans are made for.
+        earlier: what trials of other networks showed here.
     """
     shown = [(traces[0].program, segment_samples(traces, planned)) for traces in trials]
     samples = [sample for _, own in shown for sample in own.values()]
     if not samples:
         return None
-    told = fitted(samples)
+    kinds = {sample.kind for sample in samples}
+    sizes = op_sizes((sample.kind, sample.alone_us, sample.steps_us) for sample in samples)
+    told = {kind: own for kind, own in fitted([*samples, *alike(earlier, sizes)]).items() if kind in kinds}
     costs = charged(samples) | told
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for program, own in shown:
@@ -118,13 +143,46 @@ def observations(
         processors=tuple({name: one.spec for own, _ in shown for name, one in own.processors.items()}.values()),
         latencies=latency_columns({key: _median(times) for key, times in found.items()}),
         transfers=transfer_columns({key: _median(times) for key, times in moves.items()}),
-        overheads=Overheads(
-            launch_us={kind: own.launch_us for kind, own in told.items()},
-            slowdown={kind: own.slowdown for kind, own in told.items()},
-        ),
+        overheads=overheads_with(Overheads(), told),
         device_id=device_id,
         upload_id=f"execution-{uuid.uuid4().hex}",
         origin="execution",
+    )
+
+
+def op_sizes(work: Iterable[tuple[str, float, float]]) -> dict[str, float]:
+    """By kind what the op takes that a microsecond of work belongs to.
+
+    Args:
+        work: kind, microseconds of some ops together, and the root of the sum of their squares.
+    """
+    totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for kind, us, root_us in work:
+        totals[kind][0] += us
+        totals[kind][1] += root_us**2
+    return {kind: squares / us for kind, (us, squares) in totals.items() if us > 0.0}
+
+
+def alike(samples: Iterable[Sample], sizes: Mapping[str, float]) -> list[Sample]:
+    """Segments of ops that take about as long as those of ``sizes``.
+
+    What a slowdown stands for is in part what inputs cost that are not in the cache: of long ops that is little.
+    """
+    found = []
+    for sample in samples:
+        size_us = sample.steps_us**2 / sample.alone_us
+        if 1 / ALIKE <= size_us / sizes.get(sample.kind, math.inf) <= ALIKE:
+            found.append(sample)
+    return found
+
+
+def overheads_with(known: Overheads, told: Mapping[str, Costs]) -> Overheads:
+    """Overheads with what trials tell of some kinds."""
+    return known.model_copy(
+        update={
+            name: {**getattr(known, name), **{kind: getattr(own, name) for kind, own in told.items()}}
+            for name in ("launch_us", "slowdown", "spread")
+        }
     )
 
 
@@ -140,7 +198,8 @@ def segment_samples(traces: Sequence[Trace], planned: Sequence[Processor]) -> di
     """
     program = traces[0].program
     traces = middle_half(traces, us=lambda trace: trace.total_us)  # by the median of which a plan is judged
-    took = np.mean([[span.us for span in trace.segments] for trace in traces], axis=0)
+    runs = np.array([[span.us for span in trace.segments] for trace in traces])
+    took, between = runs.mean(axis=0), runs.std(axis=0)
     beside = np.mean([pressure(trace, planned) for trace in traces], axis=0)
     launches = _launches(program)
     fetches: dict[int | None, float] = defaultdict(float)
@@ -154,11 +213,12 @@ def segment_samples(traces: Sequence[Trace], planned: Sequence[Processor]) -> di
         fetched_us = sum(fetches[step.id] for step in steps)
         length_us = segment.finish_us - segment.start_us
         us = float(took[segment.index])
+        steps_us = math.hypot(*(step.alone_us or 0.0 for step in steps))
         if planned_us > ONE_BY_ONE * length_us:
             first = min(steps, key=lambda step: step.start_us)
             planned_us, fetched_us = first.finish_us - first.start_us, fetches[first.id]
             charged_us = max(0.0, planned_us - fetched_us - (first.alone_us or 0.0))
-            alone_us = max(0.0, length_us - fetched_us - charged_us)
+            steps_us = alone_us = max(0.0, length_us - fetched_us - charged_us)
         else:
             charged_us = max(0.0, planned_us - fetched_us - alone_us)
         if alone_us > 0.0:
@@ -169,6 +229,8 @@ def segment_samples(traces: Sequence[Trace], planned: Sequence[Processor]) -> di
                 launches=sum(launches[step.id] for step in steps),
                 pressure=float(beside[segment.index]),
                 charged_us=charged_us,
+                steps_us=steps_us,
+                between_us=float(between[segment.index]),
             )
     return samples
 
@@ -264,7 +326,7 @@ def _launches(program: Program) -> Counter[int]:
 
 
 def fitted(samples: Iterable[Sample]) -> dict[str, Costs]:
-    """By kind of enough segments what its launches and its neighbours cost."""
+    """By kind of enough segments what its launches and its neighbours cost, and how much its ops vary."""
     return {kind: _fitted(own) for kind, own in _by_kind(samples).items() if len(own) >= ENOUGH}
 
 
@@ -306,4 +368,23 @@ def _fitted(samples: Sequence[Sample]) -> Costs:
         each = (columns * beyond[:, None]).sum(axis=0) / np.maximum((columns**2).sum(axis=0), 1e-9)
         found = np.where(found < 0.0, 0.0, each)
     launch, slower = np.maximum(found, 0.0)
-    return Costs(float(launch), float(min(MOST, 1.0 + slower)))
+    costs = Costs(float(launch), float(min(MOST, 1.0 + slower)))
+    return replace(costs, spread=_spread(samples, costs))
+
+
+def _spread(samples: Sequence[Sample], costs: Costs) -> float:
+    """By how much ops vary, each by itself, for segments to be as far from what they are charged as they are.
+
+    Segments count as in the fit, to which two of them went.
+    """
+    off = sum(
+        (
+            (sample.us - costs.launch_us * sample.launches - costs.slower(sample) * sample.alone_us) ** 2
+            + sample.between_us**2
+        )
+        / sample.alone_us
+        for sample in samples
+    )
+    own = sum((costs.slower(sample) * sample.steps_us) ** 2 / sample.alone_us for sample in samples)
+    few = len(samples) / (len(samples) - 2)
+    return min(MOST_SPREAD, math.sqrt(few * off / own)) if own else 0.0

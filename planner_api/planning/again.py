@@ -141,5 +141,6 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     if not earlier.changed or budget.left() <= 0 or budget.rounds == 0:
         return Solution(begun, METHOD)
     search = Search(problem, begun, budget.seed, near=earlier.changed)
+    begun_us = search.value_us
     search.run(budget.part(SHARE), quick_bound(problem).us)
-    return Solution(search.schedule() if search.value_us < begun.value_us else begun, METHOD, rounds=search.rounds)
+    return Solution(search.schedule() if search.value_us < begun_us else begun, METHOD, rounds=search.rounds)

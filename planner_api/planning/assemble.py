@@ -14,6 +14,7 @@ from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.optimise import Outcome
 from planner_api.planning.problem import Problem, called
 from planner_api.planning.problem.parts import RULE
+from planner_api.planning.search.replays import ends
 
 MAX_GAP = 1e9
 """What a gap reads when the bound is zero and the makespan is not."""
@@ -21,9 +22,11 @@ MAX_GAP = 1e9
 
 def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, outcome: Outcome) -> Plan:
     """Write a plan down: steps in topological order, order by start time, transfers as they are issued."""
-    schedule, bound, cuts = outcome.solution.schedule, outcome.bound, _by_job(outcome.solution.cuts, len(graphs))
+    solution, bound = outcome.solution, outcome.bound
+    schedule, cuts = solution.schedule, _by_job(solution.cuts, len(graphs))
     members = [one for job, graph in enumerate(graphs) for one in _members(job, graph, cuts[job])]
-    problem = outcome.solution.cut or problem
+    problem = solution.cut or problem
+    ends_us = solution.expected.job_us if solution.expected else ends(np.array(schedule.done_us), problem.job_of)
     kinds = {processor.id: processor.kind for processor in profile.processors}
     steps, ids = _steps(members, problem, schedule, [kinds[name] for name in problem.processors])
     place = {op: index for index, op in enumerate(schedule.sequence)}
@@ -38,17 +41,15 @@ def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, o
             period_us=job.period_us,
             deadline_us=job.deadline_us,
             weight=job.weight,
-            finish_us=max(
-                us for us, owner in zip(schedule.done_us, problem.job_of.tolist(), strict=True) if owner == k
-            ),
+            finish_us=ends_us[k],
         )
         for k, (graph, job) in enumerate(zip(graphs, problem.jobs, strict=True))
     ]
     late = [job.weight * (job.finish_us - job.deadline_us) for job in jobs if job.deadline_us is not None]
     # A plan is late or early: its bound is told as what no plan's end could lie before, if the last job is.
-    lead = schedule.makespan_us - schedule.value_us
-    lower = max(0.0, min(bound.us + lead, schedule.makespan_us))
-    gap = schedule.makespan_us / lower - 1 if lower > 0 else (MAX_GAP if schedule.makespan_us > 0 else 0.0)
+    makespan_us = solution.makespan_us
+    lower = max(0.0, min(bound.us + makespan_us - solution.value_us, makespan_us))
+    gap = makespan_us / lower - 1 if lower > 0 else (MAX_GAP if makespan_us > 0 else 0.0)
     return Plan(
         jobs=tuple(jobs),
         soc=profile.soc,
@@ -58,16 +59,16 @@ def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, o
         steps=steps,
         order=tuple(step for op in order for step in ids[op]),
         transfers=_transfers(graphs, profile, problem, schedule, members, ids),
-        makespan_us=schedule.makespan_us,
+        makespan_us=makespan_us,
         lateness_us=max(late) if late else None,
         lower_bound_us=lower,
         gap=min(max(gap, 0.0), MAX_GAP),
-        method=outcome.solution.method,
+        method=solution.method,
         bound_method=bound.method,
         single_processor_us={problem.processors[p]: plan.makespan_us for p, plan in outcome.singles.items()},
         profile_version=profile.version,
         filled=tuple(sentence[:1024] for sentence in (*problem.filled, *([RULE] if any(cuts) else []))),
-        notes=tuple(note[:1024] for note in outcome.solution.notes[:64]),
+        notes=tuple(note[:1024] for note in solution.notes[:64]),
     )
 
 

@@ -27,6 +27,7 @@ from planner_api.planning.methods import solve as solve_named
 from planner_api.planning.native import NotBuilt, library
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.search.cuts import search_cuts
+from planner_api.planning.search.replays import expected, varies
 from planner_api.planning.search.search import Search
 
 STARTS = ("single", "grain", "heft", "dmdar", "greedy", "mosaic")
@@ -74,9 +75,9 @@ def planned(problem: Problem, budget: Budget) -> Solution:
     share = budget.part(WHOLE_SHARE) if cuttable else budget
 
     best, bound = start(uncut, share), quick_bound(uncut)
-    if best.schedule.value_us > met_at(bound):
+    if best.value_us > met_at(bound):
         best, bound = with_pieces(uncut, best, bound, share)
-    if best.schedule.value_us > met_at(bound):
+    if best.value_us > met_at(bound):
         with ThreadPoolExecutor(1) as pool:
             proof = None if cuttable else pool.submit(lower_bound, uncut, share)
             best = searched(uncut, best, share, bound)
@@ -84,11 +85,12 @@ def planned(problem: Problem, budget: Budget) -> Solution:
     if not cuttable:
         return replace(best, bound=bound)
 
-    floor, enough_us = quick_bound(problem), best.schedule.value_us - NOISE * best.schedule.makespan_us
+    floor, enough_us = quick_bound(problem), best.value_us - NOISE * best.makespan_us
     if floor.us < enough_us:
         tiles = partial(tiled, problem, best.schedule, budget)  # between hosts a search op by op would not find them
         found = search_cuts(problem, best.schedule, budget, met_at(floor), enough_us, tiles)
-        best = found or searched(uncut, best, budget, bound)
+        found = found and judged(problem, found)
+        best = found if found and found.value_us < best.value_us else searched(uncut, best, budget, bound)
     return replace(best, bound=floor)
 
 
@@ -113,9 +115,9 @@ def start(problem: Problem, budget: Budget) -> Solution:
         except PlanningError as error:
             causes.append(f"{name}: {error}")
             continue
-        if best is None or found.schedule.value_us < best.schedule.value_us:
+        if best is None or found.value_us < best.value_us:
             best = found
-    if best is None or math.isinf(best.schedule.value_us):
+    if best is None or math.isinf(best.value_us):
         raise PlanningError(f"no legal plan was found ({'; '.join(causes)})")
     return best
 
@@ -125,24 +127,31 @@ def with_pieces(problem: Problem, best: Solution, bound: Bound, budget: Budget) 
     pieces = solve_pieces(problem, budget.part(PIECES_SHARE))
     if pieces is None:
         return best, bound
-    if pieces.schedule is not None and pieces.schedule.value_us < best.schedule.value_us:
-        best = Solution(pieces.schedule, "articulation")
+    if pieces.schedule is not None:
+        best = min(best, judged(problem, Solution(pieces.schedule, "articulation")), key=lambda one: one.value_us)
     return best, max(bound, pieces.bound, key=lambda one: one.us)
 
 
 def searched(problem: Problem, best: Solution, budget: Budget, bound: Bound) -> Solution:
     """What annealing makes of a plan of whole ops until the budget ends or nothing is left to gain."""
     search = Search(problem, best.schedule, budget.seed)
+    begun_us = search.value_us
     search.run(budget, met_at(bound))
-    if search.value_us >= best.schedule.value_us:
+    if search.value_us >= begun_us:
         return best
-    return Solution(search.schedule(), "annealing", rounds=search.rounds)
+    found = judged(problem, Solution(search.schedule(), "annealing", rounds=search.rounds))
+    return min(best, found, key=lambda one: one.value_us)
 
 
 def settled(problem: Problem, found: Solution) -> Solution:
     """A solution as our engine runs it, and as it is charged in the order of its starts."""
     found = overlapped(problem, found)
-    return replace(found, schedule=in_start_order(found.cut or problem, found.schedule))
+    return judged(problem, replace(found, schedule=in_start_order(found.cut or problem, found.schedule)))
+
+
+def judged(problem: Problem, found: Solution) -> Solution:
+    """A solution that knows what it takes in the mean, where runs are not alike."""
+    return replace(found, expected=expected(found.cut or problem, found.schedule)) if varies(problem) else found
 
 
 def met_at(bound: Bound) -> float:

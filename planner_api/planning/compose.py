@@ -99,4 +99,5 @@ def _overheads(profiles: Sequence[Profile], on: Sequence[Callable[[str], str]]) 
         launch_us={renamed(kind): us for costs, renamed in hosts for kind, us in costs.launch_us.items()},
         end_us={renamed(kind): us for costs, renamed in hosts for kind, us in costs.end_us.items()},
         slowdown={renamed(kind): factor for costs, renamed in hosts for kind, factor in costs.slowdown.items()},
+        spread={renamed(kind): part for costs, renamed in hosts for kind, part in costs.spread.items()},
     )

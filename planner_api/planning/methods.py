@@ -16,7 +16,7 @@ from typing import Literal
 
 from hope_schema import Cut
 from planner_api.planning.budget import Budget
-from planner_api.planning.judge.simulator import Schedule
+from planner_api.planning.judge.simulator import Expected, Schedule
 from planner_api.planning.problem import PlanningError, Problem
 
 Feature = Literal["shares", "queues", "neighbours", "jobs"]
@@ -40,6 +40,7 @@ class Solution:
     ``rounds`` counts the search rounds spent; ``bound`` is what the method proved on its way, if it did.
     ``in_rounds`` says that ops wait for more than their inputs and their processor, as the method's paper has it.
     Where ops were cut, ``cuts`` says which, and the schedule is of ``cut``, the problem that they make.
+    ``expected`` is what it takes in the mean, where runs are not alike and that has been asked.
     """
 
     schedule: Schedule
@@ -50,6 +51,17 @@ class Solution:
     in_rounds: bool = False
     cuts: tuple[Cut, ...] = ()
     cut: Problem | None = None
+    expected: Expected | None = None
+
+    @property
+    def value_us(self) -> float:
+        """What is minimised, in the mean."""
+        return self.schedule.value_us if self.expected is None else self.expected.value_us
+
+    @property
+    def makespan_us(self) -> float:
+        """When the last job is done, in the mean."""
+        return self.schedule.makespan_us if self.expected is None else self.expected.makespan_us
 
 
 Solve = Callable[[Problem, Budget], Solution]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from planner_api.planning.auto import settled, start
+from planner_api.planning.auto import judged, settled, start
 from planner_api.planning.bound import lower_bound, quick_bound
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.listing import listed
@@ -51,15 +51,16 @@ def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
     except (PlanningError, RuntimeError, MemoryError, OSError) as error:
         solution = _first_aid(problem, name, budget, str(error))
     for schedule in alone.values():
-        if schedule.value_us < solution.schedule.value_us:
+        if schedule.value_us < solution.value_us:
             check(problem, schedule)
-            solution = replace(solution, schedule=schedule, method=_instead(name, "single"), cuts=(), cut=None)
+            single = replace(solution, schedule=schedule, method=_instead(name, "single"), cuts=(), cut=None)
+            solution = min(solution, judged(problem, single), key=lambda one: one.value_us)
     if solution.bound is not None:
         bounds.append(solution.bound)
     # Where ops may be cut the quick bound takes a while as well: nobody's search pays for it.
     bound = max(bounds or [quick_bound(problem)], key=lambda one: one.us)
     # Sums taken in another order may differ in the last bit: a bound is never above what was found.
-    return Outcome(solution, replace(bound, us=min(bound.us, solution.schedule.value_us)), alone)
+    return Outcome(solution, replace(bound, us=min(bound.us, solution.value_us)), alone)
 
 
 def _first_aid(problem: Problem, name: str, budget: Budget, cause: str) -> Solution:

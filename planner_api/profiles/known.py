@@ -9,7 +9,7 @@ from hope_schema import Channel, Profile
 from planner_api.compression import unzstd
 from planner_api.models.figures import Figures, Latency, Transfer
 
-PER_KIND = ("launch_us", "end_us", "slowdown")
+PER_KIND = ("launch_us", "end_us", "slowdown", "spread")
 """Overheads that belong to a kind of processor."""
 SMALLEST_US = 1.0
 """Movements are compared with at least this: a nanosecond more on a tenth of a microsecond re-plans nothing."""

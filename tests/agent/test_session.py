@@ -221,6 +221,7 @@ def test_a_disturbed_trial_asks_for_nothing(agent: Agent, monkeypatch: pytest.Mo
     monkeypatch.setattr(agent._supplier, "upload", lambda measured: sent.append(measured) or "not now")
     agent.load(BRANCHING, background=False).close()
     assert bool(sent) is calm
+    assert bool(agent._services.trials.of_others()) is calm
 
 
 def test_a_session_answers_in_both_forms_without_blocking(agent: Agent) -> None:

@@ -199,14 +199,17 @@ def test_a_lone_device_cannot_add_a_processor_for_all() -> None:
 
 
 def test_overheads_are_figures_too() -> None:
-    """Launches and ends are folded like latencies; a device that says nothing of them casts no vote."""
+    """Launches, ends and spreads are folded like latencies; a device that says nothing of them casts no vote."""
     folder = Folder(Statistics())
-    folder.fold([(f"d{n}", upload({"a": 1.0}, launch_us={BIG: 4.0}, end_us={BIG: 2.0})) for n in range(4)])
+    said = {"launch_us": {BIG: 4.0}, "end_us": {BIG: 2.0}, "spread": {BIG: 0.3}}
+    folder.fold([(f"d{n}", upload({"a": 1.0}, **said)) for n in range(4)])
     folder.fold([("silent", upload({"a": 1.0}))])
-    folder.fold([("liar", upload({"a": 1.0}, launch_us={BIG: 400.0}, end_us={BIG: 200.0}))])
+    lies = {"launch_us": {BIG: 400.0}, "end_us": {BIG: 200.0}, "spread": {BIG: 1.0}}
+    folder.fold([("liar", upload({"a": 1.0}, **lies))])
     profile = Profile.model_validate_json(publish(folder.statistics, estimates(folder.statistics), "soc", "max", 1))
     assert profile.overheads.launch_us == {BIG: 4.0}
     assert profile.overheads.end_us == {BIG: 2.0}
+    assert profile.overheads.spread == {BIG: 0.3}
 
 
 def test_what_an_upload_leaves_out_stays_as_it_was() -> None:

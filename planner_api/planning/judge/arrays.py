@@ -33,6 +33,7 @@ def arrays(problem: Problem) -> Struct:
         front=2 * machine.uses.shape[1] * length + len(machine.queues) + 1,
         latency=np.ascontiguousarray(problem.latency_us),
         share=np.ascontiguousarray(problem.shares),
+        vary=np.ones((n, p)),
         rivals=np.ascontiguousarray(problem.machine.conflicts),
         place=np.ascontiguousarray(machine.place),
         launch=np.ascontiguousarray(machine.launch_us),

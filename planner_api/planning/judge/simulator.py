@@ -33,7 +33,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from planner_api.planning.problem import Problem
+from planner_api.planning.problem import FloatArray, Problem
 
 FULL = 1.0 + 1e-9
 """What shares may add up to: 1, with room for rounding."""
@@ -68,6 +68,15 @@ class Schedule:
     makespan_us: float
     value_us: float
     transfers: tuple[Move, ...]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a schedule takes in the mean, microseconds: as `Schedule` has it, and when each job is done."""
+
+    makespan_us: float
+    value_us: float
+    job_us: tuple[float, ...]
 
 
 Counted = tuple[tuple[float, float], ...]
@@ -384,7 +393,7 @@ class Decoder:
         )
 
 
-def value_of(problem: Problem, done: Sequence[float]) -> float:
+def value_of(problem: Problem, done: Sequence[float] | FloatArray) -> float:
     """What is minimised, from when each op is done: the makespan, or the largest weighted lateness."""
     return float((problem.weight * (np.array(done) - problem.due_us)).max())
 

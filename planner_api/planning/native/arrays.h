@@ -69,6 +69,7 @@ typedef struct {
  * rivals: (P, P) True where two processors share a resource.
  * uses: the resources of each processor.
  * near: the resources of each processor's memory.
+ * vary: (n, P) what latencies are multiplied by: 1, but in a replay of runs that are not alike.
  * place, launch, lag, slow: (P,) see `Machine`; `slow` is slowdown - 1.
  * producer: (T,) op or -1.
  * cost: (T, L, L) microseconds.
@@ -90,6 +91,7 @@ typedef struct {
     word front;
     const double *latency;
     const double *share;
+    const double *vary;
     const bool *rivals;
     const word *uses_at;
     const word *uses;

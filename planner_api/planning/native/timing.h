@@ -298,6 +298,7 @@ INLINE double trial(const Arrays *a, const State *s, word first, word start, wor
                 us = w->part_us[((d * (TENTHS + 1) + tenth) * (TENTHS + 1) + stop) * a->processors + here] +
                      w->more_us[d * a->processors + here] * beyond + copying;
             }
+            us *= a->vary[op * a->processors + here];
             if (a->slow[here] > 0.0) us *= 1.0 + a->slow[here] * pressure(a, s, here, begin, share);
             now += us;
             s->new_spent[at * a->most + part] = now - begin;

@@ -165,6 +165,9 @@ def _machine(
         memory=np.array([memories[one.host, one.memory] for one in candidates], dtype=np.int64),
         hop=hop,
         owner=owner if len(hosts) > 1 else None,
+        spread=np.array([costs.spread.get(one.kind, 0.0) for one in candidates])
+        if any(costs.spread.values())
+        else None,
     ), labels
 
 

@@ -32,6 +32,8 @@ class Machine:
         hop: (L, L) the place before the second one on the way from the first: where no channel joins two places, a
             tensor goes over several (see `routes`). None: a channel joins every two.
         owner: (L,) number of the host that each place belongs to; None: there is one.
+        spread: (P,) standard deviation of an op's latency from run to run, relative to its mean, each op's by itself.
+            None: runs are alike.
 
     Raises:
         PlanningError: a figure that makes no sense; the message names it.
@@ -49,6 +51,7 @@ class Machine:
     memory: IntArray
     hop: IntArray | None = None
     owner: IntArray | None = None
+    spread: FloatArray | None = None
 
     def __post_init__(self) -> None:
         p, places = len(self.processors), len(self.places)
@@ -65,6 +68,7 @@ class Machine:
             memory=(p,),
             hop=(places, places),
             owner=(places,),
+            spread=(p,),
         )
         if HOST not in self.places or len(set(self.places)) != places:
             raise PlanningError(f"places must be different and one of them '{HOST}': {', '.join(self.places)}")
@@ -79,6 +83,8 @@ class Machine:
                 raise PlanningError(f"{name} must be finite and not negative")
         if not (np.isfinite(self.slowdown) & (self.slowdown >= 1)).all():
             raise PlanningError("slowdown must be a finite factor of at least 1")
+        if self.spread is not None and not (np.isfinite(self.spread) & (self.spread >= 0)).all():
+            raise PlanningError("spread must be finite and not negative")
 
     @classmethod
     def apart(cls, processors: Sequence[str]) -> Machine:

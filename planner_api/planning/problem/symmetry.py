@@ -22,6 +22,7 @@ def equal_processors(problem: Problem) -> list[list[int]]:
             float(machine.launch_us[p]),
             float(machine.end_us[p]),
             float(machine.slowdown[p]),
+            0.0 if machine.spread is None else float(machine.spread[p]),
             int(machine.memory[p]),
         )
         for p in range(problem.host)
