@@ -100,5 +100,5 @@ def _done(problem: Problem, schedule: Schedule, replays: Replays) -> Iterator[Fl
 
 
 def ends(done: FloatArray, owner: np.ndarray) -> tuple[float, ...]:
-    """When each job's last op is done."""
-    return tuple(float(done[owner == job].max()) for job in range(int(owner.max()) + 1))
+    """When each job's last op is done; one of no ops is done at once."""
+    return tuple(float(done[owner == job].max(initial=0.0)) for job in range(int(owner.max()) + 1))
