@@ -123,6 +123,7 @@ def cut_model(model: Model, cuts: Sequence[Cut], folder: Path | None = None) -> 
         nodes=nodes,
         path=model.path,
         taken=model.taken,
+        guard=model.guard,
         source=model,
         cuts=tuple(cuts),
         made=tuple(made),

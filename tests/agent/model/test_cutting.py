@@ -23,7 +23,7 @@ from hope_schema.cutrules import granularity, reads
 from hope_schema.cutting import CutError, Region, whole_because
 from tests import CAMPAIGN
 from tests.agent.model.cut_cases import KINDS, model
-from tests.agent.models import computed
+from tests.agent.models import BRANCHING, computed
 
 ROUNDING = 1e-5
 """What a sum that a runtime adds up in another order differs by, beside the largest of all."""
@@ -44,6 +44,16 @@ def _difference(whole: Model, *cuts: Cut) -> float:
         float(np.max(np.abs(found[name] - array))) / max(1.0, float(np.max(np.abs(array))))
         for name, array in expected.items()
     )
+
+
+def test_values_are_looked_at_in_a_cut_network_too() -> None:
+    """What a runtime is not trusted with in the whole it is not trusted with in parts."""
+    whole = read_model(BRANCHING)
+    cuts = [Cut(op=next(one.id for one in merge(whole.graph) if one.ops[0].type == "Conv"), axes=(2,), at=((8,),))]
+    parts = cut_model(whole, cuts)
+    feed = draw(whole, 0)
+    assert parts.guard.admits(feed)
+    assert not parts.guard.admits({**feed, "x": np.full_like(feed["x"], np.inf)})
 
 
 @pytest.mark.parametrize("kind", KINDS)
