@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from agent_sdk.errors import CompilationFailed, ProcessorError, ProcessorLost, WrongOutput
 from agent_sdk.model.bounds import ordinary
-from agent_sdk.runtimes.base import BoundCall, Buffer, Executable, Segment, Timed
+from agent_sdk.runtimes.base import BoundCall, Buffer, Executable, Segment
 from agent_sdk.runtimes.torch.driver import CudaGraphs, Memory, Recording, record
 from agent_sdk.runtimes.torch.kernel import Kernel, in_row, translated
 from agent_sdk.runtimes.torch.listing import listed
@@ -34,8 +34,6 @@ STREAMS: Final = (1, 3, 4, 6)
 measurable."""
 ALIKE: Final = 1.01
 """Ways that take no longer than this times the fastest are as fast: what timing tells apart is no finer."""
-
-
 BROUGHT_BYTES: Final = 64 * 1024
 """Answers of no more than this are brought to the host behind every run, also where nobody asks for them there: that
 takes less than to ask for them afterwards."""
@@ -100,13 +98,14 @@ class TorchExecutable(Executable):
 
 
 def ways_of(kernels: Sequence[Kernel], segment: Segment, streams: Sequence[int] = ()) -> list[Way]:
-    """Kernels as the plan times them, on as few streams as it overlaps them; else on one.
+    """Kernels as the plan times them, on as few streams as it overlaps them; one by one where it times not all.
 
     Where the plan overlaps any, then as list schedules over these numbers of ``streams``, too.
     """
     times = {op: timed for timed in segment.times for op in timed.ops}
     if not all(kernel.name in times for kernel in kernels):
-        times = {kernel.name: Timed((), float(place), place + 1.0) for place, kernel in enumerate(kernels)}
+        row = [Task(one.inputs, one.outputs, at, at + 1.0, views=one.views) for at, one in enumerate(kernels)]
+        return [Way(tuple(kernels), order(row, [0] * len(row), segment.outputs))]
     # NOTE: a stable sort: what starts at once stays in the segment's order, which is topological.
     ordered = sorted(kernels, key=lambda kernel: times[kernel.name].start_us)
     planned = [Task(kernel.inputs, kernel.outputs, *times[kernel.name][1:], kernel.views) for kernel in ordered]

@@ -89,8 +89,7 @@ def networks(tasks: Sequence[Task]) -> list[list[int]]:
                     group[name] = largest
         largest.append(index)
         group |= dict.fromkeys(names, largest)
-    found = {id(one): sorted(one) for one in group.values()}
-    return sorted(found.values())
+    return sorted(map(sorted, {id(one): one for one in group.values()}.values()))
 
 
 def ways_there(tasks: Sequence[Task]) -> tuple[list[float], list[float]]:

@@ -253,6 +253,18 @@ def test_every_way_to_carry_out_a_plan_computes_the_same() -> None:
         assert error <= 1e-4
 
 
+def test_without_times_ops_follow_each_other() -> None:
+    """Networks side by side have streams of their own where a plan times them, and else one for all."""
+    model = united([read_model(BRANCHING)] * 2)
+    own = processor()
+    kernels = [own.kernel(super_op, model) for super_op in merge(model.graph)]
+    segment = whole_network(model)
+    [way] = ways_of(kernels, segment, (1, 3))
+    assert way.schedule.streams == 1
+    assert way.kernels == tuple(kernels)
+    assert len(ways_of(kernels, replace(segment, times=timed(model, 0)), (1, 3))) > 1
+
+
 def test_of_ways_as_fast_the_one_on_fewest_streams_is_kept() -> None:
     """A stream costs memory, so another is taken only for what can be measured."""
     ways = [Way((), Schedule((), streams, ())) for streams in (4, 1, 3, 6)]
