@@ -356,6 +356,8 @@ class _Border:
         self._moves = {index: group[0].move for index, group in enumerate(groups) if group[0].move is not None}
         self._resident: list[set[str]] = [set() for _ in groups]
         self._stays: list[set[str]] = [set() for _ in groups]
+        self._along: dict[str, set[str]] = {}
+        """By memory, what leaves it with the answers of those who make it there."""
         self.asked_by: dict[int, int] = {}
         """The moves to and from other hosts that their queues carry by themselves, and whose request that is: the first
         reader's, before its turn, or the maker's, behind it."""
@@ -368,6 +370,9 @@ class _Border:
         sent = self._find_ahead(places, position, finished)
         behind = self._find_behind(places, position, finished)
         self.asked_by = sent | behind
+        for index, move in self._moves.items():
+            if index not in self.asked_by and not move.changes_layout:
+                self._along.setdefault(memory_of(move.source), set()).add(move.tensor)
         # who reads what where, and who brought it for them
         source = {(self._moves[index].tensor, self._moves[index].target): [(index, index)] for index in sent}
         for index, maker in behind.items():
@@ -434,15 +439,11 @@ class _Border:
         own = {name for node in self._groups[index] for op in node.ops for name in self._graph.op[op].outputs}
         return tuple(dict.fromkeys(name for node in self._groups[index] for name in node.reads if name not in own))
 
-    def _along(self, memory: str) -> set[str]:
-        """What leaves a memory with the answers of those who make it there."""
-        moves = (move for index, move in self._moves.items() if index not in self.asked_by and not move.changes_layout)
-        return {move.tensor for move in moves if memory_of(move.source) == memory} | set(self._graph.outputs)
-
     def segment(self, index: int, model: Model, places: Places, halved: Collection[tuple[str, str]]) -> Segment:
         group, reads, writes = self._groups[index], self._reads[index], self._writes[index]
         processor = group[0].processor
         memory = processor.place.memory
+        along = self._along.get(memory, set()) | self._graph.kept
         return Segment(
             model=model,
             ops=tuple(op for node in group for op in node.ops),
@@ -457,6 +458,6 @@ class _Border:
             ),
             resident=frozenset(self._resident[index]),
             stays=frozenset(self._stays[index]),
-            inside=frozenset(name for name in writes if name not in self._along(memory)),
+            inside=frozenset(name for name in writes if name not in along),
             halved=frozenset(name for name in (*reads, *writes) if (name, memory) in halved),
         )
