@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from time import monotonic, perf_counter_ns
+from typing import Any
 
 import numpy as np
 
@@ -171,6 +172,14 @@ class Executor(Closes):
                     self._give(flight)
         load_us, store_us, total_us = (loaded - began) / 1e3, (finished - computed) / 1e3, (finished - origin) / 1e3
         return outputs, Trace(self.program, stamps, origin, load_us, store_us, total_us, ordinary, beside, elsewhere)
+
+    def takes(self, feed: Mapping[str, Any]) -> bool:
+        """Whether a feed is what it was compiled for: names, shapes, types, and whole numbers within their bounds."""
+        try:
+            check_feed(self._wanted, feed)
+        except FeedError:
+            return False
+        return not self.program.trusting or self.program.model.guard.bounds(feed)
 
     def traced(self, inputs: Mapping[str, np.ndarray]) -> Trace:
         """The record of a run, whose outputs are let go of as a user does. Raises what ``run`` raises."""

@@ -124,7 +124,8 @@ class Member:
 
     def fits(self, inputs: Feed) -> bool:
         """Whether inputs are those that its core groups and parts were made for; looks at floats, so without a lock."""
-        return bool(self.executors or self.parts) and self.plans.at(inputs) is not None
+        own = {*self.executors.values(), *(part.executor for part in self.parts)}
+        return bool(own) and self.plans.at(inputs) is not None and all(one.takes(inputs) for one in own)
 
     def executor(self, dispatch: Dispatch) -> Executor | None:
         """What a policy chose to compute a run; None where whoever answers the session does."""

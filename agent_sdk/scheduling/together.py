@@ -153,7 +153,8 @@ class Together(Closes):
             raise DeviceClosedError("what ran these networks together is closed; the sessions are not")
         if len(feeds) != len(self._members):
             raise InputError(f"{len(self._members)} networks run together, of an input each, not {len(feeds)}")
-        fits = all(plans.taking(feed) is not None for plans, feed in zip(self._members, feeds, strict=True))
+        asked = zip(self._members, self.runs, feeds, strict=True)
+        fits = all(plans.taking(feed) is not None and own[0].executor.takes(feed) for plans, own, feed in asked)
         if not fits or not self.faster:  # the mix is not as planned
             return self._apart(feeds)
         try:

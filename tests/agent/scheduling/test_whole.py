@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk import Agent, Session
 from agent_sdk.engine import Executor
-from agent_sdk.errors import ProcessorLost
+from agent_sdk.errors import FeedError, InputError, ProcessorLost
 from agent_sdk.model import read_model
 from agent_sdk.model.united import united
 from agent_sdk.runtimes.base import Segment
 from agent_sdk.runtimes.torch.executable import TorchCall
+from agent_sdk.scheduling.member import Member
 from agent_sdk.scheduling.parts import plan_of_all
 from agent_sdk.scheduling.together import Together
 from hope_schema import merge
@@ -131,6 +133,60 @@ def test_networks_that_answer_otherwise_as_one_are_launched_each(
         assert "otherwise" in "".join(together.notes)
     assert opened
     assert all(executor._freed for executor in opened)
+
+
+def one_op(kind: str, inputs: Mapping[str, tuple[int, list[int | str]]], table: Mapping[str, np.ndarray]) -> bytes:
+    """An op and a Relu behind it; inputs by name, each with its type and shape."""
+    nodes = [helper.make_node(kind, [*table, *inputs], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
+    given = [helper.make_tensor_value_info(name, dtype, shape) for name, (dtype, shape) in inputs.items()]
+    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    weights = [numpy_helper.from_array(array, name) for name, array in table.items()]
+    graph = helper.make_graph(nodes, "small", given, made, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def test_what_a_session_refuses_a_round_refuses_in_its_words(agent_apart: Agent, sessions: list[Session]) -> None:
+    """Names, shapes and types are told by the network that they are of, not by where it stands among others."""
+    feed, other = (dict(session.draw()) for session in sessions)
+    with agent_apart.together(*sessions) as together:
+        assert together.whole is not None
+        for wrong in ({}, {**feed, "z": feed["x"]}, {"x": feed["x"].astype(np.float64)}, {"x": feed["x"][0]}):
+            with pytest.raises(FeedError) as alone:
+                sessions[0].run(wrong)
+            with pytest.raises(FeedError) as jointly:
+                together.run(wrong, other)
+            assert str(jointly.value) == str(alone.value)
+
+
+def test_a_feed_that_a_joint_plan_is_not_for_is_the_sessions(
+    agent_apart: Agent, sessions: list[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other shapes that a session is ready for, and numbers that only its own runtime takes, the sessions answer."""
+    opened = one_op("Elu", {"x": (TensorProto.FLOAT, ["n", 4])}, {})
+    picked = one_op("Gather", {"x": (TensorProto.INT64, [3])}, {"t": np.arange(20, dtype=np.float32).reshape(5, 4)})
+    with (
+        agent_apart.load(opened, shapes={"x": (2, 4)}, background=False) as open_one,
+        agent_apart.load(picked, background=False) as picking,
+        agent_apart.together(open_one, picking) as together,
+    ):
+        assert together.whole is not None
+        planned, run = list[bool](), together._planned
+        monkeypatch.setattr(together, "_planned", lambda feeds: planned.append(True) or run(feeds))
+        feeds = [{"x": np.full((2, 4), -1, np.float32)}, {"x": np.array([0, 1, -5])}]
+        assert all(map(right, (open_one, picking), feeds, together.run(*feeds)))
+        assert planned.pop()
+        open_one.prepare(shapes={"x": (3, 4)})
+        other = {"x": np.full((3, 4), -1, np.float32)}
+        assert together.run(other, feeds[1])[0]["y"].shape == (3, 4)
+        for plans in (open_one.plans, picking.plans):
+            assert plans.last is not None
+            monkeypatch.setattr(plans.last, "trusting", False)  # ONNX Runtime answers it
+        with pytest.raises(InputError, match="out of data bounds"):
+            together.run(feeds[0], {"x": np.array([0, 1, 9])})
+        member = Member(open_one.plans, agent_apart.jobs.where, parts=together.runs[0])
+        assert member.fits(feeds[0])
+        assert not member.fits(other)
+        assert not planned
 
 
 def test_names_of_networks_do_not_meet() -> None:
