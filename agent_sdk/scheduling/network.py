@@ -67,7 +67,8 @@ class Network:
         return self.table[(processor * self.units + first) * self.units + last]
 
     def learn(self, first: int, last: int, processor: int, ns: int) -> None:
-        """Take note of what a subgraph took."""
+        """Take note of what a subgraph took; where the clock did not move, that is the least that there is."""
+        ns = max(ns, 1)
         before = self.expected(first, last, processor)
         unknown = before >= NEVER or processor in self.assumed
         alike = self.alike.get(processor, (processor,))

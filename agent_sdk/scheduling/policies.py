@@ -250,10 +250,9 @@ class EarliestDeadline(Policy):
         options = _options(state, request, limit)
         idle = [one for one in sorted(options) if one.end_ns <= limit and state.idle(request, one.processor)]
         chosen, lost = None, 0.0
-        if request.deadline_ns is None and idle:
-            chosen = min(idle, key=lambda one: (one.harm, _risked(state, request, one), one.end_ns, one.processor))
-            lost = _loses(state, request, chosen)
-        elif idle:
+        if request.deadline_ns is None:
+            idle.sort(key=lambda one: (one.harm, _risked(state, request, one), one.end_ns, one.processor))
+        else:
             chosen = next((one for one in idle if _leaves_cores(state, request, one)), None)
         if chosen is None and idle:
             losses = [_loses(state, request, one) for one in idle]
@@ -347,13 +346,13 @@ def _waits(state: Scheduler, request: Request, option: _Option, deadline: int) -
 
 
 def _risked(state: Scheduler, request: Request, option: _Option) -> int:
-    """How many of the latest runs of another network would miss their deadlines beside this one, or behind it."""
-    mask, most = state.masks[option.processor], 0
+    """How many of the latest runs of the others would miss their deadlines beside this one, or behind it."""
+    mask, late = state.masks[option.processor], 0
     for other, deadline in _others(state, request):
         waits = _waits(state, request, option, deadline)
         risks = (other.risk(ns, deadline - waits * bool(state.masks[at] & mask)) for at, ns in other.wholes())
-        most = max(most, min(risks, default=0))
-    return most
+        late += min(risks, default=0)
+    return late
 
 
 def _loses(state: Scheduler, request: Request, option: _Option) -> float:

@@ -339,11 +339,11 @@ class World:
             fits = [one for one in self._wholes(run) if one[1] <= limit and self._idle(run, one[2])]
             if run.deadline is None:
                 fits.sort(key=lambda one: (self._hurts(run, one[2]), self._risked(run, one), *one[1:]))
-                apart, kind = [], fits
+                apart = []
             else:
                 fits.sort(key=lambda one: (self._hurts(run, one[2]), self._risk(run, one[2], limit), *one))
                 apart = [one for one in fits if self._apart(run, one)]
-                kind = apart or [one for one in fits if not self._harmed(run, one)] or fits
+            kind = apart or [one for one in fits if not self._harmed(run, one)] or fits
             sees = run.on_late != "drop" or self.in_a_row.get(run.model, 0) >= 16
             if not apart and kind:
                 takes = self._takes((run, 0, self.nets[run.model][0] - 1, kind[0][2]))
@@ -413,8 +413,8 @@ class World:
             self.ratios[model] = [*self.ratios[model][1:], 1.0]
 
     def _risked(self, run, option):
-        """How many of the latest runs of one of the others would end too late beside this or behind it."""
-        found = [0]
+        """How many of the latest runs of the others would end too late beside this or behind it."""
+        found = []
         for model, within in self._lately(run):
             units, table = self.nets[model]
             late = []
@@ -423,7 +423,7 @@ class World:
                     waits = self._wait(run, option, within) if resources & self.sets[option[2]] else 0
                     late.append(self._too_long(model, table[0, units - 1, where], within - waits))
             found.append(min(late, default=0))
-        return max(found)
+        return sum(found)
 
     def _wholes(self, run):
         units, table = self.nets[run.model]

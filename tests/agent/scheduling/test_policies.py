@@ -385,6 +385,29 @@ def test_who_has_no_deadline_leaves_cores_to_who_is_late_behind_its_borders(dead
     assert [one.processor for one in scheduler.decide(MS)[0]] == [where]
 
 
+@pytest.mark.parametrize("priority", [0, 1])
+def test_who_is_late_anyway_hides_nobody_from_who_has_no_deadline(priority: int) -> None:
+    """It goes where another's runs make their deadlines, whatever becomes of one that makes its own nowhere."""
+    loop, late = (Network(name, 1, 3, {(0, 0, 0): 22 * MS, (0, 0, 1): 42 * MS, (0, 0, 2): 42 * MS}) for name in "ab")
+    periodic = Network("periodic", 1, 3, {(0, 0, 0): 6 * MS, (0, 0, 1): 7 * MS, (0, 0, 2): 7 * MS})
+    scheduler = Scheduler(policy("earliest_deadline"), [3, 1, 2])
+    scheduler.active |= {periodic: (12 * MS, 0), late: (20 * MS, 0)}
+    scheduler.submit(loop, MS, priority=priority)
+    assert [one.processor for one in scheduler.decide(MS)[0]] == [1]
+
+
+def test_a_run_that_took_no_time_is_a_short_one() -> None:
+    """What is measured between two ticks of a clock is expected to take something, and counts."""
+    network = Network("n", 1, 1, {(0, 0, 0): MS})
+    network.doubt(0)
+    network.learn(0, 0, 0, 0)
+    network.learn(0, 0, 0, 0)
+    assert network.risk(network.expected(0, 0, 0), MS) == 0
+    scheduler = Scheduler(policy("earliest_deadline"), [1])
+    scheduler.submit(network, 0, deadline_ns=MS)
+    assert len(scheduler.decide(0)[0]) == 1
+
+
 def test_nobody_waits_for_what_is_late_anyway() -> None:
     """What has no deadline begins where the network that was asked for lately could make its own on no processor."""
     late, loop = (Network(name, 1, 1, {(0, 0, 0): 20 * MS}) for name in ("late", "loop"))
