@@ -8,6 +8,7 @@ from itertools import pairwise
 from planner_api.planning import Problem
 
 ROOM = 1e-9
+"""Of a share, and of microseconds: sums of the same figures in another order differ by less."""
 
 
 def timing(problem: Problem, assignment: Sequence[int], sequence: Sequence[int]) -> tuple[dict[int, float], float]:
@@ -64,7 +65,7 @@ def timing(problem: Problem, assignment: Sequence[int], sequence: Sequence[int])
         return sum(
             float(problem.shares[other, assignment[other]])
             for other in earlier
-            if machine.uses[assignment[other], resource] and finish[other] > at
+            if machine.uses[assignment[other], resource] and finish[other] > at + ROOM
         )
 
     for index, op in enumerate(sequence):

@@ -110,6 +110,8 @@ def test_processors_that_share_a_resource_take_turns():
 
 @given(seed=st.integers(0, 10**6), hosts=st.booleans())
 @example(seed=1476, hosts=False)  # an output is sent home before others may take it in
+@example(seed=2375, hosts=False)  # an op begins in the instant in which a neighbour ends, but for the order of a sum
+@example(seed=21340, hosts=True)  # the same, and a link to another host sends it on from there
 @settings(max_examples=2000 if CAMPAIGN else 80)
 def test_the_simulator_agrees_with_another_reading_of_its_rules(seed: int, hosts: bool):
     """Every finish time is the smallest that obeys the rules, found without lines or queues, on any machine."""

@@ -239,10 +239,12 @@ class _Proof:
             if (tensor, self.machine.host) not in self.arrivals:
                 raise IllegalSchedule(f"output '{problem.tensors[tensor]}' never reaches the host")
             arrival = self.arrivals[tensor, self.machine.host]
-            # One that a reader fetches there counts from when it could have been there: its reader ends no sooner.
+            # One that a reader fetches there, or that is sent on from there, counts from when it could have been there:
+            # who takes it in ends no sooner. Where a queue brings it, it is there when that does.
             origin = int(self.machine.place[schedule.assignment[producer]])
             cost = float(problem.transfer_us[tensor, origin, self.machine.host])
-            there = arrival.finish_us if arrival.reader < 0 else schedule.finish_us[producer] + cost
+            brought = arrival.reader < 0 and self.queued(self.machine.way(origin, self.machine.host))
+            there = arrival.finish_us if brought else schedule.finish_us[producer] + cost
             done[producer] = max(done[producer], there)
         for op, (us, said) in enumerate(zip(done, schedule.done_us, strict=True)):
             if abs(us - said) > self.slack:
