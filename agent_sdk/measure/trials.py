@@ -39,10 +39,10 @@ class Trials:
         self._soc, self._frequency = soc.name, soc.frequency
 
     def keep(self, model_hash: str, samples: Iterable[Sample]) -> None:
-        """Remember what a network's trials showed, in place of earlier ones of it."""
-        kept = tuple(samples)[:MAX_SAMPLES]
-        shown = Shown(model_hash=model_hash, soc=self._soc, frequency=self._frequency, samples=kept)
-        self._records.keep(model_hash[:32], shown)
+        """Remember what a network's trials showed in place of earlier ones of it, if they showed anything."""
+        if kept := tuple(samples)[-MAX_SAMPLES:]:
+            shown = Shown(model_hash=model_hash, soc=self._soc, frequency=self._frequency, samples=kept)
+            self._records.keep(model_hash[:32], shown)
 
     def of_others(self, model_hash: str = "") -> list[Sample]:
         """What trials of all networks but this one showed."""

@@ -15,9 +15,10 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
+from pydantic import Field
 
 from agent_sdk.engine import Copy, Program
 from agent_sdk.engine.trace import Trace
@@ -25,6 +26,8 @@ from agent_sdk.machine.timing import Timing, middle_half
 from agent_sdk.measure.columns import latency_columns, transfer_columns
 from agent_sdk.measure.neighbours import MOST
 from hope_schema import HOST, Observations, Overheads, Plan, Processor, TensorType, merge
+from hope_schema.base import Count, FigureMicroseconds
+from hope_schema.profile import Kind
 
 OUTDATED: Final = 0.08
 """A plan whose measured latency differs from its makespan by more than this fraction is asked for again."""
@@ -72,14 +75,14 @@ class Sample:
         between_us: standard deviation of what it takes from run to run.
     """
 
-    kind: str
-    us: float
-    alone_us: float
-    launches: int
-    pressure: float
-    charged_us: float = 0.0
-    steps_us: float = 0.0
-    between_us: float = 0.0
+    kind: Kind
+    us: FigureMicroseconds
+    alone_us: Annotated[FigureMicroseconds, Field(gt=0.0)]
+    launches: Count
+    pressure: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+    charged_us: FigureMicroseconds = 0.0
+    steps_us: FigureMicroseconds = 0.0
+    between_us: FigureMicroseconds = 0.0
 
 
 @dataclass(frozen=True)
@@ -375,16 +378,14 @@ def _fitted(samples: Sequence[Sample]) -> Costs:
 def _spread(samples: Sequence[Sample], costs: Costs) -> float:
     """By how much ops vary, each by itself, for segments to be as far from what they are charged as they are.
 
-    Segments count as in the fit, to which two of them went.
+    A segment counts by what it is charged: of one that is hardly more than its launch, the launch varies. Two of them
+    went to the fit.
     """
-    off = sum(
-        (
-            (sample.us - costs.launch_us * sample.launches - costs.slower(sample) * sample.alone_us) ** 2
-            + sample.between_us**2
-        )
-        / sample.alone_us
-        for sample in samples
-    )
-    own = sum((costs.slower(sample) * sample.steps_us) ** 2 / sample.alone_us for sample in samples)
+    off = own = 0.0
+    for sample in samples:
+        slower = costs.slower(sample)
+        charged_us = costs.launch_us * sample.launches + slower * sample.alone_us
+        off += ((sample.us - charged_us) ** 2 + sample.between_us**2) / charged_us
+        own += (slower * sample.steps_us) ** 2 / charged_us
     few = len(samples) / (len(samples) - 2)
     return min(MOST_SPREAD, math.sqrt(few * off / own)) if own else 0.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent_sdk.machine.soc import read_soc
-from agent_sdk.measure.trials import MAX_NETWORKS, Trials
+from agent_sdk.measure.trials import MAX_NETWORKS, MAX_SAMPLES, Trials
 from agent_sdk.measure.truth import Sample
 from hope_schema import LatencyColumns, Observations, Overheads, Processor
 
@@ -85,3 +85,21 @@ def test_few_networks_are_kept(tmp_path: Path) -> None:
     assert len(trials.of_others()) == 9 * MAX_NETWORKS
     next(tmp_path.glob("*.json")).write_text("{")
     assert len(trials.of_others()) == 9 * (MAX_NETWORKS - 1)
+
+
+@pytest.mark.parametrize("wrong", [{"alone_us": 0.0}, {"alone_us": -1.0}, {"us": 1e300}, {"pressure": -1.0}])
+def test_what_no_trial_can_have_shown_is_a_damaged_file(tmp_path: Path, wrong: dict[str, float]) -> None:
+    """It counts as absent, and plans are made all the same."""
+    trials, measured = Trials(tmp_path, SOC), profiled(launch_us={CORE.kind: 3.0})
+    trials.keep("0" * 64, [replace(one, **wrong) for one in samples(12.0, 1.8)])
+    assert trials.of_others() == []
+    assert trials.instead(measured) == measured
+
+
+def test_of_too_many_segments_the_last_are_kept(tmp_path: Path) -> None:
+    """And trials that showed none leave those that were kept."""
+    trials = Trials(tmp_path, SOC)
+    trials.keep("0" * 64, samples(5.0, 1.5) + samples(12.0, 1.8) * (MAX_SAMPLES // 40) + samples(12.0, 1.8)[:16])
+    trials.keep("0" * 64, [])
+    assert len(trials.of_others()) == MAX_SAMPLES
+    assert set(trials.of_others()) == set(samples(12.0, 1.8))

@@ -164,6 +164,20 @@ def test_a_spread_is_that_of_ops_each_by_itself(spread: float) -> None:
     assert (found.launch_us, found.slowdown) == pytest.approx((10.0, 1.5), rel=0.2)
 
 
+@pytest.mark.parametrize("short_us", [0.12, 1e-9])
+def test_segments_that_are_hardly_more_than_their_launch_tell_no_spread(short_us: float) -> None:
+    """What varies of those is the launch: beside others they change little, however short they are."""
+    drawn = random.Random(5)
+
+    def sample(alone_us: float, launch_us: float) -> Sample:
+        us = launch_us + alone_us * (1.0 + drawn.gauss(0.0, 0.05))
+        return Sample("kind", us, alone_us, 1, 0.0, steps_us=alone_us)
+
+    own = [sample(drawn.uniform(20.0, 60.0), 2.0) for _ in range(400)]
+    short = [sample(short_us, launch_us) for launch_us in [1.0, 2.0, 3.0] * 5]
+    assert fitted([*own, *short])["kind"].spread == pytest.approx(fitted(own)["kind"].spread, rel=0.2)
+
+
 def test_what_other_networks_showed_counts_for_kinds_of_this_plan_alone(device: Device) -> None:
     """Where their ops take about as long as this plan's."""
     [trace] = ran(device, 5)
