@@ -74,8 +74,9 @@ class Observe:
         finally:
             status = status or 500
             seconds = time.perf_counter() - started
+            scope["route"] = asked.get("route")  # spans around this layer are named after it
             if self._count is not None:
-                self._count(scope["method"], route_of(asked), status, seconds)
+                self._count(scope["method"], route_of(scope), status, seconds)
             if status == 429:
                 self._log(partial(self._too_often.say, log.info), scope, status, seconds)
             elif status >= 400 or seconds >= SLOW_S:

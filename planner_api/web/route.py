@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from planner_api.db.engine import Database
 from planner_api.errors import InvalidError
-from planner_api.web.asgi import outside
+from planner_api.web.asgi import outside, values_of
 from planner_api.web.body import read_message
 from planner_api.web.principal import Actor, Principal, device_of, principal_of
 
@@ -21,8 +21,8 @@ class Request(requests.Request):
     """A request as routes see it: who asks, and whom."""
 
     def header(self, name: bytes) -> str:
-        """A header, the last of several; empty without one."""
-        return str(dict(self.scope["headers"]).get(name, b""), "latin-1")
+        """A header, several in one list (RFC 9110, section 5.3); empty without one."""
+        return b", ".join(values_of(self.scope, name)).decode("latin-1")
 
     @property
     def planner(self) -> Any:

@@ -159,6 +159,8 @@ def test_revalidation(api: Api) -> None:
             headers = {"accept-encoding": other, "if-none-match": full.headers["etag"]}
             unchanged = api.client.get(f"/plans/{plan_id}", headers=headers)
             assert (unchanged.status_code, unchanged.content) == (304, b"")
+    several = [("if-none-match", full.headers["etag"]), ("if-none-match", '"0123"')]
+    assert api.client.get(f"/plans/{plan_id}", headers=several).status_code == 304, "lines of one list"
     stale = api.client.get(f"/plans/{plan_id}", headers={"if-none-match": '"0123"'})
     assert stale.status_code == 200
     problem(api.client.get("/plans/p-unknown"), 404, "plan-unknown")

@@ -103,10 +103,11 @@ def test_requests_are_traced_where_it_is_asked_for(sqlite_url: str) -> None:
     trace.set_tracer_provider(provider)
     with serving(sqlite_url, telemetry=True) as api:
         answer = api.client.get("/plans/p-nobody", headers={"x-request-id": "mine"})
+        api.client.head("/plans/p-nobody")
     # FastAPI may add spans of its own below ours.
-    (span,) = [each for each in exporter.get_finished_spans() if "hope.request_id" in (each.attributes or {})]
+    span, head = [each for each in exporter.get_finished_spans() if "hope.request_id" in (each.attributes or {})]
     assert answer.headers["x-request-id"] == "mine"
-    assert span.name == "GET /plans/{plan_id}"
+    assert (span.name, head.name) == ("GET /plans/{plan_id}", "HEAD /plans/{plan_id}")
     assert span.attributes is not None
     assert span.attributes["http.response.status_code"] == 404
     assert span.attributes["hope.request_id"] == "mine"
