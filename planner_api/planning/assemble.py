@@ -26,7 +26,7 @@ def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, o
     schedule, cuts = solution.schedule, _by_job(solution.cuts, len(graphs))
     members = [one for job, graph in enumerate(graphs) for one in _members(job, graph, cuts[job])]
     problem = solution.cut or problem
-    ends_us = solution.expected.job_us if solution.expected else ends(np.array(schedule.done_us), problem.job_of)
+    ends_us = solution.expected.job_us if solution.expected else ends(problem, np.array(schedule.done_us))
     kinds = {processor.id: processor.kind for processor in profile.processors}
     steps, ids = _steps(members, problem, schedule, [kinds[name] for name in problem.processors])
     place = {op: index for index, op in enumerate(schedule.sequence)}

@@ -27,7 +27,7 @@ from planner_api.planning.methods import solve as solve_named
 from planner_api.planning.native import NotBuilt, library
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.search.cuts import search_cuts
-from planner_api.planning.search.replays import expected, varies
+from planner_api.planning.search.replays import judged
 from planner_api.planning.search.search import Search
 
 STARTS = ("single", "grain", "heft", "dmdar", "greedy", "mosaic")
@@ -89,7 +89,6 @@ def planned(problem: Problem, budget: Budget) -> Solution:
     if floor.us < enough_us:
         tiles = partial(tiled, problem, best.schedule, budget)  # between hosts a search op by op would not find them
         found = search_cuts(problem, best.schedule, budget, met_at(floor), enough_us, tiles)
-        found = found and judged(problem, found)
         best = found if found and found.value_us < best.value_us else searched(uncut, best, budget, bound)
     return replace(best, bound=floor)
 
@@ -147,11 +146,6 @@ def settled(problem: Problem, found: Solution) -> Solution:
     """A solution as our engine runs it, and as it is charged in the order of its starts."""
     found = overlapped(problem, found)
     return judged(problem, replace(found, schedule=in_start_order(found.cut or problem, found.schedule)))
-
-
-def judged(problem: Problem, found: Solution) -> Solution:
-    """A solution that knows what it takes in the mean, where runs are not alike."""
-    return replace(found, expected=expected(found.cut or problem, found.schedule)) if varies(problem) else found
 
 
 def met_at(bound: Bound) -> float:

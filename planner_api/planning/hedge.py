@@ -18,6 +18,7 @@ from planner_api.planning.judge.simulator import in_start_order, simulate
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem
 from planner_api.planning.problem.symmetry import equal_processors
+from planner_api.planning.search.replays import judged
 
 SHARE = 0.7
 """Part of the budget for the plan that believes what is predicted; another, if it comes to that, takes the rest."""
@@ -65,7 +66,8 @@ def hedge(problem: Problem, budget: Budget, solve: Callable[[Problem, Budget], S
     cautious = solve(slower(whole, others), budget)
     chosen = cautious if bounded(cautious) else Solution(alone[best], "single")
     taken = simulate(whole, chosen.schedule.assignment, chosen.schedule.sequence)
-    return replace(chosen, schedule=in_start_order(whole, taken), bound=believing.bound, notes=(NOTE,))
+    found = replace(chosen, schedule=in_start_order(whole, taken), bound=believing.bound, notes=(NOTE,))
+    return judged(whole, found)  # for the cautious one was judged by its own figures
 
 
 def slower(problem: Problem, deviations: np.ndarray) -> Problem:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from planner_api.planning.auto import judged, settled, start
+from planner_api.planning.auto import settled, start
 from planner_api.planning.bound import lower_bound, quick_bound
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.listing import listed
@@ -12,6 +12,7 @@ from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.methods import Bound, Solution, UnknownMethod, method, solve
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.problem.feasible import any_placement, prune
+from planner_api.planning.search.replays import judged
 
 BOUND_SHARE = 0.3
 """Part of the budget that the lower bound may take before a method that proves nothing itself starts."""
@@ -69,7 +70,7 @@ def _first_aid(problem: Problem, name: str, budget: Budget, cause: str) -> Solut
         best = start(problem, Budget(0.0, budget.rounds, budget.seed))
     except PlanningError:
         placement = any_placement(problem)
-        best = Solution(listed(problem, placement), "any")
+        best = judged(problem, Solution(listed(problem, placement), "any"))
     check(problem, best.schedule)
     note = f"{name} failed ({cause}); this is the best plan in hand"
     return replace(best, method=_instead(name, best.method), notes=(*best.notes, note))

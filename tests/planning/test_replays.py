@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import random
 from dataclasses import replace
@@ -16,11 +17,16 @@ from hypothesis import strategies as st
 from hope_schema import LatencyColumns, Overheads, Processor, Profile, merge
 from planner_api.planning import Budget, Problem, optimise, plan, simulate
 from planner_api.planning.again import schedule_of
+from planner_api.planning.auto import solve as auto
+from planner_api.planning.methods import Solution
 from planner_api.planning.native import NotBuilt
+from planner_api.planning.problem import Job, PlanningError
 from planner_api.planning.problem.build import build_problem
-from planner_api.planning.search import annealing
-from planner_api.planning.search.replays import expected
+from planner_api.planning.search import annealing, cuts
+from planner_api.planning.search.replays import Replays, expected, judged
+from planner_api.planning.search.search import Search
 from tests.agent.engine.generate import random_model
+from tests.planning.cuttable import cuttable
 from tests.planning.drawn import draw, shuffled
 from tests.planning.machines import apart
 from tests.planning.oracle import timing
@@ -140,6 +146,77 @@ def test_the_search_prefers_what_is_early_in_the_mean() -> None:
     assert found.schedule.assignment[1:3] == (2, 2)
     assert found.value_us == pytest.approx(72.0)
     assert expected(real, alike.schedule).makespan_us > 80.0
+
+
+def test_cuts_are_compared_by_their_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what its lanes find the search for cuts returns the plan that is earliest in the mean, which it says."""
+    problem = forked()
+    real = varying(problem, np.array([0.5, 0.5, 0.0]))
+    lanes, both = (judged(real, optimise(one, "auto", Budget(rounds=20)).solution) for one in (problem, real))
+    assert lanes.schedule.value_us < both.schedule.value_us
+    found = iter((lanes, both))
+    monkeypatch.setattr(cuts, "_lane", lambda *_: next(found))
+    assert cuts.search_cuts(real, lanes.schedule, Budget(rounds=1), 0.0) == both
+
+
+def test_what_cuts_make_says_its_mean() -> None:
+    """A plan with cuts is judged by replays of the ops that its cuts make."""
+    problem = varying(cuttable([[100.0, 120.0], [80.0, 200.0]], [[], [0]]), 0.5)
+    whole = optimise(problem.whole, "single", Budget(0.0)).solution.schedule
+    found = cuts.search_cuts(problem, whole, Budget(rounds=20), 0.0)
+    assert found is not None
+    assert found.cut is not None
+    assert found.expected == expected(found.cut, found.schedule)
+    assert found.value_us > found.schedule.value_us
+
+
+def test_a_hedged_plan_is_judged_by_what_is_predicted() -> None:
+    """Its mean is that of the figures as they stand, not of those that it was cautious with."""
+    problem = varying(draw(15, 12, most_processors=3, plain=True), 0.5)
+    predicted = np.random.default_rng(15).uniform(0.1, 0.9, problem.latency_us.shape)
+    problem = replace(problem, predicted_spread=predicted)
+    found = auto(problem, Budget(rounds=3))
+    assert any("hedged" in note for note in found.notes)
+    assert found.expected == expected(problem, found.schedule)
+
+
+def test_first_aid_says_its_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every method fails, the placement that is left is judged like others."""
+
+    def fail(*_: object) -> Solution:
+        raise PlanningError("no plan")
+
+    problem = varying(forked(), 0.5)
+    orchestrator = importlib.import_module("planner_api.planning.optimise")
+    monkeypatch.setattr(orchestrator, "solve", fail)
+    monkeypatch.setattr(orchestrator, "start", fail)
+    monkeypatch.setattr(orchestrator, "singles", lambda _: {})
+    found = optimise(problem, "heft", Budget(0.0)).solution
+    assert found.method == "heft→any"
+    assert found.expected == expected(problem, found.schedule)
+
+
+def test_every_job_has_an_end() -> None:
+    """The last one too, where it has no ops."""
+    problem = replace(varying(forked(), 0.5), jobs=(Job(), Job()))
+    schedule = simulate(problem, [0, 0, 1, 0], [0, 1, 2, 3])
+    told = expected(problem, schedule)
+    assert told.job_us == (told.makespan_us, 0.0)
+
+
+def test_the_order_of_a_plan_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round whose plan stands in the order of its starts replays what it found alone."""
+    problem = varying(forked(), 0.5)
+    judgements: list[int] = []
+    timed = Replays.timed
+    monkeypatch.setattr(Replays, "timed", lambda self, kernels: judgements.append(1) or timed(self, kernels))
+    search = Search(problem, optimise(problem, "auto", Budget(rounds=20)).solution.schedule, 1)
+    search.round()
+    settled_us, before = search.value_us, len(judgements)
+    for _ in range(10):
+        search.round()
+    assert search.value_us == settled_us
+    assert len(judgements) - before <= 10
 
 
 def test_a_plan_says_its_mean() -> None:

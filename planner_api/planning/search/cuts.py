@@ -15,6 +15,7 @@ from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.judge.ways import AXIS, HOME, PARTS, TENTH
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem
+from planner_api.planning.search.replays import judged
 from planner_api.planning.search.search import Search
 
 JOINT_SHARE = 0.65
@@ -51,7 +52,7 @@ def search_cuts(
         if (tiles := tiled()) is not None:
             lanes.append(pool.submit(_polished, tiles, budget, target_us, enough_us))
         found = [plan for lane in lanes if (plan := lane.result())]
-    return min(found, key=lambda plan: plan.schedule.value_us, default=None)
+    return min(found, key=lambda plan: plan.value_us, default=None)
 
 
 def _lane(search: Search, budget: Budget, target_us: float, enough_us: float) -> Solution | None:
@@ -72,7 +73,7 @@ def _polished(found: Solution, budget: Budget, target_us: float, enough_us: floa
     polish = Search(found.cut, found.schedule, budget.seed)
     if not _gains(polish, budget, target_us, enough_us):
         return None
-    return replace(found, schedule=polish.schedule())
+    return judged(found.cut, replace(found, schedule=polish.schedule()))
 
 
 def _gains(search: Search, budget: Budget, target_us: float, enough_us: float) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 
 from planner_api.planning.judge.arrays import arrays, state
 from planner_api.planning.judge.simulator import Expected, Schedule, simulate, value_of
+from planner_api.planning.methods import Solution
 from planner_api.planning.native import NotBuilt
 from planner_api.planning.problem import FloatArray, Problem
 from planner_api.planning.search.annealing import Kernels
@@ -75,16 +76,20 @@ def varies(problem: Problem) -> bool:
 
 def expected(problem: Problem, schedule: Schedule, count: int = COUNT) -> Expected:
     """What a schedule takes in the mean; what it says where nothing varies, or it has no end."""
-    owner = problem.job_of
     if not varies(problem) or math.isinf(schedule.makespan_us):
-        return Expected(schedule.makespan_us, schedule.value_us, ends(np.array(schedule.done_us), owner))
+        return Expected(schedule.makespan_us, schedule.value_us, ends(problem, np.array(schedule.done_us)))
     rows = list(_done(problem, schedule, Replays(problem, count, TOLD)))
-    jobs = np.array([ends(row, owner) for row in rows])
+    jobs = np.array([ends(problem, row) for row in rows])
     return Expected(
         makespan_us=float(jobs.max(axis=1).mean()),
         value_us=float(np.mean([value_of(problem, row) for row in rows])),
         job_us=tuple(jobs.mean(axis=0).tolist()),
     )
+
+
+def judged(problem: Problem, found: Solution) -> Solution:
+    """A solution that knows what it takes in the mean, where runs are not alike."""
+    return replace(found, expected=expected(found.cut or problem, found.schedule)) if varies(problem) else found
 
 
 def _done(problem: Problem, schedule: Schedule, replays: Replays) -> Iterator[FloatArray]:
@@ -99,6 +104,6 @@ def _done(problem: Problem, schedule: Schedule, replays: Replays) -> Iterator[Fl
             yield np.array(simulate(varied, schedule.assignment, schedule.sequence).done_us)
 
 
-def ends(done: FloatArray, owner: np.ndarray) -> tuple[float, ...]:
+def ends(problem: Problem, done: FloatArray) -> tuple[float, ...]:
     """When each job's last op is done; one of no ops is done at once."""
-    return tuple(float(done[owner == job].max(initial=0.0)) for job in range(int(owner.max()) + 1))
+    return tuple(float(done[problem.job_of == job].max(initial=0.0)) for job in range(len(problem.jobs)))

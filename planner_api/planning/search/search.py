@@ -80,8 +80,7 @@ class Search:
         best = self.value_us, s.mode.copy(), s.sequence.copy()
         # Windows are stretches of time: a stable sort by start keeps the order topological and, where ops take their
         # resources whole and no queue carries moves, every time as it is.
-        if not self._neighbours:
-            self._by_start()
+        if not self._neighbours and self._by_start():
             self.value_us = self._judged()
         if self._shifts:
             self._shift()
@@ -130,10 +129,13 @@ class Search:
             if budget.timed:
                 rate = (time.monotonic() - began) / moves
 
-    def _by_start(self) -> None:
-        """Put the ops in the order in which they start."""
+    def _by_start(self) -> bool:
+        """Put the ops in the order in which they start. False where they were in it."""
         s = self.state
-        self._set(s.mode, s.sequence[np.argsort(s.start[s.sequence], kind="stable")])
+        sequence = s.sequence[np.argsort(s.start[s.sequence], kind="stable")]
+        changes = not np.array_equal(sequence, s.sequence)
+        self._set(s.mode, sequence)
+        return changes
 
     def _set(self, mode: IntArray, sequence: IntArray) -> None:
         self.state.mode[:], self.state.sequence[:] = mode, sequence
