@@ -307,8 +307,7 @@ class Jobs(Forks):
         """Have the planner told whether a job kept its deadline: of its own session's plan, also where a cheaper
         network answered. With the lock.
         """
-        owner = self._owner(job)
-        if job.deadline_ns is not None and owner is not None:
+        if job.deadline_ns is not None and (owner := self._owner(job)) is not None:
             owner.note_deadline(missed=missed)
 
     def _hand_out(self, started: Iterable[_Started]) -> None:

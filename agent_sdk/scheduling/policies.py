@@ -204,8 +204,9 @@ class _Option(NamedTuple):
 
     Attributes:
         harm: whether another that gives way to it misses its own deadline.
-        risk: how many of the network's latest runs would have missed this deadline there.
-        cost: core time that nobody else can use meanwhile.
+        risk: how many of the network's latest runs would have missed this deadline there; of others' runs theirs, where
+            it has none.
+        cost: core time that nobody else can use meanwhile; 0 where it has no deadline.
         end_ns: when it ends.
         processor: where.
     """
@@ -250,12 +251,13 @@ class EarliestDeadline(Policy):
         options = _options(state, request, limit)
         idle = [one for one in sorted(options) if one.end_ns <= limit and state.idle(request, one.processor)]
         chosen, lost = None, 0.0
-        if request.deadline_ns is None:
-            idle.sort(key=lambda one: (one.harm, _risked(state, request, one), one.end_ns, one.processor))
-        else:
+        if request.deadline_ns is not None:
             chosen = next((one for one in idle if _leaves_cores(state, request, one)), None)
         if chosen is None and idle:
-            losses = [_loses(state, request, one) for one in idle]
+            others = [_Other(*one, _fastest(state, one[0])) for one in _others(state, request)]
+            if request.deadline_ns is None:
+                idle = sorted(one._replace(risk=_risked(state, request, one, others), cost=0) for one in idle)
+            losses = [_loses(state, request, one, others) for one in idle]
             chosen, lost = min(zip(idle, losses, strict=True), key=lambda pair: pair[1] > 0)
         if lost and request.priority <= 0 and lost >= _bears(state, request):
             state.look_again(_waits_until(state, request))
@@ -345,24 +347,49 @@ def _waits(state: Scheduler, request: Request, option: _Option, deadline: int) -
     return option.end_ns - ns + request.network.longest(ns) - state.now_ns
 
 
-def _risked(state: Scheduler, request: Request, option: _Option) -> int:
+class _Other(NamedTuple):
+    """Another network that has been asked for lately.
+
+    Attributes:
+        deadline_ns: how long after a release it is due.
+        fastest: how long it takes on each processor that runs the whole of it, and the resources of that, the shortest
+            first.
+    """
+
+    network: Network
+    deadline_ns: int
+    fastest: list[tuple[int, int]]
+
+    def beside(self, mask: int) -> int:
+        """How long it takes beside a run on these resources; ``NEVER`` where it cannot run beside that."""
+        return next((ns for ns, own in self.fastest if not own & mask), NEVER)
+
+
+def _fastest(state: Scheduler, network: Network) -> list[tuple[int, int]]:
+    return sorted((ns, state.masks[where]) for where, ns in network.wholes())
+
+
+def _risked(state: Scheduler, request: Request, option: _Option, others: Sequence[_Other]) -> int:
     """How many of the latest runs of the others would miss their deadlines beside this one, or behind it."""
-    mask, late = state.masks[option.processor], 0
-    for other, deadline in _others(state, request):
-        waits = _waits(state, request, option, deadline)
-        risks = (other.risk(ns, deadline - waits * bool(state.masks[at] & mask)) for at, ns in other.wholes())
-        late += min(risks, default=0)
+    late = 0
+    for other in others:
+        if other.fastest:
+            beside = other.network.risk(other.beside(state.masks[option.processor]), other.deadline_ns)
+            left_ns = other.deadline_ns - _waits(state, request, option, other.deadline_ns)
+            late += min(beside, other.network.risk(other.fastest[0][0], left_ns))
     return late
 
 
-def _loses(state: Scheduler, request: Request, option: _Option) -> float:
+def _loses(state: Scheduler, request: Request, option: _Option, others: Sequence[_Other]) -> float:
     """How many runs of another network cannot make their deadlines beside this one, or behind it: 0 where all can."""
-    mask, lost = state.masks[option.processor], 0.0
+    lost = 0.0
     ns = request.network.expected(0, request.network.units - 1, option.processor)
-    for other, deadline in _others(state, request):
-        waits = _waits(state, request, option, deadline)
-        in_time = [(where, own) for where, own in other.wholes() if own <= deadline]  # nowhere: there is none to lose
-        if in_time and all(state.masks[where] & mask and own + waits > deadline for where, own in in_time):
+    for other in others:
+        deadline = other.deadline_ns
+        if not other.fastest or other.fastest[0][0] > deadline:  # it makes its own nowhere: there is none to lose
+            continue
+        behind = other.fastest[0][0] + _waits(state, request, option, deadline)
+        if min(other.beside(state.masks[option.processor]), behind) > deadline:
             lost = max(lost, ns / deadline)
     return lost
 

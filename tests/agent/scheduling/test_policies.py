@@ -396,6 +396,21 @@ def test_who_is_late_anyway_hides_nobody_from_who_has_no_deadline(priority: int)
     assert [one.processor for one in scheduler.decide(MS)[0]] == [1]
 
 
+def test_where_a_loop_goes_is_found_without_asking_every_group_of_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each of the others two groups count beside each place: it may be decided at every end of a run."""
+    masks = [((1 << size) - 1) << first for size in (16, 8, 4, 2, 1) for first in range(0, 16, size)]
+    ms = {(0, 0, where): 64 * MS // mask.bit_count() for where, mask in enumerate(masks)}
+    loop, *others = (Network(str(number), 1, len(masks), ms) for number in range(4))
+    scheduler = Scheduler(policy("earliest_deadline"), masks)
+    scheduler.active |= dict.fromkeys(others, (12 * MS, 0))
+    asked: list[int] = []
+    risk = Network.risk
+    monkeypatch.setattr(Network, "risk", lambda network, *given: asked.append(1) or risk(network, *given))
+    scheduler.submit(loop, MS)
+    scheduler.decide(MS)
+    assert len(asked) <= len(masks) * (1 + 2 * len(others))
+
+
 def test_a_run_that_took_no_time_is_a_short_one() -> None:
     """What is measured between two ticks of a clock is expected to take something, and counts."""
     network = Network("n", 1, 1, {(0, 0, 0): MS})
