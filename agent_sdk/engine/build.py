@@ -85,7 +85,7 @@ def _check_identity(plan: Plan, model: Model, processors: Mapping[str, Processor
             f"({model.graph.model_hash[:12]}); ask the planner for a plan of this model"
         )
     if len(plan.jobs) > 1:
-        raise IllegalPlanError(f"the plan runs {len(plan.jobs)} networks side by side, which this agent cannot do yet")
+        raise IllegalPlanError(f"the plan runs {len(plan.jobs)} networks side by side; a program runs one")
     for step in plan.steps:
         if step.processor not in processors:
             raise PlanMismatchError(

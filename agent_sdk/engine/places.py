@@ -112,13 +112,22 @@ class Places:
     def carried(self, plan: Plan, memories: set[str]) -> dict[str, list[Move]]:
         """The plan's transfers that a resource of its own carries between memories, by tensor, hop by hop.
 
-        The rest is the readers'. Graph inputs are loaded before a run and outputs stored after it, whatever carries
+        The rest is the readers', and what no step that matters reads is not moved. Graph inputs are loaded before a run and outputs stored after it, whatever carries
         them. Raises IllegalPlanError for what cannot be executed in these memories.
         """
         graph = self._model.graph
         found: dict[str, list[Move]] = {}
         there: dict[str, set[str]] = {}
         through: dict[str, str] = {}
+        read = {
+            (part, reader.place.memory)
+            for name, readers in self._readers.items()
+            for part in (self._views[name].parts if name in self._views else (name,))
+            for reader, _ in readers
+        }
+        for transfer in reversed(plan.transfers):  # what is sent on is wanted where it comes by
+            if (transfer.tensor, memory_of(transfer.target)) in read:
+                read.add((transfer.tensor, memory_of(transfer.source)))
         for transfer in plan.transfers:
             name = transfer.tensor
             what = f"the plan moves '{name}' from {transfer.source} to {transfer.target}"
@@ -127,7 +136,7 @@ class Places:
             source, target = memory_of(transfer.source), memory_of(transfer.target)
             if {source, target} - memories - {HOST}:
                 raise IllegalPlanError(f"{what}, where none of its processors computes")
-            if source == target or name not in self._makers:
+            if source == target or name not in self._makers or (name, target) not in read:
                 continue
             wanted, home = self.read_in(name, target), self.made[name]
             if target == HOST and HOST not in memories:

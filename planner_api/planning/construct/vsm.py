@@ -23,9 +23,9 @@ from planner_api.planning.problem import PlanningError, Problem
 WIDEST = 2
 """Tensors between two blocks at most: what a cell of a NASNet leaves, and the one before it."""
 ALIKE = 2.0
-"""How many times what the fastest of a team takes one of the same host may take that has a tile,"""
+"""A processor has a tile that takes at most so many times what the fastest of its team takes, on the same host."""
 APART = 5.0
-"""and one of another host."""
+"""As ``ALIKE``, of processors on several hosts."""
 CORES = 4
 """Tiles within one host take so many processors: with fewer they are stripes, which the search for cuts finds."""
 IN_TURNS = (1, 2, 4, 8)

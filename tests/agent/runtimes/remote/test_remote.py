@@ -265,6 +265,23 @@ def test_an_output_is_fetched_while_the_host_computes_what_follows(
         assert held(host) == 0
 
 
+@pytest.mark.parametrize(
+    ("tensor", "source", "target"),
+    [("left_r", "edge1:host", "host"), ("stem", "edge1:host", "host"), ("right", "host", "edge1:host")],
+)
+def test_what_nobody_reads_is_not_carried(tensor: str, source: str, target: str, edge: Running) -> None:
+    """A plan may have the link carry what only ops read there that no output depends on, or none."""
+    model = read_model(branching_model(channels=9))
+    supers = merge(model.graph)
+    where = {k: "ort@0" if {"right", "right_s"} & {*one.outputs} else "edge1:ort@0" for k, one in enumerate(supers)}
+    with Reached(edge.http) as host, device_with(host) as both:
+        plan = plan_of(model, supers, sorted(where), where, list(both.processors))
+        plain = build_program(plan, model, both.processors)
+        move = Transfer(tensor=tensor, source=source, target=target, over="link-edge1", start_us=0.0, finish_us=0.0)
+        program = build_program(plan.model_copy(update={"transfers": (move,)}), model, both.processors)
+        assert [one.ops for one in program.work] == [one.ops for one in plain.work]
+
+
 def test_what_goes_from_one_host_to_another_passes_through_this_one(host: RemoteHost, relay: Relay) -> None:
     """A plan that relays a tensor over both links is carried out, though nothing here reads it."""
     model = read_model(chain_model(4, 4))
