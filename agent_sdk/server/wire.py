@@ -80,6 +80,8 @@ class Form:
         self._given = dict(_named(request.outputs, "held"))
         if self._given and not carries:
             raise RefusedError(400, "an output that stands here is not computed: its request has 'carries'")
+        if carries and len(self._given) < len(outputs):
+            raise RefusedError(400, "a request that carries computes nothing: each of its outputs has 'held'")
         self._outputs = (*self.asked.outputs, *self._given)
         self._taken = dict(_named(request.inputs, "held"))
         self._kept = dict(_named((*request.inputs, *request.outputs), "hold"))

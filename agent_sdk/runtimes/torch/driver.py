@@ -260,7 +260,7 @@ class _Graph(Recording):
             ("cuEventRecord", finished.cuda_event, stream),
         ]
         end: Call = ("cuEventSynchronize", finished.cuda_event) if asleep else ("cuStreamQuery", stream)
-        kept = (self, copied)
+        kept = (self, copied, answers)
         return CudaCalls(
             cuda_of(self._driver.device), [*calls, end], where, kept, launches=len(calls), finished=finished
         )

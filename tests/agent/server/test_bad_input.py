@@ -100,6 +100,11 @@ WRONG: dict[str, tuple[bytes, int, str]] = {
         400,
         "'carries'",
     ),
+    "an output that is carried and computed": (
+        request({"parameters": {"carries": True}, "inputs": [], "outputs": [{"name": "y"}]}),
+        400,
+        "'held'",
+    ),
     "an input twice": (request({"inputs": [WRITTEN, WRITTEN]}), 400, "given twice"),
     "a type that is none": (request({"inputs": [WRITTEN | {"datatype": "FP8"}]}), 400, "FP8"),
     "a size below 0": (request({"inputs": [WRITTEN | {"shape": [-1, 3, 16, 16]}]}), 400, "shape"),
