@@ -15,6 +15,7 @@ from agent_sdk.measure.truth import Sample, alike, fitted, op_sizes, overheads_w
 from agent_sdk.records import Records
 from hope_schema import Observations
 from hope_schema.base import Contract, Digest, Frequency, Label
+from hope_schema.hashing import digest
 
 MAX_NETWORKS: Final = 16
 """Networks of which trials are kept, those tried last."""
@@ -42,7 +43,7 @@ class Trials:
         """Remember what a network's trials showed in place of earlier ones of it, if they showed anything."""
         if kept := tuple(samples)[-MAX_SAMPLES:]:
             shown = Shown(model_hash=model_hash, soc=self._soc, frequency=self._frequency, samples=kept)
-            self._records.keep(model_hash[:32], shown)
+            self._records.keep(digest([model_hash, self._soc, self._frequency])[:32], shown)
 
     def of_others(self, model_hash: str = "") -> list[Sample]:
         """What trials of all networks but this one showed."""

@@ -74,7 +74,11 @@ def test_a_network_speaks_once_and_for_its_machine(tmp_path: Path) -> None:
     assert trials.of_others("0" * 64) == samples(7.0, 1.5)
     assert sorted(trials.of_others(), key=str) == sorted(samples(12.0, 1.8) + samples(7.0, 1.5), key=str)
     for other in (replace(SOC, name="another"), replace(SOC, frequency="half")):
-        assert Trials(tmp_path, other).of_others() == []
+        there = Trials(tmp_path, other)
+        assert there.of_others() == []
+        there.keep("0" * 64, samples(3.0, 1.2))
+        assert there.of_others() == samples(3.0, 1.2)
+    assert trials.of_others("1" * 64) == samples(12.0, 1.8)
 
 
 def test_few_networks_are_kept(tmp_path: Path) -> None:
