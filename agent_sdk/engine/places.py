@@ -112,8 +112,9 @@ class Places:
     def carried(self, plan: Plan, memories: set[str]) -> dict[str, list[Move]]:
         """The plan's transfers that a resource of its own carries between memories, by tensor, hop by hop.
 
-        The rest is the readers', and what no step that matters reads is not moved. Graph inputs are loaded before a run and outputs stored after it, whatever carries
-        them. Raises IllegalPlanError for what cannot be executed in these memories.
+        The rest is the readers', and what no step that matters reads is not moved. Graph inputs are loaded before a run
+        and outputs stored after it, whatever carries them. Raises IllegalPlanError for what cannot be executed in these
+        memories.
         """
         graph = self._model.graph
         found: dict[str, list[Move]] = {}
