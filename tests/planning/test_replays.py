@@ -23,7 +23,7 @@ from planner_api.planning.native import NotBuilt
 from planner_api.planning.problem import Job, PlanningError
 from planner_api.planning.problem.build import build_problem
 from planner_api.planning.search import annealing, cuts
-from planner_api.planning.search.replays import Replays, expected, judged
+from planner_api.planning.search.replays import SIMULATED, Replays, expected, judged
 from planner_api.planning.search.search import Search
 from tests.agent.engine.generate import random_model
 from tests.planning.cuttable import cuttable
@@ -92,16 +92,16 @@ def test_one_processor_takes_in_the_mean_what_it_is_charged(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_without_kernels_the_simulator_says_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the last bit: jobs, queues, shares and neighbours too."""
+    """To the last bit: jobs, queues, shares and neighbours too; of no more replays than it has time for."""
     problem = varying(draw(seed, 20, rich=True), 0.3)
     schedule = simulate(problem, *shuffled(problem, seed))
-    built = expected(problem, schedule, 16)
+    built = expected(problem, schedule, SIMULATED)
 
     def absent() -> None:
         raise NotBuilt("no compiler")
 
     monkeypatch.setattr(annealing, "library", absent)
-    assert expected(problem, schedule, 16) == built
+    assert expected(problem, schedule) == expected(problem, schedule, SIMULATED) == built
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 4, 5])  # which have a plan

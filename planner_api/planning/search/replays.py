@@ -27,6 +27,8 @@ from planner_api.planning.search.annealing import Kernels
 
 COUNT: Final = 128
 """Replays of which a plan's mean is told: it is then within half a per cent of what ten times as many say."""
+SIMULATED: Final = 16
+"""As many at most where no kernels were built: the simulator takes a hundred times as long for each."""
 TOLD, SEARCHED = 0, 1
 """Seeds of the factors: what a search looks at is not what its plan is judged by, or it would find the luckiest."""
 
@@ -78,7 +80,7 @@ def expected(problem: Problem, schedule: Schedule, count: int = COUNT) -> Expect
     """What a schedule takes in the mean; what it says where nothing varies, or it has no end."""
     if not varies(problem) or math.isinf(schedule.makespan_us):
         return Expected(schedule.makespan_us, schedule.value_us, ends(problem, np.array(schedule.done_us)))
-    rows = list(_done(problem, schedule, Replays(problem, count, TOLD)))
+    rows = list(_done(problem, schedule, count))
     jobs = np.array([ends(problem, row) for row in rows])
     return Expected(
         makespan_us=float(jobs.max(axis=1).mean()),
@@ -92,13 +94,14 @@ def judged(problem: Problem, found: Solution) -> Solution:
     return replace(found, expected=expected(found.cut or problem, found.schedule)) if varies(problem) else found
 
 
-def _done(problem: Problem, schedule: Schedule, replays: Replays) -> Iterator[FloatArray]:
+def _done(problem: Problem, schedule: Schedule, count: int) -> Iterator[FloatArray]:
     """(n,) when the ops are done, for each replay: by the kernels, where they were built, else by the simulator."""
     try:
         kernels = Kernels(arrays(problem), state(problem, schedule.assignment, schedule.sequence))
-        for _ in replays.timed(kernels):
+        for _ in Replays(problem, count, TOLD).timed(kernels):
             yield kernels.s.done.copy()
     except NotBuilt:
+        replays = Replays(problem, min(count, SIMULATED), TOLD)
         for replay in range(replays.count):
             varied = replace(problem, latency_us=problem.latency_us * replays.factors(replay))
             yield np.array(simulate(varied, schedule.assignment, schedule.sequence).done_us)
