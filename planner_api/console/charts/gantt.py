@@ -64,7 +64,9 @@ def draw(plan: Plan, span_us: float = 0.0, names: Sequence[str] = ()) -> Gantt:
 
     ``names``: of the networks of a joint plan, said with each of their ops.
     """
-    span = max(plan.makespan_us, span_us)
+    # A mean may be before the end of the run that is drawn, where ops slow each other.
+    ends = (*(step.finish_us for step in plan.steps), *(move.finish_us for move in plan.transfers))
+    span = max(plan.makespan_us, span_us, *ends)
     lanes = []
     for processor in plan.processors_used:
         steps = sorted((step for step in plan.steps if step.processor == processor), key=lambda step: step.start_us)

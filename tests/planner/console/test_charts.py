@@ -43,6 +43,14 @@ def plan_of(lengths: list[tuple[int, float, Cause]], names: str = "abc") -> Plan
 
 
 @given(LENGTHS)
+def test_bars_stay_on_the_axis_where_the_mean_is_before_their_end(lengths: list[tuple[int, float, Cause]]) -> None:
+    """A plan tells its mean, and draws the run in which nothing varies."""
+    plan = plan_of(lengths)
+    chart = gantt.draw(plan.model_copy(update={"makespan_us": plan.makespan_us / 2}))
+    assert all(bar.at + bar.width <= 100.0 + 1e-3 for lane in chart.lanes for bar in (*lane.bars, *lane.moves))
+
+
+@given(LENGTHS)
 def test_every_step_is_drawn_once_where_it_runs(lengths: list[tuple[int, float, Cause]]) -> None:
     """Each step is in one bar of its processor's lane, of its cause, and within that bar; bars stay on the axis."""
     plan = plan_of(lengths)
