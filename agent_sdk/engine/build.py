@@ -308,8 +308,8 @@ def _assemble(
         }
         used |= dict.fromkeys(first.resources, Event(first.lane, position[index] + 1))
         if first.move is not None:
-            by = border.asked_by.get(index)
-            work.append(_copy(first, places, common | {"asked_by": None if by is None else number[by]}))
+            reader = border.ahead.get(index)
+            work.append(_copy(first, places, common | {"ahead_of": None if reader is None else number[reader]}))
             continue
         steps = [node.step for node in group if node.step is not None]
         work.append(
@@ -353,30 +353,23 @@ class _Border:
                     self._writes[index].append(name)
                     self.home[name] = group[0].processor.id
         self.home |= {name: self.home[views[name].parts[-1]] for name in crossing & views.keys()}
-        self._moves = {index: group[0].move for index, group in enumerate(groups) if group[0].move is not None}
+        moves = (group[0].move for group in groups)
+        self._leaving = {move.tensor for move in moves if move is not None and not move.changes_layout}
+        self._leaving |= graph.kept
         self._resident: list[set[str]] = [set() for _ in groups]
         self._stays: list[set[str]] = [set() for _ in groups]
-        self._along: dict[str, set[str]] = {}
-        """By memory, what leaves it with the answers of those who make it there."""
-        self.asked_by: dict[int, int] = {}
-        """The moves to and from other hosts that their queues carry by themselves, and whose request that is: the first
-        reader's, before its turn, or the maker's, behind it."""
+        self.ahead: dict[int, int] = {}
+        """The moves to other hosts that their queues carry before their readers' turn, and the first of the readers."""
 
     def find_resident(self, places: Places, position: Sequence[int], finished: Sequence[tuple[int, ...]]) -> None:
         """What stands where a group reads it because a group that ended before made it there, or brought it along.
 
         ``position`` is each group's place in its lane, ``finished`` how much of each lane is before it.
         """
-        sent = self._find_ahead(places, position, finished)
-        behind = self._find_behind(places, position, finished)
-        self.asked_by = sent | behind
-        for index, move in self._moves.items():
-            if index not in self.asked_by and not move.changes_layout:
-                self._along.setdefault(memory_of(move.source), set()).add(move.tensor)
+        self._find_ahead(places, position, finished)
         # who reads what where, and who brought it for them
-        source = {(self._moves[index].tensor, self._moves[index].target): [(index, index)] for index in sent}
-        for index, maker in behind.items():
-            self._stays[maker].add(self._moves[index].tensor)
+        ahead = [(index, move) for index in self.ahead if (move := self._groups[index][0].move)]
+        source = {(move.tensor, move.target): [(index, index)] for index, move in ahead}
         for index, group in enumerate(self._groups):
             if group[0].move is not None:
                 continue
@@ -391,49 +384,26 @@ class _Border:
             for name in self._writes[index]:
                 source[name, places.made[name]] = [(index, index)]
 
-    def _find_ahead(
-        self, places: Places, position: Sequence[int], finished: Sequence[tuple[int, ...]]
-    ) -> dict[int, int]:
-        """The moves that are sent ahead of their first readers, with these: all of a queue, where one may begin before
-        its reader's lane has come to that reader, or before the reader of the one in front has ended. Elsewhere a
-        reader's request takes its tensor along, which saves a round trip.
+    def _find_ahead(self, places: Places, position: Sequence[int], finished: Sequence[tuple[int, ...]]) -> None:
+        """All of a queue, where one may begin before its reader's lane has come to that reader, or before the reader of
+        the one in front has ended. Elsewhere a reader's request takes its tensor along, which saves a round trip.
         """
         first: dict[tuple[str, str], int] = {}
         for index, group in reversed([*enumerate(self._groups)]):
             if group[0].move is None:
                 first |= {(name, places.read(name, group[0].processor)): index for name in self._reads[index]}
         queues: dict[int, dict[int, int]] = {}
-        for index, move in self._moves.items():
-            if places.over_link(move) == move.target and (move.tensor, move.target) in first:
-                queues.setdefault(self._groups[index][0].lane, {})[index] = first[move.tensor, move.target]
-        sent: dict[int, int] = {}
+        for index, group in enumerate(self._groups):
+            move = group[0].move
+            if move is not None and places.sends(move) and (move.tensor, move.target) in first:
+                queues.setdefault(group[0].lane, {})[index] = first[move.tensor, move.target]
         for moves in queues.values():
             turns = [
                 (finished[index], self._groups[reader][0].lane, position[reader]) for index, reader in moves.items()
             ]
             busy = any(done[lane] < turn for done, lane, turn in turns)
             if busy or any(done[lane] <= turn for (_, lane, turn), (done, _, _) in pairwise(turns)):
-                sent |= moves
-        return sent
-
-    def _find_behind(
-        self, places: Places, position: Sequence[int], finished: Sequence[tuple[int, ...]]
-    ) -> dict[int, int]:
-        """The moves that are fetched behind their makers, with these: where another host goes on meanwhile. Elsewhere
-        the maker's answer takes its tensor along, which saves a round trip.
-        """
-        makers = {name: index for index, names in enumerate(self._writes) for name in names}
-        segments = [index for index in range(len(self._groups)) if index not in self._moves]
-        found: dict[int, int] = {}
-        for index, move in self._moves.items():
-            if places.over_link(move) != move.source or move.tensor in self._graph.outputs:
-                continue
-            maker, lane = makers[move.tensor], self._groups[index][0].lane
-            later = (other for other in segments if self._groups[other][0].lane == self._groups[maker][0].lane)
-            behind = next((other for other in later if position[other] > position[maker]), None)
-            if behind is not None and finished[behind][lane] <= position[index]:
-                found[index] = maker
-        return found
+                self.ahead |= moves
 
     def _read_by(self, index: int) -> tuple[str, ...]:
         own = {name for node in self._groups[index] for op in node.ops for name in self._graph.op[op].outputs}
@@ -443,7 +413,6 @@ class _Border:
         group, reads, writes = self._groups[index], self._reads[index], self._writes[index]
         processor = group[0].processor
         memory = processor.place.memory
-        along = self._along.get(memory, set()) | self._graph.kept
         return Segment(
             model=model,
             ops=tuple(op for node in group for op in node.ops),
@@ -458,6 +427,6 @@ class _Border:
             ),
             resident=frozenset(self._resident[index]),
             stays=frozenset(self._stays[index]),
-            inside=frozenset(name for name in writes if name not in along),
+            inside=frozenset(name for name in writes if name not in self._leaving),
             halved=frozenset(name for name in (*reads, *writes) if (name, memory) in halved),
         )

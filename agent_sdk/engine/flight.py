@@ -163,8 +163,8 @@ class Flight:
     def _copy(self, copy: Copy, change: Executable | None) -> Bound:
         move, places = copy.move, self.program.places
         source, target = (self._buffers[move.tensor, place] for place in (move.source, move.target))
-        if copy.asked_by is not None:
-            return self._executables[copy.asked_by].carried(move.tensor, source, target)
+        if copy.ahead_of is not None:
+            return self._executables[copy.ahead_of].ahead(move.tensor, source, target)
         if change is not None:
             return change.bind({"x": source}, {"y": target})
         return bound_copy(source, places[memory_of(move.source)], target, places[memory_of(move.target)])

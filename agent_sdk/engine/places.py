@@ -94,15 +94,11 @@ class Places:
         owners = (own for own in self._processors.values() if engine in (own.copy_engines or ()))
         return next((own.caller_cores for own in owners), frozenset())
 
-    def over_link(self, move: Move) -> str | None:
-        """The memory of another host to which a queue carries a move, or else from which it comes here.
-
-        None for other moves, and for those of nothing.
-        """
+    def sends(self, move: Move) -> bool:
+        """Whether a move is what a queue carries from this machine to the memory of another host, and is something."""
         far = {own.place.memory for own in self._processors.values() if own.spec.host != HOST}
-        if not move.over or not self._model.graph.tensor[move.tensor].bytes or not {move.source, move.target} & far:
-            return None
-        return move.target if move.target in far else move.source
+        here = memory_of(move.source) in far | {HOST}
+        return bool(move.over and here and move.target in far and self._model.graph.tensor[move.tensor].bytes)
 
     def read_in(self, name: str, memory: str) -> list[str]:
         """The places of a memory in which a tensor is read."""
@@ -140,12 +136,12 @@ class Places:
             if source == target or name not in self._makers or (name, target) not in read:
                 continue
             wanted, home = self.read_in(name, target), self.made[name]
-            if target == HOST and HOST not in memories:
+            if target == HOST and not wanted:
                 through.setdefault(name, source)
                 continue
             before = there.setdefault(name, {memory_of(home)})
             if source == HOST and HOST not in before:
-                source = through.get(name, source)  # it only passes through this machine, which computes nothing
+                source = through.get(name, source)  # from one host to another it only passes through this one
             if source not in before:
                 raise IllegalPlanError(f"{what}, but it is not there")
             if transfer.over is None:

@@ -88,14 +88,13 @@ class Work:
 class Copy(Work):
     """One move, on its reader's time or in a queue of what carries it.
 
-    ``changer`` changes the layout, where that is what the move does. ``asked_by`` is the segment in whose name the link
-    to another host carries it by itself: the one that reads it there first, before its turn, or the one that made it
-    there, behind it; None where that one's own request or answer takes it along.
+    ``changer`` changes the layout, where that is what the move does. ``ahead_of`` is the segment that reads first what
+    the link to another host carries by itself, before that one's turn; None where its reader's request takes it along.
     """
 
     move: Move
     changer: Processor | None = None
-    asked_by: int | None = None
+    ahead_of: int | None = None
 
     @property
     def ops(self) -> tuple[str, ...]:

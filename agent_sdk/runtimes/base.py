@@ -118,9 +118,9 @@ class Segment:
     Empty: one after the other.
 
     For a memory that is far away: ``resident`` are the inputs that stand there already, because a segment that ends
-    before this one begins made them there or brought them along, or because a link carried them by themselves;
-    ``stays`` the inputs and outputs that this one leaves there for others; ``inside`` the outputs that its answer need
-    not bring; ``halved`` the inputs and outputs that stand there in float16, because they cross the way there so.
+    before this one begins made them there or brought them along, or because they were sent ahead; ``stays`` the inputs
+    and outputs that this one leaves there for others; ``inside`` the outputs that are read nowhere else; ``halved`` the
+    inputs and outputs that stand there in float16, because they cross the way there so.
     """
 
     model: Model
@@ -335,9 +335,8 @@ class Executable(ABC):
         ProcessorError where the runtime refuses a buffer.
         """
 
-    def carried(self, name: str, source: Buffer, target: Buffer) -> Bound:
-        """What has a tensor cross the link to another host by itself: the input ``name`` before the segment's turn, so
-        that it is resident there, or the output ``name``, which stayed there, behind it.
+    def ahead(self, name: str, source: Buffer, target: Buffer) -> Bound:
+        """What sends the input ``name`` to another host before the segment's turn, so that it is resident there.
 
         ``source`` and ``target`` are where it stands on this machine, before and afterwards.
         """

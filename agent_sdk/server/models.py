@@ -154,12 +154,11 @@ class Served:
         outputs: Sequence[tuple[str, Mapping[str, object]]],
         parameters: Mapping[str, object],
         *,
-        carries: bool = False,
+        ahead: bool = False,
     ) -> Asked:
         """What a request asks for; ``outputs`` are names with their parameters, all outputs without any.
 
-        One that ``carries`` asks for nothing to be computed: it brings what is to stay here for a later request, or
-        takes what has stayed.
+        One that is sent ``ahead`` asks for nothing: it only brings what is to stay here for a later request.
 
         Raises RefusedError where it contradicts itself, does not fit the network or asks for what is not offered.
         """
@@ -171,7 +170,7 @@ class Served:
             self.check(tensor.name, tensor.datatype, tensor.shape)
             refuse_unoffered(tensor.parameters)
         missing = [port.name for port in self.inputs if port.name not in given]
-        if missing and not carries:
+        if missing and not ahead:
             raise RefusedError(400, f"'{self.name}' also takes {', '.join(missing)}")
         for name, told in outputs:
             refuse_unoffered(told)
@@ -179,7 +178,7 @@ class Served:
                 raise RefusedError(400, f"'{self.name}' has no output '{name}'; it has {', '.join(self._gives)}")
         if len(set(wanted)) != len(wanted):
             raise RefusedError(400, "an output is asked for twice")
-        return Asked(() if carries else wanted or tuple(self._gives), deadline_ms, priority)
+        return Asked(() if ahead else wanted or tuple(self._gives), deadline_ms, priority)
 
     def metadata(self) -> dict[str, Any]:
         return {

@@ -2,8 +2,8 @@
 
 Where a server lends its processors, tensors may also stay there between requests: the parameter ``hold`` of an input or
 an output keeps it under that name, and an input with ``held`` is one that was kept. An output that is kept is not in
-the answer, unless it is asked for as bytes as well. A request with the parameter ``carries`` computes nothing: it
-brings inputs of a later one, and takes outputs of an earlier one by the names (``held``) under which they were kept.
+the answer, unless it is asked for as bytes as well. A request with the parameter ``ahead`` computes nothing: it brings
+inputs of a later one.
 """
 
 from __future__ import annotations
@@ -75,21 +75,15 @@ class Form:
         inputs = [Tensor(one.name, one.datatype, one.shape, one.parameters) for one in request.inputs]
         named = {output.name: output.parameters for output in request.outputs}
         outputs = [(one.name, one.parameters) for one in request.outputs]
-        carries = _flag(request.parameters, "carries", default=False)
-        self.asked = served.asked(inputs, outputs, request.parameters, carries=carries)
-        self._given = dict(_named(request.outputs, "held"))
-        if self._given and not carries:
-            raise RefusedError(400, "an output that stands here is not computed: its request has 'carries'")
-        if carries and len(self._given) < len(outputs):
-            raise RefusedError(400, "a request that carries computes nothing: each of its outputs has 'held'")
-        self._outputs = (*self.asked.outputs, *self._given)
+        ahead = _flag(request.parameters, "ahead", default=False)
+        self.asked = served.asked(inputs, outputs, request.parameters, ahead=ahead)
         self._taken = dict(_named(request.inputs, "held"))
         self._kept = dict(_named((*request.inputs, *request.outputs), "hold"))
-        self.holds = carries or bool(self._taken or self._kept)
+        self.holds = ahead or bool(self._taken or self._kept)
         """Whether tensors are to stay here, or have stayed."""
         self._sizes = [0 if tensor.name in self._taken else _binary_size(tensor) for tensor in request.inputs]
         every = _flag(request.parameters, "binary_data_output", default=False)
-        self._as_bytes = [_flag(named.get(name, {}), "binary_data", default=every) for name in self._outputs]
+        self._as_bytes = [_flag(named.get(name, {}), "binary_data", default=every) for name in self.asked.outputs]
         """Whether outputs go into the answer as bytes; of one that stays here, whether it goes there at all."""
 
     @classmethod
@@ -136,14 +130,10 @@ class Form:
     def answer(
         self, outputs: Sequence[np.ndarray], room: Room, held: Held | None = None, owner: object = None
     ) -> tuple[bytes, list[memoryview]]:
-        """The JSON of the answer, and the tensors behind it: what was computed, and what is taken of what stands here.
-
-        Raises RefusedError where there is no room for it, or nothing stands here.
-        """
+        """The JSON of the answer, and the tensors behind it. Raises RefusedError where there is no room for it."""
         described: list[dict[str, Any]] = []
         tail: list[memoryview] = []
-        stood = [held.get(name) for name in self._given.values()] if held is not None else []
-        for name, array, as_bytes in zip(self._outputs, [*outputs, *stood], self._as_bytes, strict=True):
+        for name, array, as_bytes in zip(self.asked.outputs, outputs, self._as_bytes, strict=True):
             if held is not None and name in self._kept:
                 held.put(self._kept[name], array, owner)
                 if not as_bytes:
@@ -192,7 +182,7 @@ def _named(tensors: Sequence[_Input | _Output], key: Literal["hold", "held"]) ->
 
 
 def _flag(
-    parameters: Mapping[str, Any], name: Literal["binary_data", "binary_data_output", "carries"], *, default: bool
+    parameters: Mapping[str, Any], name: Literal["ahead", "binary_data", "binary_data_output"], *, default: bool
 ) -> bool:
     value = parameters.get(name, default)
     if not isinstance(value, bool):

@@ -200,15 +200,10 @@ class SentExecutable(RemoteExecutable):
         return self.run(self.head(at), inputs, outputs)
 
     @override
-    def carried(self, name: str, source: np.ndarray, target: np.ndarray) -> RemoteCall:
-        head: dict[str, Any] = {"parameters": {"carries": True}, "inputs": [], "outputs": []}
-        if name in self.segment.inputs:
-            stays = {"hold": self._at(target), "binary_data_size": self.types[name].bytes}
-            head["inputs"].append(self._described(name) | {"parameters": stays})
-            return RemoteCall(self, head, {name: source}, {})
-        stood = {"held": self._at(source), "binary_data": True}
-        head["outputs"].append({"name": self._called(name), "parameters": stood})
-        return RemoteCall(self, head, {}, {name: target})
+    def ahead(self, name: str, source: np.ndarray, target: np.ndarray) -> RemoteCall:
+        stays = {"hold": self._at(target), "binary_data_size": self.types[name].bytes}
+        head = {"parameters": {"ahead": True}, "inputs": [self._described(name) | {"parameters": stays}]}
+        return RemoteCall(self, head, {name: source}, {})
 
     def _at(self, buffer: np.ndarray) -> str:
         return f"{self.processor.host.here}-{buffer.ctypes.data:x}"
@@ -226,10 +221,7 @@ class SentExecutable(RemoteExecutable):
 
 
 class RemoteCall(BoundCall):
-    """Runs of a segment that send and receive certain buffers, or requests that only carry some of them.
-
-    What is said before the tensors stands ready.
-    """
+    """Runs of a segment that send and receive certain buffers, or send some ahead: what is sent before stands ready."""
 
     __slots__ = (
         "_answer",

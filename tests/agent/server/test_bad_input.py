@@ -93,18 +93,8 @@ WRONG: dict[str, tuple[bytes, int, str]] = {
     "deep JSON": (request(b'{"inputs":' + b"[" * 5000 + b"]" * 5000 + b"}"), 400, "no inference request"),
     "no inputs": (request({}), 400, "inputs"),
     "an input missing": (request({"inputs": []}), 400, "also takes x"),
-    "carried, where nothing may stay": (request({"parameters": {"carries": True}, "inputs": []}), 400, "lends nothing"),
-    "carried by a number": (request({"parameters": {"carries": 1}, "inputs": [WRITTEN]}), 400, "true or false"),
-    "an output that is taken and computed": (
-        request({"inputs": [WRITTEN], "outputs": [{"name": "y", "parameters": {"held": "a"}}]}),
-        400,
-        "'carries'",
-    ),
-    "an output that is carried and computed": (
-        request({"parameters": {"carries": True}, "inputs": [], "outputs": [{"name": "y"}]}),
-        400,
-        "'held'",
-    ),
+    "ahead, where nothing may stay": (request({"parameters": {"ahead": True}, "inputs": []}), 400, "lends nothing"),
+    "ahead by a number": (request({"parameters": {"ahead": 1}, "inputs": [WRITTEN]}), 400, "true or false"),
     "an input twice": (request({"inputs": [WRITTEN, WRITTEN]}), 400, "given twice"),
     "a type that is none": (request({"inputs": [WRITTEN | {"datatype": "FP8"}]}), 400, "FP8"),
     "a size below 0": (request({"inputs": [WRITTEN | {"shape": [-1, 3, 16, 16]}]}), 400, "shape"),
@@ -354,9 +344,9 @@ def test_a_wrong_message_is_refused_with_its_reason(server: Running, changed: di
     assert is_freed(server)
 
 
-def test_nothing_is_carried_over_grpc(server: Running) -> None:
+def test_nothing_is_sent_ahead_over_grpc(server: Running) -> None:
     """No tensor stays here between calls of gRPC: each gets its outputs."""
-    asked = asked_over_grpc(parameters={"carries": {"bool_param": True}})
+    asked = asked_over_grpc(parameters={"ahead": {"bool_param": True}})
     assert [output.name for output in infer_over_grpc(server, asked).outputs] == ["y"]
 
 
