@@ -205,62 +205,6 @@ def test_what_is_as_fast_makes_a_team_however_fast_another_host_is() -> None:
     assert {1, 2} < set(found.schedule.assignment) - {0} <= {1, 2, 3, 4}  # the device cuts what it sends
 
 
-def test_hosts_share_a_stack_without_a_faster_one_behind_a_slow_link() -> None:
-    """A host that is half as fast again leads no team that waits for its link: the others are one without it."""
-    us = [4000.0] * 8
-    problem = chain(us, 5, rows=56)
-    assert problem.cutter is not None
-    latency, far, costs = problem.latency_us.copy(), problem.transfer_us.copy(), problem.cutter.move_us
-    latency[:, 5] /= 1.5
-    far[:, 5, :5], far[:, :5, 5] = 1e6, 1e6
-
-    def move_us(tensor: str, shape: tuple[int, ...]) -> FloatArray:
-        found = costs(tensor, shape).copy()
-        found[5, :5], found[:5, 5] = 1e6, 1e6
-        return found
-
-    cutter = replace(problem.cutter, move_us=move_us)
-    problem = replace(problem, latency_us=latency, transfer_us=far, cutter=cutter)
-    found = tiled(problem, simulate(problem, [1] * 8, problem.lists.order))
-    assert set(found.schedule.assignment) - {0} == {1, 2, 3, 4}
-
-
-def test_tiles_are_as_large_as_processors_are_fast() -> None:
-    """Of two hosts the one that is twice as fast computes two thirds of every op's rows, halos aside."""
-    problem = chain([4000.0] * 3, 2, rows=60)
-    latency = problem.latency_us.copy()
-    latency[:, 1] /= 2
-    tiler = tiler_of(replace(problem, latency_us=latency), [1, 2], 2, [1] * 3)
-    assert [one.spans[0].stop for one in tiler.equal[2]] == [40, 60]
-
-
-def test_the_device_computes_a_tile_while_others_are_sent_theirs() -> None:
-    """A device half as fast as a host behind a slow radio: what it sends is cut before it computes.
-
-    The plan takes what the method counts.
-    """
-    problem = over_radio()
-    latency = problem.latency_us.copy()
-    latency[:, 0] = 8000.0
-    assert problem.cutter is not None
-    costs = problem.cutter.part_us
-
-    def part_us(op: int, part: Region) -> FloatArray:
-        found = costs(op, part).copy()
-        found[0] *= 8000.0 / 200_000.0
-        return found
-
-    problem = replace(problem, latency_us=latency, cutter=replace(problem.cutter, part_us=part_us))
-    alone = simulate(problem, [1] * 3, problem.lists.order)
-    tiler = Tiler(problem, (0, 1), 2, alone, blocks_of(problem, alone))
-    found = tiler.solution()
-    assert found is not None
-    assert found.cut is not None
-    check(found.cut, found.schedule)
-    assert found.schedule.makespan_us == pytest.approx(alone.makespan_us - tiler.saved_us, rel=0.02)
-    assert tiled(problem, alone).schedule.makespan_us <= found.schedule.makespan_us < 0.8 * alone.makespan_us
-
-
 def test_what_is_not_in_tiles_stays_where_a_plan_has_it() -> None:
     """An op that reads everything behind a heavy stack is computed on the host that it is given."""
     problem = chain([4000.0] * 5, 4, rows=56)

@@ -146,8 +146,7 @@ def realised(
         cuts: by op.
         homes: processors of the parts of every op, or its own.
         begin_us: about when they begin, each behind what it reads; slices are made behind the op that they are of,
-            joins before those that read them, and slices of inputs too, before all else where another processor reads
-            them.
+            those of inputs and joins before those that read them.
         method: what it is found by.
 
     Raises:
@@ -166,12 +165,6 @@ def realised(
         if made[op].kind in ("slice", "join") and lists.after[op] and not of_op:
             turn[op] = min(turn[later] for later in lists.after[op])
     place = {op: index for index, op in enumerate(lists.order)}
-    home = homes_of(cut, made, homes, turn)
-    sent = {
-        op
-        for op, piece in enumerate(made)
-        if piece.kind == "slice" and not lists.before[op] and any(home[later] != home[op] for later in lists.after[op])
-    }
-    sequence = sorted(range(len(made)), key=lambda op: (op not in sent, turn[op], place[op]))
-    schedule = simulate(cut, home, sequence)
+    sequence = sorted(range(len(made)), key=lambda op: (turn[op], place[op]))
+    schedule = simulate(cut, homes_of(cut, made, homes, turn), sequence)
     return Solution(schedule, method, cuts=tuple(cuts.values()), cut=cut)

@@ -49,8 +49,7 @@ class _Way:
 class Tiler:
     """Tiles over some processors, so many of them below each other; all else is computed at ``home``.
 
-    Tiles are as large as their processors are fast. Each is smaller than the one before it by ``lean`` of what all have
-    on average, because it is sent later.
+    Each tile is smaller than the one before it by ``lean`` of what all have on average, because it is sent later.
     ``saved_us`` is what that saves by the method's own count.
     """
 
@@ -71,12 +70,10 @@ class Tiler:
         counts = {ROWS: rows, COLUMNS: len(team) // rows}
         self.counts = {axis: count for axis, count in counts.items() if count > 1}
         later = {ROWS: lean * counts[COLUMNS], COLUMNS: lean}  # from one tile to the next along an axis
-        speed = (1 / np.maximum(alone_us(problem)[[*team]], 1e-9)).reshape(rows, -1)
-        self.ends: dict[int, FloatArray] = {}
-        for axis, count in self.counts.items():
-            size = speed.sum(axis=1 if axis == ROWS else 0)
-            size = size / size.max() * (1 + later[axis] * ((count - 1) / 2 - np.arange(count)))
-            self.ends[axis] = np.cumsum(size) / size.sum()
+        self.ends = {
+            axis: np.cumsum(1 + later[axis] * ((count - 1) / 2 - np.arange(count))) / count
+            for axis, count in self.counts.items()
+        }
         self.axes = tuple(self.counts)
         self.in_bands = len(self.axes) == len({*self.places}) == 1 and self.places[0] != problem.machine.host
         self.turn = {op: turn for turn, op in enumerate(chain(*blocks))}
@@ -101,12 +98,11 @@ class Tiler:
                     cuts[name] = Cut(op=name, axes=self.axes, at=(tuple(sorted(ends)),))
             whole_us = [self.whole.start_us[op] for op in stretch.tiles]
             first, us = min(whole_us), max(whole_us) - min(whole_us)
-            before = [self.team[:k].count(here) for k, here in enumerate(self.team)]  # of its processor's tiles
             for turn, (op, tiles) in enumerate(sorted(stretch.tiles.items(), key=lambda one: self.turn[one[0]])):
                 chained = stretch.needed.keys().isdisjoint(self.problem.reads[op])
                 cuts[names[op]] = Cut(op=names[op], axes=self.axes, at=self.borders(op, tiles), chained=chained)
                 part = turn / len(stretch.tiles)
-                begins[names[op]] = tuple(first + us * (k + part) / (1 + max(before)) for k in before)
+                begins[names[op]] = tuple(first + us * (k + part) / len(self.team) for k in range(len(self.team)))
                 homes[names[op]] = self.team
         return realised(self.problem, cuts, homes, begins, "vsm") if cuts else None
 
@@ -296,14 +292,6 @@ class Tiler:
             return float(self.problem.transfer_us[tensor, source, target])
         name = self.problem.tensors[tensor]
         return float(self.cutter.move_us(name, tile.shape(self.cutter.shapes[name]))[source, target])
-
-
-def alone_us(problem: Problem) -> FloatArray:
-    """(P,) what each processor takes for all ops; for one that it does not support as long as the slowest."""
-    known = np.isfinite(problem.latency_us)
-    slowest = np.where(known, problem.latency_us, 0.0).max(axis=1, keepdims=True)
-    total: FloatArray = np.where(known, problem.latency_us, slowest).sum(axis=0)
-    return total
 
 
 def _around(boxes: Sequence[Tiles]) -> Tiles:

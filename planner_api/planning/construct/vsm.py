@@ -11,10 +11,12 @@ ops has it: HPA's, as the paper has it, or the best that is known.
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from hope_schema.cutting import CutError
 from hope_schema.plan import MAX_PARTS
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.tiling import COLUMNS, LONGEST, ROWS, Block, Tiler, alone_us
+from planner_api.planning.construct.tiling import LONGEST, Block, Tiler
 from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.methods import Solution
 from planner_api.planning.methods import solve as solve_named
@@ -23,9 +25,7 @@ from planner_api.planning.problem import PlanningError, Problem
 WIDEST = 2
 """Tensors between two blocks at most: what a cell of a NASNet leaves, and the one before it."""
 ALIKE = 2.0
-"""A processor has a tile that takes at most so many times what the fastest of its team takes, on the same host."""
-APART = 5.0
-"""As ``ALIKE``, of processors on several hosts."""
+"""How many times what the fastest of a team takes one may take that has a tile."""
 CORES = 4
 """Tiles within one host take so many processors: with fewer they are stripes, which the search for cuts finds."""
 IN_TURNS = (1, 2, 4, 8)
@@ -62,14 +62,11 @@ def tiled(problem: Problem, whole: Schedule, budget: Budget | None = None) -> So
     if not problem.cutter.nodes:
         return None
     blocks = blocks_of(problem, whole)
-    shapes = [shape for shape in problem.cutter.shapes.values() if len(shape) > COLUMNS]
-    largest = max(shapes, key=lambda shape: shape[ROWS] * shape[COLUMNS], default=(1, 1, 1, 1))
-    most = max({*whole.assignment}, key=whole.assignment.count)  # who computes most: little has to be brought there
     divisions = [
-        (team, lines if largest[ROWS] >= largest[COLUMNS] else len(team) // lines)
-        for team in sorted(_teams(problem, most), key=lambda team: most not in team)
-        for lines in range(len(team), 0, -1)  # across the longer side, where halos are shorter
-        if lines == len(team) or (len(team) % lines == 0 and lines * lines >= len(team) == len({*team}))
+        (team, rows)
+        for team in _teams(problem)
+        for rows in range(1, len(team) + 1)
+        if len(team) % rows == 0 and (rows == len(team) or len({*team}) == len(team))
     ]
     try:
         tilers: list[Tiler] = []
@@ -115,47 +112,40 @@ def blocks_of(problem: Problem, whole: Schedule) -> list[Block]:
     return list(divided(lists.order, 1))
 
 
-def _teams(problem: Problem, most: int) -> list[tuple[int, ...]]:
-    """The processors of each tile, not much slower than the first, and able to work side by side.
+def _teams(problem: Problem) -> list[tuple[int, ...]]:
+    """The processors of each tile: about as fast as each other, and able to work side by side.
 
-    They are one of each host, with and without the device's own, which has its input at once; or of one host all. What
-    links bring to another host its fastest processors also take in turns, several tiles each. Where a faster host leads
-    a team, those behind it make one without it, for its link may be slow; of processors that are equal to each other
-    one leads, and that is ``most`` before others.
+    They are one of each host, the first that are so, or of one host all. What links bring to
+    another host its fastest processors also take in turns, several tiles each.
     """
     hosts = problem.machine.owners[problem.machine.place].tolist()
-    total = alone_us(problem)
-    order = sorted(range(problem.host), key=lambda processor: (total[processor], processor != most))
-    device = int(problem.machine.owners[problem.machine.host])
+    known = np.isfinite(problem.latency_us)
+    slowest = np.where(known, problem.latency_us, 0.0).max(axis=1, keepdims=True)  # for who does not support an op
+    total = np.where(known, problem.latency_us, slowest).sum(axis=0)
+    order: list[int] = np.argsort(total, kind="stable").tolist()
     found: dict[tuple[int, ...], None] = {}
+    spread: list[int] = []
+    device = int(problem.machine.owners[problem.machine.host])
     seen: set[int] = set()
-    leads: set[float] = set()
-    led: set[int] = set()
     for turn, head in enumerate(order):
-        if head in seen or total[head] in leads:
+        if head in seen:
             continue
-        leads.add(total[head])
         apart: list[int] = []
         within: list[int] = []
-        for one in (p for p in order[turn:] if total[p] <= APART * total[head]):
-            if hosts[one] not in led and not any(hosts[one] == hosts[other] for other in apart):
+        for one in (p for p in order[turn:] if total[p] <= ALIKE * total[head]):
+            if not any(hosts[one] == hosts[other] for other in apart):
                 apart.append(one)
-            alike = hosts[one] == hosts[head] and total[one] <= ALIKE * total[head]
-            if alike and not any(problem.machine.conflicts[one, other] for other in within):
+            if hosts[one] == hosts[head] and not any(problem.machine.conflicts[one, other] for other in within):
                 within.append(one)
         seen |= {*within}
-        if head in apart:
-            led |= {hosts[one] for one in apart if total[one] == total[head]}
-            own = tuple(one for one in apart if hosts[one] == device)
-            far = tuple(one for one in apart if hosts[one] != device)
-            for lent in [far[:k] for k in range(1, len(far) + 1) if k == 1 or _worth_trying(k, far)]:
-                found |= {team: None for team in (lent, (*own, *lent)) if len(team) > 1}
-        found |= {tuple(within[:k]): None for k in range(CORES, len(within) + 1) if _worth_trying(k, within)}
+        teams = [within] if len(within) >= CORES else []
+        if len(apart) > 1 and not spread:
+            spread = apart
+            seen |= {*apart}
+            teams.append(apart)
+        for team in teams:
+            counts = range(CORES if team is within else 2, len(team) + 1)
+            found |= {tuple(team[:k]): None for k in counts if k <= CORES or k % CORES == 0 or k == len(team)}
         if hosts[head] != device and problem.machine.queues:
             found |= {tuple(within) * k: None for k in IN_TURNS if len(within) * k > 1}
     return [team for team in found if len(team) <= MAX_PARTS]
-
-
-def _worth_trying(count: int, team: Sequence[int]) -> bool:
-    """Whether so many of a team are tried: two, then fours, and all."""
-    return count in (2, len(team)) or count % CORES == 0
