@@ -124,8 +124,9 @@ class Member:
 
     def fits(self, inputs: Feed) -> bool:
         """Whether inputs are those that its core groups and parts were made for; looks at floats, so without a lock."""
-        own = {*self.executors.values(), *(part.executor for part in self.parts)}
-        return bool(own) and self.plans.at(inputs) is not None and all(one.takes(inputs) for one in own)
+        every = (*self.executors.values(), *(part.executor for part in self.parts))
+        own = {(one.program.model, one.program.trusting): one for one in every}  # those of one model take the same
+        return bool(own) and self.plans.at(inputs) is not None and all(one.takes(inputs) for one in own.values())
 
     def executor(self, dispatch: Dispatch) -> Executor | None:
         """What a policy chose to compute a run; None where whoever answers the session does."""

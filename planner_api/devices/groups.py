@@ -19,6 +19,18 @@ from planner_api.devices.audit import record
 from planner_api.errors import unknown
 from planner_api.web.principal import Actor
 
+SCANNED = 20_000
+"""Devices looked at for one page of a group that takes a share of them: such a page may have fewer rows, or none."""
+
+
+@dataclass(frozen=True)
+class DeviceRows:
+    """Some devices in the order of their ids; ``before`` and ``after`` lead to more of them, where there may be any."""
+
+    devices: Sequence[DeviceRow]
+    before: str | None
+    after: str | None
+
 
 def selector_of(stored: Mapping[str, Any]) -> GroupSelector:
     """What chooses devices, from the columns of a group, or as a release keeps it."""
@@ -102,19 +114,6 @@ async def _group(session: AsyncSession, row: GroupRow) -> Group:
     selector = selector_of(vars(row))
     devices = await session.scalar(select(func.count()).select_from(DeviceRow).where(*chosen(selector)))
     return Group(**dict(selector), name=row.name, devices=devices or 0, created_at=row.created_at)
-
-
-SCANNED = 20_000
-"""Devices looked at for one page of a group that takes a share of them: such a page may have fewer rows, or none."""
-
-
-@dataclass(frozen=True)
-class DeviceRows:
-    """Some devices in the order of their ids; ``before`` and ``after`` lead to more of them, where there may be any."""
-
-    devices: Sequence[DeviceRow]
-    before: str | None
-    after: str | None
 
 
 async def find_devices(

@@ -7,7 +7,7 @@ intervals stand list schedules (Graham, 1966) of the same steps, each as long as
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from agent_sdk.runtimes.torch.schedule import Task, networks, ways_there
+from agent_sdk.runtimes.torch.schedule import Task, networks, reads_from, ways_there
 
 
 def listed(tasks: Sequence[Task], streams: int) -> list[tuple[float, float]]:
@@ -25,8 +25,7 @@ def listed(tasks: Sequence[Task], streams: int) -> list[tuple[float, float]]:
 
 def _listed(tasks: Sequence[Task], streams: int) -> list[tuple[float, float]]:
     _, rank = ways_there(tasks)
-    producer = {name: index for index, task in enumerate(tasks) for name in task.writes}
-    before = [{producer[name] for name in task.reads if name in producer} for task in tasks]
+    before = reads_from(tasks)
     readers: list[list[int]] = [[] for _ in tasks]
     for index, others in enumerate(before):
         for other in others:

@@ -92,11 +92,15 @@ def networks(tasks: Sequence[Task]) -> list[list[int]]:
     return sorted(map(sorted, {id(one): one for one in group.values()}.values()))
 
 
+def reads_from(tasks: Sequence[Task]) -> list[set[int]]:
+    """By task, which others make what it reads."""
+    producer = {name: index for index, task in enumerate(tasks) for name in task.writes}
+    return [{producer[name] for name in task.reads if name in producer} for task in tasks]
+
+
 def ways_there(tasks: Sequence[Task]) -> tuple[list[float], list[float]]:
     """By task, in a topological order, the longest way to its start, and that from its start to the end."""
-    length = [task.us for task in tasks]
-    producer = {name: index for index, task in enumerate(tasks) for name in task.writes}
-    before = [{producer[name] for name in task.reads if name in producer} for task in tasks]
+    length, before = [task.us for task in tasks], reads_from(tasks)
     start, rest = [0.0] * len(tasks), list(length)
     for index, others in enumerate(before):
         start[index] = max((start[other] + length[other] for other in others), default=0.0)

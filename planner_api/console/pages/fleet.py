@@ -17,6 +17,8 @@ from planner_api.web.route import Request, StrictRoute
 router = APIRouter(prefix=HOME, route_class=StrictRoute)
 ROWS = 50
 """Jobs shown of each state."""
+WORDS = {"first": "First plan", "better": "Better plan", "fold": "Fold figures", "outdated": "Compare plans"}
+"""What each kind of job is called."""
 
 
 @router.get("")
@@ -56,9 +58,6 @@ async def show_queue(request: Request) -> Response:
             inbox=waiting,
             inbox_since=since,
         )
-
-
-WORDS = {"first": "First plan", "better": "Better plan", "fold": "Fold figures", "outdated": "Compare plans"}
 
 
 def _told(row: Any) -> dict[str, Any]:

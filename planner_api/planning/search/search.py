@@ -7,7 +7,7 @@ import numpy as np
 
 from planner_api.planning.budget import Budget
 from planner_api.planning.judge.arrays import arrays, state, tails
-from planner_api.planning.judge.simulator import Schedule, simulate
+from planner_api.planning.judge.simulator import Schedule, simulate, value_of
 from planner_api.planning.judge.ways import HOME
 from planner_api.planning.problem import IntArray, Problem
 from planner_api.planning.search.annealing import Kernels
@@ -142,9 +142,8 @@ class Search:
 
     def _judged(self) -> float:
         """Time the plan; what is minimised, in the mean over the replays where there are some."""
-        value = self._evaluate()
         if self._replays is None:
-            return value
+            return self._evaluate()
         return float(np.mean([self._value(end) for end in self._replays.timed(self.kernels)]))
 
     def _evaluate(self) -> float:
@@ -152,9 +151,7 @@ class Search:
 
     def _value(self, end: float) -> float:
         """What is minimised of the plan that has just been timed; ``end``: its largest ``done - due``."""
-        if not self._shifts:
-            return end
-        return float((self.problem.weight * (self.state.done - self.problem.due_us)).max())
+        return value_of(self.problem, self.state.done) if self._shifts else end
 
     def _shift(self) -> None:
         """With ``due + value / weight`` as due, any schedule that is nowhere late is better than the present one."""
