@@ -8,10 +8,10 @@ from planner_api.planning.budget import Budget
 from planner_api.planning.construct.listing import listed
 from planner_api.planning.construct.single import singles
 from planner_api.planning.judge.checker import check
-from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.methods import Bound, Solution, UnknownMethod, method, solve
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.problem.feasible import any_placement, prune
+from planner_api.planning.problem.symmetry import equal_processors
 from planner_api.planning.search.replays import judged
 
 BOUND_SHARE = 0.3
@@ -20,11 +20,11 @@ BOUND_SHARE = 0.3
 
 @dataclass(frozen=True)
 class Outcome:
-    """The best plan found, the best bound proven, and what each processor could do alone (by processor index)."""
+    """The best plan found, the best bound proven, and the plan of each processor alone (by processor index)."""
 
     solution: Solution
     bound: Bound
-    singles: dict[int, Schedule]
+    singles: dict[int, Solution]
 
 
 def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
@@ -43,7 +43,7 @@ def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
     bounds = []
     if not chosen.proves and not chosen.at_once and budget.left() > 0:
         bounds.append(lower_bound(problem, budget.part(BOUND_SHARE)))
-    alone = singles(problem)
+    alone = _alone(problem)
     try:
         solution = settled(problem, solve(problem, name, budget))
         check(solution.cut or problem, solution.schedule)
@@ -51,17 +51,27 @@ def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
         raise
     except (PlanningError, RuntimeError, MemoryError, OSError) as error:
         solution = _first_aid(problem, name, budget, str(error))
-    for schedule in alone.values():
-        if schedule.value_us < solution.value_us:
-            check(problem, schedule)
-            single = replace(solution, schedule=schedule, method=_instead(name, "single"), cuts=(), cut=None)
-            solution = min(solution, judged(problem, single), key=lambda one: one.value_us)
+    best = min(alone.values(), key=lambda one: one.value_us, default=solution)
+    if best.value_us < solution.value_us:
+        check(problem, best.schedule)
+        found = replace(best, notes=solution.notes, rounds=solution.rounds, bound=solution.bound)
+        solution = replace(found, method=_instead(name, "single"))
     if solution.bound is not None:
         bounds.append(solution.bound)
     # Where ops may be cut the quick bound takes a while as well: nobody's search pays for it.
     bound = max(bounds or [quick_bound(problem)], key=lambda one: one.us)
     # Sums taken in another order may differ in the last bit: a bound is never above what was found.
     return Outcome(solution, replace(bound, us=min(bound.us, solution.value_us)), alone)
+
+
+def _alone(problem: Problem) -> dict[int, Solution]:
+    """What `singles` finds; what is equal is judged once."""
+    plans, found = singles(problem), dict[int, Solution]()
+    for members in equal_processors(problem):
+        if members[0] in plans:
+            one = judged(problem, Solution(plans[members[0]], "single"))
+            found |= {p: replace(one, schedule=plans[p]) for p in members}
+    return dict(sorted(found.items()))
 
 
 def _first_aid(problem: Problem, name: str, budget: Budget, cause: str) -> Solution:

@@ -22,6 +22,7 @@ from planner_api.planning.methods import Solution
 from planner_api.planning.native import NotBuilt
 from planner_api.planning.problem import Job, PlanningError
 from planner_api.planning.problem.build import build_problem
+from planner_api.planning.problem.feasible import prune
 from planner_api.planning.search import annealing, cuts
 from planner_api.planning.search.replays import SIMULATED, Replays, expected, judged
 from planner_api.planning.search.search import Search
@@ -194,6 +195,17 @@ def test_first_aid_says_its_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     found = optimise(problem, "heft", Budget(0.0)).solution
     assert found.method == "heft→any"
     assert found.expected == expected(problem, found.schedule)
+
+
+@pytest.mark.parametrize("seed", [79, 219, 350])
+def test_single_processors_are_told_by_their_means(seed: int) -> None:
+    """As the plan beside them is, which takes no longer than any; equal ones take the same."""
+    problem = varying(draw(seed, 12, rich=True), 0.5)
+    outcome = optimise(problem, "heft", Budget(0.0))
+    assert outcome.singles
+    for one in outcome.singles.values():
+        assert one.expected == expected(prune(problem), one.schedule)
+        assert outcome.solution.value_us <= one.value_us
 
 
 def test_every_job_has_an_end() -> None:

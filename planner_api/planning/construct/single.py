@@ -24,4 +24,4 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     plans = singles(problem)
     if not plans:
         raise PlanningError("no processor runs every op of the graph alone")
-    return Solution(min(plans.values(), key=lambda plan: plan.makespan_us), "single")
+    return Solution(min(plans.values(), key=lambda plan: plan.value_us), "single")
