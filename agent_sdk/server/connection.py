@@ -20,7 +20,7 @@ import httptools
 import numpy as np
 
 from agent_sdk.errors import RefusedError
-from agent_sdk.sending import send_parts
+from agent_sdk.sockets import receive, send_parts
 
 MOST_HEAD: Final = 16 * 1024
 """Most bytes of a request line with all its fields."""
@@ -199,13 +199,11 @@ class Connection:
         into[:have] = self._view[:have]
         self._drop(have)
         latest = time.monotonic() + BODY_S + size / SLOWEST
-        while have < size:
-            count = self._socket.recv_into(into[have:])
-            if not count:
-                raise RefusedError(400, f"the body ends after {have} of {size} bytes")
-            have += count
-            if have < size and time.monotonic() > latest:
-                raise RefusedError(408, f"of {size} bytes of the body {have} arrived in time")
+        have += receive(self._socket, into[have:], latest)
+        if have < size and time.monotonic() > latest:
+            raise RefusedError(408, f"of {size} bytes of the body {have} arrived in time")
+        if have < size:
+            raise RefusedError(400, f"the body ends after {have} of {size} bytes")
 
     def send(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send all of it. Raises OSError."""

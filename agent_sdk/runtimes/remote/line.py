@@ -11,7 +11,7 @@ import httptools
 import numpy as np
 
 from agent_sdk.errors import HostLate, ProcessorLost
-from agent_sdk.sending import send_parts
+from agent_sdk.sockets import receive, send_parts
 
 MOST_HEAD: Final = 64 * 1024
 """Most bytes that are read of an answer before it is known how long it is."""
@@ -142,8 +142,9 @@ class Line:
         have = min(len(into), self._filled)
         into[:have] = self._view[:have]
         self._drop(have)
-        while have < len(into):
-            have += self._received(into[have:], until)
+        left = into[have:]
+        if left and receive(self._socket, left, until) < len(left):
+            raise TimeoutError if time.monotonic() > until else ConnectionError("it ended in the middle of an answer")
 
     def _received(self, into: memoryview, until: float) -> int:
         count = self._socket.recv_into(into)

@@ -1,0 +1,59 @@
+"""Bytes to and from several places of memory, with few calls of the system."""
+
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from typing import Final
+
+MOST_PARTS: Final = 1024
+"""Parts of one call: POSIX's IOV_MAX, as Linux and macOS have it."""
+GATHERED: Final = 128 * 1024
+"""Bytes that are waited for at once: over a slow link they come packet by packet, and being woken for each takes four
+times as much of a core as all else that receiving does. More would let the sender wait for room here."""
+AT_ONCE: Final = 16 * 1024
+"""A message of so few bytes comes in a few packets."""
+
+
+def send_parts(connection: socket.socket, parts: Sequence[bytes | memoryview]) -> None:
+    """Send all of them; over TLS, which has no such call, one after the other. Raises OSError."""
+    at_once = 1 if isinstance(connection, ssl.SSLSocket) else MOST_PARTS
+    for start in range(0, len(parts), at_once):
+        some = parts[start : start + at_once]
+        sent = connection.sendmsg(some) if at_once > 1 else 0
+        for part in some:
+            if sent < len(part):
+                connection.sendall(memoryview(part)[sent:])
+            sent = max(0, sent - len(part))
+
+
+def receive(connection: socket.socket, into: memoryview, until: float) -> int:
+    """Fill memory with what comes, and return how much is filled: not all where the other side ended, or it got late.
+
+    Args:
+        connection: its timeout is the longest silence.
+        into: the memory.
+        until: when it is late, by `time.monotonic`, seconds.
+
+    Raises OSError, TimeoutError among it after too long a silence.
+    """
+    have, size, silence_s = 0, len(into), connection.gettimeout()
+    gathers = size > AT_ONCE and not isinstance(connection, ssl.SSLSocket)  # TLS reads what it needs by itself
+    while have < size:
+        if gathers:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, min(size - have, GATHERED))
+            left_s = max(until - time.monotonic(), 1e-3)
+            connection.settimeout(left_s if silence_s is None else min(left_s, silence_s))
+        try:
+            count = connection.recv_into(into[have:])
+        except TimeoutError:
+            if time.monotonic() < until:
+                raise
+            break
+        have += count
+        if not count or (have < size and time.monotonic() > until):
+            break
+    if gathers:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        connection.settimeout(silence_s)
+    return have

@@ -1,0 +1,98 @@
+"""Bytes from several places of memory, sent as one message, and what comes packet by packet, received as one."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from typing_extensions import override
+
+from agent_sdk.sockets import GATHERED, receive, send_parts
+
+PIECE = 4096
+
+
+class Counting(socket.socket):
+    """A socket that counts how often something is taken from it."""
+
+    calls = 0
+
+    @override
+    def recv_into(self, *args: Any) -> int:
+        self.calls += 1
+        return super().recv_into(*args)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, Counting]]:
+    """Both ends of a connection over TCP."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        receiver = Counting(socket.AF_INET, socket.SOCK_STREAM)
+        receiver.connect(listening.getsockname())
+        sender, _ = listening.accept()
+    with sender, receiver:
+        receiver.settimeout(60)
+        yield sender, receiver
+
+
+def test_more_parts_than_one_call_takes_arrive_in_order() -> None:
+    """The system takes 1 024 parts at a time; of large parts it takes but a piece."""
+    parts = [bytes([place % 251]) * (1 + place % 7) for place in range(3000)] + [bytes(range(256)) * 8192]
+    sender, receiver = socket.socketpair()
+    with sender, receiver:
+        sending = threading.Thread(target=send_parts, args=(sender, parts))
+        sending.start()
+        with receiver.makefile("rb") as arriving:
+            assert arriving.read(sum(map(len, parts))) == b"".join(parts)
+        sending.join()
+
+
+def test_who_receives_is_not_woken_for_every_packet(ends: tuple[socket.socket, Counting]) -> None:
+    """A message that comes in small pieces is taken in few, whole, and the next short one at once."""
+    sender, receiver = ends
+    message = np.random.default_rng(0).bytes(2 * GATHERED + PIECE)
+
+    def slowly() -> None:
+        for start in range(0, len(message), PIECE):
+            sender.sendall(message[start : start + PIECE])
+            time.sleep(1e-3)
+
+    sending = threading.Thread(target=slowly)
+    sending.start()
+    into = memoryview(bytearray(len(message)))
+    assert receive(receiver, into, time.monotonic() + 60) == len(message)
+    sending.join()
+    assert into == message
+    assert receiver.calls <= 6
+    sender.sendall(b"next")
+    assert receiver.recv(4) == b"next"
+    assert receiver.gettimeout() == 60
+
+
+@pytest.mark.parametrize("size", [100, 10 * GATHERED])
+def test_where_a_message_ends_early_its_length_is_known(ends: tuple[socket.socket, Counting], size: int) -> None:
+    """Where the other side ends, the caller hears how many bytes there are."""
+    sender, receiver = ends
+    sender.sendall(b"some")
+    sender.shutdown(socket.SHUT_WR)
+    assert receive(receiver, memoryview(bytearray(size)), time.monotonic() + 60) == 4
+
+
+def test_nobody_waits_longer_for_more_at_once(ends: tuple[socket.socket, Counting]) -> None:
+    """Too few bytes to be woken for do not keep who receives beyond the time that is given."""
+    sender, receiver = ends
+    sender.sendall(b"some")
+    assert receive(receiver, memoryview(bytearray(10 * GATHERED)), time.monotonic() + 0.05) < GATHERED
+    assert receiver.gettimeout() == 60
+
+
+def test_silence_is_an_error(ends: tuple[socket.socket, Counting]) -> None:
+    """Who says nothing for longer than the socket's timeout has gone, however much time there is."""
+    ends[1].settimeout(0.05)
+    with pytest.raises(TimeoutError):
+        receive(ends[1], memoryview(bytearray(10 * GATHERED)), time.monotonic() + 60)
