@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, cast, overload
+from typing import Any, Final, overload
 
 import onnxruntime as ort
 
@@ -137,9 +137,9 @@ class Session(Closes, Forks):
         names, given = None, output_names
         if input_feed is not None:
             names, given = self._names(output_names), input_feed
-        elif not isinstance(output_names, (dict, Mapping)):
+        if not isinstance(given, (dict, Mapping)):
             raise InputError("run takes a mapping of inputs, or a list of output names and a mapping of inputs")
-        feed, device = with_tensors(cast("Feed", given))
+        feed, device = with_tensors(given)
         if run_options is not None:
             found = self.plans.whole.lend().run(feed, names, run_options)
         elif deadline_ms is None and priority is None:

@@ -100,9 +100,27 @@ def within(tensors: Iterable[TorchTensor], most: float) -> bool:
     return True
 
 
+def array_of(given: Any) -> np.ndarray | None:
+    """Numbers of a feed as an array, of whichever kind they were given; None for what holds none. Raises InputError."""
+    try:
+        array = native_array(given)
+    except (ValueError, TypeError):
+        return None
+    return array if array.dtype.kind in "biufc" else None
+
+
+def native_array(given: Any) -> np.ndarray:
+    """What was given as an array in this machine's byte order. Raises ValueError or TypeError where it is none."""
+    array = given.array if isinstance(given, TorchTensor) else np.asarray(given)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
 def as_arrays(feed: Mapping[str, Any]) -> dict[str, Any]:
-    """A feed with arrays for tensors. Raises InputError."""
-    return {name: value.array if isinstance(value, TorchTensor) else value for name, value in feed.items()}
+    """A feed with arrays for tensors and for all that has itself made an array. Raises InputError."""
+    return {
+        name: native_array(value) if isinstance(value, memoryview) or hasattr(value, "__array__") else value
+        for name, value in feed.items()
+    }
 
 
 def as_tensors(outputs: Mapping[str, Any], device: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from agent_sdk.errors import FeedError
-from agent_sdk.tensors import TorchTensor
+from agent_sdk.tensors import TorchTensor, native_array
 from hope_schema import ModelGraph
 
 Given = np.ndarray | TorchTensor
@@ -32,9 +32,7 @@ def check_feed(wanted: Mapping[str, tuple[Shape, np.dtype[Any]]], inputs: Mappin
             others = ", ".join(inputs) or "none"
             raise FeedError(f"input '{name}' ({dtype}{_shown(shape)}) is missing; given: {others}")
         given = inputs[name]
-        array: Given = given if isinstance(given, TorchTensor) else np.asarray(given)
-        if isinstance(array, np.ndarray) and type(given) is list and np.can_cast(array.dtype, dtype, "same_kind"):
-            array = array.astype(dtype)  # numbers have no width; ONNX Runtime takes them too
+        array: Given = given if isinstance(given, TorchTensor) else _array(name, given, dtype)
         fits = array.shape == shape or _fits(array.shape, shape)
         if not fits or (array.dtype is not dtype and array.dtype != dtype):
             raise FeedError(
@@ -45,6 +43,25 @@ def check_feed(wanted: Mapping[str, tuple[Shape, np.dtype[Any]]], inputs: Mappin
         unknown = next(name for name in inputs if name not in feeds)
         raise FeedError(f"the model has no input '{unknown}'; it has {', '.join(feeds) or 'none'}")
     return feeds
+
+
+def _array(name: str, given: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    """What was given as an array; raises FeedError where it is none.
+
+    A list has no element type of its own: it gets the input's, where its numbers fit into that.
+    """
+    try:
+        return np.array(given, dtype) if type(given) is list else native_array(given)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise FeedError(f"input '{name}' is no array of {dtype}: {error}") from error
+
+
+def shape_of(given: Any) -> tuple[int, ...]:
+    """The shape of what was given; that of a scalar for what is no array, as a sequence of several shapes."""
+    try:
+        return np.shape(given)
+    except ValueError:
+        return ()
 
 
 def _fits(shape: tuple[int, ...], wanted: Shape) -> bool:

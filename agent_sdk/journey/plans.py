@@ -16,7 +16,7 @@ import numpy as np
 
 from agent_sdk.cancel import Cancel
 from agent_sdk.closing import Closes
-from agent_sdk.engine.ports import NEW, check_feed, check_output
+from agent_sdk.engine.ports import NEW, check_feed, check_output, shape_of
 from agent_sdk.engine.turn import NOW, Turn
 from agent_sdk.errors import (
     DeviceClosedError,
@@ -24,6 +24,7 @@ from agent_sdk.errors import (
     InputError,
     ModelError,
     ProcessorError,
+    ProcessorLost,
     SegmentFailedError,
 )
 from agent_sdk.forking import Forks, watch_forks
@@ -243,7 +244,7 @@ class Plans(Closes, Forks):
     def _answered_whole(self, whole: WholeOrt, feed: Feed, turn: Turn) -> dict[str, Any]:
         try:
             return whole.run(feed, key=turn.key)
-        except InputError:
+        except (InputError, ProcessorLost):
             wanted = {port.name: (port.shape, dtype) for port in self.inputs if (dtype := port.dtype) is not None}
             if len(wanted) == len(self.inputs):  # then the refusal reads as it does where a plan answers
                 optional = {port.name for port in whole.about.optional}
@@ -268,7 +269,7 @@ class Plans(Closes, Forks):
         """What the plan for inputs of these shapes is kept under; None where there is one for all shapes, or none."""
         if not self.planned or self.read is None or not self.read.is_open:
             return None
-        return tuple([np.shape(feed[port.name]) if port.name in feed else () for port in self.read.inputs])
+        return tuple([shape_of(feed[port.name]) if port.name in feed else () for port in self.read.inputs])
 
     def ready(self) -> list[Prepared]:
         """All that is ready. Raises DeviceClosedError once this is closed."""

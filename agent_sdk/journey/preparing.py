@@ -40,6 +40,7 @@ from agent_sdk.journey.trial import PLAN
 from agent_sdk.model import Model, Shapes
 from agent_sdk.model.feeds import Drawn, feeds_of
 from agent_sdk.planner.supplier import Obtained
+from agent_sdk.tensors import array_of
 
 FIRST_ANSWER_S: Final = 0.5
 """How long what goes on behind waits for the first run: measuring beside it would slow it down, and be disturbed."""
@@ -278,7 +279,9 @@ class Preparing(Closes, Forks):
         key = plans.key_of(feed)
         with self._lock:
             if (key or ()) not in self._fed and plans.planned and not plans.closed:
-                self._fed[key or ()] = {name: np.array(value) for name, value in feed.items()}
+                own = {name: np.array(array) for name, given in feed.items() if (array := array_of(given)) is not None}
+                if len(own) == len(feed):  # else no plan takes it
+                    self._fed[key or ()] = own
                 while len(self._fed) > KEPT:
                     self._fed.popitem(last=False)
         self._first_answer.set()

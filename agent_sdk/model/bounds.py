@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from agent_sdk import native
 from agent_sdk.model.nodes import op_id, type_of
 from agent_sdk.model.springs import Springs
-from agent_sdk.tensors import TorchTensor, within
+from agent_sdk.tensors import TorchTensor, array_of, within
 from hope_schema import TensorType
 
 OPEN: Final = "open"
@@ -83,29 +83,27 @@ class Guard:
     floats: tuple[str, ...] = ()
 
     def admits(self, feed: Mapping[str, object]) -> bool:
-        """Whether a feed is ordinary. What is missing in it, or is no array, is not looked at."""
+        """Whether a feed is ordinary. What is missing in it is not looked at: it is refused."""
         return self.bounds(feed) and self.finite(feed)
 
     def finite(self, feed: Mapping[str, object]) -> bool:
-        return ordinary(*(value for name in self.floats if isinstance(value := feed.get(name), LOOKED_AT)))
+        given = [feed.get(name) for name in self.floats]
+        looked_at = [one if isinstance(one, TorchTensor) else array_of(one) for one in given]
+        return ordinary(*(one for one in looked_at if one is not None))
 
     def bounds(self, feed: Mapping[str, object]) -> bool:
-        """Whether its whole numbers lie within their bounds."""
+        """Whether its whole numbers lie within their bounds, and are given as numbers."""
         for name, (low, high) in self.whole.items():
-            value = feed.get(name)
-            if isinstance(value, TorchTensor):
-                value = value.array
-            if isinstance(value, np.ndarray) and value.size and not (low <= value.min() and value.max() <= high):
+            if name not in feed:
+                continue
+            array = array_of(feed[name])
+            if array is None or (array.size and not (low <= array.min() and array.max() <= high)):
                 return False
         return True
 
 
 SEEN: Final = frozenset(map(np.dtype, ("float16", "float32", "float64")))
 """Floats that the native library knows."""
-
-
-LOOKED_AT: Final = (np.ndarray, TorchTensor)
-"""What holds numbers in a feed; others are refused later."""
 
 
 def ordinary(*given: np.ndarray | TorchTensor) -> bool:

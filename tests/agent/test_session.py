@@ -202,9 +202,9 @@ def test_a_whole_network_holds_the_cores(agent: Agent) -> None:
 
 def test_several_runs_of_a_session_are_under_way_at_once(agent: Agent) -> None:
     """As many as are asked for, by everybody who may answer; no number is one that cannot be had."""
-    for wrong in (0, 1000):
+    for wrong in (0, 1000, 1.5):
         with pytest.raises(InputError, match=f"in_flight is {wrong}; from 1 to"):
-            agent.load(BRANCHING, in_flight=wrong)
+            agent.load(BRANCHING, in_flight=wrong)  # type: ignore[arg-type]
     inputs, right = expected(BRANCHING, seed=1)
     with agent.load(BRANCHING, background=False, in_flight=3) as session, ThreadPoolExecutor(6) as pool:
         assert {each.in_flight for each in session.latest.contenders.values()} == {3}
