@@ -293,18 +293,19 @@ def _assemble(
     number = {index: at for at, index in enumerate(segments)}
     for index, group in enumerate(groups):
         first = group[0]
-        lent = used.get(lanes[first.lane])
+        lent, far = used.get(lanes[first.lane]), first.processor.spec.host != HOST
         common: dict[str, Any] = {
             "lane": first.lane,
             "position": position[index],
             "processor": first.processor.id,
             # What another host has, it grants itself: inputs of one run are sent while it computes another.
-            "resources": (either or first.resources) if first.processor.spec.host == HOST else (),
+            "resources": () if far else either or first.resources,
             "either": bool(either) or first.processor.at_once > 1,
             "cores": first.processor.caller_cores,
             "waits": tuple(Event(other.lane, position[other.group] + 1) for other in first.waits),
             "lent": lent if lent is not None and lent.lane != first.lane else None,
             "finished": finished[index],
+            "far": far,
         }
         used |= dict.fromkeys(first.resources, Event(first.lane, position[index] + 1))
         if first.move is not None:

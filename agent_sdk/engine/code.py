@@ -77,6 +77,7 @@ class Steps:
 
         self._calls = calls
         self._refused = lambda _, refusal=arbiter.refusal: refusal()
+        self._far = {one.work.lane for row in code for one in row if one.work.far}
         called_back = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_ssize_t)(call_back)
         self._call_back = native.address(called_back)
         self.keep += [called_back, calls]
@@ -107,7 +108,8 @@ class Steps:
         waits = [native.Step(native.WAIT, index, a=one.lane, b=one.count) for one in work.waits if one != work.lent]
         steps = [*lent, *waits] if work.waits else []
         for step in steps:
-            step.arguments[:4] = mask or None, step is steps[-1] or None, position or None, either
+            far = not self._far.isdisjoint((work.lane, step.a)) or None
+            step.arguments[:5] = mask or None, step is steps[-1] or None, position or None, either, far
         if mask:
             steps.append(native.Step(native.ENTER, index, a=_signed(mask), b=position, arguments=(either,)))
         return steps

@@ -121,7 +121,7 @@ class Flight:
         self.memory = plan_memory(program, [compiled.types(work) for work in program.work])
         self._buffers = allocate(program, self.memory)
         self._calls = [self._call(segment) for segment in program.segments]
-        self._far = [one.index for one in program.segments if program.processors[one.processor].spec.host != HOST]
+        self._far = [one.index for one in program.segments if one.far]
         self._loads = self._plan_loads()
         graph = program.graph
         self._stores = [

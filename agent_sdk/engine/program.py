@@ -65,6 +65,7 @@ class Work:
             None where nobody used it. Until then this queue's thread has no core to wait on.
         finished: per queue, how much is known to be finished when this starts.
         index: place in ``Program.segments``; -1 for what only copies.
+        far: whether it is for another host, and goes over a link.
     """
 
     lane: int
@@ -77,6 +78,7 @@ class Work:
     lent: Event | None = None
     finished: tuple[int, ...] = ()
     index: int = -1
+    far: bool = False
 
     @property
     def ops(self) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 /* Lanes outside the interpreter: one thread per lane walks an array of steps and calls the runtimes' C functions.
  *
  * A run is a few counters. Each lane counts what it has finished; whoever needs that looks at the counter for a moment,
- * yields while that is cheap, and then sleeps on a futex; who is woken helps to wake the others. While a lane computes
+ * yields while that is cheap, and then sleeps on a futex, at once where a link is part of it; who is woken helps to wake
+ * the others. While a lane computes
  * it holds the resources of its segment, which the device's arbiter grants (`arbiter.h`); while it waits for data it
  * holds none, and who publishes that data claims them for it. Between runs the lanes' threads rest here too, so that a
  * run begins on all of them without the interpreter. Nothing here allocates during a run or knows Python: a step that
@@ -46,7 +47,8 @@ enum operation { STAMP, BIND, WAIT, LENT, ENTER, CALL, CALL_POINTER, CALL_IF, CA
 struct step {
     int32_t operation;
     int32_t index;          /* by which a failure is told: the bound call that this is part of */
-    int64_t a, b;           /* BIND: mask, its bytes. WAIT, LENT: lane, count. ENTER: mask, key's index; first
+    int64_t a, b;           /* BIND: mask, its bytes. WAIT, LENT: lane, count; last
+                             * argument: whether it sleeps at once. ENTER: mask, key's index; first
                              * argument: whether one resource of the mask will do. CALL_AGAIN: not yet. CALL_IF: on
                              * which occasions. CALL, CALL_AGAIN: how many calls before it stands what it ends, 0: nothing.
                              * DONE: count, the resources that the lane's next segment does not need */
@@ -312,7 +314,8 @@ static int64_t await(struct run *run, int me, const struct step *step, int glanc
     lane->held = 0;
     int lent = step->operation == LENT;
     int taken = !lent && (atomic_load(&run->arbiter->busy) & mask);  /* another run computes where this would look */
-    if (stay_awake(&lane->patience, done, count, lent, taken, &run->stop, INT64_MAX)) return 0;
+    int far = step->arguments[4] != NULL;                            /* and what a link is part of takes milliseconds */
+    if (stay_awake(&lane->patience, done, count, lent, taken || far, &run->stop, INT64_MAX)) return 0;
     atomic_store(&lane->target, target);
     atomic_store(&lane->wanted, count);
     lane->enters = mask && step->arguments[1];

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -49,13 +50,17 @@ Task = tuple[tuple[Event, ...], Callable[[], object]]
 
 
 def loop_of(
-    *rows: Sequence[Task], seats: Sequence[frozenset[int]] = (), cores: frozenset[int] = frozenset()
+    *rows: Sequence[Task],
+    seats: Sequence[frozenset[int]] = (),
+    cores: frozenset[int] = frozenset(),
+    far: Collection[int] = (),
 ) -> NativeLoop:
-    """A loop with a lane per row."""
+    """A loop with a lane per row, of which those that are ``far`` work for another host."""
     code = [
         [
             Instruction(
-                Copy(lane=lane, position=position, processor=f"p{lane}", waits=waits, move=MOVE), call=Doing(do)
+                Copy(lane=lane, position=position, processor=f"p{lane}", waits=waits, move=MOVE, far=lane in far),
+                call=Doing(do),
             )
             for position, (waits, do) in enumerate(row)
         ]
@@ -86,6 +91,25 @@ def test_whoever_sleeps_is_woken_by_somebody() -> None:
             assert loop.wait(20)
     assert not loop.failures()
     assert driven == {f"hope-q{lane}": 5 for lane in range(1, MANY)}
+
+
+@pytest.mark.parametrize("far", [[0], [1]])
+def test_who_waits_for_another_host_takes_no_core_meanwhile(far: list[int]) -> None:
+    """A wait that a link is part of goes to sleep at once, whichever side is the other host's: others get the core."""
+    taken: list[float] = []
+
+    def note() -> None:
+        taken.append(time.thread_time())
+
+    loop = loop_of([((), note), ((Event(1, 1),), note)], [((), lambda: time.sleep(0.02))], far=far)
+    with resting(2) as threads:
+        for _ in range(5):
+            loop.begin(0)
+            loop.hand_out(threads)
+            assert loop.wait(20)
+    assert not loop.failures()
+    took = [after - before for before, after in zip(taken[::2], taken[1::2], strict=True)]
+    assert statistics.median(took) < 0.5e-3, "it stayed awake"
 
 
 def test_a_lane_that_is_left_behind_comes_back() -> None:
