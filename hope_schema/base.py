@@ -19,8 +19,10 @@ MAX_FIGURE_US = 3.6e9
 """Longest time one op, one transfer or one overhead may be said to take: an hour."""
 Microseconds = Annotated[float, Field(ge=0.0, le=1e15, allow_inf_nan=False)]
 """A finite, non-negative duration in microseconds; more than all figures of the largest graph add up to."""
-PositiveMicroseconds = Annotated[float, Field(gt=0.0, le=1e12, allow_inf_nan=False)]
-"""A finite duration in microseconds above zero."""
+LEAST_US = 1e-3
+"""Shortest time that a run may take, in microseconds: a nanosecond. What is divided by less may exceed any float."""
+PositiveMicroseconds = Annotated[float, Field(ge=LEAST_US, le=1e12, allow_inf_nan=False)]
+"""What a run takes, or a period."""
 FigureMicroseconds = Annotated[float, Field(ge=0.0, le=MAX_FIGURE_US, allow_inf_nan=False)]
 """What one figure may be: so bounded that sums over a graph stay within ``Microseconds``."""
 Count = Annotated[int, Field(ge=0)]

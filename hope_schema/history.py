@@ -16,7 +16,6 @@ from hope_schema.base import (
     Label,
     Microseconds,
     Name,
-    PositiveMicroseconds,
 )
 from hope_schema.plan import Cause, FoundBy, JobIndex
 
@@ -36,8 +35,8 @@ class Results(Contract):
     wrong: Count
     deadlines: Count
     missed: Count
-    measured_us: PositiveMicroseconds | None
-    p99_us: PositiveMicroseconds | None
+    measured_us: Microseconds | None
+    p99_us: Microseconds | None
     spread: Fraction | None
 
 

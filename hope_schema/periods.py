@@ -28,7 +28,7 @@ def runs(periods_us: Sequence[float | None]) -> list[int]:
     found = [1 if us is None else int(hyperperiod / us) for us in exact]
     if sum(found) > MAX_RUNS:
         raise ValueError(
-            f"the periods come together again after {float(hyperperiod):g} us and {sum(found)} runs, a plan holds "
-            f"{MAX_RUNS}: choose periods that are multiples of each other"
+            f"the periods come together again after more than the {MAX_RUNS} runs that a plan holds: choose periods "
+            "that are multiples of each other"
         )
     return found

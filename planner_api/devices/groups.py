@@ -136,7 +136,7 @@ async def find_devices(
     backwards = before is not None
     query = select(DeviceRow.id).where(*wanted)
     at = before if backwards else after
-    batch = min(math.ceil((limit + 1) / share), SCANNED)
+    batch = math.ceil(min((limit + 1) / share, SCANNED))
     ids: list[str] = []
     more, looked = True, 0
     while more and len(ids) < limit and looked < SCANNED:

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from hope_schema.base import LEAST_US
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import chunks
 from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, InboxRow, PlanRow, TokenRow, UsageRow
@@ -136,7 +137,7 @@ async def saw(session: WriteSession, device_ids: Collection[str]) -> None:
 
 DRIFT = DriftRow.measured_us / DriftRow.predicted_us - 1.0
 """Of one report: measured / predicted - 1."""
-MEASURED = DriftRow.predicted_us > 0, DriftRow.measured_us.is_not(None)
+MEASURED = DriftRow.predicted_us >= LEAST_US, DriftRow.measured_us.is_not(None)
 """Reports that have a drift."""
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import select
 
 from hope_schema import MovedStep, Plan, PlanDiff, PlanHistory, PlanVersion, Results, Step
+from hope_schema.base import LEAST_US
 from planner_api.db.engine import Database, ReadSession
 from planner_api.db.paging import message_of, messages_of
 from planner_api.db.tables import PlanRow, PlanVersionRow
@@ -59,8 +60,8 @@ def _compare(before: PlanVersion, after: PlanVersion, old: StoredPlan, new: Stor
     return PlanDiff(
         before=before,
         after=after,
-        predicted=_ratio(after.makespan_us, before.makespan_us),
-        measured=_ratio(after.results.measured_us, before.results.measured_us),
+        predicted=ratio(after.makespan_us, before.makespan_us),
+        measured=ratio(after.results.measured_us, before.results.measured_us),
         transfers=(len(plan_before.transfers), len(plan_after.transfers)),
         **vars(moves(plan_before, plan_after)),
     )
@@ -106,9 +107,9 @@ def _spread(row: Any) -> float | None:
     return math.expm1(math.sqrt(max(0.0, row.log_squares / row.timed - mean * mean)))
 
 
-def _ratio(after: float | None, before: float | None) -> float | None:
-    """By how much a time changed, as a factor; None where one of the two is not known."""
-    return after / before if after is not None and before else None
+def ratio(after: float | None, before: float | None) -> float | None:
+    """By how much a time changed, as a factor; None where one of the two is not known, or less than a run takes."""
+    return None if after is None or before is None or before < LEAST_US else after / before
 
 
 @dataclass(frozen=True)

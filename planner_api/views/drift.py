@@ -7,18 +7,21 @@ from typing import Any
 from sqlalchemy import case, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from hope_schema.base import LEAST_US
 from planner_api.db.tables import PlanRow, PlanVersionRow
 from planner_api.devices.repository import DRIFT, newest_of_served
+from planner_api.plans.history import ratio
 from planner_api.plans.repository import NAME, SERVED
 
 _LOGARITHM = PlanVersionRow.log_sum / PlanVersionRow.timed - func.ln(PlanVersionRow.makespan_us)
 """Of measured / predicted: the mean over all reports on a version, from the sums that are kept with it."""
-_REPORTED = PlanVersionRow.timed > 0, PlanVersionRow.makespan_us > 0
+_REPORTED = PlanVersionRow.timed > 0, PlanVersionRow.makespan_us >= LEAST_US
 
 
 def of_version(measured_us: float | None, predicted_us: float | None) -> float | None:
-    """The drift of a version; None where nothing was measured."""
-    return measured_us / predicted_us - 1.0 if measured_us is not None and predicted_us else None
+    """The drift of a version; None where nothing was measured, or less predicted than a run takes."""
+    found = ratio(measured_us, predicted_us)
+    return None if found is None else found - 1.0
 
 
 async def median(session: AsyncSession) -> float | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from sqlalchemy import update
 
-from hope_schema import Job
+from hope_schema import DeviceReport, GroupSelector, Job, MeasuredRun
+from hope_schema.base import LEAST_US
 from planner_api.db.tables import SocRow
 from tests.planner.jobs_help import improve
-from tests.planner.samples import Api, chain, eventually, plan_request
+from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, measure, plan_request, serving
 
 ONE, TWO = chain(3, "one"), chain(4, "two")
 
@@ -70,3 +71,34 @@ def test_coverage_counts_pairs_that_the_fleet_counts(api: Api) -> None:
     api.await_(doubt)
     api.learn(ONE, soc="soc-2")
     assert coverage() == [0.0, 0.0], "a plan for a SoC that does not count covers none that does"
+
+
+def test_extreme_times_break_no_view(api: Api) -> None:
+    """Whatever the contract lets devices say: the shortest and the longest runs of plans that take next to no time."""
+    free, dear = chain(1), chain(2)
+    api.post("/models", free)
+    upload = measure(api.missing(free), cost=lambda *_: 1e-320)
+    moves = upload.transfers.model_copy(update={"us": (0.0,) * len(upload.transfers.us)})
+    api.post("/profiles", upload.model_copy(update={"transfers": moves}))
+    api.learn(dear)
+    plans = [api.plan(graph) for graph in (free, dear)]
+    assert 0.0 < plans[0].plan.makespan_us < 1e-300
+    for device, us in enumerate([LEAST_US, *[1e12] * 5]):
+        measured = tuple(MeasuredRun(plan_id=one.plan_id, plan_version=1, measured_us=us, runs=1) for one in plans)
+        report = DeviceReport(soc=SOC, frequency=FREQUENCY, measured=measured[device % 2 :])
+        assert api.put(f"/devices/device-{device}/report", report).status_code == 204
+    first, second = (one.plan_id for one in plans)
+    of_plans = [f"/plans/{first}/versions", f"/plans/{second}/versions", f"/plans/{first}/diff?other={second}"]
+    of_people = ["", "/devices", "/devices/device-0", f"/plans/{first}", f"/plans/{second}"]
+    for path in ["/devices", "/fleet", "/fleet/plans", *of_plans, *(f"/console{page}" for page in of_people)]:
+        assert api.client.get(path).status_code == 200, path
+
+
+def test_a_group_of_next_to_nobody_has_pages_too(sqlite_url: str) -> None:
+    """So small a share takes nobody, however many devices are looked at for one of it."""
+    with serving(sqlite_url, works=()) as api:
+        api.put("/devices/device-1/report", DeviceReport(soc=SOC, frequency=FREQUENCY))
+        assert api.put("/groups/few", GroupSelector(share=5e-324)).status_code == 200
+        for path in ("/devices?group=few", "/console/devices?group=few"):
+            assert api.client.get(path).status_code == 200
+        assert api.client.get("/devices?group=few").json()["devices"] == []

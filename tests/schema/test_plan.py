@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -143,7 +144,7 @@ HOSTS: dict[str, Any] = {
         ({"links": [{**HOSTS["links"][0], "target": "host"}]}, "a link from 'host' to itself"),
         (
             {"jobs": [{"model_hash": "0" * 64, "period_us": us} for us in (1000.0, 999.0)]},
-            "1999 runs, a plan",
+            "more than the 256 runs",
         ),
     ],
 )
@@ -161,3 +162,10 @@ def test_runs_fill_the_hyperperiod() -> None:
     assert runs([20_000.0, 30_000.0, None]) == [3, 2, 1]
     assert runs([0.5, 0.75]) == [3, 2]
     assert runs([None, None]) == [1, 1]
+
+
+def test_periods_that_never_come_together_are_refused_in_words() -> None:
+    """Of many periods with all their digits the hyperperiod is longer than any float."""
+    drawn = random.Random(1)
+    with pytest.raises(ValueError, match="choose periods that are multiples of each other"):
+        runs([drawn.uniform(1e9, 1e12) for _ in range(64)])
