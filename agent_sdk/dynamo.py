@@ -1,9 +1,9 @@
 """``torch.compile(module, backend="hope")``: graphs that torch's compiler hands over are planned.
 
-A graph's first call at any sizes is torch's own; its answer judges ours. What cannot be planned stays torch's, and one
-message says why: a graph that changes what it is given, draws random numbers, gives its own inputs back, or is not of
-one device; one whose weights changed after it was compiled. Where gradients are wanted the backward pass is torch's,
-which computes the graph once more for it.
+A graph's first call at any sizes is torch's own; its answer judges ours, and says how ours are laid out. What cannot be
+planned stays torch's, and one message says why: a graph that changes what it is given, draws random numbers, gives its
+own inputs back, or is not of one device; one whose weights changed after it was compiled. Where gradients are wanted
+the backward pass is torch's, which computes the graph once more for it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Compiled:
         if self.why:
             return self._graph(*arguments)
         given = [arguments[place] for place in self._given]
-        key = tuple([(one.shape, one.dtype, one.device) if isinstance(one, Tensor) else one for one in given])
+        key = tuple(map(_kind, given))
         planned = self.sessions.get(key)
         if planned is None:
             return self._first(key, arguments)
@@ -163,7 +163,29 @@ class _Watch:
             TorchTensor("an output", one)
             if one.numel() and one.untyped_storage().data_ptr() in held:
                 raise UnplannableError("what it gives shares memory with what it is given, or with another output")
+            if any(size > 1 and not step for size, step in zip(one.shape, one.stride(), strict=True)):
+                raise UnplannableError("what it gives has elements that share memory")
             held.append(one.untyped_storage().data_ptr())
+
+
+def _kind(argument: Any) -> object:
+    """What a plan depends on of an argument, and how torch lays out what it makes of it: not a tensor's numbers."""
+    if not isinstance(argument, Tensor):
+        return argument
+    layout = argument.stride() if argument.layout is torch.strided else argument.layout
+    return argument.shape, layout, argument.dtype, argument.device
+
+
+def _wanted(arguments: Arguments) -> bool:
+    """Whether gradients are."""
+    return torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in arguments)
+
+
+def _laid_out(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """A tensor as torch lays it out, which is copied where it is not."""
+    if tensor.stride() == strides:
+        return tensor
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def _stamps(tensors: Sequence[Tensor]) -> list[int]:
@@ -213,10 +235,12 @@ class _Planned:
         self._end.atexit = False  # the agent's own end comes then
         if not on_host and self.session.plan is None:
             raise UnplannableError("; ".join(self.session.notes) or "there is no plan of it")
+        self._strides = [one.stride() for one in answer]
+        self._differentiable = [one.requires_grad or not _wanted(arguments) for one in answer]
         self._names = [port.name for port in self.session.get_inputs()]
         self._made = [port.name for port in self.session.get_outputs()]
-        if len(self._names) != len(self._given):
-            raise UnplannableError("torch exports it with other inputs")
+        if (len(self._names), len(self._made)) != (len(self._given), len(answer)):
+            raise UnplannableError("torch exports it with other inputs or outputs")
         self._refuse_wrong(arguments, answer)
 
     def _changed(self, arguments: Arguments) -> bool:
@@ -238,8 +262,7 @@ class _Planned:
 
     def __call__(self, arguments: Arguments) -> tuple[Tensor, ...]:
         """What the graph gives, by a plan. Raises what ``Session.run`` raises."""
-        wanted = torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in arguments)
-        if not wanted:
+        if not _wanted(arguments):
             return self.run(arguments)
         found: tuple[Tensor, ...] = _Differentiable.apply(self, *arguments)  # type: ignore[no-untyped-call]
         return found
@@ -255,7 +278,12 @@ class _Planned:
         if changed[0] if changed else self._changed(arguments):
             raise UnplannableError("its weights have changed since it was compiled; compile it again to plan it")
         tensors = as_tensors(found, device)
-        return tuple([tensors[name] for name in self._made])
+        return tuple([_laid_out(tensors[name], own) for name, own in zip(self._made, self._strides, strict=True)])
+
+    def constants(self, found: Sequence[Tensor]) -> list[Tensor]:
+        """Of what it has given that which has no gradient."""
+        pairs = zip(found, self._differentiable, strict=True)
+        return [one for one, differentiable in pairs if not (differentiable and one.is_floating_point())]
 
     def again(self, *arguments: Any) -> Sequence[Tensor]:
         """The same by torch."""
@@ -287,7 +315,7 @@ class _Differentiable(torch.autograd.Function):
         ctx.others = [None if isinstance(one, Tensor) else one for one in arguments]
         ctx.save_for_backward(*(one for one in arguments if isinstance(one, Tensor)))
         found = planned.run(arguments)
-        ctx.mark_non_differentiable(*(one for one in found if not one.is_floating_point()))
+        ctx.mark_non_differentiable(*planned.constants(found))
         return found
 
     @staticmethod

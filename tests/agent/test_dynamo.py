@@ -110,6 +110,40 @@ def test_gradients_are_torchs(compiled: Callable[..., Any]) -> None:
     assert made[0].sessions
 
 
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "as computed": lambda x: torch.relu(x),
+    "turned": lambda x: (x * 2).transpose(1, 2),
+    "channels last": lambda x: (x * 2).contiguous(memory_format=torch.channels_last),
+    "every second one": lambda x: (x * 2)[:, 1:, ::2],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_answers_are_laid_out_as_torchs(compiled: Callable[..., Any], layout: str) -> None:
+    """Whatever the layout of the input, each call's: what comes after a graph may take a view of its answer."""
+    function = LAYOUTS[layout]
+    fast, made = compiled(function, dynamic=True)
+    for _ in range(3):
+        for x in (torch.randn(2, 3, 4, 5), torch.randn(2, 4, 5, 3).permute(0, 3, 1, 2)):
+            found, right = fast(x), function(x)
+            close(found, right)
+            assert found.stride() == right.stride()
+    assert all(one.sessions for one in made)
+
+
+def test_what_has_no_gradient_has_none(compiled: Callable[..., Any]) -> None:
+    """Outputs that depend on no weight, or are detached, stay arrays' to read."""
+    net = torch.nn.Linear(4, 4)
+
+    def function(x: Any) -> Any:
+        return net(x), x + 1, net(x).detach() * 2
+
+    fast, made = compiled(function)
+    for _ in range(3):
+        assert [one.requires_grad for one in fast(torch.randn(2, 4))] == [True, False, False]
+    assert made[0].sessions
+
+
 def test_a_module_changed_later_gives_its_new_answer(
     compiled: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -193,9 +227,15 @@ def bare(x: Any) -> Any:
     return torch.arange(3) + 1
 
 
+def repeats(x: Any) -> Any:
+    """Gives one element in several places."""
+    return (x + 1).sum(0, keepdim=True).expand(4, 6)
+
+
 @pytest.mark.parametrize(
     ("function", "why"),
     [
+        (repeats, "elements that share memory"),
         (writes, "changes what it is given"),
         (hides, "changes what it is given"),
         (cuts, "changes what it is given"),
