@@ -85,6 +85,8 @@ SIGNATURES: Final = {
     "hope_mark": (c_int, (c_void_p, c_size_t)),
     "hope_marked": (c_int, (c_void_p, c_size_t)),
     "hope_ordinary": (c_int, (c_void_p, c_int64, c_int)),
+    "hope_narrow": (c_int, (c_void_p, c_void_p, c_int64)),
+    "hope_widen": (c_int, (c_void_p, c_void_p, c_int64)),
     "hope_look": (c_int, (c_void_p,)),
     "hope_pass": (c_int64, (c_void_p, c_int64, c_int64)),
     "hope_ort_api_base": (c_void_p, ()),

@@ -12,6 +12,7 @@
  * before it looks a last time, a publisher stores before it looks for sleepers. Plain looks are acquire loads.
  */
 #include "arbiter.h"
+#include "halves.h"
 #include "ordinary.h"
 #include "sequence.h"
 #include <sched.h>
@@ -783,6 +784,10 @@ EXPORT int hope_ordinary(const void *floats, int64_t count, int bytes) {
          : bytes == 4 ? ordinary_floats(floats, count, 0x5F000000)
                       : ordinary_doubles(floats, count, 0x43E0000000000000);
 }
+
+/* Float32 as float16, and back; 0 where a finite one is beyond float16, or one that comes back is infinite. */
+EXPORT int hope_narrow(const void *floats, void *halves, int64_t count) { return narrow_floats(floats, halves, count); }
+EXPORT int hope_widen(const void *halves, void *floats, int64_t count) { return widen_halves(halves, floats, count); }
 
 /* An array at which a lane looks in each run, and what it saw. */
 struct look { const void *floats; int64_t count; int32_t bytes, odd; };

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import onnx
 
+from agent_sdk import native
 from agent_sdk.errors import WrongOutput
 from hope_schema import TensorType
 
@@ -48,18 +49,27 @@ def cast_at_border(piece: onnx.ModelProto, names: Collection[str]) -> None:
 
 def narrow(into: np.ndarray, values: np.ndarray, name: str) -> None:
     """Round values to float16. Raises WrongOutput for one that it does not hold."""
+    library = native.library()
     try:
-        with np.errstate(over="raise"):
-            np.copyto(into, values, casting="same_kind")
+        if library is None:
+            with np.errstate(over="raise"):
+                np.copyto(into, values, casting="same_kind")
+        elif not library.hope_narrow(np.ascontiguousarray(values).ctypes.data, into.ctypes.data, into.size):
+            raise FloatingPointError
     except FloatingPointError:
         raise WrongOutput(f"'{name}' has values beyond {MOST:.0f}, which cannot cross as float16") from None
 
 
 def widen(into: np.ndarray, values: np.ndarray, name: str) -> None:
     """Take what came as float16. Raises WrongOutput where something in it may have been beyond that."""
-    if np.isinf(values).any():
+    library = native.library()
+    if library is None or not into.flags.c_contiguous:
+        finite = not np.isinf(values).any()
+        np.copyto(into, values)
+    else:
+        finite = library.hope_widen(values.ctypes.data, into.ctypes.data, into.size)
+    if not finite:
         raise WrongOutput(f"'{name}' has values beyond {MOST:.0f}, which cannot cross as float16")
-    np.copyto(into, values)
 
 
 def change_us_per_byte() -> float:

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from agent_sdk import native
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.program import Program
 from agent_sdk.engine.single import single_processor_plan
-from agent_sdk.errors import SegmentFailedError
+from agent_sdk.errors import SegmentFailedError, WrongOutput
 from agent_sdk.model import Model, read_model
+from agent_sdk.runtimes.remote.halved import narrow, widen
 from agent_sdk.runtimes.remote.processor import RemoteExecutable
 from hope_schema import Plan, Transfer
 from tests import CAMPAIGN
@@ -23,6 +25,8 @@ from tests.agent.runtimes.remote.conftest import Reached, device_with
 from tests.agent.server.running import Running
 
 FAR = "edge1:host"
+BEYOND = np.float32(65520)
+"""The least float32 that is rounded to an infinite float16."""
 
 
 @pytest.fixture
@@ -60,6 +64,38 @@ def on_the_edge(model: Model, device: Device) -> Executor:
 def halved(value: np.ndarray) -> np.ndarray:
     """What float16 leaves of a tensor."""
     return value.astype(np.float16).astype(np.float32)
+
+
+@pytest.mark.parametrize("how", ["native", "sequence"])
+def test_float16_is_what_numpy_makes_of_it(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every float16 is the same float32, and floats of all kinds are rounded to the same float16, at any length.
+
+    What float16 does not hold is refused: a finite float that would be infinite, an infinity that comes back.
+    """
+    monkeypatch.setenv(native.LANES_VARIABLE, how)
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    every = every[~np.isinf(every)]
+    wide = np.empty(every.size, np.float32)
+    widen(wide, every, "every")
+    np.testing.assert_array_equal(wide, every.astype(np.float32))
+    with np.errstate(all="ignore"):
+        near = np.concatenate([wide, np.nextafter(wide, np.float32(np.inf)), np.nextafter(wide, np.float32(-np.inf))])
+        between = (wide[:-1] + wide[1:]) / 2
+        bits = np.random.default_rng(0).integers(0, 2**32, 2**16, dtype=np.uint32).view(np.float32)
+        given = np.concatenate([near, between, np.nextafter(between, np.float32(0)), bits, [np.inf, -np.inf]])
+        given = given[(np.abs(given) < BEYOND) | ~np.isfinite(given)].astype(np.float32)
+        expected = given.astype(np.float16)
+    for size in (given.size, *range(1, 10)):
+        half = np.empty(size, np.float16)
+        narrow(half, given[-size:], "given")
+        np.testing.assert_array_equal(half, expected[-size:])
+        np.testing.assert_array_equal(np.signbit(half), np.signbit(expected[-size:]))
+        given[-1] = BEYOND
+        with pytest.raises(WrongOutput, match="given"):
+            narrow(half, given[-size:], "given")
+        given[-1] = -np.inf
+    with pytest.raises(WrongOutput, match="back"):
+        widen(np.empty(9, np.float32), half, "back")
 
 
 def test_what_crosses_is_rounded_once_each_way_and_half_as_long(allowed: Device, reference: Reference) -> None:
