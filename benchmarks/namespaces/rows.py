@@ -17,7 +17,7 @@ import onnx
 from agent_sdk import Agent
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.engine.program import Program
-from agent_sdk.engine.single import single_processor_plan
+from agent_sdk.engine.single import single_processor_plan, whole_run
 from agent_sdk.first.child import IDLE_S
 from agent_sdk.journey.trial import hold_trial
 from agent_sdk.model import Model, read_model
@@ -56,6 +56,7 @@ SETTLING: Final = 500
 and here each of them takes four times as long, and the next pictures wait for it."""
 SOLVING_S: Final = 60.0
 """Longest time that the planner's last plan is waited for."""
+TRIPS: Final = 30
 FAR: Final = 3.0
 """Who takes so many times as long as the fastest is behind, and timed once."""
 Columns = TypeVar("Columns", LatencyColumns, TransferColumns)
@@ -72,7 +73,7 @@ class Frozen(Way):
 def reached(scene: Scene, folder: Path, precision: str, method: Method = "auto") -> Iterator[Agent]:
     """An agent that has measured the links as they are under way; now all is as fast as the machine.
 
-    What it and its hosts measure counts for what it would take at a host's share.
+    What it and its hosts measure counts for what it would take at a host's share, as does what a request takes them.
     """
     send = PlanSupplier.send
 
@@ -91,13 +92,31 @@ def reached(scene: Scene, folder: Path, precision: str, method: Method = "auto")
             measuring_s=20,
         ) as agent,
     ):
+        lent = [own for own in agent.device.processors.values() if isinstance(own, RemoteProcessor)]
+        fixed_us = [round_trip_us(agent, own, scene.shares) for own in lent]
         with slowed(scene):
-            for processor in agent.device.processors.values():
-                if isinstance(processor, RemoteProcessor):
-                    way = processor.host.measured_way()
-                    change = way.as_float16 and way.as_float16 / scene.shares[DEVICE]  # measured before it was slow
-                    processor.host.way = Frozen(way.host, way.fixed_us, way.there, way.back, change, way.link)
+            for own, us in zip(lent, fixed_us, strict=True):
+                way = own.host.measured_way()
+                change = way.as_float16 and way.as_float16 / scene.shares[DEVICE]  # measured before it was slow
+                own.host.way = Frozen(way.host, us, way.there, way.back, change, way.link)
         yield agent
+
+
+def round_trip_us(agent: Agent, lent: RemoteProcessor, shares: Mapping[str, float]) -> float:
+    """What a request with next to nothing in it takes where both sides have shares of a core, microseconds.
+
+    It is nearly all work of either side, and a quota is not felt by a single request, but by many.
+    """
+    model, found = read_model(picture_network(size=4)), list[float]()
+    feed = draw(model, 0)
+    with whole_run(model, lent, agent.device) as executor:
+        for _ in range(TRIPS):
+            began, worked = time.perf_counter(), time.thread_time()
+            span = executor.run(feed)[1].segments[0].elsewhere or (0.0, 0.0)
+            took, own = time.perf_counter() - began, time.thread_time() - worked
+            computed = (span[1] - span[0]) / 1e6
+            found.append(own / shares[DEVICE] + (took - own - computed) / shares[lent.host.name])
+    return statistics.median(found) * 1e6
 
 
 def at(share: float, found: Observations) -> Observations:
@@ -281,9 +300,9 @@ def camera(seconds: float, folder: Path) -> dict[str, Any]:
     }
 
 
-def picture_network() -> onnx.ModelProto:
+def picture_network(size: int = 96) -> onnx.ModelProto:
     """Convolutions on a picture of 110 KB: too much for the device, but sent and computed within a frame's time."""
-    net = Network("camera", {"input": (1, 3, 96, 96)})
+    net = Network("camera", {"input": (1, 3, size, size)})
     x = "input"
     for layer, (channels, stride) in enumerate(((32, 2), (128, 1), (128, 2), (128, 1))):
         x = net.conv_relu(x, channels, 3, f"conv{layer}", stride=stride)
