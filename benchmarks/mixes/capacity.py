@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Final
 
 from agent_sdk.scheduling.mixes import Mix
@@ -25,6 +26,10 @@ GRACE_S: Final = 0.5
 """How long runs may go on after a probe."""
 WARM_S: Final = 0.5
 """Time before a probe that does not count: threads wake, expected latencies settle."""
+TRIES: Final = 2
+"""Probes in which a load has to fail: a stall of the machine fails any load, and halving never comes back to it."""
+PLAYS: Final = 3
+"""Plays of which what became of the middle one counts: a stall of the machine spoils one."""
 
 
 def at_load(
@@ -66,11 +71,16 @@ def capacity(mix: Mix, alone_ms: Mapping[str, float], ask: Asks, seconds: float,
     found = 0.0
     for _ in range(probes):
         load = (low * high) ** 0.5
-        if kept(at_load(mix, load, alone_ms, ask, seconds, stop=True)):
+        if any(kept(at_load(mix, load, alone_ms, ask, seconds, stop=True)) for _ in range(TRIES)):
             found = low = load
         else:
             high = load
     return found
+
+
+def plays(mix: Mix, load: float, alone_ms: Mapping[str, float], ask: Asks, seconds: float) -> list[list[Ended]]:
+    """What becomes of a mix at a load, again and again, for so many seconds in all."""
+    return [at_load(mix, load, alone_ms, ask, seconds / PLAYS) for _ in range(PLAYS)]
 
 
 def measured(
@@ -79,4 +89,4 @@ def measured(
     """The share of deadlines missed at a load; without one, the capacity."""
     if load is None:
         return capacity(mix, alone_ms, ask, seconds, probes)
-    return missed(at_load(mix, load, alone_ms, ask, 2 * seconds))
+    return median(map(missed, plays(mix, load, alone_ms, ask, 2 * seconds)))

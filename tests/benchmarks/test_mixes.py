@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -29,16 +30,30 @@ def test_phones_are_replayed_under_every_policy(tmp_path: Path) -> None:
     assert by_load[max(phones.LOADS)]["fifo"] > by_load[min(phones.LOADS)]["fifo"]
 
 
-def test_a_capacity_is_where_deadlines_begin_to_be_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest load that is kept is found by halving: of who keeps up to 1.5 that is 1.5."""
+def _nobody(stream: Stream, due_ms: float | None) -> Future[None]:
+    raise AssertionError("nothing is run")
+
+
+@pytest.mark.parametrize("stalled", range(4))
+def test_a_capacity_is_where_deadlines_begin_to_be_missed(stalled: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest load that is kept is found by halving: of who keeps up to 1.5 that is 1.5, whichever probe stalls."""
+    probes = count()
     monkeypatch.setattr(capacity, "at_load", lambda mix, load, *_, **__: load)
-    monkeypatch.setattr(capacity, "kept", lambda load: load <= 1.5)
-    mix = read_mix("a@10ms")
+    monkeypatch.setattr(capacity, "kept", lambda load: next(probes) != stalled and load <= 1.5)
+    assert capacity.capacity(read_mix("a@10ms"), {"a": 1.0}, _nobody, 1.0, 12) == pytest.approx(1.5, rel=0.01)
 
-    def ask(stream: Stream, due_ms: float | None) -> Future[None]:
-        raise AssertionError("nothing is run")
 
-    assert capacity.capacity(mix, {"a": 1.0}, ask, 1.0, 12) == pytest.approx(1.5, rel=0.01)
+@pytest.mark.parametrize("stalled", range(capacity.PLAYS))
+def test_what_a_stall_spoils_is_not_what_is_missed(stalled: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several plays of a load, in one of which everything is missed, the usual share counts."""
+    played = count()
+
+    def at_load(mix: Mix, *_: object) -> list[Ended]:
+        spoilt = next(played) == stalled
+        return [Ended("a", 0.0, 0.0, 20.0 if spoilt or run == 0 else 5.0, 10.0) for run in range(10)]
+
+    monkeypatch.setattr(capacity, "at_load", at_load)
+    assert capacity.measured(read_mix("a@10ms"), 1.25, {"a": 1.0}, _nobody, 1.0, 1) == pytest.approx(0.1)
 
 
 def test_decisions_are_judged_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
