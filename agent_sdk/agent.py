@@ -54,7 +54,7 @@ from agent_sdk.scheduling.jobs import MOST_QUEUED, Jobs
 from agent_sdk.scheduling.periodic import Periodic
 from agent_sdk.scheduling.policies import EarliestDeadline
 from agent_sdk.scheduling.policies import policy as chosen
-from agent_sdk.scheduling.request import Late, check_terms
+from agent_sdk.scheduling.request import Late
 from agent_sdk.scheduling.rounds import rates
 from agent_sdk.scheduling.scheduler import Policy
 from agent_sdk.scheduling.together import Participant, Together
@@ -309,7 +309,6 @@ class Agent(Closes):
         unless it is given. Raises InputError.
         """
         terms = Terms(every_ms if deadline_ms is None else deadline_ms, priority, on_late)
-        check_terms(terms.deadline_ms, terms.priority, terms.on_late)
         return Periodic(lambda feed: self.jobs.submit(session.plans, feed, terms), inputs, every_ms, told)
 
     def spread(self, session: Session, *, in_flight: int = 1) -> tuple[str, ...]:

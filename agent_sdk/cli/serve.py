@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
 import click
 
@@ -16,7 +16,7 @@ from agent_sdk.model.weights import available_bytes
 from agent_sdk.runtimes.torch.choice import PRECISIONS
 from agent_sdk.scheduling.mixes import read_rate
 from agent_sdk.scheduling.policies import POLICIES
-from agent_sdk.scheduling.request import Late
+from agent_sdk.scheduling.request import ON_LATE, Late
 from agent_sdk.server.access import Access, Address, Tls
 from agent_sdk.server.lending import Lending
 from agent_sdk.server.models import Served
@@ -29,7 +29,6 @@ examples:
   hope-agent serve --models eyes=detector.onnx --listen 0.0.0.0:8000 --tokens tokens.txt \\
                    --tls-cert cert.pem --tls-key key.pem
 """
-ON_LATE: Final = get_args(Late)
 MIB: Final = 2**20
 
 

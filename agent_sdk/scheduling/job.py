@@ -8,8 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from agent_sdk.cancel import Cancel
+from agent_sdk.errors import InputError, refuse_unless_seconds
 from agent_sdk.journey.plans import Feed
-from agent_sdk.scheduling.request import Late, Request
+from agent_sdk.scheduling.request import ON_LATE, Late, Request
+
+PRIORITY: Final = 100
+"""Priorities go from minus this to this."""
 
 
 @dataclass
@@ -54,11 +58,11 @@ class JobStats:
 
 @dataclass(frozen=True)
 class Terms:
-    """How a run is asked for.
+    """How a run is asked for. Raises InputError where nobody can keep to it.
 
     Attributes:
-        deadline_ms: milliseconds from the call to its outputs; None where nobody says.
-        priority: the highest goes first.
+        deadline_ms: milliseconds from the call to its outputs, above 0; None where nobody says.
+        priority: from -``PRIORITY`` to ``PRIORITY``; the highest goes first.
         on_late: what becomes of it where it cannot make its deadline.
         timeout_s: watchdog; see ``Executor.run``.
     """
@@ -67,6 +71,19 @@ class Terms:
     priority: int = 0
     on_late: Late = "late"
     timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.deadline_ms is not None and not 0 < self.deadline_ms < 1e9:
+            raise InputError(
+                f"deadline_ms is to be milliseconds from now, above 0 and finite, not {self.deadline_ms!r}"
+            )
+        whole = isinstance(self.priority, int) and not isinstance(self.priority, bool)
+        if not whole or not -PRIORITY <= self.priority <= PRIORITY:
+            raise InputError(f"priority is to be an integer from -{PRIORITY} to {PRIORITY}, not {self.priority!r}")
+        if self.on_late not in ON_LATE:
+            raise InputError(f"on_late is {self.on_late!r}; it is one of {', '.join(ON_LATE)}")
+        if self.timeout_s is not None:
+            refuse_unless_seconds("timeout_s", self.timeout_s)
 
 
 USUAL: Final = Terms()

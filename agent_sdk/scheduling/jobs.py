@@ -24,7 +24,6 @@ from agent_sdk.errors import (
     NotWantedError,
     QueueFullError,
     forgiven,
-    refuse_unless_seconds,
 )
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.journey.plans import Feed, Plans
@@ -35,7 +34,7 @@ from agent_sdk.scheduling.member import Member, Where
 from agent_sdk.scheduling.network import NEVER, Network
 from agent_sdk.scheduling.parts import Part
 from agent_sdk.scheduling.policies import Fifo
-from agent_sdk.scheduling.request import Request, check_terms
+from agent_sdk.scheduling.request import Request
 from agent_sdk.scheduling.scheduler import Dispatch, Policy, Scheduler
 
 MOST_QUEUED: Final = 1024
@@ -142,9 +141,6 @@ class Jobs(Forks):
     def _submit(self, plans: Plans, inputs: Feed, terms: Terms, here: bool) -> tuple[Job, _Started | None]:
         """Queue a run; it, and where it starts ``here`` what the caller is to work on. With interrupts deferred."""
         now = perf_counter_ns()
-        check_terms(terms.deadline_ms, terms.priority, terms.on_late)
-        if terms.timeout_s is not None:
-            refuse_unless_seconds("timeout_s", terms.timeout_s)
         self._device.refuse_when_forked()
         deadline = None if terms.deadline_ms is None else now + round(terms.deadline_ms * 1e6)
         known = self._members.get(plans)

@@ -15,8 +15,7 @@ from agent_sdk.scheduling.groups import Group
 from agent_sdk.scheduling.job import Job, JobStats
 from agent_sdk.scheduling.network import Network
 from agent_sdk.scheduling.parts import Part
-from agent_sdk.scheduling.scheduler import Dispatch
-from agent_sdk.scheduling.sequence import PlannedRun, Slot
+from agent_sdk.scheduling.scheduler import Dispatch, PlannedRun
 from hope_schema import HOST
 
 GUESS_NS: Final = 1_000_000
@@ -117,10 +116,7 @@ class Member:
 
     def planned(self) -> list[PlannedRun]:
         """Its runs as a policy follows them. A part is no processor of which its network knows: the plan chooses it."""
-        return [
-            PlannedRun(one.release_ns, {0: Slot(0, self.where.jointly, one.start_ns, one.finish_ns - one.start_ns)})
-            for one in self.parts
-        ]
+        return [PlannedRun(one.release_ns, one.start_ns, one.finish_ns, self.where.jointly) for one in self.parts]
 
     def fits(self, inputs: Feed) -> bool:
         """Whether inputs are those that its core groups and parts were made for; looks at floats, so without a lock."""

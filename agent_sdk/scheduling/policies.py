@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from agent_sdk.errors import UnknownNameError
 from agent_sdk.scheduling.network import NEVER, Network
 from agent_sdk.scheduling.request import Request
-from agent_sdk.scheduling.scheduler import Policy, Scheduler
-from agent_sdk.scheduling.sequence import Choice, PlannedRun, Slot, Slots
+from agent_sdk.scheduling.scheduler import JointPlan, PlannedRun, Policy, Scheduler
+from agent_sdk.scheduling.sequence import Choice
 
 RECENT: Final = 10
 """Deadlines of a network count for others for so many times their own length."""
@@ -143,10 +143,10 @@ class Planned(LeastSlack):
     name = "planned"
     joint = True
 
-    def __init__(self, plan: Slots | None = None, late_ns: int = 0) -> None:
+    def __init__(self, plan: JointPlan | None = None, late_ns: int = 0) -> None:
         self.follow(plan or {}, late_ns)
 
-    def follow(self, plan: Slots, late_ns: int = 0) -> None:
+    def follow(self, plan: JointPlan, late_ns: int = 0) -> None:
         """All networks have come together, until one does not."""
         self._plan, self._late_ns = plan, late_ns
         self._came = {network: len(runs) for network, runs in plan.items()}
@@ -177,26 +177,25 @@ class Planned(LeastSlack):
 
     def key(self, request: Request, tail_ns: int) -> int:
         """Begin of the round + planned start; both this and the other's slack are times by which to start."""
-        slot = self._slot(request)
-        if slot is None or request.epoch_ns is None:
+        planned = self._planned(request)
+        if planned is None or request.epoch_ns is None:
             return super().key(request, tail_ns)
-        return request.ranked(request.epoch_ns + slot.start_ns)
+        return request.ranked(request.epoch_ns + planned.start_ns)
 
     def choose(self, state: Scheduler, group: list[Request]) -> None:
         """In the order of planned starts, each where the plan has it; whoever finds that busy keeps it for itself."""
-        following = [request for request in group if self._slot(request) is not None]
-        for request in sorted(following, key=lambda one: self.key(one, 0)):
-            slot = self._slot(request)
-            assert slot is not None
-            end = state.view(request).free_ns[slot.processor] + slot.left_ns
-            state.reserve(request, Choice(end, slot.last, slot.processor, None))
-        super().choose(state, [request for request in group if request not in following])
+        runs = {request: run for request in group if (run := self._planned(request)) is not None}
+        for request in sorted(runs, key=lambda one: self.key(one, 0)):
+            run = runs[request]
+            end = state.view(request).free_ns[run.processor] + run.finish_ns - run.start_ns
+            state.reserve(request, Choice(end, request.network.units - 1, run.processor, None))
+        super().choose(state, [request for request in group if request not in runs])
 
-    def _slot(self, request: Request) -> Slot | None:
-        if request.epoch_ns is None:
-            return None
+    def _planned(self, request: Request) -> PlannedRun | None:
+        """The run of the plan that a request is, before it has begun; none where it was degraded to another network."""
         runs = self._plan.get(request.network, ())
-        return runs[request.run].slots.get(request.unit) if request.run < len(runs) else None
+        follows = request.epoch_ns is not None and not request.unit and request.run < len(runs)
+        return runs[request.run] if follows else None
 
 
 class _Option(NamedTuple):

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from agent_sdk.errors import InputError
 from agent_sdk.scheduling.network import Network
 
 Late = Literal["drop", "late", "degrade"]
 """What becomes of a run that cannot make its deadline: it is dropped before it starts, as soon as its expected end is
 too late; it runs all the same; or a cheaper network runs, where there is one, else the same where it costs least."""
+ON_LATE: Final[tuple[Late, ...]] = get_args(Late)
 PATIENCE_NS: Final = 1_000_000_000
 """A run without a deadline counts as due so long after its release, and one that has waited longer goes first."""
-PRIORITY: Final = 100
-"""Priorities go from minus this to this."""
 _CLASS_NS: Final = 3600 * 1_000_000_000
 """A priority is worth an hour: in fact whoever has the higher one goes first."""
 
@@ -57,13 +55,3 @@ class Request:
     def ranked(self, ns: int) -> int:
         """A key at the arbiter: of equal priority the smallest goes first."""
         return ns - self.priority * _CLASS_NS
-
-
-def check_terms(deadline_ms: float | None, priority: int, on_late: str) -> None:
-    """Raise InputError where nobody can keep to this."""
-    if deadline_ms is not None and not 0 < deadline_ms < 1e9:
-        raise InputError(f"deadline_ms is to be milliseconds from now, above 0 and finite, not {deadline_ms!r}")
-    if isinstance(priority, bool) or not isinstance(priority, int) or not -PRIORITY <= priority <= PRIORITY:
-        raise InputError(f"priority is to be an integer from -{PRIORITY} to {PRIORITY}, not {priority!r}")
-    if on_late not in get_args(Late):
-        raise InputError(f"on_late is {on_late!r}; it is one of {', '.join(get_args(Late))}")

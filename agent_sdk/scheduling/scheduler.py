@@ -12,7 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from agent_sdk.scheduling.network import NEVER, Network
 from agent_sdk.scheduling.request import PATIENCE_NS, Late, Request
-from agent_sdk.scheduling.sequence import Choice, Shortest, Slots
+from agent_sdk.scheduling.sequence import Choice, Shortest
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,26 @@ class View(NamedTuple):
     spare_ns: array[int]
 
 
+class PlannedRun(NamedTuple):
+    """One run of a network in a joint plan; times are nanoseconds from the begin of a round.
+
+    Attributes:
+        release_ns: when it is asked for.
+        start_ns: when it begins.
+        finish_ns: when it ends.
+        processor: where.
+    """
+
+    release_ns: int
+    start_ns: int
+    finish_ns: int
+    processor: int
+
+
+JointPlan = Mapping[Network, Sequence[PlannedRun]]
+"""By network its runs within a round, in the order of their releases."""
+
+
 class Policy(ABC):
     """Decides who goes first, and where.
 
@@ -85,7 +105,7 @@ class Policy(ABC):
     by_start = False
     joint = False
 
-    def follow(self, plan: Slots, late_ns: int = 0) -> None:  # noqa: B027  most policies need no plan
+    def follow(self, plan: JointPlan, late_ns: int = 0) -> None:  # noqa: B027  most policies need no plan
         """There is a joint plan from now on; ``late_ns`` is how far apart its networks may be asked for."""
 
     def arrived(self, request: Request) -> None:  # noqa: B027  most policies look at who waits, not at who comes

@@ -7,7 +7,7 @@ equals the last in the order of i and p wins. The native library computes the sa
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from agent_sdk import native
@@ -31,38 +31,6 @@ class Choice(NamedTuple):
     last: int
     processor: int
     then: tuple[int, int, int] | None
-
-
-class Slot(NamedTuple):
-    """A subgraph in a joint plan.
-
-    Attributes:
-        last: its last unit.
-        processor: where.
-        start_ns: its planned start, from the begin of a round.
-        left_ns: from then to the end of its network's run.
-    """
-
-    last: int
-    processor: int
-    start_ns: int
-    left_ns: int
-
-
-class PlannedRun(NamedTuple):
-    """One run of a network in a joint plan.
-
-    Attributes:
-        release_ns: when it is asked for, from the begin of a round.
-        slots: by the first unit of each of its subgraphs.
-    """
-
-    release_ns: int
-    slots: Mapping[int, Slot]
-
-
-Slots = Mapping[Network, Sequence[PlannedRun]]
-"""A joint plan: by network its runs within a round, in the order of their releases."""
 
 
 class Shortest:

@@ -24,6 +24,7 @@ from agent_sdk.errors import (
     printable,
 )
 from agent_sdk.model.ports import Port
+from agent_sdk.scheduling.job import PRIORITY
 from agent_sdk.scheduling.request import Late
 from agent_sdk.server.admission import Room
 from agent_sdk.server.datatypes import BYTES, NUMPY, OF_PORT
@@ -40,8 +41,6 @@ UNOFFERED: Final = ("sequence_id", "shared_memory_region", "classification")
 """Parameters of extensions that change what is computed, and that are not offered."""
 LENT: Final = "lent"
 """What networks of others are counted as."""
-HIGHEST_PRIORITY: Final = 100
-"""That of the protocol's level 1; each further level is one lower."""
 
 
 Feed = Mapping[str, np.ndarray]
@@ -278,7 +277,7 @@ def schedule(parameters: Mapping[str, object]) -> tuple[float | None, int]:
             raise RefusedError(400, f"the parameter '{name}' is a whole number of 0 or more, not {value!r:.32}")
     assert isinstance(timeout_us, int)
     assert isinstance(level, int)
-    priority = max(-HIGHEST_PRIORITY, HIGHEST_PRIORITY + 1 - level) if level else 0
+    priority = max(-PRIORITY, PRIORITY + 1 - level) if level else 0  # level 1 is the highest
     return timeout_us / 1e3 if timeout_us else None, priority
 
 

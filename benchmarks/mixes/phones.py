@@ -9,7 +9,7 @@ from agent_sdk.scheduling.mixes import Mix
 from agent_sdk.scheduling.network import Network
 from agent_sdk.scheduling.outcome import missed
 from agent_sdk.scheduling.policies import POLICIES, policy
-from agent_sdk.scheduling.simulation import simulate
+from benchmarks.mixes.simulation import simulate
 from benchmarks.profiles import PhoneProfile
 from benchmarks.results import Table, TableRow
 from planner_api.planning.problem.transfers import elements, fit

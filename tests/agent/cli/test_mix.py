@@ -15,7 +15,7 @@ from agent_sdk.scheduling.mixes import Mix, read_mix
 from agent_sdk.scheduling.network import Network
 from agent_sdk.scheduling.outcome import Ended, percentile, summed_up
 from agent_sdk.scheduling.policies import POLICIES, policy
-from agent_sdk.scheduling.simulation import simulate
+from benchmarks.mixes.simulation import simulate
 from tests.agent.models import BRANCHING
 
 

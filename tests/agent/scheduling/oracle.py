@@ -30,7 +30,7 @@ class World:
 
     ``borders`` says how long the pieces are that a model's run is in, by processor: it gives way to smaller keys.
     ``pools`` are processors on each of which a piece may be that was meant for one of them.
-    ``plan`` is a joint one, ``{model: [(release, {first: (last, processor, start, left)})]}`` by run of a round, whose
+    ``plan`` is a joint one, ``{model: [(release, start, finish, processor)]}`` by run of a round, whose
     runs are asked for within ``late`` of their releases.
     """
 
@@ -119,7 +119,7 @@ class World:
             if run.model not in self.plan:
                 continue
             mine = self.plan[run.model]
-            due = [epoch + at for at, _ in mine][len(there[run.model]) :]
+            due = [epoch + at for at, *_ in mine][len(there[run.model]) :]
             if not due or abs(run.release - due[0]) > self.late:
                 follows = all(len(there[model]) == len(self.plan[model]) for model in self.plan)
                 epoch = run.release - mine[0][0]
@@ -136,7 +136,7 @@ class World:
         return begun
 
     def _slot(self, run):
-        return self.plan[run.model][self.begun[run][1]][1].get(run.unit) if run in self.begun else None
+        return self.plan[run.model][self.begun[run][1]] if run in self.begun and not run.unit else None
 
     def _takes(self, what):
         run, first, last, where = what
@@ -149,7 +149,7 @@ class World:
         due = run.release + PATIENCE if run.deadline is None else run.deadline
         rest = self._best(run, [0] * len(self.sets), 0)[0]
         if self._slot(run):
-            return self.begun[run][0] + self._slot(run)[2]
+            return self.begun[run][0] + self._slot(run)[1]
         return {"fifo": run.release, "least_slack": due - rest, "planned": due - rest}.get(self.name, due)
 
     def _yields(self, what, run):
@@ -318,9 +318,10 @@ class World:
     def planned(self, group):
         """As its name says."""
         mine = [run for run in group if self._slot(run)]
-        for run in sorted(mine, key=lambda one: (self.begun[one][0] + self._slot(one)[2], group.index(one))):
-            last, where, _, left = self._slot(run)
-            if self._lost(run, self._free(run)[where] + left, where):
+        for run in sorted(mine, key=lambda one: (self.begun[one][0] + self._slot(one)[1], group.index(one))):
+            _, start, finish, where = self._slot(run)
+            last = self.nets[run.model][0] - 1
+            if self._lost(run, self._free(run)[where] + finish - start, where):
                 continue
             if self._idle(run, where):
                 self._take(run, last, where)

@@ -10,14 +10,15 @@ from functools import cache
 import pytest
 
 from agent_sdk.errors import InputError, UnknownNameError
+from agent_sdk.scheduling.job import Terms
 from agent_sdk.scheduling.mixes import Mix
 from agent_sdk.scheduling.network import FORGOTTEN, NEVER, RUNS, Network
 from agent_sdk.scheduling.outcome import Ended, missed
 from agent_sdk.scheduling.policies import POLICIES, LeastSlack, Planned, policy
-from agent_sdk.scheduling.request import Request, check_terms
-from agent_sdk.scheduling.scheduler import Dispatch, Policy, Scheduler
-from agent_sdk.scheduling.sequence import Choice, PlannedRun, Shortest, Slot, Slots, in_python
-from agent_sdk.scheduling.simulation import expected, simulate
+from agent_sdk.scheduling.request import Request
+from agent_sdk.scheduling.scheduler import Dispatch, JointPlan, PlannedRun, Policy, Scheduler
+from agent_sdk.scheduling.sequence import Choice, Shortest, in_python
+from benchmarks.mixes.simulation import expected, simulate
 from tests import CAMPAIGN
 from tests.agent.scheduling.oracle import Asked, World
 
@@ -67,23 +68,17 @@ def random_mix(draw: random.Random, models: list[str]) -> Mix:
     return Mix.model_validate({"seconds": 0.4, "streams": streams})
 
 
-def random_plan(networks: Sequence[Network], mix: Mix, draw: random.Random) -> Slots:
-    """Each run on subgraphs drawn one behind the other, with times that may not fit; as often as a stream of it has."""
+def random_plan(networks: Sequence[Network], mix: Mix, draw: random.Random) -> JointPlan:
+    """Each run somewhere, at times that may not fit; as often as a stream of it has."""
     plan: dict[Network, list[PlannedRun]] = {}
     for network in networks:
         periods = [stream.period_ms for stream in mix.streams if stream.model == network.name and stream.period_ms]
         plan[network] = []
         for run in range(draw.randint(1, 3)):
-            unit, release = 0, round(run * (periods[0] if periods else 30) * MS)
-            start, slots = release, dict[int, Slot]()
-            while unit < network.units:
-                last, where = draw.choice([key[1:] for key in latencies(network) if key[0] == unit])
-                start += draw.randint(0, 10 * MS)
-                took = network.expected(unit, last, where)
-                slots[unit] = Slot(last, where, start, took)
-                start, unit = start + took, last + 1
-            slots = {unit: slot._replace(left_ns=start - slot.start_ns) for unit, slot in slots.items()}
-            plan[network].append(PlannedRun(release, slots))
+            release = round(run * (periods[0] if periods else 30) * MS)
+            where, took = draw.choice(list(network.wholes()))
+            start = release + draw.randint(0, 10 * MS)
+            plan[network].append(PlannedRun(release, start, start + took, where))
     return plan
 
 
@@ -140,11 +135,8 @@ def test_decisions_are_those_of_an_independent_simulation(name: str, groups: boo
         nets = {model: (own.units, latencies(own)) for model, own in networks.items()}
         borders = {(model, where): ns for model, own in networks.items() for where, ns in own.border_ns.items()}
         pools = {(model, where): pool for model, own in networks.items() for where, pool in own.alike.items()}
-        slots = {
-            own.name: [(run.release_ns, {unit: tuple(slot) for unit, slot in run.slots.items()}) for run in runs]
-            for own, runs in plan.items()
-        }
-        rounds = {"plan": slots, "late": late_ns} if who.joint else {}
+        runs = {own.name: list(map(tuple, planned)) for own, planned in plan.items()}
+        rounds = {"plan": runs, "late": late_ns} if who.joint else {}
         wanted = World(nets, sets, name, borders, pools=pools, **rounds).run(asked)
 
         def flat(decisions: list) -> list:
@@ -192,8 +184,8 @@ def test_a_plan_is_followed_while_the_mix_is_as_planned() -> None:
     """
     first, last = (Network(name, 1, 2, {(0, 0, 0): 10 * MS, (0, 0, 1): 30 * MS}) for name in "ab")
     plan = {
-        first: [PlannedRun(0, {0: Slot(0, 1, 0, 30 * MS)})],
-        last: [PlannedRun(0, {0: Slot(0, 0, 5 * MS, 10 * MS)})],
+        first: [PlannedRun(0, 0, 30 * MS, 1)],
+        last: [PlannedRun(0, 5 * MS, 15 * MS, 0)],
     }
     scheduler = Scheduler(Planned(plan, 2 * MS), [1, 2])
 
@@ -204,7 +196,7 @@ def test_a_plan_is_followed_while_the_mix_is_as_planned() -> None:
             now = (begin + after) * MS
             scheduler.submit(network, now, deadline_ns=now + 100 * MS, fits=fits)
             (one,), _ = scheduler.decide(now)
-            found.append((one.processor, one.key == begin * MS + plan[network][0].slots[0].start_ns))
+            found.append((one.processor, one.key == begin * MS + plan[network][0].start_ns))
             scheduler.finished(one, None)
         return found
 
@@ -229,7 +221,7 @@ def test_a_plan_is_followed_over_its_hyperperiod(phase: int, behind: int) -> Non
     fast, slow = (Network(name, 1, 2, {(0, 0, 0): 5 * MS, (0, 0, 1): 8 * MS}) for name in "ab")
     starts = {fast: [0, 31, 62], slow: [6]}
     plan = {
-        network: [PlannedRun(30 * run * MS, {0: Slot(0, 1, at * MS, 8 * MS)}) for run, at in enumerate(own)]
+        network: [PlannedRun(30 * run * MS, at * MS, (at + 8) * MS, 1) for run, at in enumerate(own)]
         for network, own in starts.items()
     }
     scheduler = Scheduler(Planned(plan, 10 * MS), [1, 2])
@@ -571,11 +563,11 @@ def test_what_nobody_can_keep_to_is_refused() -> None:
     """Deadlines in the past, priorities out of bounds and unknown names are refused with their cause."""
     for deadline in (0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="deadline_ms"):
-            check_terms(deadline, 0, "late")
+            Terms(deadline)
     with pytest.raises(InputError, match="priority"):
-        check_terms(None, 101, "late")
+        Terms(priority=101)
     with pytest.raises(InputError, match="on_late"):
-        check_terms(None, 0, "soon")
+        Terms(on_late="soon")  # type: ignore[arg-type]
     with pytest.raises(UnknownNameError, match="least_slack"):
         policy("least_slak")
 
