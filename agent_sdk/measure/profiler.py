@@ -23,7 +23,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -269,7 +269,10 @@ class _Profiling:
         }
 
     def single_super_ops(self) -> None:
-        """Compile and time alone what no whole-network run has shown."""
+        """Compile and time alone what no whole-network run has shown.
+
+        As a part of a segment, in which a gang's workers are awake: waking them is the segment's launch.
+        """
         for signature, kind in self.asked:
             if (signature, kind) in self.latencies:
                 continue
@@ -277,7 +280,7 @@ class _Profiling:
                 return
             processor = self.by_kind[kind]
             self.progress(f"{signature} on {processor.id}")
-            segment = segment_of(self.occurrences[signature][0], self.model)
+            segment = replace(segment_of(self.occurrences[signature][0], self.model), lingers=True)
             try:
                 self.latencies[signature, kind] = time_segment(processor, segment, self.deadline)
             except REFUSALS as error:

@@ -116,6 +116,8 @@ class Segment:
     ``imports`` are the inputs that arrive, and ``exports`` the outputs that leave, in the plain layout.
     ``times`` says when the plan has each step; a processor that runs several ops at once overlaps them accordingly.
     Empty: one after the other.
+    With ``lingers`` the runtime's workers stay awake from run to run, as they do between the ops of a longer segment:
+    for timing what is to be a part of one.
 
     For a memory that is far away: ``resident`` are the inputs that stand there already, because a segment that ends
     before this one begins made them there or brought them along, or because they were sent ahead; ``stays`` the inputs
@@ -130,6 +132,7 @@ class Segment:
     exports: frozenset[str]
     imports: frozenset[str]
     times: tuple[Timed, ...] = ()
+    lingers: bool = False
     resident: frozenset[str] = frozenset()
     stays: frozenset[str] = frozenset()
     inside: frozenset[str] = frozenset()

@@ -106,7 +106,7 @@ class OrtProcessor(HostProcessor):
             optimise=piece.optimise,
             weights=piece.weights,
             profile_prefix=profile_prefix,
-            lingers=_is_whole(segment),
+            lingers=segment.lingers or _is_whole(segment),
         )
         return OrtExecutable(self, segment, piece, session)
 
