@@ -9,7 +9,7 @@ is folded first for all (batch norms in the weights before them), and channels s
     eager        torch's calls one by one
     graph        the same calls in one CUDA graph on one stream: what torch gives by hand
     one stream   our kernels (the fastest recipe of each) in one CUDA graph on one stream
-    greedy, auto our kernels in one CUDA graph on the streams of the planner's plan
+    auto         our kernels in one CUDA graph on the streams of the planner's plan
     compile ...  torch.compile of the same calls, with its weights frozen
     ort ...      ONNX Runtime's CUDA provider in CUDA graphs, and TensorRT, where this machine has them
     N in flight  torch's graph and our kernels on one stream, N times at once on as many streams; and our session, from
@@ -17,8 +17,9 @@ is folded first for all (batch norms in the weights before them), and channels s
 
 ``ratio_to_graph`` is against torch's own calls in a graph, ``ratio_to_one_stream`` against our kernels one after the
 other: the second is what running side by side gives alone. ``ratio_to_best`` is against the fastest of what is not
-ours, which ``best`` names. Beside a plan stand ``longest_path_us``, of our kernels each timed alone, and ``bound_us``,
-below which the planner has proved that no schedule comes. ``--pair`` plans networks for a part of the GPU beside the
+ours, which ``best`` names. Beside a plan stand ``longest_path_us``, of our kernels each timed alone, and, from arrays
+on the host to arrays there, its makespan, what was measured, and ``bound_us``, below which the planner has proved that
+no schedule of what it was told comes. ``--pair`` plans networks for a part of the GPU beside the
 cores (``benchmarks.pair``), ``--joint`` has several share one (``benchmarks.gpu_sessions``). ``--sessions`` opens and
 closes so many sessions of the first network, and says what memory they leave behind. What stands in the file of
 ``--json`` and is not measured again stays in it.
@@ -56,7 +57,6 @@ from agent_sdk.runtimes.torch.driver import CudaGraphs
 from agent_sdk.runtimes.torch.executable import TorchExecutable
 from agent_sdk.runtimes.torch.kernel import build
 from agent_sdk.runtimes.torch.processor import TorchProcessor
-from agent_sdk.session import Session
 from benchmarks import cli, gpu_sessions, pair, providers
 from benchmarks.baselines import batched, competitor, folded, frozen, longest_path_us
 from benchmarks.gpu_recordings import Configuration, beside, interleave, recorded
@@ -65,7 +65,6 @@ from benchmarks.gpu_table import flight_table, network_table, verdicts
 from benchmarks.results import report, say
 from benchmarks.streams import traced_streams
 from hope_schema import Plan, merge
-from hope_schema.plan import Method
 
 MODELS = (
     "inception_v1,inception_v3,inception_v4,nasnet_large,pnasnet_large,hrnet_w18,squeezenet,densenet121,resnet50,vgg19"
@@ -73,9 +72,9 @@ MODELS = (
 COMPILED = frozenset({"inception_v1", "inception_v3", "nasnet_large", "hrnet_w18"})
 AT_ONCE: Final = 4
 """Runs in flight at once where throughput is asked for."""
-WAIT_S = 10.0
-"""How long an improved plan is waited for: twice what the planner spends by default."""
-METHODS: Final[Mapping[str, Method]] = {"greedy": "greedy", "auto": "auto"}
+WAIT_S: Final = 5.0
+"""How long an improved plan is waited for: what the planner spends by default."""
+OURS: Final = frozenset({"one stream", "auto"})
 
 
 def watched(model: Model, found: Plan | None = None) -> Segment:
@@ -107,7 +106,7 @@ def as_function(executable: TorchExecutable, feeds: Mapping[str, np.ndarray]) ->
         return tuple(memory[name].float() for name in outputs)
 
     given = [torch.from_numpy(array).to(own.device) for array in feeds.values()]
-    return network, [own.precision.laid_out(tensor.to(own.precision.dtype(tensor.dtype))) for tensor in given]
+    return network, [own.precision.taken(tensor) for tensor in given]
 
 
 def called(function: Callable[..., Any], given: list[Any], names: Sequence[str]) -> Configuration:
@@ -140,48 +139,32 @@ def compiled(executable: TorchExecutable, feeds: Mapping[str, np.ndarray], mode:
     return found
 
 
-def network_rows(
-    name: str, precision: str, methods: Sequence[str], modes: Sequence[str], traces_to: Path | None
-) -> list[dict[str, Any]]:
-    """All configurations of a network in one precision; ours are planned, tried and mended by an agent."""
+def network_rows(name: str, precision: str, modes: Sequence[str], traces_to: Path | None) -> list[dict[str, Any]]:
+    """All configurations of a network in one precision; ours is planned, tried and mended by an agent."""
     with ExitStack() as opened:
-        agents = {
-            method: opened.enter_context(
-                Agent(
-                    processors="cuda:0",
-                    precision=precision,
-                    method=METHODS[method],
-                    measuring_s=THOROUGH_S,
-                    wait_s=WAIT_S,
-                )
-            )
-            for method in ("auto", *(one for one in methods if one != "auto"))  # the first one measures for all
-        }
+        agent = opened.enter_context(
+            Agent(processors="cuda:0", precision=precision, measuring_s=THOROUGH_S, wait_s=WAIT_S)
+        )
         plain_name, _, batch = name.partition(" x")
         network = batched(folded(zoo.path(plain_name)), int(batch or 1))
-        sessions: dict[str, Session] = {
-            method: opened.enter_context(agent.load(network, background=False)) for method, agent in agents.items()
-        }
-        model = sessions["auto"].latest.model
-        own = next(iter(agents["auto"].device.processors.values()))
+        session = opened.enter_context(agent.load(network, background=False))
+        executor, model = session.latest.plan_executor, session.latest.model
+        own = next(iter(agent.device.processors.values()))
         assert isinstance(own, TorchProcessor)
         assert isinstance(own.driver, CudaGraphs)
         feeds = draw(model, 0)
-        right = sessions["auto"].reference.inside(feeds, pre_softmax_outputs(model.graph))
-        plans = {method: session.latest.plan_executor.program.plan for method, session in sessions.items()}
+        right = session.reference.inside(feeds, pre_softmax_outputs(model.graph))
+        plan = executor.program.plan
         # NOTE: before anything is traced: a profiler that has once been attached may slow launches down.
-        walls = pair.walls_us(
-            pair.runs({method: session.latest.plan_executor for method, session in sessions.items()}, feeds)
-        )
+        wall = pair.walls_us(pair.runs({"auto": executor}, feeds))["auto"]
         by_hand = plain(own, model)
         with own.precision.switched():
             configurations = {
                 "eager": called(*as_function(by_hand, feeds), watched(model).outputs),
                 "graph": recorded(by_hand, feeds),
                 "one stream": recorded(own.compile(watched(model)), feeds),
+                "auto": recorded(own.compile(watched(model, plan)), feeds),
             }
-            for label, found in plans.items():
-                configurations[label] = recorded(own.compile(watched(model, found)), feeds)
             for mode in modes if name in COMPILED else ():
                 what = f"{name} {precision}: torch.compile({mode})"
                 made = competitor(what, partial(compiled, by_hand, feeds, mode))
@@ -208,12 +191,10 @@ def network_rows(
         medians = {label: statistics.median(one.samples) for label, one in configurations.items()}
         flown_us: float | None = None
         if name in COMPILED:
-            with agents["auto"].load(network, in_flight=AT_ONCE, background=False) as session:
-                flown_us = round(gpu_sessions.flown_us(session, feeds, AT_ONCE), 1)
+            with agent.load(network, in_flight=AT_ONCE, background=False) as session_of_several:
+                flown_us = round(gpu_sessions.flown_us(session_of_several, feeds, AT_ONCE), 1)
         fastest = min((us for label, us in medians.items() if label.startswith("compile")), default=None)
-        rivals = [
-            label for label, one in configurations.items() if one.runs == 1 and label not in (*plans, "one stream")
-        ]
+        rivals = [label for label, one in configurations.items() if one.runs == 1 and label not in OURS]
         best = min(rivals, key=lambda label: medians[label])
         alone = {op: timing.us for op, timing in own.time_ops(model, math.inf).items()}
         rounded = rounding_error(model, precision, feeds, right, own.device)
@@ -233,18 +214,17 @@ def network_rows(
                 "rounding_error": rounded,
                 **one.facts,
             }
-            if label in plans:
-                wall = walls[label]
+            if label == "auto":
                 row |= {
-                    "predicted_us": round(plans[label].makespan_us, 1),
-                    "bound_us": round(plans[label].lower_bound_us, 1),
+                    "predicted_us": round(plan.makespan_us, 1),
+                    "bound_us": round(plan.lower_bound_us, 1),
                     "longest_path_us": round(longest_path_us(model, alone), 1),
                     "wall_us": round(wall, 1),
-                    "in_flight_us": flown_us if label == "auto" else None,
-                    "prediction_error": round(plans[label].makespan_us / wall - 1, 4),
-                    "method": plans[label].method,
+                    "in_flight_us": flown_us,
+                    "prediction_error": round(plan.makespan_us / wall - 1, 4),
+                    "method": plan.method,
                     "slowdown": round(own.slowdown, 3),
-                    "profiled_s": round(sessions[label].latest.obtained.profiling_seconds, 1),
+                    "profiled_s": round(session.latest.obtained.profiling_seconds, 1),
                 }
             rows.append(row)
             say(row)
@@ -256,7 +236,6 @@ def main() -> None:
     parser = cli.measuring("gpu", __doc__)
     parser.add_argument("--models", type=cli.names, default=cli.names(MODELS))
     parser.add_argument("--precision", type=cli.names, default=["fp16", "tf32"])
-    parser.add_argument("--methods", type=cli.names, default=list(METHODS), help="whose plans of ours; auto among them")
     parser.add_argument("--compile", type=cli.names, default=["reduce-overhead", "max-autotune"], help="modes, or ''")
     parser.add_argument("--batches", type=cli.names, default=[], help="of the first network, beside batch 1")
     parser.add_argument("--pair", type=cli.names, default=[], help="networks for a part of the GPU beside the cores")
@@ -268,7 +247,7 @@ def main() -> None:
     tasks: list[tuple[str, Callable[[], list[dict[str, Any]]]]] = []
     batches = [f"{name} x{batch}" for name in options.models[:1] for batch in options.batches if batch != "1"]
     for name, precision in product([*options.models, *batches], options.precision):
-        work = partial(network_rows, name, precision, options.methods, options.compile, options.trace)
+        work = partial(network_rows, name, precision, options.compile, options.trace)
         tasks.append((f"{name} {precision}", work))
     for name in options.pair:
         tasks.append((f"{name}, pair", partial(pair.rows, name, options.trace)))

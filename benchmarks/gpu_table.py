@@ -83,24 +83,29 @@ def flight_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def network_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Milliseconds of each network by configuration, and how our plan stands beside them."""
+    """Milliseconds of each network by configuration, and how our plan stands beside them.
+
+    The last four columns are from arrays on the host to arrays there, all others on the device's clock.
+    """
     columns = ("eager", "graph", "one stream", "auto")
     found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         found.setdefault((row["model"], row["precision"]), {})[row["config"]] = row
     whole = {key: own for key, own in found.items() if all(one in own for one in columns)}
-    facts = ("ratio_to_best", "best", "longest_path_us", "bound_us", "streams", "prediction_error")
+    device = ("ratio_to_best", "best", "streams", "longest_path_us")
+    arrays = ("bound_us", "predicted_us", "wall_us", "prediction_error")
     return Table(
         "What each network takes, milliseconds",
         (
             *("network", "precision", *columns, "fastest other", "ours / best", "best"),
-            *("longest path, us", "bound, us", "streams of ours", "planned / measured - 1"),
+            *("streams of ours", "longest path, us"),
+            *("arrays to arrays: bound, us", "planned, us", "measured, us", "planned / measured - 1"),
         ),
         [
             (
                 *key,
                 *(own[one]["median_us"] / 1e3 for one in (*columns, own["auto"]["best"])),
-                *(own["auto"].get(one) for one in facts),
+                *(own["auto"].get(one) for one in (*device, *arrays)),
             )
             for key, own in whole.items()
         ],

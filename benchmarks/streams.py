@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,7 +38,8 @@ def traced_streams(launch: Callable[[], object], to: Path) -> dict[str, float]:
         return {}
     begin, end = kernels[0]["ts"], max(event["ts"] + event["dur"] for event in kernels)
     lines = lines_of([(event["ts"], event["ts"] + event["dur"]) for event in kernels])
-    shown = [_slice(event, line, begin) for event, line in zip(kernels, lines, strict=True)]
+    multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
+    shown = [slice_of(event, line, begin, multiprocessors) for event, line in zip(kernels, lines, strict=True)]
     to.write_text(json.dumps({"traceEvents": shown, "displayTimeUnit": "ms"}))
     busy = sum(event["dur"] for event in kernels) / (end - begin)
     return {"kernels": len(kernels), "at_once": max(lines) + 1, "busy": round(busy, 3)}
@@ -54,7 +56,13 @@ def lines_of(intervals: Sequence[tuple[float, float]]) -> list[int]:
     return found
 
 
-def _slice(event: dict[str, Any], line: int, begin: float) -> dict[str, Any]:
+def slice_of(event: dict[str, Any], line: int, begin: float, multiprocessors: int) -> dict[str, Any]:
+    """A kernel with its blocks, their threads, and the part of the multiprocessors that have one where each has one."""
     name = str(event["name"]).removeprefix("void ").partition("(")[0].partition("<")[0]
     start, length = round(event["ts"] - begin, 3), round(event["dur"], 3)
-    return {"ph": "X", "pid": 0, "tid": line, "name": name, "cat": event["cat"], "ts": start, "dur": length}
+    found = {"ph": "X", "pid": 0, "tid": line, "name": name, "cat": event["cat"], "ts": start, "dur": length}
+    if "grid" in event["args"]:
+        blocks, threads = (math.prod(event["args"][one]) for one in ("grid", "block"))
+        share = round(min(1.0, blocks / multiprocessors), 2)
+        found["args"] = {"blocks": blocks, "threads": threads, "share of multiprocessors": share}
+    return found

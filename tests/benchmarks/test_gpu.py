@@ -20,7 +20,8 @@ from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.ort.whole import WholeOrt
 from benchmarks.baselines import folded, longest_path_us
 from benchmarks.gpu import rounding_error
-from benchmarks.streams import lines_of
+from benchmarks.gpu_table import network_table
+from benchmarks.streams import lines_of, slice_of
 from hope_schema import merge
 from tests.agent.models import BRANCHING, expected
 
@@ -45,6 +46,29 @@ def test_lines_are_as_many_as_run_at_once(drawn: list[tuple[int, int]]) -> None:
         assert all(before[1] <= behind[0] for before, behind in pairwise(own))
     most = max((sum(start <= now < end for start, end in intervals) for now in range(60)), default=0)
     assert max(lines, default=-1) + 1 == most
+
+
+def test_a_slice_says_how_much_of_the_gpu_a_kernel_may_hold() -> None:
+    """Its blocks over the multiprocessors, at most all of them; a copy has none."""
+    event = {"name": "void conv<8>(float)", "cat": "kernel", "ts": 7.0, "dur": 2.0}
+    small, large = ({**event, "args": {"grid": [11, blocks, 1], "block": [32, 4, 1]}} for blocks in (3, 70))
+    shown = [slice_of(one, 0, 5.0, multiprocessors=132) for one in (small, large, {**event, "args": {"bytes": 8}})]
+    assert [one.get("args", {}).get("share of multiprocessors") for one in shown] == [0.25, 1.0, None]
+    assert shown[0]["args"]["threads"] == 128
+    assert (shown[0]["name"], shown[0]["ts"]) == ("conv", 2.0)
+
+
+def test_plan_bound_and_measured_figure_are_of_one_clock() -> None:
+    """From arrays to arrays, as the planner was told to plan; what the device's clock says stands before them."""
+    facts = {"model": "a", "precision": "fp16", "best": "graph", "ratio_to_best": 0.5}
+    arrays = {"bound_us": 300.0, "predicted_us": 310.0, "wall_us": 320.0}
+    rows = [{**facts, "config": one, "median_us": 100.0} for one in ("eager", "graph", "one stream")]
+    table = network_table([*rows, {**facts, **arrays, "config": "auto", "median_us": 50.0}])
+    [row] = table.rows
+    told = dict(zip(table.columns, row, strict=True))
+    assert (told["auto"], told["graph"]) == (0.05, 0.1)
+    assert [told[one] for one in table.columns[-4:-1]] == [300.0, 310.0, 320.0]
+    assert table.columns[-4].startswith("arrays to arrays")
 
 
 def test_baselines_are_of_folded_networks() -> None:

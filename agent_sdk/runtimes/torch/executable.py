@@ -16,7 +16,7 @@ from agent_sdk.runtimes.base import BoundCall, Buffer, Executable, Segment
 from agent_sdk.runtimes.torch.driver import CudaGraphs, Memory, Recording, record
 from agent_sdk.runtimes.torch.kernel import Kernel, in_row, translated
 from agent_sdk.runtimes.torch.listing import listed
-from agent_sdk.runtimes.torch.memory import DeviceTensor, held
+from agent_sdk.runtimes.torch.memory import DeviceTensor, held, on_device
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.schedule import Schedule, Task, assign_streams, order
 from agent_sdk.runtimes.torch.shares import device_us
@@ -224,7 +224,8 @@ class TorchCall(BoundCall):
         for stream in sorted(used - {0}):
             driver.wait(0, driver.signal(stream))
         if ends:
-            driver.launch(0, partial(_stacked, self._seen), [end for both in ends.values() for end in both], (), memory)
+            seen = on_device(self._seen, driver.device)
+            driver.launch(0, partial(_stacked, seen), [end for both in ends.values() for end in both], (), memory)
 
     @property
     @override
@@ -271,7 +272,7 @@ class TorchCall(BoundCall):
 
 def _held(precision: Precision, tensor: torch.Tensor) -> tuple[torch.Tensor]:
     """A plain tensor as kernels of a precision hold it."""
-    return (precision.laid_out(tensor.to(precision.dtype(tensor.dtype))),)
+    return (precision.taken(tensor),)
 
 
 def _copied(target: torch.Tensor, tensor: torch.Tensor) -> tuple[()]:
@@ -280,6 +281,5 @@ def _copied(target: torch.Tensor, tensor: torch.Tensor) -> tuple[()]:
 
 
 def _stacked(target: torch.Tensor, *ends: torch.Tensor) -> tuple[()]:
-    # NOTE: of one type, or the copy to the host would be no mere copy.
-    target.copy_(torch.stack(ends).to(target.dtype), non_blocking=True)
+    torch.stack(ends, out=target)
     return ()

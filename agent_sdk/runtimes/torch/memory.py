@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from threading import Lock
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -60,6 +61,13 @@ class DeviceTensor:
 def held(buffer: DeviceTensor | np.ndarray) -> DeviceTensor:
     """A buffer as kernels see it: torch looks at NumPy arrays in host memory without a copy."""
     return DeviceTensor(torch.from_numpy(buffer)) if isinstance(buffer, np.ndarray) else buffer
+
+
+def on_device(pinned: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Pinned memory of the host as a device's kernels see it: what they write stands there without a copy."""
+    if device.type != "cuda":
+        return pinned
+    return torch.as_tensor(SimpleNamespace(__cuda_array_interface__=pinned.numpy().__array_interface__), device=device)
 
 
 def torch_dtype(kind: TensorType) -> torch.dtype:

@@ -43,6 +43,12 @@ class Precision:
             return tensor.contiguous(memory_format=torch.channels_last)
         return tensor
 
+    def taken(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A plain tensor as it is held, by one copy at most."""
+        images = self.channels_last and tensor.dim() == 4
+        layout = torch.channels_last if images else torch.preserve_format
+        return tensor.to(self.dtype(tensor.dtype), memory_format=layout)
+
     def held(self, kind: TensorType) -> TensorType:
         """The type in which a tensor of the graph is held. Raises UnsupportedOp where torch has none."""
         if kind.dtype in FOREIGN or not hasattr(torch, kind.dtype):

@@ -1,7 +1,7 @@
 """The table itself."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -11,6 +11,7 @@ from agent_sdk.runtimes.torch.node import Node
 Call: TypeAlias = Callable[..., Any]
 """A function of tensors, and of None for inputs that are left out."""
 Maker: TypeAlias = Callable[[Node], Call]
+OtherMaker = TypeVar("OtherMaker", bound=Callable[..., Call | None])
 
 MAKERS: dict[str, Maker] = {}
 """What makes the call of each op type."""
@@ -28,10 +29,10 @@ def op(*types: str) -> Callable[[Maker], Maker]:
     return enter
 
 
-def other(*types: str) -> Callable[[Callable[..., Call | None]], Callable[..., Call | None]]:
+def other(*types: str) -> Callable[[OtherMaker], OtherMaker]:
     """Enter another way to run ops of these types in a row; which way is fastest, the device tells."""
 
-    def enter(maker: Callable[..., Call | None]) -> Callable[..., Call | None]:
+    def enter(maker: OtherMaker) -> OtherMaker:
         OTHERS.setdefault(types, []).append(maker)
         return maker
 

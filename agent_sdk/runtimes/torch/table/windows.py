@@ -5,6 +5,7 @@ padded (or cut, where the last window ends before the input does) so that window
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agent_sdk.runtimes.torch.node import Node
-from agent_sdk.runtimes.torch.table.registry import Call, Constant, call_for, op, other
+from agent_sdk.runtimes.torch.table.registry import Call, Constant, op, other
 
 CONVOLUTIONS = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -243,6 +244,10 @@ def _maximum_of_windows(node: Node) -> Call | None:
     """One reduction over a view of all windows: with channels last torch's own pooling is slow."""
     if any(node.outputs[1:]) or not node.dtype().startswith("float"):
         return None
+    return _of_windows(node, torch.amax, -math.inf)
+
+
+def _of_windows(node: Node, reduce: Callable[..., Tensor], padding: float) -> Call | None:
     window = window_of(node, tuple(node.get("kernel_shape")))
     if set(window.dilations) != {1}:
         return None
@@ -250,24 +255,14 @@ def _maximum_of_windows(node: Node) -> Call | None:
     last = node.channels_last and window.rank == 2
 
     def call(x: Tensor) -> Tensor:
-        x = F.pad(x, flat, value=-math.inf) if any(flat) else x
+        x = F.pad(x, flat, value=padding) if any(flat) else x
         x = x.permute(0, 2, 3, 1) if last else x
         for axis, (size, stride) in enumerate(zip(window.size, window.strides, strict=True), start=1 if last else 2):
             x = x.unfold(axis, size, stride)
-        found = torch.amax(x, axes)
+        found = reduce(x, axes)
         return found.permute(0, 3, 1, 2) if last else found
 
     return call
-
-
-@other("AveragePool")
-@other("MaxPool")
-def _channels_first(node: Node) -> Call | None:
-    """With the image turned to channels first and back."""
-    if any(node.outputs[1:]) or not node.channels_last or len(node.shape()) != 4:
-        return None
-    pool = call_for(node)
-    return lambda x: pool(x.contiguous()).contiguous(memory_format=torch.channels_last)
 
 
 @op("AveragePool")
@@ -275,30 +270,45 @@ def _average(node: Node) -> Call:
     window = window_of(node, tuple(node.get("kernel_shape")))
     if window.rank not in MEANS:
         raise node.refuse(f"pooling over {window.rank} axes")
+    if set(window.dilations) != {1}:
+        return _average_by_convolution(node)
     counted = bool(node.get("count_include_pad", 0))
-    plain = all(d == 1 for d in window.dilations)
     call, size, strides, flat = MEANS[window.rank], window.size, window.strides, window.flat
     fits = all(2 * begin <= k for begin, k in zip(window.begins, size, strict=True))
-    if plain and fits and window.even and not (counted and window.overhangs):
+    if fits and window.even and not (counted and window.overhangs):
         begins = window.begins
         return lambda x: call(x, size, strides, begins, False, counted)
-    full, scale = _window_scale(node, window, counted)
-    held = Constant(scale)
-
-    def average(x: Tensor) -> Tensor:
-        x = F.pad(x, flat) if any(flat) else x
-        if plain:
-            mean = call(x, size, strides)
-        else:
-            ones = torch.full((x.shape[1], 1, *size), 1 / math.prod(size), dtype=x.dtype, device=x.device)
-            mean = CONVOLUTIONS[window.rank](x, ones, None, strides, 0, window.dilations, x.shape[1])
-        return mean if full else mean * held.at(x.device)
-
-    return average
+    return _counted(node, window, lambda x: call(F.pad(x, flat) if any(flat) else x, size, strides))
 
 
-def _window_scale(node: Node, window: Window, counted: bool) -> tuple[bool, Tensor]:
-    """Whether every window counts all its elements, and by what to multiply the mean of those that do not."""
+@other("AveragePool")
+def _average_of_windows(node: Node) -> Call | None:
+    """As that of the maximum: the faster where a window is the whole image."""
+    call = _of_windows(node, torch.mean, 0.0)
+    return call and _counted(node, window_of(node, tuple(node.get("kernel_shape"))), call)
+
+
+@other("AveragePool")
+def _average_by_convolution(node: Node) -> Call:
+    """Each channel by itself: torch's own pooling has blocks so large that they leave no room beside them."""
+    window, channels = window_of(node, tuple(node.get("kernel_shape"))), node.shape()[1]
+    call = convolution(window, channels)
+    dtype = getattr(torch, node.held(node.dtype()))
+    held = Constant(torch.full((channels, 1, *window.size), 1 / math.prod(window.size), dtype=dtype))
+    return _counted(node, window, lambda x: call(x, held.at(x.device)))
+
+
+def _counted(node: Node, window: Window, mean: Call) -> Call:
+    """The mean over all of a window's elements, zeros where it is padded, as that over those that count."""
+    scale = _window_scale(node, window, bool(node.get("count_include_pad", 0)))
+    if bool((scale == 1).all()):
+        return mean
+    held = Constant(scale.to(getattr(torch, node.held(node.dtype()))))
+    return lambda x: mean(x) * held.at(x.device)
+
+
+def _window_scale(node: Node, window: Window, counted: bool) -> Tensor:
+    """By what to multiply the mean of a window's elements to have that of those that count."""
     before, after = node.shape()[2:], node.result().shape[2:]
     scale = torch.ones((), dtype=torch.float64)
     for axis in range(window.rank):
@@ -307,7 +317,7 @@ def _window_scale(node: Node, window: Window, counted: bool) -> tuple[bool, Tens
         low, high = (-window.begins[axis], before[axis] + window.stated[axis]) if counted else (0, before[axis])
         held = ((places >= low) & (places < high)).sum(1)
         scale = scale[..., None] * (window.size[axis] / held.double())
-    return bool((scale == 1).all()), scale.to(torch.float16 if node.half else getattr(torch, node.dtype()))
+    return scale
 
 
 @op("LpPool")
