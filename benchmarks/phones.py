@@ -32,8 +32,7 @@ from benchmarks.profiles import BadProfile, PhoneProfile, find, phone_problem
 from benchmarks.results import Measure, Table, TableRow, judged, report
 from planner_api.planning import Budget, PlanningError, Problem, UnknownMethod, check, optimise
 from planner_api.planning.bound.trivial import trivial
-from planner_api.planning.construct.listing import listed
-from planner_api.planning.construct.rounds import overlapped
+from planner_api.planning.construct.listing import listed, overlapped
 from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.methods import Bound, Solution, solve
 from planner_api.planning.methods import method as find_method

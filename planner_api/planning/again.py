@@ -13,7 +13,7 @@ from typing import Final
 import networkx as nx
 import numpy as np
 
-from hope_schema import Plan
+from hope_schema import Plan, Step
 from planner_api.planning.bound import quick_bound
 from planner_api.planning.budget import Budget
 from planner_api.planning.judge.simulator import Schedule, in_start_order, simulate
@@ -47,16 +47,13 @@ def schedule_of(plan: Plan, problem: Problem) -> Schedule:
     """
     if any(job.cuts for job in plan.jobs):
         raise PlanningError("a plan whose ops are cut is no start for another")
-    processor = {name: index for index, name in enumerate(problem.processors)}
-    home, place = [-1] * len(problem.ops), [0] * len(problem.ops)
     turn = {step: position for position, step in enumerate(plan.order)}
-    starts = [0.0] * len(problem.ops)
-    for op, position in _steps(plan, problem).items():
-        step = plan.steps[position]
-        if step.processor not in processor:
+    steps = _steps(plan, problem)
+    for step in steps:
+        if step.processor not in problem.processors:
             raise PlanningError(f"the plan uses '{step.processor}', which is no candidate here")
-        home[op], place[op], starts[op] = processor[step.processor], turn[step.id], step.start_us
-    by_start = sorted(range(len(home)), key=lambda op: (starts[op], place[op]))
+    home = [problem.processors.index(step.processor) for step in steps]
+    by_start = sorted(range(len(home)), key=lambda op: (steps[op].start_us, turn[steps[op].id]))
     try:
         found = [simulate(problem, home, order) for order in (by_start, _sequence(plan, problem, home, by_start))]
     except ValueError as error:
@@ -90,26 +87,19 @@ def _sequence(plan: Plan, problem: Problem, home: Sequence[int], by_start: Seque
         return by_start
 
 
-def _steps(plan: Plan, problem: Problem) -> dict[int, int]:
-    """By op of the problem the last of its steps, by position. Raises PlanningError where they are not the same ops."""
-    index = {name: op for op, name in enumerate(problem.ops)}
-    found = {}
-    for position, step in enumerate(plan.steps):
-        op = index.get(called(step.ops[-1], step.job, len(problem.jobs)))
-        if op is not None:
-            found[op] = position
-    if len(found) < len(problem.ops):
+def _steps(plan: Plan, problem: Problem) -> list[Step]:
+    """The last step of each op of the problem. Raises PlanningError where they are not the same ops."""
+    found = {called(step.ops[-1], step.job, len(problem.jobs)): step for step in plan.steps}
+    if not found.keys() >= {*problem.ops}:
         raise PlanningError("the plan is of other networks")
-    return found
+    return [found[op] for op in problem.ops]
 
 
 def changed(plan: Plan, problem: Problem) -> frozenset[int]:
     """Ops whose latency where they are, or a move of what they read or make, is not what the plan was made with."""
-    processor = {name: index for index, name in enumerate(problem.processors)}
     ops: set[int] = set()
-    for op, position in _steps(plan, problem).items():
-        step = plan.steps[position]
-        here = processor[step.processor]
+    for op, step in enumerate(_steps(plan, problem)):
+        here = problem.processors.index(step.processor)
         apart = problem.in_parts is not None and problem.in_parts[op, here]  # then its time is spread over its steps
         if not apart and step.alone_us is not None and _left_band(step.alone_us, float(problem.latency_us[op, here])):
             ops.add(op)

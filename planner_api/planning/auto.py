@@ -17,7 +17,7 @@ from functools import partial
 
 from planner_api.planning.bound import lower_bound, quick_bound
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.rounds import overlapped
+from planner_api.planning.construct.listing import overlapped
 from planner_api.planning.construct.vsm import tiled
 from planner_api.planning.exact.articulation import solve_pieces
 from planner_api.planning.hedge import hedge, uncertain

@@ -39,6 +39,7 @@ def compose(device: Profile, hosts: Mapping[str, Profile], links: Sequence[Link]
         raise PlanningError(f"a host cannot be called '{name}': places or processors of the device begin so")
     names, profiles = [HOST, *hosts], [device, *hosts.values()]
     on = [partial(on_host, name) for name in names]
+    costs_of = [(profile.overheads, there) for profile, there in zip(profiles, on, strict=True)]
     return Profile(
         soc=device.soc,
         frequency=device.frequency,
@@ -58,7 +59,12 @@ def compose(device: Profile, hosts: Mapping[str, Profile], links: Sequence[Link]
         ),
         latencies=_joined([_with_shares(one.latencies, profiles) for one in profiles], kind=on),
         transfers=_joined([one.transfers for one in profiles], source=on, target=on),
-        overheads=_overheads(profiles, on),
+        overheads=Overheads(
+            **{
+                field: {there(kind): us for costs, there in costs_of for kind, us in getattr(costs, field).items()}
+                for field in Overheads.model_fields
+            }
+        ),
         version=device.version,
         predicted=_joined([one.predicted for one in profiles], kind=on),
         parts=_joined([one.parts for one in profiles], kind=on),
@@ -91,13 +97,3 @@ def _with_shares(rows: LatencyColumns, profiles: Sequence[Profile]) -> LatencyCo
     if rows.share or not any(one.latencies.share for one in profiles):
         return rows
     return rows.model_copy(update={"share": (1.0,) * len(rows.us)})
-
-
-def _overheads(profiles: Sequence[Profile], on: Sequence[Callable[[str], str]]) -> Overheads:
-    hosts = [(profile.overheads, renamed) for profile, renamed in zip(profiles, on, strict=True)]
-    return Overheads(
-        launch_us={renamed(kind): us for costs, renamed in hosts for kind, us in costs.launch_us.items()},
-        end_us={renamed(kind): us for costs, renamed in hosts for kind, us in costs.end_us.items()},
-        slowdown={renamed(kind): factor for costs, renamed in hosts for kind, factor in costs.slowdown.items()},
-        spread={renamed(kind): part for costs, renamed in hosts for kind, part in costs.spread.items()},
-    )

@@ -136,10 +136,8 @@ def run(
         # Another part of the process ran HiGHS with another number of threads: its scheduler must start anew.
         highspy.Highs.resetGlobalScheduler(True)
         solver.run()
-    status = solver.getModelStatus()
-    info = solver.getInfo()
-    feasible = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-    if not feasible:
+    status, info = solver.getModelStatus(), solver.getInfo()
+    if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         raise SolverFailed(f"HiGHS ended with '{solver.modelStatusToString(status)}' and no solution")
     return Answer(
         values=list(solver.getSolution().col_value),

@@ -25,11 +25,10 @@ def unrolled(jobs: Sequence[Job], objective: Objective) -> list[tuple[int, Job]]
     for index, (job, count) in enumerate(zip(jobs, counts, strict=True)):
         for run in range(count):
             later = run * (job.period_us or 0.0)
-            due = None if job.deadline_us is None else job.deadline_us + later
+            release, due = job.release_us + later, None if job.deadline_us is None else job.deadline_us + later
             if objective == "throughput":
-                found.append((index, replace(job, release_us=0.0, deadline_us=None, run=run)))
-            else:
-                found.append((index, replace(job, release_us=job.release_us + later, deadline_us=due, run=run)))
+                release, due = 0.0, None
+            found.append((index, replace(job, release_us=release, deadline_us=due, run=run)))
     return found
 
 

@@ -24,8 +24,8 @@ from benchmarks.profiles import phone_problem
 from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.construct.greedy import super_ops, top_k
-from planner_api.planning.construct.partitiontuner import branches, levels
-from planner_api.planning.construct.rounds import in_rounds, overlapped
+from planner_api.planning.construct.listing import in_rounds, overlapped
+from planner_api.planning.construct.mosaic import branches, levels
 from planner_api.planning.construct.single import singles
 from planner_api.planning.methods import solve
 from tests import CAMPAIGN

@@ -16,8 +16,7 @@ from hope_schema import Cut
 from hope_schema.cutting import regions
 from planner_api.planning import Budget, PlanningError, Problem, check, optimise, simulate
 from planner_api.planning.bound.fluid import fluid
-from planner_api.planning.construct.listing import realised
-from planner_api.planning.construct.rounds import overlapped
+from planner_api.planning.construct.listing import overlapped, realised
 from planner_api.planning.judge.ways import HIGH, LOW, PARTS
 from planner_api.planning.methods import solve
 from planner_api.planning.problem.cuts import cut_problem, homes_of

@@ -26,7 +26,6 @@ from planner_api.planning.construct.single import singles
 from planner_api.planning.exact import articulation
 from planner_api.planning.exact.articulation import cut_ops, decompose, pieces, solve_pieces
 from planner_api.planning.exact.constants import constant_ops, put_back, without
-from planner_api.planning.judge.arrays import arrays, state
 from planner_api.planning.judge.checker import check
 from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.methods import solve
@@ -67,8 +66,8 @@ def test_evaluator_is_the_simulator_to_the_last_bit(seed: int) -> None:
     """Any placement in any order gets the same times from the kernel as from the simulator."""
     problem = draw(seed, 30, rich=seed % 4 > 0, hosts=seed % 4 > 1)
     assignment, sequence = shuffled(problem, seed)
-    timed = state(problem, assignment, sequence)
-    value = Kernels(arrays(problem), timed).evaluate()
+    kernels = Kernels(problem, assignment, sequence)
+    value, timed = kernels.evaluate(), kernels.s
     expected = simulate(problem, assignment, sequence)
     if math.isfinite(expected.makespan_us):
         assert timed.start.tolist() == list(expected.start_us)

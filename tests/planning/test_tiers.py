@@ -10,9 +10,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from planner_api.planning import Budget, Problem, check, optimise
-from planner_api.planning.construct.hpa import best_tier, partition
 from planner_api.planning.construct.listing import layers
-from planner_api.planning.construct.tiers import Tiers, chain_cut, minimum_cut, offloaded_us, tiers_of
+from planner_api.planning.construct.tiers import (
+    Tiers,
+    best_tier,
+    chain_cut,
+    minimum_cut,
+    offloaded_us,
+    partition,
+    tiers_of,
+)
 from planner_api.planning.methods import solve
 from planner_api.planning.problem import Machine
 from tests import CAMPAIGN

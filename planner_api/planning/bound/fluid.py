@@ -41,13 +41,13 @@ def fluid(problem: Problem) -> Bound:
 def rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
     """What an op takes at the best rate of any of its parts, and its shortest part: (n, P) microseconds."""
     whole, least, choices = problem.latency_us.copy(), problem.latency_us.copy(), problem.choices
-    for name, axes in choices.axes.items():
+    for (name, axes), parts_us in zip(choices.axes.items(), choices.parts_us, strict=True):
         op = choices.index[name]
-        for axis in axes:
-            borders = choices.tenths(name, axis)
-            for (start, stop), us in choices.part_us(name, axis).items():
-                least[op] = np.minimum(least[op], us)
-                whole[op] = np.minimum(whole[op], us * borders[-1] / (borders[stop] - borders[start]))
+        for axis, us in zip(axes, parts_us, strict=False):
+            borders = np.array(choices.tenths(name, axis))
+            size = np.maximum(borders - borders[:, None], 1)[..., None]
+            least[op] = np.minimum(least[op], us.min(axis=(0, 1)))
+            whole[op] = np.minimum(whole[op], (us * borders[-1] / size).min(axis=(0, 1)))
     return whole, least
 
 

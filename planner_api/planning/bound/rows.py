@@ -6,7 +6,8 @@ each op finishes.
 """
 
 import math
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -44,7 +45,7 @@ class Rows:
         # work[g][op, k]: what the op takes of group g, whose capacity is 1, on class k; parts[g][k]: per microsecond of
         # a launch or a move there.
         self.work = [self.latency * self.share * part for part, _ in groups]
-        self.parts = [part for _, part in groups]
+        self.parts = np.array([part for _, part in groups])
         # Columns: x by op and class, then the finish of each op, then the value, then y and z.
         self.program = Program()
         for upper in self.supported.astype(float).ravel().tolist():
@@ -55,10 +56,11 @@ class Rows:
         self.value = self.program.column(-math.inf if problem.objective == "lateness" else 0.0, math.inf, cost=1.0)
         self.moves: dict[tuple[int, int], tuple[int, float]] = {}
         self.queued: dict[tuple[int, int], tuple[int, float]] = {}
-        self.loads: dict[int, list[tuple[int, float]]] = {}
+        self.loads: dict[int, list[tuple[int, float]]] = defaultdict(list)
         self.relays = _relays(problem.machine)
         self.launch_column: IntArray = np.full(self.supported.shape, -1)
-        self._place_rows()
+        for op in range(n):
+            self.program.row([(self.x(op, k), 1.0) for k in range(self.width)], 1.0, 1.0)
         self._move_rows()
         self._launch_rows()
         self._payments()
@@ -68,11 +70,7 @@ class Rows:
 
     def _resource_groups(self, first: list[int]) -> list[tuple[FloatArray, FloatArray]]:
         """For each group of equal resources what one processor of each class takes of it: computing, and otherwise."""
-        kind = [0] * self.problem.host
-        for k, members in enumerate(self.classes):
-            for p in members:
-                kind[p] = k
-        resources = np.array(resource_kinds(self.problem, kind))
+        resources = np.array(resource_kinds(self.problem, self.classes))
         machine = self.problem.machine
         groups = []
         for group in range(resources.max() + 1):
@@ -140,9 +138,12 @@ class Rows:
             row[self.finish + earlier], least = -1.0, 0.0
         self._row(row, least)
 
-    def _place_rows(self) -> None:
-        for op in range(len(self.lists.latency)):
-            self.program.row([(self.x(op, k), 1.0) for k in range(self.width)], 1.0, 1.0)
+    def _moved(self, rows: Sequence[dict[int, float]]) -> int:
+        """A column that is at least whatever is missing somewhere."""
+        column = self.program.column(0.0, 1.0)
+        for terms in rows:
+            self._row({column: 1.0, **terms})
+        return column
 
     def _move_rows(self) -> None:
         """y[t, l] >= x[reader, l] - x[producer, l]; what cannot be moved must not be.
@@ -166,16 +167,14 @@ class Rows:
                 if math.isinf(total):
                     for terms in rows:
                         self._row(terms)
-                else:
-                    column = self.program.column(0.0, 1.0)
-                    # What lies before a queue on some way is moved on nobody's time.
-                    paid = queues == {-1} and target not in self.relays
-                    (self.moves if paid else self.queued)[tensor, target] = column, cost / self.unit
-                    within = all(owner[stop] == owner[target] for stop in last)
-                    if len(queues) == 1 and within and not self.problem.is_output[tensor]:
-                        self.loads.setdefault(min(queues), []).append((column, cost / self.unit))
-                    for terms in rows:
-                        self._row({column: 1.0, **terms})
+                    continue
+                moved = self._moved(rows), cost / self.unit
+                # What lies before a queue on some way is moved on nobody's time.
+                paid = queues == {-1} and target not in self.relays
+                (self.moves if paid else self.queued)[tensor, target] = moved
+                within = all(owner[stop] == owner[target] for stop in last)
+                if len(queues) == 1 and within and not self.problem.is_output[tensor]:
+                    self.loads[min(queues)].append(moved)
 
     def _link_rows(self) -> None:
         """What whole hosts exchange: a link carries it, y[t, h] >= x[reader on h] - x[producer on h], and who reads it
@@ -210,10 +209,7 @@ class Rows:
                 queues = {int(machine.busy[channel]) for channel in channels}
                 cost = min(float(price[channel]) for channel in channels)
                 if len(queues) == 1 and queues != {-1} and cost > 0.0 and not self.problem.is_output[tensor]:
-                    column = self.program.column(0.0, 1.0)
-                    self.loads.setdefault(min(queues), []).append((column, cost))
-                    for terms in rows:
-                        self._row({column: 1.0, **terms})
+                    self.loads[min(queues)].append((self._moved(rows), cost))
 
     def _launch_rows(self) -> None:
         """z[i, k] >= x[i, k] - x[producer, k] for what only i reads; of several readers one at least must launch."""
@@ -274,11 +270,12 @@ class Rows:
         tensors = len(self.problem.tensors)
         self.move_column: IntArray = np.full((tensors, len(self.places)), -1)
         self.move_cost: FloatArray = np.zeros((len(self.parts), tensors, len(self.places)))
-        for (tensor, target), (index, value) in self.moves.items():
-            at = tensor, self.places.index(target)
-            self.move_column[at] = index
-            for group in range(len(self.parts)):
-                self.move_cost[group][at] = value * self._payer(group, tensor, target)
+        for (tensor, target), (column, us) in self.moves.items():
+            at, readers = (tensor, self.places.index(target)), self.lists.readers[tensor]
+            self.move_column[at] = column
+            able = self.supported[readers] & (np.array(self.place) == target)
+            if able.any():  # of those that any reader keeps busy meanwhile, the least
+                self.move_cost[:, *at] = us * (self.parts[:, None] * self.share[readers])[:, able].min(axis=1)
 
     def _work(self, group: int, ops: IntArray, tensors: IntArray) -> tuple[IntArray, FloatArray]:
         """What some ops and the moves of some tensors take of a group of resources, as columns and coefficients."""
@@ -293,18 +290,6 @@ class Rows:
             columns.append(self.move_column[moved, place])
             values.append(self.move_cost[group][moved, place])
         return np.concatenate(columns), np.concatenate(values)
-
-    def _payer(self, group: int, tensor: int, place: int) -> float:
-        """The least part of a group that any reader of a tensor at a place would keep busy while it fetches."""
-        return min(
-            (
-                float(self.parts[group][k] * self.share[reader, k])
-                for reader in self.lists.readers[tensor]
-                for k in range(self.width)
-                if self.place[k] == place and self.supported[reader, k]
-            ),
-            default=0.0,
-        )
 
     def _load_rows(self) -> None:
         """All that a job does, and all that all jobs do where they count alike, between release and end."""
@@ -345,7 +330,7 @@ class Rows:
                 for channel in machine.way(self.place[k], machine.host):
                     cost = float(self.problem.transfer_us[tensor][channel]) / self.unit
                     if machine.busy[channel] >= 0 and 0.0 < cost < math.inf:
-                        self.loads.setdefault(int(machine.busy[channel]), []).append((self.x(op, k), cost))
+                        self.loads[int(machine.busy[channel])].append((self.x(op, k), cost))
 
 
 def _relays(machine: Machine) -> set[int]:

@@ -23,7 +23,7 @@ import numpy as np
 from hope_schema import Cut
 from hope_schema.cutting import CutError, Node, Region, regions
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.rounds import in_rounds
+from planner_api.planning.construct.listing import in_rounds
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.problem.choices import TENTHS, Team
@@ -162,7 +162,10 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     if not pairs:
         raise PlanningError("codl splits ops over two processors that can work side by side")
     names = [node.id for node in problem.cutter.nodes]
-    planner = _Planner(problem, min(pairs, key=lambda pair: _shared_us(problem, pair)))
+    # What all ops take if two processors share each of them, both until its end; those that neither runs left out.
+    speeds = [(1.0 / np.maximum(problem.latency_us[:, pair], 1e-9)).sum(axis=1) for pair in pairs]
+    _, best = min((float((1.0 / speed[speed > 0]).sum()), pair) for speed, pair in zip(speeds, pairs, strict=True))
+    planner = _Planner(problem, best)
     own = {name: planner.best(name) for name in names}
     chains = planner.chains(own)
     cuts = {name: choice.cut for name, choice in own.items() if choice.cut is not None}
@@ -189,9 +192,3 @@ def solve(problem: Problem, budget: Budget) -> Solution:
         rounds[owner[op]].append(op)
     schedule = in_rounds(cut, placement, list(rounds.values()))
     return Solution(schedule, "codl", in_rounds=True, cuts=tuple(cuts.values()), cut=cut)
-
-
-def _shared_us(problem: Problem, pair: Team) -> float:
-    """What all ops take if two processors share each of them, both until its end; those that neither runs left out."""
-    speed = (1.0 / np.maximum(problem.latency_us[:, pair], 1e-9)).sum(axis=1)
-    return float((1.0 / speed[speed > 0]).sum())

@@ -4,6 +4,19 @@ A *cut op* is comparable with every other op and no tensor of an earlier op is r
 over when it starts, all that follows starts when it ends, and the only thing that crosses is what it wrote, on the
 processor where it ran. So without queues the optimum is a shortest path: one layer per cut op, one node per
 processor, one arc per optimal piece. Equal pieces are solved once.
+
+A piece is solved by dynamic programming over what has been done so far. A label is a partial schedule: the set of ops
+done, when each processor is free, where each live tensor is, and when the ops that someone still waits for finish. Two
+labels with the same ops done and the same tensors in the same places differ only in times; one that is nowhere later,
+and has every tensor where the other has it, dominates. Labels that cannot beat the best known plan are cut.
+
+Ops are appended by start time: one may not start before the one appended last, it is delayed instead. Every
+semi-active schedule listed by start is found without a delay, and those contain an optimum (once placement and order,
+hence the transfers, are fixed, nothing gains from waiting). What a dominated label could still do, its rival can do in
+the same order and no later, delays included, so dominance loses nothing.
+
+In an Inception module only some hundred sets of ops can be done (branches are chains), which is why this beats integer
+programming there by more than a factor of ten.
 """
 
 import math
@@ -16,12 +29,13 @@ import numpy as np
 
 from planner_api.planning.budget import Budget
 from planner_api.planning.exact.constants import constant_ops, put_back, without
-from planner_api.planning.exact.labels import MOST_OPS, room, take
 from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.methods import Bound
-from planner_api.planning.native import Struct, library
+from planner_api.planning.native import Struct, library, zeros
 from planner_api.planning.problem import FloatArray, IntArray, Problem
 
+MOST_OPS = 62
+"""Ops of a piece: the set of ops done is one machine word."""
 BEAM = 64
 """Labels kept per level when looking for a first plan of a piece."""
 ROOM = 60_000
@@ -273,7 +287,7 @@ def _grow(
         The best ending per processor of the last op, and whether nothing was left out.
     """
     m, host = piece.latency.shape
-    labels = room(1, piece)
+    labels = _labels(1, piece)
     for tensor, kind in enumerate(gate):
         labels.where[0, tensor] = {0: (0, 0), 1: (1 << source, source), 2: (0, host)}[kind]
     history: list[Past] = []
@@ -282,7 +296,7 @@ def _grow(
     for level in range(m):
         if not beam and (budget.left() <= 0 or effort > EFFORT):
             return [NONE] * host, False
-        children = room(min(ROOM, len(labels.done) * m * host), piece)
+        children = _labels(min(ROOM, len(labels.done) * m * host), piece)
         count = library().hope_expand(piece.ctypes, labels.ctypes, children.ctypes, limit)
         if count <= 0:  # below: there was no room for them
             return [NONE] * host, complete and count == 0
@@ -294,9 +308,21 @@ def _grow(
         if beam and len(kept) > beam:
             complete = False
             kept = kept[np.argsort(children.bound[kept], kind="stable")[:beam]]
-        labels = take(children, kept)
+        labels = Struct("Labels", count=len(kept), **{name: of[kept] for name, of in children.arrays().items()})
         history.append((labels.parent, labels.op, labels.processor))
     return [_ending(labels, history, target) for target in range(host)], complete
+
+
+def _labels(count: int, piece: Struct) -> Struct:
+    """Space for so many labels of a piece."""
+    return zeros(
+        "Labels",
+        count=count,
+        **dict.fromkeys(("done", "latest", "peak", "bound", "parent", "op", "processor"), count),
+        free=(count, piece.processors),
+        finish=(count, piece.ops),
+        where=(count, piece.tensors, 2),
+    )
 
 
 def _ending(labels: Struct, history: list[Past], target: int) -> Ending:

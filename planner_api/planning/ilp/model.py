@@ -90,11 +90,6 @@ class Window:
             {p: [(x, self.lists.latency[op][p])] for p, x in self.on[i].items()} for i, op in enumerate(self.ops)
         ]
 
-    def _meet(self, i: int, k: int) -> list[tuple[int, int]]:
-        """Pairs of processors on which two ops would exclude each other."""
-        rivals = self.lists.rivals
-        return [(p, q) for p in self.on[i] for q in self.on[k] if q in rivals[p]]
-
     def _order_rows(self) -> None:
         """Eqs 4 and 5 for pairs without a path: one before the other where they meet on a resource."""
         program = self.program
@@ -102,7 +97,7 @@ class Window:
         for i, k in itertools.combinations(range(self.m), 2):
             if i in self.earlier[k] or k in self.earlier[i]:
                 continue
-            meets = self._meet(i, k)
+            meets = [(p, q) for p in self.on[i] for q in self.on[k] if q in self.lists.rivals[p]]
             if not meets:
                 continue
             ahead, behind, same = program.binary(), program.binary(), program.column(0.0, 1.0)

@@ -70,14 +70,9 @@ def arrays(problem: Problem) -> Struct:
         cuttable=problem.cuttable,
         most=problem.choices.most_parts,
         width=problem.choices.most_parts * FIELDS,
-        columns=_columns(problem),
+        columns=len(machine.places) + (p if machine.launch_us.any() else 0),
         ways=ways_of(problem),
     )
-
-
-def _columns(problem: Problem) -> int:
-    machine = problem.machine
-    return len(machine.places) + (len(machine.processors) if machine.launch_us.any() else 0)
 
 
 def _flattened(**nested: Sequence[Sequence[int]]) -> dict[str, IntArray]:
@@ -96,14 +91,11 @@ def tails(problem: Problem, export: FloatArray, due: FloatArray) -> FloatArray:
     return np.array([tail[op] for op in range(len(tail))])
 
 
-def state(problem: Problem, assignment: Sequence[int], sequence: Sequence[int]) -> Struct:
-    """Room for a plan of the problem that begins with whole ops, not timed yet."""
-    n, k, machine = len(problem.ops), problem.choices.most_parts, problem.machine
-    table = len(problem.tensors) * k * _columns(problem)
-    slots, queues = 2 * machine.uses.shape[1] * line_length(problem), len(machine.queues)
-    noted = (1 + machine.most_hops) * k * k * sum(len(tensors) for tensors in problem.reads)
-    noted += machine.most_hops * len(problem.tensors) * k
-    front = slots + queues + 1
+def state(problem: Problem, a: Struct, assignment: Sequence[int], sequence: Sequence[int]) -> Struct:
+    """Room for a plan of the problem, flattened as ``a``, that begins with whole ops, not timed yet."""
+    n, k, hops = a.ops, a.most, problem.machine.most_hops
+    table = len(a.producer) * k * a.columns
+    noted = (1 + hops) * k * k * len(a.reads) + hops * len(a.producer) * k
     fresh = zeros(
         "State",
         **dict.fromkeys(("mode", "undo", "best"), (n, k, FIELDS)),
@@ -112,12 +104,12 @@ def state(problem: Problem, assignment: Sequence[int], sequence: Sequence[int]) 
         **dict.fromkeys(("holder", "key", "when", "mark", "new_key", "new_when"), table),
         log=(noted, 2),
         paid=noted,
-        **dict.fromkeys(("front_at", "new_front"), (n + 1, front)),
-        front=front,
-        next_at=(n + 1, slots),
+        **dict.fromkeys(("front_at", "new_front"), (n + 1, a.front)),
+        front=a.front,
+        next_at=(n + 1, 2 * a.slots),
         bypass_at=n + 1,
-        way=machine.most_hops + 1,
-        turns=machine.uses.shape[1],
+        way=hops + 1,
+        turns=problem.machine.uses.shape[1],
         draws=DRAWS,
         counts=3,
     )

@@ -2,17 +2,13 @@
 costs.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from hope_schema.cutting import CutError, Region, Span
 from planner_api.planning.native import Struct
 from planner_api.planning.problem import FloatArray, IntArray, Problem
-from planner_api.planning.problem.choices import TENTHS, Team
+from planner_api.planning.problem.choices import AXES, TENTHS
 
-AXES = 2
-"""Along so many axes an op may be cut, at most; kernels count them from 0."""
 FIELDS = 7
 HOME, TENTH, LOW, HIGH, PARTS, AXIS, CHAINED = range(FIELDS)
 """Fields of a part in `State.mode`, how an op is computed. Of each part: its processor, the tenth at which it begins,
@@ -31,7 +27,6 @@ def ways_of(problem: Problem) -> Struct:
     row = np.full(n, -1)
     axes, extent = np.full((n, AXES), -1), np.ones((n, AXES), dtype=np.int64)
     border = np.zeros((n, AXES, TENTHS + 1), dtype=np.int64)
-    part_us = np.full((len(names), AXES, TENTHS + 1, TENTHS + 1, p), np.inf)
     more_us = np.zeros((len(names), AXES, p))
     needs = _Needs(problem)
     fixed, slope, glue = _moves(problem)
@@ -39,20 +34,22 @@ def ways_of(problem: Problem) -> Struct:
     for d, name in enumerate(names):
         op = choices.index[name]
         row[op] = d
-        options += [(op, _option(g, team, at, choices.most_parts)) for g, (team, at) in choices.options(name)]
+        for g, team, at in choices.options(name):
+            mode = np.zeros((choices.most_parts, FIELDS), dtype=np.int64)
+            mode[: len(team), HOME], mode[: len(team), TENTH] = team, at[:-1]
+            mode[0, PARTS], mode[0, AXIS] = len(team), g
+            options.append((op, mode))
         for g, axis in enumerate(choices.axes[name]):
             needs.add(op, g, axis)
             axes[op, g] = axis
             border[op, g] = choices.tenths(name, axis)
             extent[op, g] = border[op, g, -1]
-            for (start, stop), us in choices.part_us(name, axis).items():
-                part_us[d, g, start, stop] = us
-            more_us[d, g] = _more(part_us[d, g], border[op, g])
+            more_us[d, g] = _more(choices.parts_us[d, g], border[op, g])
     options.sort(key=lambda option: option[0])
     return Struct(
         "Ways",
         row=row,
-        part_us=part_us,
+        part_us=choices.parts_us,
         more_us=more_us,
         axes=axes,
         extent=extent,
@@ -64,14 +61,6 @@ def ways_of(problem: Problem) -> Struct:
         option_at=np.searchsorted([op for op, _ in options], np.arange(n + 1)),
         option=np.array([mode for _, mode in options], dtype=np.int64).reshape(-1),
     )
-
-
-def _option(g: int, team: Team, at: Sequence[int], most: int) -> IntArray:
-    """One of an op's best cuts as in `State.mode`."""
-    mode = np.zeros((most, FIELDS), dtype=np.int64)
-    mode[: len(team), HOME], mode[: len(team), TENTH] = team, at[:-1]
-    mode[0, PARTS], mode[0, AXIS] = len(team), g
-    return mode
 
 
 def _more(part_us: FloatArray, border: IntArray) -> FloatArray:

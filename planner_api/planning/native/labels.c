@@ -1,4 +1,4 @@
-/* Exact plans of small pieces, level by level (exact/labels.py says how). */
+/* Exact plans of small pieces, level by level (exact/articulation.py says how). */
 #include "arrays.h"
 
 enum { NO_MATTER = 255 }; /* the source of a tensor that everybody has taken in */

@@ -1,9 +1,10 @@
 """How the ops of a problem can be cut, and how each may be: along which axes, by whom, where between its parts."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -16,6 +17,8 @@ from planner_api.planning.problem.machine import Machine
 Shape = tuple[int, ...]
 TENTHS = 10
 """Borders lie on this grid (CoDL's ratios)."""
+AXES = 2
+"""Along so many axes an op may be cut, at most; they are counted from 0."""
 LEAST = 0.0005
 """Of all ops' fastest latencies together: an op that takes less stays whole."""
 WORTH = 0.9
@@ -75,7 +78,6 @@ class Choices:
         self.ideal_us = self.fastest.copy()
         self.axes: dict[str, tuple[int, ...]] = {}
         self.teams: dict[str, list[Team]] = {}
-        self._parts: dict[tuple[str, int], dict[tuple[int, int], FloatArray]] = {}
         least = LEAST * float(self.fastest.sum())
         for op, node in enumerate(cutter.nodes):
             teams = self._teams(op) if self.fastest[op] >= least and len(node.writes) == 1 else []
@@ -117,7 +119,7 @@ class Choices:
                 found.append(tuple(sorted(team)))
         return found
 
-    def options(self, op: str) -> list[tuple[int, tuple[Team, tuple[int, ...]]]]:
+    def options(self, op: str) -> list[tuple[int, Team, tuple[int, ...]]]:
         """The cuts at which all parts end together: which of the op's axes, by whom, and at which tenths."""
         found = []
         for team in self.teams[op]:
@@ -127,7 +129,7 @@ class Choices:
             for g, axis in enumerate(self.axes[op]):
                 borders = self.tenths(op, axis)
                 if all(borders[low] < borders[high] for low, high in pairwise(at)):
-                    found.append((g, (team, at)))
+                    found.append((g, team, at))
         return found
 
     def cut(self, op: str, axis: int, shares: Sequence[float], chained: bool = False) -> Cut | None:
@@ -143,22 +145,24 @@ class Choices:
         index = self.index[op]
         return grid(self._shape(index)[axis], self.cutter.nodes[index].granularity(axis))
 
-    def part_us(self, op: str, axis: int) -> dict[tuple[int, int], FloatArray]:
-        """(P,) what each part takes that an op may have, by the tenths between which it lies; ``inf``: not there."""
-        if (op, axis) not in self._parts:
-            self._parts[op, axis] = dict(self._parts_of(op, axis))
-        return self._parts[op, axis]
+    @cached_property
+    def parts_us(self) -> FloatArray:
+        """(D, AXES, TENTHS + 1, TENTHS + 1, P) what the part between two tenths takes of each op that may be cut.
 
-    def _parts_of(self, op: str, axis: int) -> Iterator[tuple[tuple[int, int], FloatArray]]:
-        borders, index = self.tenths(op, axis), self.index[op]
-        runs = np.isfinite(self.latency_us[index])
-        pairs = max(map(len, self.teams[op])) == 2
-        for start, stop in combinations(range(TENTHS + 1), 2):
-            if borders[start] == borders[stop] or (pairs and start > 0 and stop < TENTHS):
-                continue  # of two parts one begins and one ends the op
-            with suppress(CutError):  # no plan has such a part
-                us = self.cutter.part_us(index, Region.along(axis, borders[start], borders[stop]))
-                yield (start, stop), np.where(runs, us, np.inf)
+        ``inf``: there is no such part, or not there.
+        """
+        found = np.full((len(self.axes), AXES, TENTHS + 1, TENTHS + 1, self.latency_us.shape[1]), np.inf)
+        for d, (op, axes) in enumerate(self.axes.items()):
+            runs, pairs = np.isfinite(self.latency_us[self.index[op]]), max(map(len, self.teams[op])) == 2
+            for g, axis in enumerate(axes):
+                borders = self.tenths(op, axis)
+                for start, stop in combinations(range(TENTHS + 1), 2):
+                    if borders[start] == borders[stop] or (pairs and start > 0 and stop < TENTHS):
+                        continue  # of two parts one begins and one ends the op
+                    with suppress(CutError):
+                        us = self.cutter.part_us(self.index[op], Region.along(axis, borders[start], borders[stop]))
+                        found[d, g, start, stop, runs] = us[runs]
+        return found
 
 
 def sync_us(machine: Machine, transfer_us: FloatArray) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -202,11 +201,7 @@ class Problem:
         for op, tensors in enumerate(self.reads):
             if len(set(tensors)) != len(tensors) or any(not 0 <= tensor < t for tensor in tensors):
                 raise PlanningError(f"op '{self.ops[op]}' reads a tensor twice or one that does not exist")
-        if len(self.lists.order) < n:
-            edges = ((earlier, op) for op, before in enumerate(self.lists.before) for earlier in before)
-            raise PlanningError(
-                f"the graph has a cycle through op '{self.ops[nx.find_cycle(nx.DiGraph(edges))[0][0]]}'"
-            )
+        _ = self.lists
 
     @property
     def processors(self) -> tuple[str, ...]:
@@ -277,7 +272,7 @@ class Problem:
 
     @cached_property
     def lists(self) -> Lists:
-        """The same problem as nested lists; read-only by convention."""
+        """The same problem as nested lists; read-only by convention. Raises PlanningError for a graph with a cycle."""
         n, t = len(self.ops), len(self.tensors)
         producer: list[int] = self.producer.tolist()
         writes: list[list[int]] = [[] for _ in range(n)]
@@ -295,6 +290,13 @@ class Problem:
                 after[earlier].append(op)
             for tensor in tensors:
                 readers[tensor].append(op)
+        graph = nx.DiGraph((earlier, op) for op, ops in enumerate(before) for earlier in ops)
+        graph.add_nodes_from(range(n))
+        try:
+            order = list(nx.lexicographical_topological_sort(graph))
+        except nx.NetworkXUnfeasible:
+            cycle = nx.find_cycle(graph)
+            raise PlanningError(f"the graph has a cycle through op '{self.ops[cycle[0][0]]}'") from None
         return Lists(
             latency=self.latency_us.tolist(),
             producer=producer,
@@ -305,7 +307,7 @@ class Problem:
             before=before,
             after=after,
             rivals=[np.flatnonzero(row).tolist() for row in self.machine.conflicts],
-            order=_topological(before, after),
+            order=order,
         )
 
     def crossing_us(self, tensor: int) -> FloatArray:
@@ -331,18 +333,3 @@ class Problem:
         place = machine.place[first]
         price = self.transfer_us[:, place[:, None], place] + machine.launch_us[first] + machine.end_us[first, None]
         return price, np.outer(many, many) - np.diag(many)
-
-
-def _topological(before: list[list[int]], after: list[list[int]]) -> list[int]:
-    """Kahn's order, smallest index first; shorter than the graph if that has a cycle."""
-    waiting = [len(ops) for ops in before]
-    ready = [op for op, count in enumerate(waiting) if count == 0]
-    order = []
-    while ready:
-        op = heapq.heappop(ready)
-        order.append(op)
-        for later in after[op]:
-            waiting[later] -= 1
-            if waiting[later] == 0:
-                heapq.heappush(ready, later)
-    return order

@@ -29,7 +29,8 @@ def equal_processors(problem: Problem) -> list[list[int]]:
     ]
     kind = _numbered(own)
     while True:
-        resources = resource_kinds(problem, kind)
+        classes = [[p for p, other in enumerate(kind) if other == k] for k in range(max(kind) + 1)]
+        resources = resource_kinds(problem, classes)
         finer = _numbered(
             [
                 (kind[p], tuple(sorted(Counter(resources[r] for r in np.flatnonzero(machine.uses[p])).items())))
@@ -37,16 +38,13 @@ def equal_processors(problem: Problem) -> list[list[int]]:
             ]
         )
         if max(finer) == max(kind):
-            break
+            return classes
         kind = finer
-    classes: list[list[int]] = [[] for _ in range(max(kind) + 1)]
-    for p, k in enumerate(kind):
-        classes[k].append(p)
-    return classes
 
 
-def resource_kinds(problem: Problem, kind: Sequence[int]) -> list[int]:
-    """The kind of each resource, from the class of each processor: which classes use it, and how many of each."""
+def resource_kinds(problem: Problem, classes: Sequence[Sequence[int]]) -> list[int]:
+    """The kind of each resource, from classes of processors: which of them use it, and how many of each."""
+    kind = {p: k for k, members in enumerate(classes) for p in members}
     users = [np.flatnonzero(column).tolist() for column in problem.machine.uses.T]
     return _numbered([tuple(sorted(Counter(kind[p] for p in processors).items())) for processors in users])
 

@@ -7,11 +7,14 @@ takes its processors whole and no queue carries moves, tails are exact; elsewher
 ran the window times it anew. The kernels are in ``native/annealing.c``.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from planner_api.planning.judge.arrays import arrays, state
 from planner_api.planning.judge.ways import HOME
 from planner_api.planning.native import Struct, library
-from planner_api.planning.problem import IntArray
+from planner_api.planning.problem import IntArray, Problem
 
 
 def _reduced(ufunc: np.ufunc, values: np.ndarray, at: IntArray, nothing: float) -> np.ndarray:
@@ -27,13 +30,19 @@ class Kernels:
     """The kernels on one plan of a problem; who reads the plan calls `evaluate` first.
 
     Args:
-        a: the problem.
-        s: the plan: a state that the kernels work on.
+        problem: with its cutter.
+        assignment: the plan to begin with: processor of each op,
+        sequence: and their order.
+
+    Attributes:
+        a: the problem, as the kernels see it.
+        s: the plan: a state that they work on.
     """
 
-    def __init__(self, a: Struct, s: Struct) -> None:
-        self.a, self.s = a, s
-        n, nothing = len(s.sequence), np.zeros(0, dtype=np.int64)
+    def __init__(self, problem: Problem, assignment: Sequence[int], sequence: Sequence[int]) -> None:
+        self.a = a = arrays(problem)
+        self.s = state(problem, a, assignment, sequence)
+        n, nothing = a.ops, np.zeros(0, dtype=np.int64)
         fields = dict.fromkeys(("reach_move", "reach_change", "far", "crossing"), nothing)
         self._everything = Struct("Window", crossings=0, low=0, high=n, saving=np.zeros(0), **fields)
         self._tensors = np.arange(len(a.producer))

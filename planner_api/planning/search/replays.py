@@ -18,7 +18,6 @@ from typing import Final
 
 import numpy as np
 
-from planner_api.planning.judge.arrays import arrays, state
 from planner_api.planning.judge.simulator import Expected, Schedule, simulate, value_of
 from planner_api.planning.methods import Solution
 from planner_api.planning.native import NotBuilt
@@ -97,7 +96,7 @@ def judged(problem: Problem, found: Solution) -> Solution:
 def _done(problem: Problem, schedule: Schedule, count: int) -> Iterator[FloatArray]:
     """(n,) when the ops are done, for each replay: by the kernels, where they were built, else by the simulator."""
     try:
-        kernels = Kernels(arrays(problem), state(problem, schedule.assignment, schedule.sequence))
+        kernels = Kernels(problem, schedule.assignment, schedule.sequence)
         for _ in Replays(problem, count, TOLD).timed(kernels):
             yield kernels.s.done.copy()
     except NotBuilt:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 import numpy as np
 
 from planner_api.planning.budget import Budget
-from planner_api.planning.judge.arrays import arrays, state, tails
+from planner_api.planning.judge.arrays import tails
 from planner_api.planning.judge.simulator import Schedule, simulate, value_of
 from planner_api.planning.judge.ways import HOME
 from planner_api.planning.problem import IntArray, Problem
@@ -45,12 +45,11 @@ class Search:
         self.problem = problem
         self._near = sorted(near)
         self.rounds = 0
-        self._arrays = arrays(problem)
+        self.kernels = Kernels(problem, schedule.assignment, schedule.sequence)
+        self.state, self._arrays = self.kernels.s, self.kernels.a
         self._widths = CUT_WINDOW if self._arrays.cuttable else WINDOW
         self._random = np.random.default_rng(seed)
         self._word = self._random.integers(1, 2**63, size=1, dtype=np.uint64)
-        self.state = state(problem, schedule.assignment, schedule.sequence)
-        self.kernels = Kernels(self._arrays, self.state)
         # Two jobs' microseconds may count differently: what is due is shifted so that the kernels need no weights.
         self._shifts = problem.objective == "lateness"
         # Who stands late in the sequence slows nobody: only in the order of starts is a schedule charged in full.

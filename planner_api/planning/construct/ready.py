@@ -1,7 +1,12 @@
-"""The most urgent op first: by its job's deadline, or by the slack that it leaves (Band's policies, op by op).
+"""Runtimes' policies, played event by event: whenever ops have ended, or jobs are released, some that are ready begin.
 
-Whenever ops have ended or jobs are released, the most urgent of those that are ready begin, each where it ends first;
-one whose best processor is busy waits for it while others pass.
+*DMDAR* is StarPU's dequeue model, data aware, ready tasks first (Augonnet et al. 2011). An op that becomes ready is
+pushed to the queue of the processor where it is expected to finish first: expected end of that queue, plus the
+transfers of inputs that are not there yet, plus its latency. A processor that becomes free pops the op of its queue
+that needs the fewest microseconds of transfers (ties: first pushed).
+
+*Earliest deadline* and *least slack* are Band's policies, op by op: the most urgent of those that are ready begin, each
+where it ends first; one whose best processor is busy waits for it while others pass.
 """
 
 import math
@@ -9,13 +14,46 @@ from collections.abc import Sequence
 from typing import Final
 
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.listing import event_by_event, first_end, upward_rank
+from planner_api.planning.construct.listing import event_by_event, first_end, runnable, stuck, upward_rank
 from planner_api.planning.judge.simulator import Decoder, Schedule, Times
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem
 
 LOOKED_AT: Final = 8
 """So many of the most urgent ready ops are looked at: what comes behind them rarely begins, and each costs time."""
+
+
+def dmdar(problem: Problem, budget: Budget) -> Solution:
+    lists = problem.lists
+    queues: list[list[int]] = [[] for _ in range(problem.host)]
+    expected_end = [0.0] * problem.host
+
+    def push(op: int, now: float, decoder: Decoder) -> None:
+        cost, processor = math.inf, -1
+        able = runnable(lists.latency[op])
+        for soonest, candidate in sorted((max(now, expected_end[p]) + lists.latency[op][p], p) for p in able):
+            if soonest > cost:
+                break
+            times = decoder.times(op, candidate)
+            end = max(now, expected_end[candidate]) + (times.finish - times.start)
+            cost, processor = min((cost, processor), (end, candidate))
+        if processor < 0:
+            raise stuck(problem, op)
+        queues[processor].append(op)
+        for rival in lists.rivals[processor]:
+            expected_end[rival] = max(expected_end[rival], cost)
+
+    def begin(now: float, decoder: Decoder) -> list[int]:
+        begun = []
+        for processor, queue in enumerate(queues):
+            fitting = [op for op in queue if decoder.room(op, processor) <= now]
+            if fitting:
+                begun.append(min(fitting, key=lambda op: decoder.times(op, processor).fetching_us))
+                queue.remove(begun[-1])
+                decoder.place(begun[-1], processor)
+        return begun
+
+    return Solution(event_by_event(problem, push, begin).schedule(), "dmdar")
 
 
 def earliest_deadline(problem: Problem, budget: Budget) -> Solution:
