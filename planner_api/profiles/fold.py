@@ -138,7 +138,12 @@ class Fold(Kind):
         return await facts.answer(self._database, question)
 
     async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: FoldOutcome) -> bool:
-        """Store what was folded, and queue what follows a new version; return whether there is more to fold."""
+        """Store what was folded, and queue what follows a new version; return whether there is more to fold.
+
+        Nothing is stored where some of it was taken back meanwhile: the rest is folded anew.
+        """
+        if await inbox.were_taken_back(session, prepared.devices):
+            return True
         state, now = task.state, datetime.now(UTC)
         soc, _ = pair_of(lease.key)
         values = {**prepared.values, "rejected": ProfileRow.rejected + prepared.refused}

@@ -90,6 +90,12 @@ async def bodies(session: AsyncSession, ids: Collection[int]) -> Sequence[Row[in
     return (await session.execute(query.where(*waiting).order_by(InboxRow.id))).all()
 
 
+async def were_taken_back(session: WriteSession, ids: Collection[int]) -> bool:
+    """Whether any of these uploads waits no more; none is taken back until the transaction ends."""
+    query = select(InboxRow.folded_at).where(InboxRow.id.in_(ids)).order_by(InboxRow.id).with_for_update()
+    return any(at is not None for at in await session.scalars(query))
+
+
 async def mark_folded(session: WriteSession, ids: Collection[int], unused: Mapping[int, str], now: datetime) -> None:
     """Empty the bodies of folded uploads; their ids stay, so that a replay is still known, and why some was unused."""
     await session.execute(update(InboxRow).where(InboxRow.id.in_(ids)).values(folded_at=now, body=None))

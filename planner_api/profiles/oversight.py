@@ -12,7 +12,7 @@ from hope_schema import Contribution, ContributionPage, Vote, VotePage
 from planner_api.db import paging
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.paging import message_of, messages_of
-from planner_api.db.tables import ContributionRow, ProfileRow, SocRow
+from planner_api.db.tables import ContributionRow, InboxRow, ProfileRow, SocRow
 from planner_api.devices.audit import record
 from planner_api.errors import unknown
 from planner_api.jobs.wanted import URGENT, Wanted, put
@@ -22,6 +22,9 @@ from planner_api.profiles.folding import refused
 from planner_api.profiles.jobs import FOLD, key_of
 from planner_api.profiles.statistics import Key, Statistics, device_hash
 from planner_api.web.principal import Actor
+
+TAKEN_BACK = "not used: it was taken back"
+"""What is said of an upload that had not been folded by then."""
 
 
 async def contributions(database: Database, soc: str, frequency: str, *, after: str, limit: int) -> ContributionPage:
@@ -85,25 +88,36 @@ async def forget(database: Database, soc: str, frequency: str, device_id: str | 
         head = await repository.head(session, soc, frequency)
         if head is None:
             raise unknown("profile", soc, frequency)
-        await _take_back(session, head.id, soc, frequency, device_id)
+        await _take_back(session, soc, frequency, device_id)
         await record(session, actor, "profile.forget", f"{soc}/{frequency}", devices=device_id)
 
 
 async def forget_device(session: WriteSession, device_id: str) -> int:
     """Have what a device said forgotten in every profile; return in how many."""
-    query = select(ProfileRow.id, SocRow.name.label("soc"), ProfileRow.frequency).join(SocRow).join(ContributionRow)
-    said = ContributionRow.device_id == device_id, ContributionRow.uploads > 0
-    profiles = (await session.execute(query.where(*said))).all()
-    for profile in profiles:
-        await _take_back(session, profile.id, profile.soc, profile.frequency, device_id)
-    return len(profiles)
+    folded = select(SocRow.name, ProfileRow.frequency).select_from(ProfileRow).join(SocRow).join(ContributionRow)
+    folded = folded.where(ContributionRow.device_id == device_id, ContributionRow.uploads > 0)
+    waiting = select(InboxRow.soc, InboxRow.frequency).where(
+        InboxRow.device_id == device_id, InboxRow.folded_at.is_(None)
+    )
+    said = sorted((soc, frequency) for soc, frequency in await session.execute(folded.union(waiting)))
+    for soc, frequency in said:
+        await _take_back(session, soc, frequency, device_id)
+    return len(said)
 
 
-async def _take_back(session: WriteSession, profile_id: int, soc: str, frequency: str, device_id: str | None) -> None:
-    """Have the next fold forget what a device (None: what all) said in a profile."""
-    theirs = update(ContributionRow).where(ContributionRow.profile_id == profile_id)
-    theirs = theirs if device_id is None else theirs.where(ContributionRow.device_id == device_id)
-    await session.execute(theirs.values(taken_back_at=datetime.now(UTC)))
+async def _take_back(session: WriteSession, soc: str, frequency: str, device_id: str | None) -> None:
+    """Have the next fold forget what a device (None: what all) said in a profile; what waits for it is not used."""
+    now = datetime.now(UTC)
+    profile = select(ProfileRow.id).where(repository.this(soc, frequency)).scalar_subquery()
+    theirs = update(ContributionRow).where(ContributionRow.profile_id == profile, ContributionRow.uploads > 0)
+    waiting = update(InboxRow).where(InboxRow.soc == soc, InboxRow.frequency == frequency)
+    if device_id is not None:
+        theirs = theirs.where(ContributionRow.device_id == device_id)
+        waiting = waiting.where(InboxRow.device_id == device_id)
+    # First what waits, as a fold does that is under way: it stores all that was said before this, or nothing.
+    waiting = waiting.where(InboxRow.folded_at.is_(None))
+    await session.execute(waiting.values(folded_at=now, body=None, error=TAKEN_BACK))
+    await session.execute(theirs.values(taken_back_at=now))
     await put(session, Wanted(FOLD, key_of(soc, frequency), priority=URGENT, again=True))
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import numpy as np
 import pytest
 
 from hope_schema import LatencyColumns, Observations, Profile
+from planner_api.jobs.kind import Lease, Task
+from planner_api.profiles import batch
 from planner_api.profiles import statistics as statistics_module
+from planner_api.profiles.fold import Fold
 from planner_api.profiles.folding import Folder, estimate, estimates, wanted
+from planner_api.profiles.jobs import FOLD, key_of
 from planner_api.profiles.snapshot import publish
 from planner_api.profiles.statistics import Statistics, device_hash
 from tests.planner.commanding import commanding
@@ -75,6 +80,46 @@ def test_revoking_a_device_takes_its_figures_back(api: Api, admin: dict[str, str
     assert set(left.latencies.us) == set(both.latencies.us)
     assert api.client.delete("/fleet/profiles/contributions", params=where, headers=admin).status_code == 204
     assert api.profile().latencies.us == ()
+
+
+@pytest.mark.parametrize(
+    "path", ["/devices/one", f"/fleet/profiles/contributions?soc={SOC}&frequency={FREQUENCY}&device_id=one"]
+)
+def test_what_waits_to_be_folded_is_taken_back_too(api: Api, admin: dict[str, str], path: str) -> None:
+    """Uploads from before count no more, also where their device enrols again; those from after it count."""
+    one = enrolled(api, "one")
+    api.post("/models", GRAPH, **one)
+    said = measure(api.missing(GRAPH, "one", one), "one")
+    assert api.post("/profiles", said, **one).status_code == 202
+    assert api.client.delete(path, headers=admin).status_code == 204
+    if path.startswith("/devices"):
+        one = enrolled(api, "one")
+    api.await_(api.app.planner.profiles.folded, SOC, FREQUENCY)
+    assert api.client.get(f"/profiles/{SOC}/{FREQUENCY}", headers=admin).status_code == 404
+    assert api.client.get("/devices/one", headers=admin).json()["unused"] == "not used: it was taken back"
+    assert api.upload(said.model_copy(update={"upload_id": "after"}), one).status_code == 202
+    assert set(api.profile().latencies.us) == set(said.latencies.us)
+
+
+def test_a_fold_under_way_stores_nothing_that_was_taken_back(api: Api, admin: dict[str, str]) -> None:
+    """It has read an upload whose device is revoked before it ends: it is done once more, without that."""
+    planner, one = api.app.planner, enrolled(api, "one")
+    api.post("/models", GRAPH, **one)
+    said = measure(api.missing(GRAPH, "one", one), "one")
+    assert api.post("/profiles", said, **one).status_code == 202
+    fold, lease = Fold(planner.database, planner.settings), Lease(1, 1, FOLD, key_of(SOC, FREQUENCY))
+
+    async def folded(task: Task) -> bool:
+        outcome = batch.fold(task.order, lambda asked: msgspec.msgpack.encode({}) if b"features" in asked else b"")
+        async with planner.database.write() as session:
+            return await fold.store(session, lease, task, outcome)
+
+    task = api.await_(fold.load, lease)
+    assert [sent.device_id for sent in task.order.uploads] == ["one"]
+    assert api.client.delete("/devices/one", headers=admin).status_code == 204
+    assert api.await_(folded, task)
+    assert api.await_(fold.load, lease) is None
+    assert api.client.get(f"/profiles/{SOC}/{FREQUENCY}", headers=admin).status_code == 404
 
 
 def test_profiles_are_corrected_at_the_command_line(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
