@@ -4,7 +4,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
@@ -85,7 +85,7 @@ class Played:
         return {
             "policy": self.policy,
             "missed": missed(self.ended),
-            "streams": [one.as_json() for one in self.summaries],
+            "streams": [asdict(one) for one in self.summaries],
             "use": dict(self.use),
         }
 

@@ -34,14 +34,12 @@ class DeferredInterrupts:
     _previous: Callable[[int, FrameType | None], object] | None = None
 
     def __enter__(self) -> DeferredInterrupts:
-        previous = _signal.getsignal(_SIGINT)
-        # Where Ctrl-C is ignored or handled outside Python there is nothing to defer.
-        if callable(previous):
-            self._previous = previous
-            try:
+        if threading.current_thread() is threading.main_thread():
+            previous = _signal.getsignal(_SIGINT)
+            # Where Ctrl-C is ignored or handled outside Python there is nothing to defer.
+            if callable(previous):
+                self._previous = previous
                 _signal.signal(_SIGINT, self._handle)
-            except ValueError:  # not the main thread: nobody interrupts it
-                self._previous = None
         return self
 
     @property

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from agent_sdk.cancel import Cancel
 from agent_sdk.errors import InputError, refuse_unless_seconds
 from agent_sdk.journey.plans import Feed
 from agent_sdk.scheduling.request import ON_LATE, Late, Request
+
+if TYPE_CHECKING:
+    from agent_sdk.scheduling.member import Member
 
 PRIORITY: Final = 100
 """Priorities go from minus this to this."""
@@ -50,10 +53,6 @@ class JobStats:
         else:
             self.done += 1
             self.late += job.is_late
-
-    def as_json(self) -> dict[str, int]:
-        """By name."""
-        return {**asdict(self), "queued": self.queued}
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class Job(Future[dict[str, Any]]):
         request: what policies know of it.
         inputs: what it computes from.
         timeout_s: its watchdog.
-        stats: of its session.
+        owner: of the session that it was asked of, whoever answers.
         cancel: takes it out, or ends it.
 
     Attributes:
@@ -114,11 +113,11 @@ class Job(Future[dict[str, Any]]):
         request: Request,
         inputs: Feed,
         timeout_s: float | None,
-        stats: JobStats,
+        owner: Member,
         cancel: Callable[[Job], bool],
     ) -> None:
         super().__init__()
-        self.request, self.inputs, self.timeout_s, self.stats = request, inputs, timeout_s, stats
+        self.request, self.inputs, self.timeout_s, self.owner = request, inputs, timeout_s, owner
         self._cancel = cancel
         self.wanted = Cancel()
         self.started_ns = self.ended_ns = 0

@@ -161,7 +161,7 @@ class Jobs(Forks):
                 on_late=terms.on_late,
                 fits=fits,
             )
-            job = self._jobs[request] = Job(request, inputs, terms.timeout_s, member.stats, self.cancel)
+            job = self._jobs[request] = Job(request, inputs, terms.timeout_s, member, self.cancel)
             started, gone = self._decide()
             mine = next((one for one in started if here and one.job is job), None)
             self._hand_out([one for one in started if one is not mine])
@@ -178,7 +178,7 @@ class Jobs(Forks):
                 gone: list[Job] = []
                 if waits:
                     del self._jobs[job.request]
-                    job.stats.cancelled += 1
+                    job.owner.stats.cancelled += 1
                     started, gone = self._decide()
                     self._hand_out(started)
             self._tell_dropped(gone)
@@ -220,7 +220,7 @@ class Jobs(Forks):
                     return
                 executors = [*member.executors.values()]
                 here = [job for job in self._jobs.values() if self._of.get(job.request.network) is member]
-                own = [job for job in self._jobs.values() if job.stats is member.stats]
+                own = [job for job in self._jobs.values() if job.owner is member]
                 del self._of[member.network]
                 self._scheduler.active.pop(member.network, None)
                 if member.parts:
@@ -230,11 +230,10 @@ class Jobs(Forks):
                 waiting = [job for job in own if self._scheduler.cancel(job.request)]
                 for job in waiting:
                     del self._jobs[job.request]
-                    job.stats.failed += 1
+                    job.owner.stats.failed += 1
                 for job in here:
-                    owner = self._owner(job)
-                    if owner is not None and self._scheduler.cancel(job.request):
-                        self._scheduler.wait_again(job.request, owner.network)
+                    if self._is_open(job.owner) and self._scheduler.cancel(job.request):
+                        self._scheduler.wait_again(job.request, job.owner.network)
                 started, gone = ([], []) if self._closed else self._decide()
                 self._hand_out(started)
             self._tell_dropped(gone)
@@ -264,16 +263,16 @@ class Jobs(Forks):
             self._of[member.network] = member
         return self._members[plans]
 
-    def _owner(self, job: Job) -> Member | None:
-        """Whose job it is, though another's network may run; None where that session is closed."""
-        return next((member for member in self._members.values() if member.stats is job.stats), None)
+    def _is_open(self, member: Member) -> bool:
+        """Whether its session is not closed. With the lock."""
+        return member.network in self._of
 
     def _decide(self) -> tuple[list[_Started], list[Job]]:
         """What starts now, and whose runs were dropped. With the lock."""
         started, dropped = self._scheduler.decide(perf_counter_ns())
         gone = [self._jobs.pop(request) for request in dropped]
         for job in gone:
-            job.stats.dropped += 1
+            job.owner.stats.dropped += 1
             self._note_deadline(job, missed=True)
         self._set_alarm()
         return [_Started(one, self._jobs[one.request], self._of[one.request.network]) for one in started], gone
@@ -303,8 +302,8 @@ class Jobs(Forks):
         """Have the planner told whether a job kept its deadline: of its own session's plan, also where a cheaper
         network answered. With the lock.
         """
-        if job.deadline_ns is not None and (owner := self._owner(job)) is not None:
-            owner.note_deadline(missed=missed)
+        if job.deadline_ns is not None and self._is_open(job.owner):
+            job.owner.note_deadline(missed=missed)
 
     def _hand_out(self, started: Iterable[_Started]) -> None:
         """Have threads run what was started. With the lock."""
@@ -332,14 +331,14 @@ class Jobs(Forks):
         It holds the cores that it has until it knows that: a decision costs less than who would compute meanwhile.
         """
         job, member = one.job, one.member
+        own = job.owner is member  # else it was degraded to another network
         job.started_ns = perf_counter_ns()
         found: dict[str, Any] | BaseException
         took: int | None = None
         failed: Executor | None = None
         try:
             job.wanted.check()
-            own = member.stats is job.stats
-            fits = job.request.fits if own else member.fits(job.inputs)  # else it was degraded to another network
+            fits = job.request.fits if own else member.fits(job.inputs)
             executor = member.executor(one.dispatch) if fits else None
             by_start = self.policy.by_start
             try:
@@ -366,14 +365,13 @@ class Jobs(Forks):
                 # It does not run there where its executor has gone meanwhile, or a plan has come.
                 known = member.network.runs_on(one.dispatch.processor)
                 self._scheduler.finished(one.dispatch, took if known else None, failed=True)
-                degraded = job.stats is not member.stats
-                gone_under_it = isinstance(found, DeviceClosedError) and degraded and not self._closed
-                owner = self._owner(job) if gone_under_it else None
-                if owner is not None:  # it was degraded to a session that has been closed
-                    self._scheduler.wait_again(job.request, owner.network)
+                gone_under_it = isinstance(found, DeviceClosedError) and not own and not self._closed
+                again = gone_under_it and self._is_open(job.owner)
+                if again:  # the session that it was degraded to has been closed
+                    self._scheduler.wait_again(job.request, job.owner.network)
                 else:
                     del self._jobs[job.request]
-                    job.stats.count(job, found)
+                    job.owner.stats.count(job, found)
                 if not isinstance(found, BaseException):
                     self._note_deadline(job, missed=job.is_late)
                 started, gone = self._decide()
@@ -382,7 +380,7 @@ class Jobs(Forks):
             if following is None:
                 hold.give_back()
             self._tell_dropped(gone)
-            if owner is None:
+            if not again:
                 job.settle(found)
         if failed is not None:
             failed.let_go()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +62,6 @@ class Summary:
     dropped: int
     failed: int
     per_second: float
-
-    def as_json(self) -> dict[str, Any]:
-        """By name."""
-        return asdict(self)
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:

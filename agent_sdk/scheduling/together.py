@@ -24,6 +24,7 @@ from agent_sdk.journey.plans import Feed, Plans
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.trial import FAILURES
+from agent_sdk.machine.timing import timed
 from agent_sdk.model.united import UnitedModel
 from agent_sdk.scheduling.jobs import Jobs
 from agent_sdk.scheduling.parts import Part, joins, open_parts, open_whole
@@ -98,8 +99,8 @@ class Together(Closes):
                     self.notes.append(f"each network is launched by itself: {error}")
             joint, apart = [], []
             for _ in range(ROUNDS):
-                joint.append(_took(lambda: self._planned(feeds)))
-                apart.append(_took(lambda: self._apart(feeds)))
+                joint.append(timed(lambda: self._planned(feeds))[0])
+                apart.append(timed(lambda: self._apart(feeds))[0])
             opened.pop_all()
         self.joint_us, self.apart_us = statistics.median(joint), statistics.median(apart)
         if plan.lateness_us is not None and plan.lateness_us > 0:
@@ -218,9 +219,3 @@ def _runs_of(plan: Plan, left: Sequence[int], member: Participant) -> list[int]:
     own = [job for job in left if is_own(job)]
     numbers = [plan.jobs[job].run for job in own]
     return [job for at, job in enumerate(own) if numbers.index(numbers[at]) == at]
-
-
-def _took(run: Any) -> float:
-    began = perf_counter_ns()
-    run()
-    return (perf_counter_ns() - began) / 1e3
