@@ -20,7 +20,7 @@ from benchmarks.service.pump import Answer, Pump, request
 from benchmarks.service.stage import Server, Stage, call, enrol
 from hope_schema import DeviceReport, Enrolment, MeasuredRun, MissingRequest, ReleaseRequest, RolloutPolicy
 from hope_schema.proof import hash_token
-from planner_api.db.tables import InboxRow, JobRow, ReleaseRow
+from planner_api.db.tables import ClaimRow, InboxRow, JobRow, ReleaseRow
 from planner_api.devices import repository as devices
 from planner_api.jobs.wanted import Wanted, put
 from planner_api.plans.solve import BETTER
@@ -120,9 +120,10 @@ async def fleet(stage: Stage, server: Server) -> Fleet:
     names = [fresh("honest") for _ in range(HONEST)] + [fresh("sybil") for _ in range(SYBILS)]
     async with stage.database.write() as session:
         for some in (names[:HONEST], names[HONEST:]):
-            claim = await devices.add_claim(session, fresh("claim"), label="", uses=None, expires_at=None)
+            session.add(claim := ClaimRow(claim_hash=fresh("claim")))
+            await session.flush()
             for name in some:
-                await devices.enrol(session, name, {"claim_id": claim, "soc": soc})
+                await devices.enrol(session, name, {"claim_id": claim.id, "soc": soc})
     await send(server, "PUT", f"/models/{graph.model_hash}/rollout", RolloutPolicy(rollout="held"))
     version = await stage.number(f"SELECT MAX(version) FROM plan_versions WHERE plan_id = '{plan_id}'")
     found = Fleet(stage, server, graph.model_hash, plan_id, soc, names[:HONEST], names[HONEST:], version)
@@ -185,7 +186,7 @@ async def claims(stage: Stage, seconds: float) -> list[Row]:
     """Devices that one claim enrols."""
     server, secret = await stage.server("claims", **SHIPPED), new_token("claim")
     async with stage.database.write() as session:
-        await devices.add_claim(session, hash_token(secret), label="", uses=None, expires_at=None)
+        session.add(ClaimRow(claim_hash=hash_token(secret)))
     prefix = fresh("enrolled")
     bodies = (Enrolment(device_id=f"{prefix}-{number}").model_dump_json().encode() for number in range(10**6))
     began = time.monotonic()

@@ -23,6 +23,7 @@ from hope_schema import Enrolment
 from hope_schema.proof import hash_token
 from planner_api.db.engine import Database
 from planner_api.db.migrate import upgrade
+from planner_api.db.tables import TokenRow
 from planner_api.devices import repository as devices
 from planner_api.web.tokens import new_token
 
@@ -168,7 +169,7 @@ class Stage:
     async def open(self) -> None:
         """Make the admin's token."""
         async with self.database.write() as session:
-            await devices.add_token(session, hash_token(self.token), "admin")
+            session.add(TokenRow(token_hash=hash_token(self.token), scope="admin"))
 
     async def close(self) -> None:
         """End every process and connection."""
@@ -255,7 +256,7 @@ async def enrol(stage: Stage, name: str, **more: Any) -> str:
     async with stage.database.write() as session:
         values = Enrolment(device_id=name).model_dump(exclude={"device_id"}) | more
         await devices.enrol(session, name, values)
-        await devices.add_token(session, hash_token(token), "device", device_id=name)
+        session.add(TokenRow(token_hash=hash_token(token), scope="device", device_id=name))
     return token
 
 

@@ -23,7 +23,7 @@ from planner_api.devices.guard import GUESS, address_of, refuse_for
 from planner_api.errors import ForbiddenError, PlannerError
 from planner_api.web.asgi import Asgi, Headers, Scope, address
 from planner_api.web.problems import as_http
-from planner_api.web.rate import AddressLimit, RateLimit
+from planner_api.web.rate import RateLimit
 
 LOGIN = f"{HOME}/login"
 LOGOUT = f"{HOME}/logout"
@@ -56,7 +56,7 @@ class Console:
     """
 
     def __init__(
-        self, app: Asgi, planner: Any, *, required: bool, per_bearer: RateLimit, per_address: AddressLimit
+        self, app: Asgi, planner: Any, *, required: bool, per_bearer: RateLimit, per_address: RateLimit
     ) -> None:
         self._app = app
         self._planner = planner

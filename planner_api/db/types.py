@@ -14,6 +14,10 @@ BigKey = BigInteger().with_variant(Integer, "sqlite")
 """A 64-bit surrogate key; SQLite numbers only columns that are called INTEGER by themselves."""
 
 
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
 class UtcDateTime(TypeDecorator[datetime]):
     """An aware UTC timestamp. SQLite keeps no time zone, so it is stripped going in and put back coming out.
 

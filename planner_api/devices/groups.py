@@ -73,12 +73,7 @@ async def store(database: Database, name: str, selector: GroupSelector, actor: A
 async def get(database: Database, name: str) -> Group:
     """One group. Raises NotFoundError when there is none."""
     async with database.read() as session:
-        return await _group(session, await find(session, name))
-
-
-async def find(session: AsyncSession, name: str) -> GroupRow:
-    """A group as it is stored. Raises NotFoundError when there is none."""
-    return await found(session, GroupRow, name, "group")
+        return await _group(session, await found(session, GroupRow, name, "group"))
 
 
 async def list_groups(database: Database, *, after: str, limit: int) -> GroupPage:

@@ -24,7 +24,7 @@ from planner_api.jobs.news import News
 from planner_api.web.asgi import Asgi, Scope, values_of
 from planner_api.web.principal import Principal, bearer, principal_of, spent
 from planner_api.web.problems import status_of
-from planner_api.web.rate import AddressLimit, RateLimit
+from planner_api.web.rate import RateLimit
 
 OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
 """Answered without a token, for probes and scrapers inside; the chart's ingress routes nobody there."""
@@ -153,7 +153,7 @@ class Guard:
         *,
         required: bool,
         per_token: RateLimit,
-        per_address: AddressLimit,
+        per_address: RateLimit,
         refused: Counter[str],
     ) -> None:
         self._app = app
@@ -166,7 +166,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Pass the request on. Raises PlannerError for one that is not admitted."""
         path, caller = scope["path"], ""
-        limit: RateLimit | AddressLimit = self._per_address
+        limit = self._per_address
         try:
             given = _authorization(scope)  # of every path, so that all refuse two alike
             if path not in OPEN:

@@ -28,39 +28,6 @@ async def find_tokens(session: AsyncSession, token_hashes: Collection[str]) -> d
     return {row.token_hash: row for row in rows}
 
 
-async def add_token(
-    session: WriteSession,
-    token_hash: str,
-    scope: str,
-    *,
-    device_id: str | None = None,
-    label: str = "",
-    expires_at: datetime | None = None,
-) -> int:
-    row = TokenRow(
-        token_hash=token_hash,
-        scope=scope,
-        device_id=device_id,
-        label=label,
-        created_at=datetime.now(UTC),
-        expires_at=expires_at,
-    )
-    session.add(row)
-    await session.flush()
-    return row.id
-
-
-async def add_claim(
-    session: WriteSession, claim_hash: str, *, label: str, uses: int | None, expires_at: datetime | None
-) -> int:
-    row = ClaimRow(
-        claim_hash=claim_hash, label=label, uses_left=uses, created_at=datetime.now(UTC), expires_at=expires_at
-    )
-    session.add(row)
-    await session.flush()
-    return row.id
-
-
 def valid_claim(claim_hash: str) -> ColumnElement[bool]:
     return and_(
         ClaimRow.claim_hash == claim_hash,

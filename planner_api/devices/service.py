@@ -27,8 +27,8 @@ from hope_schema.proof import prove as proof_of
 from hope_schema.tokens import TokenScope
 from planner_api.db.engine import Database, WriteSession, found
 from planner_api.db.paging import Page, Row, message_of, messages_of, page
-from planner_api.db.tables import ClaimRow, DeviceRow, TokenRow
-from planner_api.devices import groups, repository
+from planner_api.db.tables import ClaimRow, DeviceRow, GroupRow, TokenRow
+from planner_api.devices import repository
 from planner_api.devices.audit import record
 from planner_api.devices.groups import find_devices
 from planner_api.errors import ConflictError, UnauthorisedError, unknown
@@ -67,7 +67,7 @@ async def enrol(database: Database, claim_hash: str, request: Enrolment) -> Enro
                 f"device '{request.device_id}' is enrolled already; an admin can revoke it: "
                 f"`hope-planner devices revoke {request.device_id}`",
             )
-        await repository.add_token(session, hash_token(token), "device", device_id=request.device_id)
+        session.add(TokenRow(token_hash=hash_token(token), scope="device", device_id=request.device_id))
     return EnrolmentReceipt(device_id=request.device_id, token=token)
 
 
@@ -98,18 +98,17 @@ async def issue(
     """Make a token of a person's, or a claim that so many devices may enrol with; its secret is not kept."""
     token = new_token(kind)
     expires_at = None if lifetime_s is None else datetime.now(UTC) + timedelta(seconds=lifetime_s)
+    made = "claim" if kind == "claim" else "token"
+    row: ClaimRow | TokenRow = TokenRow(token_hash=hash_token(token), scope=kind)
+    if kind == "claim":
+        row = ClaimRow(claim_hash=hash_token(token), uses_left=uses)
+    row.label, row.expires_at = label, expires_at
     async with database.write() as session:
-        if kind == "claim":
-            made = "claim"
-            number = await repository.add_claim(
-                session, hash_token(token), label=label, uses=uses, expires_at=expires_at
-            )
-        else:
-            made = "token"
-            number = await repository.add_token(session, hash_token(token), kind, label=label, expires_at=expires_at)
+        session.add(row)
+        await session.flush()
         about = {"label": label or None, "expires": expires_at, "uses": uses, "scope": kind}
-        await record(session, actor, f"{made}.create", f"{made}:{number}", **about)
-    return IssuedToken(id=number, token=token)
+        await record(session, actor, f"{made}.create", f"{made}:{row.id}", **about)
+    return IssuedToken(id=row.id, token=token)
 
 
 async def list_tokens(database: Database, scope: TokenScope | None, *, before: int | None, limit: int) -> TokenPage:
@@ -207,7 +206,7 @@ async def list_devices(
 ) -> DevicePage:
     """Devices in the order of their ids. Raises NotFoundError for an unknown group."""
     async with database.read() as session:
-        chosen = None if group is None else await groups.find(session, group)
+        chosen = None if group is None else await found(session, GroupRow, group, "group")
         page = await find_devices(session, soc=soc, group=chosen, after=after, limit=limit)
         described = await _describing(session, page.devices)
     return DevicePage(devices=messages_of(page.devices, described), next=page.after)

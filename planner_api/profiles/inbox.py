@@ -2,10 +2,9 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import Row, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.concurrency import Gathering
@@ -39,9 +38,11 @@ class Inbox:
 
     async def _write(self, group: Sequence[Upload]) -> Sequence[bool]:
         # NOTE: in the order of the key, so that two replicas with the same uploads cannot deadlock.
-        uploads = sorted(group, key=_key)
+        uploads = [dict(upload) for upload in sorted(group, key=_key)]
         async with self._database.write() as session:
-            fresh = await (await session.connection()).run_sync(_insert, uploads)
+            insert_into = ignoring(self._database.dialect, InboxRow, ["device_id", "upload_id"])
+            rows = await session.execute(insert_into.returning(InboxRow.device_id, InboxRow.upload_id), uploads)
+            fresh = {(device_id, upload_id) for device_id, upload_id in rows}
         # Of what is sent again too: the process that stored it may have ended before it queued the job.
         pairs = {(upload["soc"], upload["frequency"]) for upload in uploads}
         await have(self._database, *(Wanted(FOLD, key_of(*pair), delay_s=self._delay_s, again=True) for pair in pairs))
@@ -54,18 +55,6 @@ class Inbox:
 
 def _key(upload: Upload) -> tuple[str, str]:
     return upload["device_id"], upload["upload_id"]
-
-
-def _insert(connection: Connection, uploads: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
-    """Put uploads into the inbox; return (device id, upload id) of those that were not there before."""
-    rows = connection.execute(_insert_statement(connection.dialect.name), list(map(dict, uploads)))
-    return {(device_id, upload_id) for device_id, upload_id in rows}
-
-
-@cache
-def _insert_statement(dialect: str) -> Any:
-    insert_into = ignoring(dialect, InboxRow, ["device_id", "upload_id"])
-    return insert_into.returning(InboxRow.device_id, InboxRow.upload_id)
 
 
 async def pending(session: AsyncSession, soc: str, frequency: str, limit: int) -> Sequence[tuple[int, int]]:

@@ -13,8 +13,7 @@ from hope_schema.releases import Rollout
 from hope_schema.wording import plural
 from planner_api.db.engine import Database, WriteSession, found
 from planner_api.db.paging import Page, chunks, messages_of
-from planner_api.db.tables import ModelRow, ReleasePartRow, ReleaseRow
-from planner_api.devices import groups as grouping
+from planner_api.db.tables import GroupRow, ModelRow, ReleasePartRow, ReleaseRow
 from planner_api.devices.audit import PLANNER, record
 from planner_api.devices.groups import selector_of
 from planner_api.errors import ConflictError, InvalidError, unknown
@@ -83,7 +82,7 @@ class Releases:
         model_hash = request.model if version is None else version.model_hash
         values: dict[str, Any] = {"id": release_id, "model": request.model, "model_hash": model_hash}
         async with self._database.write() as session:
-            group = None if request.group is None else await grouping.find(session, request.group)
+            group = None if request.group is None else await found(session, GroupRow, request.group, "group")
             selector = GroupSelector() if group is None else selector_of(vars(group))
             # Nobody else begins a release of this model until the transaction ends.
             this = select(ModelRow.hash).where(ModelRow.hash == model_hash)

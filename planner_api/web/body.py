@@ -6,7 +6,7 @@ they are (``web/reader.py``), and only what has to be stored comes back.
 """
 
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
@@ -153,13 +153,32 @@ def inflate(body: Body, *, limit: int) -> bytes | bytearray:
         HttpError: 413 beyond ``limit``, or for what inflates beyond measure; 400 for damaged data.
     """
     limit = refuse_declared(body, limit)
-    match body.encoding:
-        case "identity":
-            return body.raw
-        case "gzip":
-            return _gunzip(body.raw, limit)
-        case "zstd":
-            return _unzstd(body.raw, limit)
+    if body.encoding == "identity":
+        return body.raw
+    out = bytearray()
+    try:
+        for piece in _pieces(body):
+            out += piece
+            if len(out) > limit:
+                raise TooLargeError(" after decompression", limit)
+    except (EOFError, zlib.error, zstandard.ZstdError, MemoryError):
+        of = "zstd with a window of at most 8 MiB" if body.encoding == "zstd" else "gzip"
+        raise HttpError(400, "damaged-body", f"the body is not valid {of}, or ends too early or too late") from None
+    return out
+
+
+def _pieces(body: Body) -> Iterator[bytes]:
+    if body.encoding == "zstd":
+        inflating = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW)
+        with inflating.stream_reader(body.raw, read_across_frames=True) as reader:
+            yield from iter(lambda: reader.read(CHUNK), b"")
+        return
+    inflater, rest = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16), body.raw
+    while not inflater.eof and (piece := inflater.decompress(rest, CHUNK)):
+        yield piece
+        rest = inflater.unconsumed_tail
+    if not inflater.eof or inflater.unused_data:
+        raise EOFError
 
 
 def refuse_declared(body: Body, limit: int) -> int:
@@ -175,41 +194,6 @@ def refuse_declared(body: Body, limit: int) -> int:
     if declared > limit:
         raise TooLargeError(" after decompression", limit)
     return limit
-
-
-def _gunzip(raw: bytes, limit: int) -> bytearray:
-    out = bytearray()
-    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    try:
-        rest = raw
-        while not inflater.eof:
-            chunk = inflater.decompress(rest, CHUNK)
-            out += chunk
-            rest = inflater.unconsumed_tail
-            if len(out) > limit:
-                raise TooLargeError(" after decompression", limit)
-            if not chunk and not rest:
-                break
-    except zlib.error:
-        raise HttpError(400, "damaged-body", "the body is not valid gzip") from None
-    if not inflater.eof or inflater.unused_data:
-        raise HttpError(400, "damaged-body", "the gzip body ends too early or too late")
-    return out
-
-
-def _unzstd(raw: bytes, limit: int) -> bytearray:
-    out = bytearray()
-    try:
-        with zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).stream_reader(
-            raw, read_across_frames=True
-        ) as reader:
-            while chunk := reader.read(CHUNK):
-                out += chunk
-                if len(out) > limit:
-                    raise TooLargeError(" after decompression", limit)
-    except (zstandard.ZstdError, MemoryError):
-        raise HttpError(400, "damaged-body", "the body is not valid zstd with a window of at most 8 MiB") from None
-    return out
 
 
 def coding_of(request: Request, limit: int) -> Encoding:

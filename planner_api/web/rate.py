@@ -55,30 +55,24 @@ class RateLimit:
         return max(0.0, self._next.get(key, now) - now - self._tolerance)
 
 
-class AddressLimit:
+class AddressLimit(RateLimit):
     """Limits an address and its network alike: who has one address of a /24 often has many, and of a /64 has all.
 
-    Args:
-        rate: requests per second of one address; those of a network may make ``NETWORK`` times as many.
-        burst: of one address.
-        clock: seconds, monotonic.
+    Keys are addresses; those of a network may make ``NETWORK`` times as many requests as one.
     """
 
     def __init__(self, rate: float, burst: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limits = (RateLimit(rate, burst, clock=clock), RateLimit(NETWORK * rate, NETWORK * burst, clock=clock))
+        super().__init__(rate, burst, clock=clock)
+        self._networks = RateLimit(NETWORK * rate, NETWORK * burst, clock=clock)
 
-    def hit(self, address: str) -> float:
-        if wait_s := self.wait(address):
-            return wait_s
-        self.count(address, 1)
-        return 0.0
+    def count(self, key: str, requests: float) -> None:
+        one, network = keys_of(key)
+        super().count(one, requests)
+        self._networks.count(network, requests)
 
-    def count(self, address: str, requests: float) -> None:
-        for limit, key in zip(self._limits, keys_of(address), strict=True):
-            limit.count(key, requests)
-
-    def wait(self, address: str) -> float:
-        return max(limit.wait(key) for limit, key in zip(self._limits, keys_of(address), strict=True))
+    def wait(self, key: str) -> float:
+        one, network = keys_of(key)
+        return max(super().wait(one), self._networks.wait(network))
 
 
 @lru_cache(4096)

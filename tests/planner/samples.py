@@ -35,7 +35,7 @@ from planner_api import app as fleets
 from planner_api import embedded
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database
-from planner_api.db.tables import PlanRow
+from planner_api.db.tables import ClaimRow, PlanRow, TokenRow
 from planner_api.devices import repository as devices
 from planner_api.devices import service
 from planner_api.devices.audit import local_actor
@@ -253,16 +253,20 @@ def enrol(api: Api, claim: str, device_id: str) -> Any:
     return api.post("/devices", Enrolment(device_id=device_id, soc=SOC), **bearer(claim))
 
 
+def token_row(secret: str, scope: Kind, **more: Any) -> ClaimRow | TokenRow:
+    """What the database keeps of a token, or a claim."""
+    if scope == "claim":
+        return ClaimRow(claim_hash=hash_token(secret), **more)
+    return TokenRow(token_hash=hash_token(secret), scope=scope, **more)
+
+
 def make_token(api: Api, scope: Kind, **more: Any) -> str:
     """Make a token of a scope."""
     made = new_token(scope)
 
     async def store() -> None:
         async with api.app.planner.database.write() as session:
-            if scope == "claim":
-                await devices.add_claim(session, hash_token(made), label="", uses=None, expires_at=None)
-            else:
-                await devices.add_token(session, hash_token(made), scope, **more)
+            session.add(token_row(made, scope, **more))
 
     api.await_(store)
     return made
@@ -280,7 +284,7 @@ def enrolled(api: Api, name: str) -> dict[str, str]:
     async def store() -> None:
         async with api.app.planner.database.write() as session:
             await devices.enrol(session, name, Enrolment(device_id=name).model_dump(exclude={"device_id"}))
-            await devices.add_token(session, hash_token(token), "device", device_id=name)
+            session.add(token_row(token, "device", device_id=name))
 
     api.await_(store)
     return bearer(token)

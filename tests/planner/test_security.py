@@ -18,7 +18,6 @@ from planner_api.db.tables import ClaimRow, TokenRow
 from planner_api.devices import repository as devices
 from planner_api.jobs.news import publish
 from planner_api.web.principal import Principal
-from planner_api.web.tokens import new_token
 from tests.planner.samples import (
     FREQUENCY,
     SOC,
@@ -28,6 +27,7 @@ from tests.planner.samples import (
     enrol,
     eventually,
     issue,
+    make_token,
     measure,
     missing_request,
     plan_request,
@@ -203,11 +203,11 @@ def test_a_token_revoked_while_it_is_looked_up_is_not_remembered(
     """What was read before the revocation was announced is forgotten with it."""
     find = devices.find_tokens
     with serving(sqlite_url, tokens_required=True) as api:
-        planner, token_hash = api.app.planner, hash_token(new_token("admin"))
+        planner, token_hash = api.app.planner, hash_token(make_token(api, "admin"))
 
         async def race() -> Any:
-            async with planner.database.write() as session:
-                token_id = await devices.add_token(session, token_hash, "admin")
+            async with planner.database.read() as session:
+                token_id = (await find(session, [token_hash]))[token_hash].id
 
             async def slow(session: Any, wanted: Any) -> Any:
                 found = await find(session, wanted)

@@ -12,6 +12,8 @@ from planner_api.console import session as sessions
 from planner_api.console.address import HOME, lead
 from planner_api.console.forms import Words, read_form, scaled, valid
 from planner_api.console.rendering import render, segment
+from planner_api.db.engine import found
+from planner_api.db.tables import GroupRow
 from planner_api.devices import audit, groups, service
 from planner_api.devices.audit import record
 from planner_api.devices.groups import find_devices
@@ -45,16 +47,16 @@ async def list_devices(
     before: After = None,
 ) -> Response:
     async with request.database.read() as session:
-        chosen = await groups.find(session, group) if group else None
+        chosen = await found(session, GroupRow, group, "group") if group else None
         wanted: dict[str, Any] = {"soc": soc.strip(), "part": search.strip(), "group": chosen}
         page = await find_devices(session, **wanted, after=after, before=before, limit=ROWS)
-        found = await drifts(session, [row.id for row in page.devices])
+        drifting = await drifts(session, [row.id for row in page.devices])
         known = await groups.names(session, OFFERED)
     return render(
         request,
         "devices.html",
         page=page,
-        drifts=found,
+        drifts=drifting,
         search=search,
         soc=soc,
         group=group,

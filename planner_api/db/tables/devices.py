@@ -7,7 +7,7 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from planner_api.db.tables.base import Base
-from planner_api.db.types import BigKey
+from planner_api.db.types import BigKey, utc_now
 
 
 class UsageRow(Base):
@@ -110,7 +110,7 @@ class TokenRow(Base):
     scope: Mapped[str] = mapped_column(String(16))
     device_id: Mapped[str | None] = mapped_column(ForeignKey("devices.id", ondelete="CASCADE"), index=True)
     label: Mapped[str] = mapped_column(String(128), default="")
-    created_at: Mapped[datetime]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
 
@@ -142,7 +142,7 @@ class ClaimRow(Base):
     label: Mapped[str] = mapped_column(String(128), default="")
     uses_left: Mapped[int | None]
     """How many more devices may enrol with it; null: any number."""
-    created_at: Mapped[datetime]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
 
