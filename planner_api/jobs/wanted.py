@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Interval, and_, bindparam, case, func, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, Interval, and_, case, func, literal, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import Database, WriteSession
+from planner_api.db.paging import chunks
 from planner_api.db.tables import JobRow
 from planner_api.db.types import UtcDateTime
 from planner_api.db.upsert import upserting
@@ -65,7 +66,13 @@ async def put(session: WriteSession, *wanted: Wanted) -> dict[Job, int]:
     """Queue jobs, no two of one kind and key, in the caller's transaction; return the id of each of them."""
     if not wanted:
         return {}
-    ids = await (await session.connection()).run_sync(_put_all, wanted)
+    ids: dict[Job, int] = {}
+    # In the order of their keys, so that two transactions cannot wait for each other.
+    ordered = sorted(wanted, key=lambda one: (one.again, one.kind, one.key))
+    for again, some in groupby(ordered, key=lambda one: one.again):
+        for part in chunks(list(some)):
+            for row in await session.execute(_put(session, part, again=again)):
+                ids[row.kind, row.key] = row.id
     await publish(session, WORK)
     return ids
 
@@ -83,36 +90,8 @@ async def have(database: Database, *wanted: Wanted) -> None:
             await put(session, *missing)
 
 
-def _put_all(connection: Connection, wanted: Sequence[Wanted]) -> dict[Job, int]:
-    ids: dict[Job, int] = {}
-    dialect = connection.dialect.name
-    # In the order of their keys, so that two transactions cannot wait for each other.
-    ordered = sorted(wanted, key=lambda one: (one.kind, one.key))
-    for again in (False, True):
-        if rows := [_row(dialect, one) for one in ordered if one.again == again]:
-            ids |= {(row.kind, row.key): row.id for row in connection.execute(_put(dialect, again=again), rows)}
-    return ids
-
-
-def _row(dialect: str, one: Wanted) -> dict[str, Any]:
-    values: dict[str, Any] = {name: getattr(one, name) for name in ASKED}
-    for name, delta_s in (("rank", -one.priority), ("queued_at", 0.0), ("not_before", one.delay_s)):
-        shift = timedelta(seconds=delta_s)
-        values[f"{name}_"] = datetime.now(UTC) + shift if dialect == "sqlite" else shift
-    return values
-
-
-@cache
-def _put(dialect: str, *, again: bool) -> Any:
-    """Queue rows as ``_row`` makes them; built once, for each upload is such a row."""
-    names = "rank", "queued_at", "not_before"
-    if dialect == "sqlite":
-        moments: dict[str, Any] = {name: bindparam(f"{name}_", type_=UtcDateTime()) for name in names}
-    else:
-        now = func.clock_timestamp(type_=UtcDateTime())
-        moments = {name: now + bindparam(f"{name}_", type_=Interval()) for name in names}
-    told: dict[str, Any] = {name: bindparam(name) for name in ASKED}
-    insert = upserting(dialect, JobRow).values(told | moments | {"again": False, "attempt": 0, "failures": 0})
+def _put(session: WriteSession, wanted: Sequence[Wanted], *, again: bool) -> Any:
+    insert = upserting(session.get_bind().dialect.name, JobRow).values([_row(session, one) for one in wanted])
     new = insert.excluded
     sooner = and_(WAITS, new.rank < JobRow.rank)
     # What has failed waits out its pause, whoever asks for it.
@@ -126,3 +105,8 @@ def _put(dialect: str, *, again: bool) -> Any:
             "again": or_(JobRow.again, ~WAITS) if again else JobRow.again,
         },
     ).returning(JobRow.id, JobRow.kind, JobRow.key)
+
+
+def _row(session: WriteSession, one: Wanted) -> dict[str, Any]:
+    moments = {"rank": now(session, -one.priority), "queued_at": now(session), "not_before": now(session, one.delay_s)}
+    return {name: getattr(one, name) for name in ASKED} | moments

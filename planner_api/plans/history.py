@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import select
@@ -63,7 +62,7 @@ def _compare(before: PlanVersion, after: PlanVersion, old: StoredPlan, new: Stor
         predicted=ratio(after.makespan_us, before.makespan_us),
         measured=ratio(after.results.measured_us, before.results.measured_us),
         transfers=(len(plan_before.transfers), len(plan_after.transfers)),
-        **vars(moves(plan_before, plan_after)),
+        **moves(plan_before, plan_after),
     )
 
 
@@ -112,18 +111,8 @@ def ratio(after: float | None, before: float | None) -> float | None:
     return None if after is None or before is None or before < LEAST_US else after / before
 
 
-@dataclass(frozen=True)
-class Moves:
-    """Steps that run elsewhere, how many do not, and the ops that only one of the plans has."""
-
-    moved: tuple[MovedStep, ...]
-    unmoved: int
-    only_before: tuple[str, ...]
-    only_after: tuple[str, ...]
-
-
-def moves(before: Plan, after: Plan) -> Moves:
-    """Compare where the same ops run; a step counts by its first op, in the order in which the plan after runs them."""
+def moves(before: Plan, after: Plan) -> dict[str, Any]:
+    """What ``PlanDiff`` says of where the same ops run; a step counts by its first op, in the order of ``after``."""
     old = {(step.job, op): step for step in before.steps for op in step.ops}
     new = {(step.job, op) for step in after.steps for op in step.ops}
     moved, unmoved = [], 0
@@ -137,7 +126,7 @@ def moves(before: Plan, after: Plan) -> Moves:
             moved.append(_moved(was, step))
     only_before = tuple(op for job, op in old if (job, op) not in new)
     only_after = tuple(op for step in after.steps for op in step.ops if (step.job, op) not in old)
-    return Moves(tuple(moved), unmoved, only_before, only_after)
+    return {"moved": tuple(moved), "unmoved": unmoved, "only_before": only_before, "only_after": only_after}
 
 
 def _moved(before: Step, after: Step) -> MovedStep:

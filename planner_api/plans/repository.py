@@ -16,9 +16,9 @@ from planner_api.db.tables import JobRow, ModelRow, PlanJobRow, PlanRestsOnRow, 
 from planner_api.db.upsert import insert_or_ignore
 from planner_api.plans.stored import StoredPlan
 
-SERVED = (PlanVersionRow.plan_id == PlanRow.id) & (
-    PlanVersionRow.version == func.coalesce(PlanRow.served_version, PlanRow.version)
-)
+SERVED_VERSION = func.coalesce(PlanRow.served_version, PlanRow.version)
+"""The version of a plan that devices get."""
+SERVED = (PlanVersionRow.plan_id == PlanRow.id) & (PlanVersionRow.version == SERVED_VERSION)
 """Joins a plan with the version that devices get."""
 LOOKED_AT = 16
 """Plans of a network on a device that are looked at for one to begin with, the latest."""
@@ -126,14 +126,9 @@ async def rest_on(session: WriteSession, plan_id: str, pair: tuple[str, str], **
 
 
 async def request_of(session: AsyncSession, plan_id: str) -> PlanRequest | None:
-    columns = (
-        PlanRow.jobs, PlanRow.soc, PlanRow.frequency, PlanRow.processors, PlanRow.hosts, PlanRow.links,
-        PlanRow.method, PlanRow.objective,
-    )  # fmt: skip
+    columns = [getattr(PlanRow, name) for name in PlanRequest.model_fields]
     row = (await session.execute(select(*columns).where(PlanRow.id == plan_id))).first()
-    if row is None:
-        return None
-    return PlanRequest.model_validate(dict(row._mapping))
+    return None if row is None else PlanRequest.model_validate(dict(row._mapping))
 
 
 async def insert(
@@ -144,19 +139,8 @@ async def insert(
     Of ``profile_versions``, one for each of the request's profiles, it need not be queued again, should it fail before
     it has a body.
     """
-    values = {
-        "id": plan_id,
-        "model_hash": request.model_hash,
-        "jobs": [job.model_dump(mode="json") for job in request.jobs],
-        "soc": request.soc,
-        "frequency": request.frequency,
-        "processors": None if request.processors is None else list(request.processors),
-        "hosts": [host.model_dump(mode="json") for host in request.hosts],
-        "links": [link.model_dump(mode="json") for link in request.links],
-        "method": request.method,
-        "objective": request.objective,
-        "created_at": now,
-    }
+    about = request.model_dump(mode="json")
+    values = {"id": plan_id, "model_hash": request.model_hash, **about, "created_at": now}
     if not await insert_or_ignore(session, PlanRow, values, ["id"]):
         return False
     session.add_all(

@@ -50,7 +50,7 @@ class Counting:
         self._said = said
         self._moved = moved
         self._releases = {
-            row.id: row for row in connection.execute(select(*_RELEASE).where(ReleaseRow.state.in_(ACTIVE)))
+            row.id: row for row in connection.execute(select(ReleaseRow).where(ReleaseRow.state.in_(ACTIVE)))
         }
         self._parts: dict[tuple[str, str], Any] = {}
         self._before: dict[tuple[str, str], Any] = {}
@@ -66,14 +66,14 @@ class Counting:
     def _look_up(self) -> None:
         """Find what is compared with what; called before the new reports replace the old ones."""
         devices = sorted({each.device_id for each in self._said} | set(self._moved))
-        self._devices = {row.id: row for row in self._among(select(*_DEVICE), DeviceRow.id, devices)}
+        self._devices = {row.id: row for row in self._among(select(DeviceRow), DeviceRow.id, devices)}
         plan_ids = sorted({each.run.plan_id for each in self._said})
         plans = {row.id: row for row in self._among(select(PlanRow.id, PlanRow.soc), PlanRow.id, plan_ids)}
         served = select(PlanJobRow.plan_id, PlanJobRow.model_hash)
         self._plans, self._served = plans, set(map(tuple, self._among(served, PlanJobRow.plan_id, plan_ids)))
         for release in self._releases.values():
             keys = plan_ids if release.alias is None else sorted({row.soc for row in plans.values()})
-            of_it = select(*_PART).where(ReleasePartRow.release_id == release.id)
+            of_it = select(ReleasePartRow).where(ReleasePartRow.release_id == release.id)
             self._parts |= {(release.id, row.part): row for row in self._among(of_it, ReleasePartRow.part, keys)}
         for release in self._releases.values():
             news = self._news[release.id] = self._of_new_versions(release)
@@ -101,7 +101,7 @@ class Counting:
         self, release: Any, plan_ids: Sequence[str], news: Mapping[str, tuple[Any, MeasuredRun]]
     ) -> None:
         """Find what these devices said of the version before."""
-        query = select(*_DRIFT).order_by(DriftRow.reported_at)
+        query = select(DriftRow).order_by(DriftRow.reported_at)
         if release.alias is None:
             query = query.where(DriftRow.plan_id.in_(plan_ids))
         else:
@@ -208,18 +208,3 @@ def compare(before: Any | None, after: MeasuredRun, tolerance: float) -> Counter
         found["missing"] += now > then
         found["keeping"] += then > now
     return found
-
-
-_RELEASE = (
-    ReleaseRow.id, ReleaseRow.alias, ReleaseRow.model_hash, ReleaseRow.before_hash, ReleaseRow.tolerance,
-    ReleaseRow.created_at, ReleaseRow.stages, ReleaseRow.stage, ReleaseRow.group, ReleaseRow.selector,
-    ReleaseRow.claims,
-)  # fmt: skip
-_DEVICE = (
-    DeviceRow.id, DeviceRow.soc, DeviceRow.soc_since, DeviceRow.enrolled_at, DeviceRow.claim_id, DeviceRow.labels,
-)  # fmt: skip
-_PART = ReleasePartRow.part, ReleasePartRow.soc, ReleasePartRow.before, ReleasePartRow.after
-_DRIFT = (
-    DriftRow.device_id, DriftRow.plan_id, DriftRow.plan_version, DriftRow.measured_us, DriftRow.runs,
-    DriftRow.failures, DriftRow.wrong, DriftRow.deadlines, DriftRow.missed,
-)  # fmt: skip

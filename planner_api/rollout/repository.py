@@ -20,6 +20,7 @@ from planner_api.db.tables import (
     ReleasePartRow,
     ReleaseRow,
 )
+from planner_api.plans.repository import SERVED_VERSION
 
 ACTIVE = ("running", "waiting", "paused")
 
@@ -88,7 +89,7 @@ async def take_back(session: WriteSession, row: ReleaseRow) -> bool:
         return await session.touches(returned.returning(ModelAliasRow.alias))
     before, after = _of_part(ReleasePartRow.before, row.id), _of_part(ReleasePartRow.after, row.id)
     kept = exists().where(PlanVersionRow.plan_id == PlanRow.id, PlanVersionRow.version == before)
-    still = func.coalesce(PlanRow.served_version, PlanRow.version) == after
+    still = after == SERVED_VERSION
     theirs = select(ReleasePartRow.plan_id).where(ReleasePartRow.release_id == row.id)
     plans = update(PlanRow).where(PlanRow.id.in_(theirs), still, kept, PlanRow.release_id.is_(None))
     plans = plans.values({PlanRow.served_version: before, PlanRow.refused_version: after})

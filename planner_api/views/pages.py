@@ -21,7 +21,7 @@ from planner_api.db.tables import (
     ProfileRow,
     SocRow,
 )
-from planner_api.plans.repository import NAME, SERVED, STATUS, serves
+from planner_api.plans.repository import NAME, SERVED, SERVED_VERSION, STATUS, serves
 from planner_api.views.service import plan_sums
 
 
@@ -47,19 +47,15 @@ async def devices_by_soc(session: AsyncSession, limit: int) -> Sequence[tuple[st
 async def jobs(session: AsyncSession, *, running: bool, limit: int) -> Sequence[Any]:
     order = (JobRow.started_at, JobRow.id) if running else (JobRow.rank, JobRow.id)
     query = (
-        select(*_JOB_COLUMNS, PlanRow.id.label("plan_id"), PlanRow.soc, PlanRow.frequency, NAME.label("name"))
+        select(
+            *JobRow.__table__.columns, PlanRow.id.label("plan_id"), PlanRow.soc, PlanRow.frequency, NAME.label("name")
+        )
         .outerjoin(PlanRow, PlanRow.id == JobRow.key)
         .where(JobRow.lease_owner.is_not(None) if running else JobRow.lease_owner.is_(None))
         .order_by(*order)
         .limit(limit)
     )
     return (await session.execute(query)).all()
-
-
-_JOB_COLUMNS = (
-    JobRow.kind, JobRow.key, JobRow.priority, JobRow.queued_at, JobRow.started_at, JobRow.not_before,
-    JobRow.lease_owner, JobRow.attempt, JobRow.failures, JobRow.error, JobRow.asked_by,
-)  # fmt: skip
 
 
 async def failed_plans(session: AsyncSession, limit: int) -> Sequence[Any]:
@@ -93,12 +89,8 @@ async def inbox(session: AsyncSession) -> tuple[int, datetime | None]:
 
 async def plan(session: AsyncSession, plan_id: str) -> Any:
     """What is known of a plan beside its body; None for an unknown one."""
-    columns = (
-        PlanRow.id, PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, STATUS.label("status"), PlanRow.version,
-        PlanRow.provisional, PlanRow.error, PlanRow.served_version, PlanRow.refused_version, PlanRow.release_id,
-        NAME.label("name"),
-    )  # fmt: skip
-    return (await session.execute(select(*columns).where(PlanRow.id == plan_id))).first()
+    query = select(*PlanRow.__table__.columns, STATUS.label("status"), NAME.label("name"))
+    return (await session.execute(query.where(PlanRow.id == plan_id))).first()
 
 
 async def networks(session: AsyncSession, plan_id: str) -> Sequence[Any]:
@@ -132,16 +124,12 @@ async def measured(session: AsyncSession, plan_id: str, version: int, limit: int
 
 async def reports(session: AsyncSession, device_id: str, limit: int) -> Sequence[Any]:
     query = (
-        select(
-            DriftRow.plan_id, DriftRow.plan_version, DriftRow.predicted_us, DriftRow.measured_us, DriftRow.p99_us,
-            DriftRow.runs, DriftRow.deadlines, DriftRow.missed, DriftRow.reported_at, NAME.label("name"),
-            PlanRow.hosts, func.coalesce(PlanRow.served_version, PlanRow.version).label("version"),
-        )
+        select(*DriftRow.__table__.columns, NAME.label("name"), PlanRow.hosts, SERVED_VERSION.label("version"))
         .join(PlanRow, PlanRow.id == DriftRow.plan_id)
         .where(DriftRow.device_id == device_id)
         .order_by(DriftRow.reported_at.desc(), DriftRow.plan_id)
         .limit(limit)
-    )  # fmt: skip
+    )
     return (await session.execute(query)).all()
 
 

@@ -154,8 +154,8 @@ def test_every_op_is_told_of_once(data: Any, before_ops: list[str], after_ops: l
     found = moves(before, after)
     was = {step.ops[0]: step.processor for step in before.steps}
     now = {step.ops[0]: step.processor for step in after.steps}
-    assert {each.ops[0]: (each.before, each.after) for each in found.moved} == {
+    assert {each.ops[0]: (each.before, each.after) for each in found["moved"]} == {
         op: (was[op], now[op]) for op in was.keys() & now.keys() if was[op] != now[op]
     }
-    assert found.unmoved == sum(was[op] == now[op] for op in was.keys() & now.keys())
-    assert (set(found.only_before), set(found.only_after)) == (was.keys() - now.keys(), now.keys() - was.keys())
+    assert found["unmoved"] == sum(was[op] == now[op] for op in was.keys() & now.keys())
+    assert (set(found["only_before"]), set(found["only_after"])) == (was.keys() - now.keys(), now.keys() - was.keys())
