@@ -3,9 +3,8 @@
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import delete, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -89,31 +88,20 @@ async def looked(session: WriteSession, owner: str, slots: int) -> None:
     )
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A worker that lives, or lived a while ago; ``age_s``: since it last looked for work; ``busy``: jobs it is at."""
-
-    owner: str
-    slots: int
-    started_at: datetime
-    looked_at: datetime
-    age_s: float
-    busy: int
-
-
-async def workers(session: AsyncSession) -> Sequence[Seen]:
-    """The workers of a database, by the database's clock."""
+async def workers(session: AsyncSession) -> Sequence[Any]:
+    """Workers that live, or lived a while ago: their rows, and at which ``moment`` each was at ``busy`` jobs."""
     busy = select(func.count()).where(JobRow.lease_owner == WorkerRow.owner).scalar_subquery()
-    columns = WorkerRow.owner, WorkerRow.slots, WorkerRow.started_at, WorkerRow.looked_at
-    rows = await session.execute(select(*columns, now(session), busy).order_by(WorkerRow.owner))
-    return [
-        Seen(owner, slots, started_at, looked_at, max(0.0, (moment - looked_at).total_seconds()), count)
-        for owner, slots, started_at, looked_at, moment, count in rows
-    ]
+    query = select(*WorkerRow.__table__.columns, busy.label("busy"), now(session).label("moment"))
+    return (await session.execute(query.order_by(WorkerRow.owner))).all()
+
+
+def is_looking(worker: Any) -> bool:
+    """Whether a worker has looked for work lately, by the database's clock."""
+    return bool((worker.moment - worker.looked_at).total_seconds() < ALIVE_S)
 
 
 async def count_looking(session: AsyncSession) -> Mapping[str, float]:
-    return {"looking": sum(worker.age_s < ALIVE_S for worker in await workers(session))}
+    return {"looking": sum(map(is_looking, await workers(session)))}
 
 
 async def count_by_state(session: AsyncSession) -> Mapping[str, float]:

@@ -12,8 +12,7 @@ from planner_api.db.engine import Database, ReadSession
 from planner_api.db.paging import message_of, messages_of
 from planner_api.db.tables import PlanRow, PlanVersionRow
 from planner_api.errors import unknown
-from planner_api.plans import repository
-from planner_api.plans.stored import StoredPlan
+from planner_api.plans.stored import reply_of
 
 _HISTORY = [column for name, column in PlanVersionRow.__table__.columns.items() if name not in ("etag", "body_zstd")]
 """All of a version but its body."""
@@ -24,9 +23,9 @@ async def history(database: Database, plan_id: str) -> PlanHistory:
         return PlanHistory(plan_id=plan_id, versions=tuple(await _versions(session, plan_id)))
 
 
-async def stored(database: Database, plan_id: str, version: int) -> StoredPlan:
+async def stored(database: Database, plan_id: str, version: int) -> PlanVersionRow:
     async with database.read() as session:
-        found = await repository.find_version(session, plan_id, version)
+        found = await session.get(PlanVersionRow, (plan_id, version))
     if found is None:
         raise unknown("version of plan", plan_id, version)
     return found
@@ -54,8 +53,8 @@ async def diff(database: Database, plan_id: str, other: str, before: int | None,
     return await asyncio.to_thread(_compare, first, second, *plans)
 
 
-def _compare(before: PlanVersion, after: PlanVersion, old: StoredPlan, new: StoredPlan) -> PlanDiff:
-    plan_before, plan_after = old.reply().plan, new.reply().plan
+def _compare(before: PlanVersion, after: PlanVersion, old: PlanVersionRow, new: PlanVersionRow) -> PlanDiff:
+    plan_before, plan_after = reply_of(old).plan, reply_of(new).plan
     return PlanDiff(
         before=before,
         after=after,

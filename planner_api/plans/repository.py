@@ -14,7 +14,6 @@ from hope_schema import PlanRequest
 from planner_api.db.engine import WriteSession
 from planner_api.db.tables import JobRow, ModelRow, PlanJobRow, PlanRestsOnRow, PlanRow, PlanVersionRow
 from planner_api.db.upsert import insert_or_ignore
-from planner_api.plans.stored import StoredPlan
 
 SERVED_VERSION = func.coalesce(PlanRow.served_version, PlanRow.version)
 """The version of a plan that devices get."""
@@ -40,13 +39,12 @@ def serves(model_hash: str) -> ColumnElement[bool]:
     return exists().where(PlanJobRow.plan_id == PlanRow.id, PlanJobRow.model_hash == model_hash)
 
 
-async def find(session: AsyncSession, plan_id: str) -> StoredPlan | None:
+async def find(session: AsyncSession, plan_id: str) -> PlanVersionRow | None:
     """Return the version of a plan that is served, most often the newest; None when there is none yet."""
-    query = select(PlanVersionRow).join(PlanRow, SERVED).where(PlanRow.id == plan_id)
-    return _stored(await session.scalar(query))
+    return await session.scalar(select(PlanVersionRow).join(PlanRow, SERVED).where(PlanRow.id == plan_id))
 
 
-async def find_near(session: AsyncSession, request: PlanRequest) -> StoredPlan | None:
+async def find_near(session: AsyncSession, request: PlanRequest) -> PlanVersionRow | None:
     """Return a plan of the same networks on the same device and hosts, whose links were others; None without any."""
     hosts, jobs = ([one.model_dump(mode="json") for one in ones] for ones in (request.hosts, request.jobs))
     query = (
@@ -59,14 +57,6 @@ async def find_near(session: AsyncSession, request: PlanRequest) -> StoredPlan |
     rows = (await session.execute(query)).all()
     near = next((row.id for row in rows if hosts and row.hosts == hosts and row.jobs == jobs), None)
     return None if near is None else await find(session, near)
-
-
-async def find_version(session: AsyncSession, plan_id: str, version: int) -> StoredPlan | None:
-    return _stored(await session.get(PlanVersionRow, (plan_id, version)))
-
-
-def _stored(row: PlanVersionRow | None) -> StoredPlan | None:
-    return None if row is None else StoredPlan(row.plan_id, row.version, row.provisional, row.etag, row.body_zstd)
 
 
 _job = aliased(JobRow)  # beside the one that a query with a status may look at itself

@@ -5,9 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from hope_schema import Fanout, FanoutRequest, PlanDiff, PlanHistory, PlanReply, PlanRequest
+from planner_api.db.tables import PlanVersionRow
 from planner_api.plans import ahead, history
 from planner_api.plans.key import asked
-from planner_api.plans.stored import StoredPlan, matches
+from planner_api.plans.stored import matches
 from planner_api.plans.waits import preferred_wait
 from planner_api.web.body import read_small
 from planner_api.web.contract import answers, header, problems, takes
@@ -90,7 +91,7 @@ async def compare_plans(
     return await history.diff(request.database, plan_id, other or plan_id, before, after)
 
 
-def _respond(request: Request, stored: StoredPlan, *, hit: bool = True) -> Response:
+def _respond(request: Request, stored: PlanVersionRow, *, hit: bool = True) -> Response:
     """Answer with a plan, as it is stored to who reads zstd; with 304 to a GET whose copy is this version."""
     headers = [
         (b"etag", stored.etag.encode()),

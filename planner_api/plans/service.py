@@ -11,7 +11,7 @@ from hope_schema.base import MAX_OPS
 from hope_schema.periods import runs
 from planner_api.concurrency import SharedCalls
 from planner_api.db.engine import Database, WriteSession
-from planner_api.db.tables import JobRow, PlanRow
+from planner_api.db.tables import JobRow, PlanRow, PlanVersionRow
 from planner_api.db.upsert import add_all
 from planner_api.devices import repository as devices
 from planner_api.devices.quota import Quotas
@@ -21,7 +21,7 @@ from planner_api.jobs.wanted import URGENT, Wanted, put
 from planner_api.models import repository as models
 from planner_api.plans import repository
 from planner_api.plans.solve import BETTER, FIRST
-from planner_api.plans.stored import PlanCache, StoredPlan
+from planner_api.plans.stored import PlanCache
 from planner_api.plans.waits import Waits
 from planner_api.profiles import repository as profiles
 from planner_api.profiles.jobs import FOLD, OUTDATED, key_of
@@ -55,11 +55,11 @@ class Plans:
         self.choose: Choose = same_for_all
         self.waits = Waits(queue.news, self._stored, self._pending)
         self._asked: SharedCalls[None] = SharedCalls()
-        self._read: SharedCalls[StoredPlan | None] = SharedCalls()
+        self._read: SharedCalls[PlanVersionRow | None] = SharedCalls()
         self.hits: Counter[str] = Counter()
         self.misses: Counter[str] = Counter()
 
-    async def get(self, wanted: str, device_id: str | None = None, version: int | None = None) -> StoredPlan:
+    async def get(self, wanted: str, device_id: str | None = None, version: int | None = None) -> PlanVersionRow:
         """Return a version of a plan (None: the one that a device gets).
 
         Raises:
@@ -80,7 +80,7 @@ class Plans:
         caller: Principal = ANONYMOUS,
         device_id: str | None = None,
         wait_s: float = 0.0,
-    ) -> tuple[StoredPlan, bool]:
+    ) -> tuple[PlanVersionRow, bool]:
         """Return the plan under a key (see ``keyed``), and whether it was there already.
 
         Where there is none a first one is made, and waited for.
@@ -198,7 +198,7 @@ class Plans:
             self.misses.update(misses)
             raise
 
-    async def _served(self, wanted: str, device_id: str | None) -> StoredPlan | None:
+    async def _served(self, wanted: str, device_id: str | None) -> PlanVersionRow | None:
         """The version that a device gets; None: there is none yet."""
         if self._settings.embedded:
             await self._settle(wanted)
@@ -206,7 +206,7 @@ class Plans:
             self.hits[wanted] += 1
         return stored
 
-    async def _stored(self, wanted: str, version: int | None = None) -> StoredPlan | None:
+    async def _stored(self, wanted: str, version: int | None = None) -> PlanVersionRow | None:
         """Find a version (None: the one that is served) that many requests may want at once, with one query."""
         generation = self._cache.generation
         if (cached := self._cache.get(wanted, version)) is not None:
@@ -214,12 +214,12 @@ class Plans:
         # Not together with a query that began before the last news: it may bring what the news superseded.
         return await self._read.get((wanted, version, generation), lambda: self._find(wanted, version, generation))
 
-    async def _find(self, wanted: str, version: int | None, generation: int) -> StoredPlan | None:
+    async def _find(self, wanted: str, version: int | None, generation: int) -> PlanVersionRow | None:
         async with self._database.read() as session:
             if version is None:
                 stored = await repository.find(session, wanted)
             else:
-                stored = await repository.find_version(session, wanted, version)
+                stored = await session.get(PlanVersionRow, (wanted, version))
         if stored is not None:
             self._cache.put(stored, generation, version)
         return stored

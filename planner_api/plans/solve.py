@@ -3,7 +3,6 @@
 import asyncio
 from abc import abstractmethod
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import ClassVar
 
 from sqlalchemy import delete, exists, func, select, update
@@ -17,7 +16,7 @@ from planner_api.jobs.wanted import Wanted, put
 from planner_api.models import repository as models
 from planner_api.plans import repository
 from planner_api.plans.made import Made, PlanOrder
-from planner_api.plans.stored import StoredPlan, serialise
+from planner_api.plans.stored import serialise
 from planner_api.profiles import facts
 from planner_api.profiles import repository as profiles
 from planner_api.profiles.jobs import OUTDATED, key_of
@@ -30,6 +29,8 @@ KEPT_VERSIONS = 20
 """Versions kept of a plan, the newest ones; one that is served or replaced by a release is kept beside them."""
 STARTING_S = 5.0
 """A child may take so much longer than its budget."""
+
+Prepared = tuple[Made, PlanVersionRow]
 
 
 @dataclass(frozen=True)
@@ -87,19 +88,16 @@ class _Solve(Kind):
     async def tell(self, question: bytes) -> bytes:
         return await facts.answer(self._database, question)
 
-    async def prepare(self, lease: Lease, task: Task, answer: Made) -> tuple[Made, StoredPlan]:
+    async def prepare(self, lease: Lease, task: Task, answer: Made) -> Prepared:
         """Make the bytes that are served; they count as the next version."""
-        stored = await asyncio.to_thread(
-            serialise,
-            answer.plan,
-            plan_id=lease.key,
-            version=task.state.version + 1,
-            provisional=task.state.provisional,
-            solve_us=answer.solve_us,
-        )
+        version, provisional = task.state.version + 1, task.state.provisional
+        about = {"plan_id": lease.key, "version": version, "provisional": provisional}
+        stored = await asyncio.to_thread(serialise, answer, **about)
         return answer, stored
 
-    async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: tuple[Made, StoredPlan]) -> bool:
+    async def store(
+        self, session: WriteSession, lease: Lease, task: Task, prepared: tuple[Made, PlanVersionRow]
+    ) -> bool:
         """Store the next version, and queue a better one after a provisional one."""
         made, stored = prepared
         row = select(PlanRow.version).where(PlanRow.id == lease.key)
@@ -110,9 +108,7 @@ class _Solve(Kind):
         if version != stored.version:
             if self.name == FIRST:
                 return False  # the better one was faster
-            stored = serialise(
-                made.plan, plan_id=lease.key, version=version, provisional=stored.provisional, solve_us=made.solve_us
-            )
+            stored = serialise(made, plan_id=lease.key, version=version, provisional=stored.provisional)
         await _store_version(session, stored, made)
         if stored.provisional:
             await put(session, Wanted(BETTER, lease.key, priority=lease.priority, asked_by=lease.asked_by))
@@ -151,37 +147,27 @@ class BetterPlan(_Solve):
         return request.method, self._settings.solve_budget_s
 
 
-async def _store_version(session: WriteSession, stored: StoredPlan, made: Made) -> None:
+async def _store_version(session: WriteSession, stored: PlanVersionRow, made: Made) -> None:
     """Write a version of a plan into its row, which the caller holds locked, and beside those before it.
 
     Devices keep the version they get, if it is a finished one and the next ones of a model wait for a release.
     """
-    now, this = datetime.now(UTC), PlanRow.id == stored.plan_id
+    this = PlanRow.id == stored.plan_id
     served = PlanJobRow.plan_id == PlanRow.id, PlanJobRow.model_hash == ModelRow.hash
     waits = exists().where(*served, ModelRow.rollout != "at_once")
     finished = PlanRow.version > 0, PlanRow.provisional.is_(False), PlanRow.served_version.is_(None)
     await session.execute(update(PlanRow).where(this, *finished, waits).values(served_version=PlanRow.version))
-    newest = {"version": stored.version, "provisional": stored.provisional, "solved_at": now, "error": None}
+    newest = {
+        "version": stored.version,
+        "provisional": stored.provisional,
+        "solved_at": stored.created_at,
+        "error": None,
+    }
     newest["solves"] = PlanRow.solves + (0 if stored.provisional else 1)
     await repository.store(session, stored.plan_id, newest)
     for pair, version in made.rests_on:
         await repository.rest_on(session, stored.plan_id, pair, profile_version=version, checked_version=version)
-    session.add(
-        PlanVersionRow(
-            plan_id=stored.plan_id,
-            version=stored.version,
-            provisional=stored.provisional,
-            etag=stored.etag,
-            body_zstd=stored.body_zstd,
-            profile_version=made.rests_on[0][1],
-            makespan_us=made.makespan_us,
-            lower_bound_us=made.lower_bound_us,
-            gap=made.gap,
-            found_by=made.found_by,
-            solve_us=made.solve_us,
-            created_at=now,
-        )
-    )
+    session.add(stored)
     await session.flush()
     kept = select(PlanRow.served_version).where(this).scalar_subquery()
     old = PlanVersionRow.plan_id == stored.plan_id, PlanVersionRow.version <= stored.version - KEPT_VERSIONS

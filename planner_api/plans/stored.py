@@ -1,45 +1,46 @@
 """Plans in bytes that are made once, as they are stored and served, and those in memory, the newest used last out."""
 
 import hashlib
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cachetools import LRUCache
 
 from hope_schema import PlanReply
 from planner_api.compression import unzstd, zstd
+from planner_api.db.tables import PlanVersionRow
+from planner_api.plans.made import Made
 
 OVERHEAD_BYTES = 2048
 """What an entry costs beside its body."""
+FIGURES = ("makespan_us", "lower_bound_us", "gap", "found_by", "solve_us")
+"""What is said of a version in columns."""
 Key = tuple[str, int | None]
 """A plan's id, and one of its versions; None: the one that is served."""
 
 
-@dataclass(frozen=True)
-class StoredPlan:
-    """One version of a plan; ``etag`` is the weak tag of its JSON, the same in every content coding."""
+def serialise(made: Made, *, plan_id: str, version: int, provisional: bool) -> PlanVersionRow:
+    """A version of a plan, created now, with the bytes of its ``PlanReply``.
 
-    plan_id: str
-    version: int
-    provisional: bool
-    etag: str
-    body_zstd: bytes
-
-    @property
-    def body(self) -> bytes:
-        return unzstd(self.body_zstd)
-
-    def reply(self) -> PlanReply:
-        return PlanReply.model_validate_json(self.body)
-
-
-def serialise(plan: bytes, *, plan_id: str, version: int, provisional: bool, solve_us: float) -> StoredPlan:
-    """Make the bytes of a ``PlanReply``, of a plan as JSON, that is created now."""
+    Its ``etag`` is the weak tag of its JSON, the same in every content coding.
+    """
+    now = datetime.now(UTC)
     head = f'{{"plan_id":"{plan_id}","version":{version},"provisional":{str(provisional).lower()},'
-    head += f'"created_at":"{datetime.now(UTC).isoformat()}","solve_us":{float(solve_us)!r},"plan":'
-    body = head.encode() + plan + b"}"
-    etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
-    return StoredPlan(plan_id, version, provisional, etag, zstd(body))
+    head += f'"created_at":"{now.isoformat()}","solve_us":{made.solve_us!r},"plan":'
+    body = head.encode() + made.plan + b"}"
+    return PlanVersionRow(
+        plan_id=plan_id,
+        version=version,
+        provisional=provisional,
+        created_at=now,
+        etag=f'W/"{hashlib.sha256(body).hexdigest()[:32]}"',
+        body_zstd=zstd(body),
+        profile_version=made.rests_on[0][1],
+        **{name: getattr(made, name) for name in FIGURES},
+    )
+
+
+def reply_of(stored: PlanVersionRow) -> PlanReply:
+    return PlanReply.model_validate_json(unzstd(stored.body_zstd))
 
 
 def matches(if_none_match: str, etag: str) -> bool:
@@ -56,7 +57,7 @@ class PlanCache:
     """
 
     def __init__(self, capacity_bytes: int) -> None:
-        self._plans: LRUCache[Key, StoredPlan] = LRUCache(capacity_bytes, getsizeof=_size)
+        self._plans: LRUCache[Key, PlanVersionRow] = LRUCache(capacity_bytes, getsizeof=_size)
         self.generation = 0
 
     def __len__(self) -> int:
@@ -65,10 +66,10 @@ class PlanCache:
     def __contains__(self, plan_id: str) -> bool:
         return (plan_id, None) in self._plans
 
-    def get(self, plan_id: str, version: int | None = None) -> StoredPlan | None:
+    def get(self, plan_id: str, version: int | None = None) -> PlanVersionRow | None:
         return self._plans.get((plan_id, version))
 
-    def put(self, stored: StoredPlan, generation: int, version: int | None = None) -> None:
+    def put(self, stored: PlanVersionRow, generation: int, version: int | None = None) -> None:
         """Keep a plan that was read from the database when ``generation`` stood."""
         if generation == self.generation and _size(stored) <= self._plans.maxsize:
             self._plans[stored.plan_id, version] = stored
@@ -82,5 +83,5 @@ class PlanCache:
             del self._plans[plan_id, None]
 
 
-def _size(stored: StoredPlan) -> int:
+def _size(stored: PlanVersionRow) -> int:
     return len(stored.body_zstd) + OVERHEAD_BYTES

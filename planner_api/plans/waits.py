@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from planner_api.concurrency import SharedCalls
+from planner_api.db.tables import PlanVersionRow
 from planner_api.jobs.news import News
 from planner_api.plans.solve import PLAN
-from planner_api.plans.stored import StoredPlan
 
 LOOK_S = 2.0
 """A look-out that hears nothing looks by itself this often."""
@@ -33,25 +33,25 @@ class Waits:
     def __init__(
         self,
         news: News,
-        newest: Callable[[str], Awaitable[StoredPlan | None]],
+        newest: Callable[[str], Awaitable[PlanVersionRow | None]],
         pending: Callable[[str], Awaitable[bool]],
     ) -> None:
         self._news = news
         self._newest = newest
         self._pending = pending
-        self._lookouts: SharedCalls[StoredPlan | None] = SharedCalls()
+        self._lookouts: SharedCalls[PlanVersionRow | None] = SharedCalls()
 
     def __len__(self) -> int:
         return len(self._lookouts)
 
-    async def first(self, plan_id: str, wait_s: float) -> StoredPlan | None:
+    async def first(self, plan_id: str, wait_s: float) -> PlanVersionRow | None:
         """Wait for a plan that is being made; None: it failed, or takes longer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 return await self._lookouts.get((plan_id, 0), lambda: self._look_out(plan_id, 0))
         return None
 
-    async def better(self, stored: StoredPlan, wait_s: float, receive: Receive) -> StoredPlan:
+    async def better(self, stored: PlanVersionRow, wait_s: float, receive: Receive) -> PlanVersionRow:
         """Wait for the version after ``stored`` if that is provisional; return the newest there is then.
 
         ``receive`` is that of a request whose body has come: a client that hangs up ends its wait.
@@ -69,7 +69,7 @@ class Waits:
             gone.cancel()
         return found or stored
 
-    async def _look_out(self, plan_id: str, version: int) -> StoredPlan | None:
+    async def _look_out(self, plan_id: str, version: int) -> PlanVersionRow | None:
         """Wait until the plan has a version above ``version`` or will get none; return what there is then."""
         with self._news.watching(PLAN, plan_id) as changed:
             while True:

@@ -15,7 +15,7 @@ from sqlalchemy import delete, select
 
 from hope_schema import Missing, MissingLatency, Plan, PlanReply, merge
 from planner_api.compression import unzstd, zstd
-from planner_api.db.tables import JobRow, PlanRow
+from planner_api.db.tables import JobRow, PlanRow, PlanVersionRow
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.kind import Lease
 from planner_api.jobs.queue import take
@@ -25,7 +25,7 @@ from planner_api.plans import repository as plans
 from planner_api.plans.key import REMEMBERED_BYTES, asked, keyed
 from planner_api.plans.make import make
 from planner_api.plans.solve import BETTER, BetterPlan
-from planner_api.plans.stored import OVERHEAD_BYTES, PlanCache, StoredPlan, matches
+from planner_api.plans.stored import OVERHEAD_BYTES, PlanCache, matches
 from planner_api.profiles.jobs import FOLD, OUTDATED, key_of
 from planner_api.web.problems import HttpError
 from planner_api.web.stored import reads_zstd
@@ -46,9 +46,9 @@ from tests.planner.samples import (
 GRAPH = chain()
 
 
-def entry(name: str, version: int = 1, size: int = 100) -> StoredPlan:
+def entry(name: str, version: int = 1, size: int = 100) -> PlanVersionRow:
     """A plan of a size."""
-    return StoredPlan(name, version, False, f'W/"{name}-{version}"', bytes(size))
+    return PlanVersionRow(plan_id=name, version=version, etag=f'W/"{name}-{version}"', body_zstd=bytes(size))
 
 
 def test_least_recently_used_goes_first() -> None:

@@ -15,11 +15,11 @@ from sqlalchemy.exc import OperationalError
 from hope_schema import PlanReply
 from hope_schema.proof import hash_token
 from planner_api.cli.serve import Server, build_config
+from planner_api.db.tables import PlanVersionRow
 from planner_api.devices import repository as devices
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.news import publish
 from planner_api.plans import repository
-from planner_api.plans.stored import StoredPlan
 from tests.planner.jobs_help import improve
 from tests.planner.samples import Api, admin_token, chain, eventually, plan_request, serving
 from tests.planner.wire import listening, raw, received
@@ -102,7 +102,7 @@ def test_everybody_who_waits_costs_one_read(waiting: Waiting, monkeypatch: pytes
     reads = []
     find = waiting.planner.plans._find
 
-    async def counted(plan_id: str, version: int | None, generation: int) -> StoredPlan | None:
+    async def counted(plan_id: str, version: int | None, generation: int) -> PlanVersionRow | None:
         reads.append(plan_id)
         return await find(plan_id, version, generation)
 

@@ -8,7 +8,7 @@ from planner_api.console.address import HOME
 from planner_api.console.charts import bars
 from planner_api.console.overview import DRIFT_BOUNDS
 from planner_api.console.rendering import render
-from planner_api.jobs.workers import ALIVE_S, workers
+from planner_api.jobs.workers import is_looking, workers
 from planner_api.plans.repository import count_by_status
 from planner_api.profiles.jobs import pair_of
 from planner_api.views import pages
@@ -46,12 +46,13 @@ async def overview(request: Request) -> Response:
 async def show_queue(request: Request) -> Response:
     async with request.database.read() as session:
         waiting, since = await pages.inbox(session)
+        found = await workers(session)
         return render(
             request,
             "queue.html",
             counts=await count_by_status(session),
-            workers=await workers(session),
-            alive_s=ALIVE_S,
+            workers=found,
+            looking=list(filter(is_looking, found)),
             running=list(map(_told, await pages.jobs(session, running=True, limit=ROWS))),
             queued=list(map(_told, await pages.jobs(session, running=False, limit=ROWS))),
             failed=await pages.failed_plans(session, ROWS),

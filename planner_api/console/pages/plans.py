@@ -19,6 +19,7 @@ from planner_api.db.engine import Database
 from planner_api.errors import InvalidError, unknown
 from planner_api.plans import history
 from planner_api.plans.routes import MAX_VERSION
+from planner_api.plans.stored import reply_of
 from planner_api.profiles import repository as profile_rows
 from planner_api.views import drift, pages
 from planner_api.views import service as fleet
@@ -125,36 +126,26 @@ LISTED = 6
 """Single processors beside a plan, the fastest first."""
 
 
-@dataclass(frozen=True)
-class MeasuredTimes:
-    """MeasuredTimes times of a plan beside the predicted one, in microseconds."""
-
-    devices: int
-    median_us: float
-    low_us: float
-    high_us: float
-    drift: float
-    dots: tuple[float, ...]
-    predicted: float
-    """Where the prediction stands on the dots' axis, in per cent."""
-
-
-def _measured(times: Sequence[float], version: PlanVersion, predicted_us: float) -> MeasuredTimes | None:
+def _measured(times: Sequence[float], version: PlanVersion, predicted_us: float) -> dict[str, Any] | None:
+    """Measured times of a plan beside the predicted one; dots and prediction in per cent of their axis."""
     off = drift.of_version(version.results.measured_us, predicted_us)
     if not times or off is None:
         return None
     ordered = sorted(times)
     low, high = min(ordered[0], predicted_us) * 0.95, max(ordered[-1], predicted_us) * 1.05
-    every = max(1, len(ordered) // 200)
-    return MeasuredTimes(
-        devices=len(ordered),
-        median_us=statistics.median(ordered),
-        low_us=ordered[len(ordered) // 10],
-        high_us=ordered[-1 - len(ordered) // 10],
-        drift=off,
-        dots=tuple(round(100.0 * (us - low) / (high - low), 2) for us in ordered[::every]),
-        predicted=round(100.0 * (predicted_us - low) / (high - low), 2),
-    )
+    return {
+        "devices": len(ordered),
+        "median_us": statistics.median(ordered),
+        "low_us": ordered[len(ordered) // 10],
+        "high_us": ordered[-1 - len(ordered) // 10],
+        "drift": off,
+        "dots": [_place(us, low, high) for us in ordered[:: max(1, len(ordered) // 200)]],
+        "predicted": _place(predicted_us, low, high),
+    }
+
+
+def _place(us: float, low_us: float, high_us: float) -> float:
+    return round(100.0 * (us - low_us) / (high_us - low_us), 2)
 
 
 @dataclass(frozen=True)
@@ -222,7 +213,7 @@ def _names(networks: Sequence[Any]) -> Sequence[str]:
 
 async def _read(database: Database, plan_id: str, version: int) -> PlanReply:
     stored = await history.stored(database, plan_id, version)
-    return await asyncio.to_thread(stored.reply)
+    return await asyncio.to_thread(reply_of, stored)
 
 
 def _length(step: Step | None) -> float:
