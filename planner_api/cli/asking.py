@@ -9,7 +9,7 @@ from typing import Any
 import click
 import httpx
 
-from planner_api.cli.calls import CALLS, Call, Option
+from planner_api.cli.calls import CALLS, Call
 from planner_api.cli.client import PLANNER, PLANNER_VARIABLE, TOKEN_VARIABLE, ask, open_client
 from planner_api.cli.show import fields, line, say, table, working
 
@@ -109,19 +109,12 @@ def groups(more: Mapping[str, Sequence[click.Command]]) -> dict[str, click.Comma
 
 
 def at_a_planner(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_shared()):
-        option(command)
+    """Give a command the options that all calls share."""
+    shared: dict[str, Any] = {"default": PLANNER, "show_default": True, "show_envvar": True}
+    click.option("--json", "as_json", is_flag=True, help="one JSON object, as the API answers")(command)
+    click.option("--token", envvar=TOKEN_VARIABLE, show_envvar=True, help="an admin's, or a viewer's to look")(command)
+    click.option("--planner", metavar="URL", envvar=PLANNER_VARIABLE, **shared)(command)
     return command
-
-
-def _shared() -> list[Callable[..., Any]]:
-    return [
-        click.option(
-            "--planner", metavar="URL", envvar=PLANNER_VARIABLE, default=PLANNER, show_default=True, show_envvar=True
-        ),
-        click.option("--token", envvar=TOKEN_VARIABLE, show_envvar=True, help="an admin's, or a viewer's to look"),
-        click.option("--json", "as_json", is_flag=True, help="one JSON object, as the API answers"),
-    ]
 
 
 def _command(call: Call) -> click.Command:
@@ -134,19 +127,13 @@ def _command(call: Call) -> click.Command:
         )(run)
     at_a_planner(run)
     for option in reversed((*call.query, *call.body)):
-        _add_option(run, option)
+        flag = f"--{(option.flag or option.name).replace('_', '-')}"
+        kind: Any = {"is_flag": True, "default": None} if option.read is bool else {"type": option.read}
+        click.option(flag, option.name, help=option.help, **kind)(run)
     for name in reversed((*re.findall(r"\{(\w+)\}", call.path), *call.asked, *call.arguments)):
         kind = click.IntRange(min=1) if name in NUMBERS else click.STRING
         click.argument(name, type=kind, metavar=name.upper())(run)
     return click.command(call.verb, help=f"{call.help[0].upper()}{call.help[1:]}.")(run)
-
-
-def _add_option(run: Callable[..., int], option: Option) -> None:
-    flag = f"--{(option.flag or option.name).replace('_', '-')}"
-    if option.read is bool:
-        click.option(flag, option.name, is_flag=True, default=None, help=option.help)(run)
-    else:
-        click.option(flag, option.name, type=option.read, help=option.help)(run)
 
 
 def _run(call: Call, *, planner: str, token: str | None, as_json: bool, limit: int = 1, **given: Any) -> int:

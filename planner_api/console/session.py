@@ -5,6 +5,7 @@ can set), and other sites' requests carry no cookie (``SameSite=Strict``).
 """
 
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,10 +20,11 @@ from hope_schema.proof import hash_token
 from planner_api.console.address import home
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import ConsoleSessionRow, TokenRow
-from planner_api.devices import repository as tokens
 from planner_api.devices.audit import record
+from planner_api.devices.guard import Tokens
 from planner_api.errors import ForbiddenError, UnauthorisedError
-from planner_api.web.asgi import Scope
+from planner_api.web.asgi import Scope, values_of
+from planner_api.web.loopback import is_foreign
 from planner_api.web.principal import ANONYMOUS, Actor, Principal, bearer
 
 COOKIE = "hope_console"
@@ -60,23 +62,20 @@ def new_secret() -> str:
     return secrets.token_urlsafe(32)
 
 
-async def holder(database: Database, token: str, *, look_only: bool) -> tuple[Principal, int]:
+async def holder(tokens: Tokens, token: str, *, look_only: bool) -> tuple[Principal, int]:
     """Who signs in with a token, and the token's number.
 
     Raises:
         UnauthorisedError: a token that is unknown, revoked, expired, or neither an admin's nor a viewer's.
     """
-    found, token_hash = None, hash_token(token)
-    if 0 < len(token) <= MAX_TOKEN:
-        async with database.read() as session:
-            found = (await tokens.find_tokens(session, [token_hash])).get(token_hash)
-    now = datetime.now(UTC)
-    if found is None or (found.expires_at is not None and found.expires_at <= now):
+    known = await tokens.look_up(hash_token(token)) if 0 < len(token) <= MAX_TOKEN else None
+    if known is None or known.expires_at <= time.time():
         claim = token.startswith("hope_c_")
         raise UnauthorisedError(WRONG_KIND if claim else "This token is unknown, expired or revoked.")
-    if found.scope not in ("admin", "viewer"):
+    if known.principal.role == "device":
         raise UnauthorisedError(WRONG_KIND)
-    return bearer("viewer" if look_only else found.scope, found.id), found.id
+    scope, _, number = known.principal.name.partition(":")
+    return bearer("viewer" if look_only else scope, int(number)), int(number)
 
 
 async def begin(request: Request, answer: Response, principal: Principal, *, token_id: int | None) -> None:
@@ -173,8 +172,6 @@ def check_origin(scope: Scope) -> None:
     Raises:
         ForbiddenError: the request does not come from a page of this planner.
     """
-    headers = dict(scope["headers"])
-    site, host = headers.get(b"sec-fetch-site", b"same-origin"), headers.get(b"host", b"")
-    ours = b"http://" + host, b"https://" + host
-    if not host or headers.get(b"origin") not in ours or site != b"same-origin":
+    host = dict(scope["headers"]).get(b"host", b"")
+    if not host or not values_of(scope, b"origin") or is_foreign(scope, host.decode("latin-1")):
         raise ForbiddenError("foreign-origin", "This did not come from a page of this console; nothing was changed.")

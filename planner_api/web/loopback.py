@@ -41,11 +41,15 @@ class Loopback:
         host = hosts[0].decode("latin-1") if len(hosts) == 1 else ""
         if hosts and not (host in self._hosts or is_loopback(_name_of(host))):
             raise ForbiddenError("foreign-host", f"an open planner answers to this machine's own names; {CURE}")
-        for origin in values_of(scope, b"origin"):
-            if origin.decode("latin-1").partition("://")[2] != host:
-                raise ForbiddenError("foreign-origin", "this request comes from a page of another site")
-        if any(site.lower() not in OURS for site in values_of(scope, b"sec-fetch-site")):
+        if is_foreign(scope, host):
             raise ForbiddenError("foreign-origin", "this request comes from a page of another site")
+
+
+def is_foreign(scope: Scope, host: str) -> bool:
+    """Whether a browser says of a request to a host that a page of another site makes it."""
+    origins, sites = values_of(scope, b"origin"), values_of(scope, b"sec-fetch-site")
+    elsewhere = any(origin.decode("latin-1").partition("://")[2] != host for origin in origins)
+    return elsewhere or any(site.lower() not in OURS for site in sites)
 
 
 def _name_of(host: str) -> str:

@@ -1,6 +1,6 @@
 """A plan as lanes of bars: one lane per processor, and one per resource that carries transfers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hope_schema import Cause, Plan, Step, Transfer
@@ -73,7 +73,8 @@ def draw(plan: Plan, span_us: float = 0.0, names: Sequence[str] = ()) -> Gantt:
         ids = {step.id for step in steps}
         moves = [move for move in plan.transfers if move.reader in ids and move.finish_us > move.start_us]
         busy = _covered((step.start_us, step.finish_us) for step in steps)
-        lanes.append(Lane(processor, "processor", _steps(steps, span, names), _moves(moves, span), _share(busy, plan)))
+        drawn = _apart(_steps(steps, span, names)), _apart(_moves(moves, span))
+        lanes.append(Lane(processor, "processor", *drawn, _share(busy, plan)))
     carriers: dict[str, list[Transfer]] = {}
     for move in plan.transfers:
         if move.over is not None:
@@ -82,7 +83,7 @@ def draw(plan: Plan, span_us: float = 0.0, names: Sequence[str] = ()) -> Gantt:
             carriers.setdefault(TO_HOST, []).append(move)
     for name, carried in carriers.items():
         busy = _covered((move.start_us, move.finish_us) for move in carried)
-        lanes.append(Lane(name, "carrier", (), _moves(carried, span), _share(busy, plan)))
+        lanes.append(Lane(name, "carrier", (), _apart(_moves(carried, span)), _share(busy, plan)))
     return Gantt(
         lanes=tuple(lanes),
         ticks=tuple(ticks(span, MARKS)),
@@ -93,42 +94,35 @@ def draw(plan: Plan, span_us: float = 0.0, names: Sequence[str] = ()) -> Gantt:
     )
 
 
-def _steps(steps: Sequence[Step], span: float, names: Sequence[str]) -> tuple[Stretch, ...]:
-    bars: list[Stretch] = []
+def _steps(steps: Sequence[Step], span: float, names: Sequence[str]) -> Iterator[Stretch]:
     for step in steps:
         at, end = place(step.start_us, span), place(step.finish_us, span)
-        last = bars[-1] if bars else None
         title = f"{names[step.job]}, " if names else ""
         title += f"{step.ops[-1]}: {duration(step.finish_us - step.start_us)} from {duration(step.start_us)} on. "
         title += TITLES[step.cause]
-        if last is not None and last.kind == step.cause and _joined(last, at, end):
-            steps_of = (*last.steps, step.id)
-            bars[-1] = Stretch(
-                last.at, end - last.at, last.kind, f"{len(steps_of)} short steps. {TITLES[step.cause]}", steps_of
-            )
-        else:
-            bars.append(Stretch(at, end - at, step.cause, title, (step.id,), "/".join(step.ops[-1].split("/")[-2:])))
-    return tuple(bars)
+        yield Stretch(at, end - at, step.cause, title, (step.id,), "/".join(step.ops[-1].split("/")[-2:]))
 
 
-def _moves(moves: Iterable[Transfer], span: float) -> tuple[Stretch, ...]:
-    bars: list[Stretch] = []
+def _moves(moves: Iterable[Transfer], span: float) -> Iterator[Stretch]:
     for move in sorted(moves, key=lambda move: move.start_us):
         at, end = place(move.start_us, span), place(move.finish_us, span)
-        title = (
-            f"Transfer of {move.tensor} from {move.source} to {move.target}: {duration(move.finish_us - move.start_us)}"
-        )
-        if bars and _joined(bars[-1], at, end):
-            bars[-1] = Stretch(
-                bars[-1].at, max(end - bars[-1].at, bars[-1].width), "transfer", "Several short transfers"
-            )
-        else:
-            bars.append(Stretch(at, end - at, "transfer", title))
-    return tuple(bars)
+        title = f"Transfer of {move.tensor} from {move.source} to {move.target}: "
+        yield Stretch(at, end - at, "transfer", title + duration(move.finish_us - move.start_us))
 
 
-def _joined(last: Stretch, at: float, end: float) -> bool:
-    return (last.width < NARROW or end - at < NARROW) and at - (last.at + last.width) < NARROW / 2
+def _apart(bars: Iterable[Stretch]) -> tuple[Stretch, ...]:
+    """The bars of a lane, those of one kind as one that nobody could see apart."""
+    found: list[Stretch] = []
+    for bar in bars:
+        last = found[-1] if found else None
+        near = last is not None and min(last.width, bar.width) < NARROW and bar.at - last.at - last.width < NARROW / 2
+        if last is None or not near or last.kind != bar.kind:
+            found.append(bar)
+            continue
+        steps = (*last.steps, *bar.steps)
+        title = f"{len(steps)} short steps. {TITLES[Cause(bar.kind)]}" if steps else "Several short transfers"
+        found[-1] = Stretch(last.at, max(bar.at + bar.width - last.at, last.width), bar.kind, title, steps)
+    return tuple(found)
 
 
 def _covered(spans: Iterable[tuple[float, float]]) -> float:

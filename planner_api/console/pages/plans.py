@@ -192,7 +192,6 @@ async def compare(request: Request, left: Chosen, right: Chosen) -> Response:
         charts=[gantt.draw(plan, span_us, _names(networks)) for plan in plans],
         differences=found[:COMPARED],
         total=len(found),
-        moved=sum(difference.moved for difference in found),
     )
 
 

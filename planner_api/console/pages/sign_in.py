@@ -1,9 +1,7 @@
 """Signing in, with a token or through a provider, and out."""
 
-import base64
-import binascii
 from typing import Annotated
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from fastapi import APIRouter, Query, Response
 from fastapi import Request as AnyRequest
@@ -42,7 +40,7 @@ async def sign_in(request: Request) -> Response:
     fields = await read_form(request)
     to, token = ours(fields.get("to", HOME)), fields.get("token", "").strip()
     try:
-        principal, token_id = await sessions.holder(request.database, token, look_only="look_only" in fields)
+        principal, token_id = await sessions.holder(request.planner.tokens, token, look_only="look_only" in fields)
     except UnauthorisedError as error:
         return page(request, to=to, problem=error.detail, code=401)
     answer = lead(to)
@@ -82,7 +80,7 @@ async def leave(request: AnyRequest, to: Annotated[str, Query(max_length=2048)] 
     answer = RedirectResponse(address, status_code=303)
     answer.set_cookie(
         ATTEMPT_COOKIE,
-        f"{secret}.{base64.urlsafe_b64encode(to.encode()).decode().rstrip('=')}",
+        f"{secret}.{quote(to, safe='')}",
         max_age=ATTEMPT_S,
         path=_path(),
         secure=request.url.scheme == "https",
@@ -128,9 +126,6 @@ def _callback(request: AnyRequest) -> str:
 def _attempt(cookie: str) -> tuple[str, str]:
     """The secret of an attempt and where it wants to go; a secret that fits nothing where there is no such attempt."""
     secret, _, to = cookie.partition(".")
-    try:
-        if not cookie.isascii() or len(cookie) > MAX_COOKIE or len(secret) != sessions.SECRET_LENGTH:
-            raise ValueError
-        return secret, ours(base64.urlsafe_b64decode(to + "=" * (-len(to) % 4)).decode())
-    except (ValueError, binascii.Error):
-        return new_secret(), HOME
+    if cookie.isascii() and len(cookie) <= MAX_COOKIE and len(secret) == sessions.SECRET_LENGTH:
+        return secret, ours(unquote(to))
+    return new_secret(), HOME

@@ -17,14 +17,27 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select, update
 from structlog.testing import capture_logs
 
-from hope_schema import DeviceDescription, DeviceReport, MeasuredRun
+from hope_schema import Cause, DeviceDescription, DeviceReport, MeasuredRun
+from planner_api.compression import zstd
 from planner_api.console import overview
 from planner_api.console.address import HOME
 from planner_api.console.rendering import clip, command, percent, prose, visible
-from planner_api.db.tables import AuditRow, DeviceRow, JobRow, PlanJobRow, PlanRow, SocRow, TokenRow, WorkerRow
+from planner_api.db.tables import (
+    AuditRow,
+    DeviceRow,
+    JobRow,
+    PlanJobRow,
+    PlanRow,
+    PlanVersionRow,
+    SocRow,
+    TokenRow,
+    WorkerRow,
+)
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.workers import looked
+from tests.planner.console.test_charts import plan_of
 from tests.planner.console.visits import HERE, audited, send
+from tests.planner.jobs_help import improve
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
 from tests.planner.test_hosts import EDGE, LINKS, learn_server
 
@@ -71,6 +84,30 @@ def test_a_plan_over_hosts_shows_them_and_how_the_links_are(api: Api) -> None:
     run = MeasuredRun(plan_id=reply.plan_id, plan_version=reply.version, measured_us=5.0, runs=3)
     api.put("/devices/device-1/report", DeviceReport(soc=SOC, frequency=FREQUENCY, measured=(run,)))
     assert "with <bdi>edge</bdi>" in api.client.get(f"{HOME}/devices/device-1").text
+
+
+def test_a_comparison_counts_moves_as_the_api_does(api: Api) -> None:
+    """An op that runs where it ran has not moved, whatever step it is part of now."""
+    graph = chain()
+    api.learn(graph)
+    first = api.plan(graph)
+    plan_id = first.plan_id
+    improve(api, plan_id)
+    apart, whole = plan_of([(0, 1.0, Cause.FASTER)] * 2), plan_of([(0, 2.0, Cause.FASTER)])
+    together = whole.model_copy(update={"steps": (whole.steps[0].model_copy(update={"ops": ("op0", "op1")}),)})
+
+    async def store() -> None:
+        async with api.app.planner.database.write() as session:
+            for version, plan in ((1, apart), (2, together)):
+                body = zstd(first.model_copy(update={"version": version, "plan": plan}).model_dump_json().encode())
+                this = update(PlanVersionRow).where(PlanVersionRow.version == version)
+                await session.execute(this.values(body_zstd=body))
+
+    api.await_(store)
+    diff = api.client.get(f"/plans/{plan_id}/diff").json()
+    assert (diff["moved"], diff["unmoved"]) == ([], 1)
+    page = api.client.get(f"{HOME}/compare?left={plan_id}@1&right={plan_id}@2")
+    assert "0 of 1 step run elsewhere" in page.text
 
 
 def test_a_hostile_name_is_text_wherever_it_stands(api: Api) -> None:
