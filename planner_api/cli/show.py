@@ -40,7 +40,8 @@ def table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> Table:
         shown.add_column(_title(name), justify="right" if is_number else "left", no_wrap=True)
     for row in values:
         cells = [cell(value) for value in row]
-        shown.add_row(*(_styled(text) for text in [*map(_short, cells[:-1]), *cells[-1:]]))
+        short = [text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…" for text in cells[:-1]]
+        shown.add_row(*map(_styled, [*short, *cells[-1:]]))
     return shown
 
 
@@ -95,7 +96,3 @@ def _pick(row: dict[str, Any], column: str) -> Any:
     for name in column.split("."):
         found = found.get(name) if isinstance(found, dict) else None
     return found
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"

@@ -162,19 +162,14 @@ class Queue:
             if failures is None:
                 return None
             if permanent or failures + 1 >= MAX_FAILURES:
-                await self._fail_for_good(session, kind, lease, task, error)
+                await self.finish(session, lease)
+                await kind.failed(session, lease, task, error)
                 return False
             pause = now(session, min(RETRY_S * 2.0**failures, RETRY_MOST_S))
             values = {"failures": failures + 1, "error": error[:MAX_ERROR], "not_before": pause, **_RELEASED}
             await session.execute(update(JobRow).where(_held(lease)).values(values))
             await publish(session, WORK)
         return True
-
-    async def _fail_for_good(
-        self, session: WriteSession, kind: Kind, lease: Lease, task: Task | None, error: str
-    ) -> None:
-        await self.finish(session, lease)
-        await kind.failed(session, lease, task, error)
 
     async def hand_back(self, lease: Lease) -> bool:
         """Return an unfinished job to the queue without blame; False when the lease was lost."""
@@ -205,7 +200,8 @@ class Queue:
                 await publish(session, WORK)
             for lease in failed:
                 error = f"its worker vanished {MAX_ABANDONED} times while at it"
-                await self._fail_for_good(session, kinds[lease.kind], lease, None, error)
+                await self.finish(session, lease)
+                await kinds[lease.kind].failed(session, lease, None, error)
         return waiting
 
     async def ended(self, *jobs: Job, timeout_s: float) -> bool:

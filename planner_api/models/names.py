@@ -1,7 +1,6 @@
 """The rules for names of models: versions are numbered from 1 and never change."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -19,17 +18,15 @@ from planner_api.web.principal import Actor
 
 async def add_version(database: Database, name: str, sent: NewModelVersion, actor: Actor) -> ModelVersion:
     """Make a graph the next version of a name. Raises NotFoundError for a graph that was never sent."""
-    now = datetime.now(UTC)
     async with database.write() as session:
         if not await models.exists(session, sent.model_hash):
             raise unknown("model", sent.model_hash)
-        await insert_or_ignore(session, NamedModelRow, {"name": name, "created_at": now}, ["name"])
+        await insert_or_ignore(session, NamedModelRow, {"name": name}, ["name"])
         # Raised with the row locked, so that no number is given twice.
         raised = update(NamedModelRow).where(NamedModelRow.name == name).values(newest=NamedModelRow.newest + 1)
         version = (await session.execute(raised.returning(NamedModelRow.newest))).scalar_one()
-        row = ModelVersionRow(name=name, version=version, model_hash=sent.model_hash, created_at=now)
-        row.labels = dict(sent.labels)
-        session.add(row)
+        labels = dict(sent.labels)
+        session.add(ModelVersionRow(name=name, version=version, model_hash=sent.model_hash, labels=labels))
         await session.flush()
         await record(session, actor, "name.version", f"{name}:{version}", model_hash=sent.model_hash)
     return await get_version(database, name, version)

@@ -1,7 +1,6 @@
 """The rules for models: a graph is stored once, under the hash that it itself gives."""
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 
 import msgspec
 
@@ -37,17 +36,15 @@ async def submit(
             "or the graph changed on its way",
         )
     async with database.write() as session:
-        values = {**msgspec.structs.asdict(graph), "created_at": datetime.now(UTC)}
+        values = msgspec.structs.asdict(graph)
         signatures = values.pop("signatures")
         created = await insert_or_ignore(session, ModelRow, values, ["hash"])
         await repository.insert_features(session, signatures)
         if created:
             size = len(graph.graph_zstd) + len(graph.figures_zstd)
             await quotas.spend(session, caller, models=1, model_bytes=size)
-        if not created:
-            stored = await session.get(ModelRow, graph.hash)
-            if stored is not None and stored.graph_digest != graph.graph_digest:
-                raise ConflictError("model-conflict", f"another graph is already stored under {graph.hash}")
+        elif (await session.get_one(ModelRow, graph.hash)).graph_digest != graph.graph_digest:
+            raise ConflictError("model-conflict", f"another graph is already stored under {graph.hash}")
     return ModelReceipt(model_hash=graph.hash, ops=graph.ops, super_ops=graph.super_ops, created=created)
 
 

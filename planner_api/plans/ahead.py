@@ -3,7 +3,6 @@
 import asyncio
 import secrets
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import get_args
 
 from sqlalchemy import func, select
@@ -37,7 +36,7 @@ async def plan_ahead(database: Database, model_hash: str, request: FanoutRequest
     Raises:
         NotFoundError: an unknown model.
     """
-    fanout_id, now = f"f-{secrets.token_hex(12)}", datetime.now(UTC)
+    fanout_id = f"f-{secrets.token_hex(12)}"
     async with database.read() as session:
         if not await model_rows.exists(session, model_hash):
             raise unknown("model", model_hash)
@@ -60,13 +59,12 @@ async def plan_ahead(database: Database, model_hash: str, request: FanoutRequest
         )
         wanted[wanted_id] = (key, profile.version)
     async with database.write() as session:
-        about = request.model_dump(mode="json")
-        session.add(FanoutRow(id=fanout_id, model_hash=model_hash, request=about, created_at=now))
+        session.add(FanoutRow(id=fanout_id, model_hash=model_hash, request=request.model_dump(mode="json")))
         await session.flush()
         ids, fresh = sorted(wanted), []  # in their order, so that two at once cannot wait for each other
         for wanted_id in ids:
             key, version = wanted[wanted_id]
-            if await plan_rows.insert(session, wanted_id, key, now, profile_versions=[version]):
+            if await plan_rows.insert(session, wanted_id, key, profile_versions=[version]):
                 fresh.append(wanted_id)
         session.add_all(FanoutPlanRow(fanout_id=fanout_id, plan_id=wanted_id) for wanted_id in ids)
         await session.flush()

@@ -6,13 +6,13 @@ from typing import Any
 
 from sqlalchemy import select
 
-from hope_schema import MovedStep, Plan, PlanDiff, PlanHistory, PlanVersion, Results, Step
+from hope_schema import MovedStep, Plan, PlanDiff, PlanHistory, PlanReply, PlanVersion, Results, Step
 from hope_schema.base import LEAST_US
+from planner_api.compression import loaded
 from planner_api.db.engine import Database, ReadSession
 from planner_api.db.paging import message_of, messages_of
 from planner_api.db.tables import PlanRow, PlanVersionRow
 from planner_api.errors import unknown
-from planner_api.plans.stored import reply_of
 
 _HISTORY = [column for name, column in PlanVersionRow.__table__.columns.items() if name not in ("etag", "body_zstd")]
 """All of a version but its body."""
@@ -54,7 +54,7 @@ async def diff(database: Database, plan_id: str, other: str, before: int | None,
 
 
 def _compare(before: PlanVersion, after: PlanVersion, old: PlanVersionRow, new: PlanVersionRow) -> PlanDiff:
-    plan_before, plan_after = reply_of(old).plan, reply_of(new).plan
+    plan_before, plan_after = (loaded(PlanReply, one.body_zstd).plan for one in (old, new))
     return PlanDiff(
         before=before,
         after=after,

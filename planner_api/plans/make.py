@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from hope_schema import HOST, ModelGraph, Plan, PlannedHost, PlanReply, PlanRequest, Profile
 from hope_schema.hosts import on_host
 from hope_schema.plan import CUTTING
-from planner_api.compression import unzstd
+from planner_api.compression import loaded
 from planner_api.errors import RefusedError
 from planner_api.jobs.computing import Ask
 from planner_api.planning import Budget, Machine, PlanningError, Problem, optimise, plan
@@ -30,7 +30,7 @@ def make(order: PlanOrder, ask: Ask) -> Made:
     """Make the plan that is asked for. Raises RefusedError: there is none, or the problem is too large."""
     request = PlanRequest.model_validate_json(order.request)
     graphs = _read(order.graphs)
-    profiles = [Profile.model_validate_json(unzstd(body)) for body in order.profiles]
+    profiles = [loaded(Profile, body) for body in order.profiles]
     several = len(profiles) > 1 or any(len(profile.processors) > 1 for profile in profiles)
     parts = request.method in CUTTING and several
     started = time.perf_counter()
@@ -89,14 +89,14 @@ def ready() -> None:
 
 
 def _read(graphs: tuple[bytes, ...]) -> tuple[ModelGraph, ...]:
-    read = {graph: ModelGraph.model_validate_json(unzstd(graph)) for graph in dict.fromkeys(graphs)}
+    read = {graph: loaded(ModelGraph, graph) for graph in dict.fromkeys(graphs)}
     return tuple(read[graph] for graph in graphs)
 
 
 def _before(reply: bytes) -> Plan | None:
     """The version before, if it can be read: an earlier release of the planner may have made it."""
     try:
-        return PlanReply.model_validate_json(unzstd(reply)).plan if reply else None
+        return loaded(PlanReply, reply).plan if reply else None
     except ValidationError:
         return None
 

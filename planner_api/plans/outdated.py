@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from planner_api.compression import unzstd
+from planner_api.compression import loaded
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import chunks
 from planner_api.db.tables import PlanRestsOnRow, PlanRow
@@ -47,7 +47,7 @@ class CompareOrder(msgspec.Struct):
 def compare(order: CompareOrder, _ask: Ask) -> list[str]:
     """Return the ids of the plans of an ``CompareOrder`` that rest on figures that moved. Runs in a child."""
     before, after = Known.read(order.before), Known.read(order.after)
-    figures = [Figures.model_validate_json(unzstd(body)) for body in order.figures]
+    figures = [loaded(Figures, body) for body in order.figures]
     return [
         plan.plan_id
         for plan in order.plans

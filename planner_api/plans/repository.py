@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import zip_longest
 from typing import Any
 
@@ -122,15 +121,14 @@ async def request_of(session: AsyncSession, plan_id: str) -> PlanRequest | None:
 
 
 async def insert(
-    session: WriteSession, plan_id: str, request: PlanRequest, now: datetime, *, profile_versions: Sequence[int] = ()
+    session: WriteSession, plan_id: str, request: PlanRequest, *, profile_versions: Sequence[int] = ()
 ) -> bool:
     """Claim a plan's row; False when somebody was faster. Who inserts it also queues its first job.
 
     Of ``profile_versions``, one for each of the request's profiles, it need not be queued again, should it fail before
     it has a body.
     """
-    about = request.model_dump(mode="json")
-    values = {"id": plan_id, "model_hash": request.model_hash, **about, "created_at": now}
+    values = {"id": plan_id, "model_hash": request.model_hash, **request.model_dump(mode="json")}
     if not await insert_or_ignore(session, PlanRow, values, ["id"]):
         return False
     session.add_all(

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 
 from sqlalchemy import func, select
 
@@ -128,7 +127,7 @@ class Plans:
         async with self._database.write() as session:
             waiting = await self._waiting(session, caller)
             known = tuple(versions.values())
-            if await repository.insert(session, wanted, request, datetime.now(UTC), profile_versions=known):
+            if await repository.insert(session, wanted, request, profile_versions=known):
                 await self._charge(session, caller, waiting)
             last: int | None = None
             for pair in to_fold:

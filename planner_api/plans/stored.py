@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 
 from cachetools import LRUCache
 
-from hope_schema import PlanReply
-from planner_api.compression import unzstd, zstd
+from planner_api.compression import zstd
 from planner_api.db.tables import PlanVersionRow
 from planner_api.plans.made import Made
 
@@ -37,10 +36,6 @@ def serialise(made: Made, *, plan_id: str, version: int, provisional: bool) -> P
         profile_version=made.rests_on[0][1],
         **{name: getattr(made, name) for name in FIGURES},
     )
-
-
-def reply_of(stored: PlanVersionRow) -> PlanReply:
-    return PlanReply.model_validate_json(unzstd(stored.body_zstd))
 
 
 def matches(if_none_match: str, etag: str) -> bool:

@@ -101,7 +101,7 @@ class Fold(Kind):
         """Read the next batch, a smaller one where a child died of the last."""
         soc, frequency = pair_of(lease.key)
         async with self._database.write() as session:
-            head = await repository.ensure(session, soc, frequency, datetime.now(UTC))
+            head = await repository.ensure(session, soc, frequency)
         async with self._database.read() as session:
             most = max(1, BATCH_UPLOADS // FEWER**lease.failures)
             waiting = await inbox.pending(session, soc, frequency, most + 1)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hope_schema import Channel, Profile
-from planner_api.compression import unzstd
+from planner_api.compression import loaded
 from planner_api.models.figures import Figures, Latency, Transfer
 
 PER_KIND = ("launch_us", "end_us", "slowdown", "spread")
@@ -35,7 +35,7 @@ class Known:
 
     @classmethod
     def read(cls, body_zstd: bytes) -> Known:
-        profile = Profile.model_validate_json(unzstd(body_zstd))
+        profile = loaded(Profile, body_zstd)
         latencies, transfers, overheads = profile.latencies, profile.transfers, profile.overheads
         rows = list(zip(latencies.signature, latencies.kind, strict=True))
         shares = dict(zip(rows, latencies.share or [1.0] * len(rows), strict=True))

@@ -11,7 +11,7 @@ import msgspec
 from cachetools import LRUCache
 
 from hope_schema.base import MAX_ROWS
-from planner_api.compression import unzstd
+from planner_api.compression import loaded
 from planner_api.errors import RefusedError
 from planner_api.jobs.computing import Ask
 from planner_api.models.figures import Figures, Latency, Transfer, figure_hash
@@ -70,11 +70,11 @@ class Looking:
     def answer(self, asked: Asked, ask: Ask) -> Lack:
         """Say what is lacking. Raises RefusedError for more figures than an upload may have rows."""
         facts = Facts(ask)
-        figures = Figures.model_validate_json(unzstd(asked.figures))
+        figures = loaded(Figures, asked.figures)
         _refuse_too_many(figures, asked)
         believed = asked.device is None and bool(asked.snapshot)
         if believed and Known.read(asked.snapshot).covers(figures, asked.kinds, asked.places):
-            return _lack(_missing(asked.version), [], 0)
+            return _lack(asked.version)
         unknown, unsure = _open_figures(asked, figures, self._statistics_of(asked, facts))
         latencies = [key for key in unknown if len(key) == 2]
         if latencies and asked.snapshot:
@@ -88,7 +88,7 @@ class Looking:
             free = [key for key in unknown if figure_hash(key) not in taken] if taken else unknown
             count, chosen = min(len(free), asked.most), [*free, *unsure][: asked.most]
         elsewhere = 0 if asked.most is None else max(0, len(unknown) - len(chosen))
-        return _lack(_missing(asked.version, chosen, elsewhere), chosen, count)
+        return _lack(asked.version, chosen, count, elsewhere)
 
     def _statistics_of(self, asked: Asked, facts: Facts) -> Statistics | None:
         if not asked.profile_id:
@@ -111,11 +111,6 @@ def answer(asked: Asked, ask: Ask) -> Lack:
     return _looking.answer(asked, ask)
 
 
-def _lack(missing: bytes, chosen: Sequence[Figure], unknown: int) -> Lack:
-    hashes = b"".join(map(figure_hash, chosen))
-    return Lack(missing, hashes[: 8 * unknown], hashes)
-
-
 def _open_figures(asked: Asked, figures: Figures, statistics: Statistics | None) -> tuple[list[Figure], list[Figure]]:
     """Return the figures that nobody has said, and those that a device should say too."""
     latencies, transfers = list(figures.latencies(asked.kinds)), list(figures.transfers(asked.places))
@@ -134,9 +129,10 @@ def _open_figures(asked: Asked, figures: Figures, statistics: Statistics | None)
     return unknown, unsure[:most]
 
 
-def _missing(version: int, chosen: Sequence[Figure] = (), elsewhere: int = 0) -> bytes:
-    """A ``Missing`` as JSON, written without one object of the contract for each of 200 000 figures."""
-    return msgspec.json.encode(
+def _lack(version: int, chosen: Sequence[Figure] = (), unknown: int = 0, elsewhere: int = 0) -> Lack:
+    """Ask for figures, of which the first ``unknown`` nobody said; without one object of the contract for each."""
+    hashes = b"".join(map(figure_hash, chosen))
+    reply = msgspec.json.encode(
         {
             "profile_version": version,
             "latencies": [{"signature": key[0], "kind": key[1]} for key in chosen if len(key) == 2],
@@ -148,6 +144,7 @@ def _missing(version: int, chosen: Sequence[Figure] = (), elsewhere: int = 0) ->
             "elsewhere": elsewhere,
         }
     )
+    return Lack(reply, hashes[: 8 * unknown], hashes)
 
 
 def _refuse_too_many(figures: Figures, asked: Asked) -> None:

@@ -8,7 +8,7 @@ from itertools import product
 from cachetools import LRUCache
 
 from hope_schema import ModelGraph, Profile, merge
-from planner_api.compression import unzstd
+from planner_api.compression import loaded
 from planner_api.models.figures import Latency
 from planner_api.prediction.asking import most_telling
 from planner_api.prediction.complete import LEAST_BESIDE, Predictors, complete, latencies_of, ops_of, samples, train
@@ -62,7 +62,7 @@ class Predictions:
         self, body_zstd: bytes, unknown: Sequence[Latency], signatures: Mapping[str, int], facts: Facts
     ) -> list[Latency]:
         """Latencies that a device is to measure, the most telling first; ``signatures``: how often each op runs."""
-        predictors = self._of(_parse(body_zstd), facts)
+        predictors = self._of(loaded(Profile, body_zstd), facts)
         ops = facts.features(signature for signature, _ in unknown)
         open_kinds = [predictors[kind] for kind in dict.fromkeys(kind for _, kind in unknown) if kind in predictors]
         if not ops or not open_kinds:
@@ -111,7 +111,7 @@ def _train(profile: Profile, facts: Facts) -> Predictors:
     if any(LEAST_BESIDE <= len(figures) < LEAST_SIGNATURES for figures in known.values()):
         body = facts.richest(besides=profile.soc)
         if body is not None:
-            other = _parse(body)
+            other = loaded(Profile, body)
             runtimes = {processor.kind: processor.runtime for processor in other.processors}
             theirs = sorted(_samples(other, facts).items(), key=lambda one: len(one[1]))
             by_runtime = {runtimes[kind]: figures for kind, figures in theirs}
@@ -129,7 +129,3 @@ def _samples(profile: Profile, facts: Facts) -> dict[str, list[Sample]]:
 
 def _bytes(trained: Iterable[Predictors]) -> int:
     return sum(predictor.bytes for predictors in trained for predictor in predictors.values())
-
-
-def _parse(body_zstd: bytes) -> Profile:
-    return Profile.model_validate_json(unzstd(body_zstd))

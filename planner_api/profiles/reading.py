@@ -19,9 +19,6 @@ class UploadHead(msgspec.Struct, frozen=True):
 
 def read_upload(text: bytes | bytearray) -> UploadHead:
     """Validate an upload. Raises HttpError as ``parse`` does."""
-    return head_of(parse(text, Observations))
-
-
-def head_of(sent: Observations) -> UploadHead:
+    sent = parse(text, Observations)
     rows = len(sent.latencies.us) + len(sent.transfers.us)
     return UploadHead(sent.device_id, sent.upload_id, sent.soc, sent.frequency, rows)

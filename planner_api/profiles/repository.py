@@ -66,15 +66,14 @@ async def statistics(session: AsyncSession, profile_id: int) -> bytes | None:
     return await session.scalar(select(ProfileRow.statistics).where(ProfileRow.id == profile_id))
 
 
-async def ensure(session: WriteSession, soc: str, frequency: str, now: datetime) -> ProfileRow:
+async def ensure(session: WriteSession, soc: str, frequency: str) -> ProfileRow:
     """Return the profile of a SoC at a frequency, making an empty one (version 0) when there is none."""
     found = await head(session, soc, frequency)
     if found is not None:
         return found
-    await insert_or_ignore(session, SocRow, {"name": soc, "created_at": now}, ["name"])
+    await insert_or_ignore(session, SocRow, {"name": soc}, ["name"])
     soc_id = await session.scalar(select(SocRow.id).where(SocRow.name == soc))
-    values = {"soc_id": soc_id, "frequency": frequency, "created_at": now, "updated_at": now}
-    await insert_or_ignore(session, ProfileRow, values, ["soc_id", "frequency"])
+    await insert_or_ignore(session, ProfileRow, {"soc_id": soc_id, "frequency": frequency}, ["soc_id", "frequency"])
     found = await head(session, soc, frequency)
     assert found is not None
     return found

@@ -109,13 +109,13 @@ class Profiles:
         key = caller.name, key_of(soc, frequency)
         if key in self._known:
             return self._known[key]
-        now, unused = datetime.now(UTC), None
+        unused = None
         async with self._database.read() as session:
             query = select(ContributionRow.unused).join(ProfileRow).where(repository.this(soc, frequency))
             said = (await session.execute(query.where(ContributionRow.device_id == (caller.device_id or "")))).first()
         if caller.device_id is None:
             async with self._database.write() as session:
-                await insert_or_ignore(session, SocRow, {"name": soc, "created_at": now}, ["name"])
+                await insert_or_ignore(session, SocRow, {"name": soc}, ["name"])
                 await oversight.vouch(session, soc, Actor(caller.name))
         elif said is not None:
             unused = said.unused
@@ -127,8 +127,8 @@ class Profiles:
                 if (await session.scalar(count) or 0) >= most:
                     limit = f"{most} pairs of SoC and frequency"
                     raise self._quotas.forbidden("profiles", limit)
-                profile = await repository.ensure(session, soc, frequency, now)
-                values = {"profile_id": profile.id, "device_id": caller.device_id, "since": now, "last_at": now}
+                profile = await repository.ensure(session, soc, frequency)
+                values = {"profile_id": profile.id, "device_id": caller.device_id}
                 await insert_or_ignore(session, ContributionRow, values, ["profile_id", "device_id"])
         self._known[key] = unused
         return unused
@@ -201,7 +201,7 @@ class Profiles:
             await self._admit(caller, request.soc, request.frequency)
         await self.folded(request.soc, request.frequency)
         async with self._database.write() as session:
-            profile_id = (await repository.ensure(session, request.soc, request.frequency, datetime.now(UTC))).id
+            profile_id = (await repository.ensure(session, request.soc, request.frequency)).id
         for attempt in range(ATTEMPTS):
             async with self._database.read() as session:
                 profile, snapshot = await repository.standing(session, profile_id)

@@ -40,20 +40,13 @@ class Pairs:
 
 def stratum_evidence(pairs: Pairs) -> float:
     """Return the natural logarithm of the stake after these pairs of one stratum; 0 before the first."""
-    return _log_mean(
-        [pairs.worse * math.log(2 * chance) + pairs.better * math.log(2 * (1 - chance)) for chance in CHANCES]
-    )
+    return joint([pairs.worse * math.log(2 * chance) + pairs.better * math.log(2 * (1 - chance)) for chance in CHANCES])
 
 
 def evidence(strata: Iterable[Pairs]) -> float:
     """Return the natural logarithm of the stake on harm in some of the strata."""
     stakes = [stratum_evidence(pairs) for pairs in strata if pairs.worse or pairs.better]
-    return _log_mean([sum(_log_mix(spread, stake) for stake in stakes) for spread in SPREADS])
-
-
-def joint(kinds: Sequence[float]) -> float:
-    """Return the natural logarithm of the stake on harm of any kind, of which each has its own evidence."""
-    return _log_mean(kinds)
+    return joint([sum(_log_mix(spread, stake) for stake in stakes) for spread in SPREADS])
 
 
 def does_harm(found: float, error_rate: float) -> bool:
@@ -68,6 +61,7 @@ def _log_mix(spread: float, stake: float) -> float:
     return math.log1p(spread * math.expm1(stake)) if spread < 1.0 else stake
 
 
-def _log_mean(logarithms: Sequence[float]) -> float:
+def joint(logarithms: Sequence[float]) -> float:
+    """Return the natural logarithm of a stake spread evenly over several, as on harm of any of the kinds."""
     top = max(logarithms)
     return top + math.log(sum(math.exp(each - top) for each in logarithms) / len(logarithms))

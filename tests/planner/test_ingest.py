@@ -27,7 +27,7 @@ from planner_api.models.service import submit
 from planner_api.profiles import fold, inbox, oversight, repository
 from planner_api.profiles.fold import Fold
 from planner_api.profiles.jobs import FOLD, key_of
-from planner_api.profiles.reading import head_of
+from planner_api.profiles.reading import UploadHead, read_upload
 from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings
 from planner_api.web.body import Body
@@ -108,6 +108,11 @@ def on(url: str, scenario: Callable[[Ingest], Awaitable[None]]) -> None:
             await database.close()
 
     asyncio.run(main())
+
+
+def head_of(upload: Observations) -> UploadHead:
+    """What is stored of an upload beside itself."""
+    return read_upload(upload.model_dump_json().encode())
 
 
 def body_of(upload: Observations) -> Body:

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Path, Query, Response
 
 from hope_schema import HOST, Plan, PlanReply, PlanVersion, Step
 from hope_schema.base import LABEL
+from planner_api.compression import loaded
 from planner_api.console.address import HOME
 from planner_api.console.charts import bars, gantt
 from planner_api.console.forms import Words
@@ -19,7 +20,6 @@ from planner_api.db.engine import Database
 from planner_api.errors import InvalidError, unknown
 from planner_api.plans import history
 from planner_api.plans.routes import MAX_VERSION
-from planner_api.plans.stored import reply_of
 from planner_api.profiles import repository as profile_rows
 from planner_api.views import drift, pages
 from planner_api.views import service as fleet
@@ -212,7 +212,7 @@ def _names(networks: Sequence[Any]) -> Sequence[str]:
 
 async def _read(database: Database, plan_id: str, version: int) -> PlanReply:
     stored = await history.stored(database, plan_id, version)
-    return await asyncio.to_thread(reply_of, stored)
+    return await asyncio.to_thread(loaded, PlanReply, stored.body_zstd)
 
 
 def _length(step: Step | None) -> float:

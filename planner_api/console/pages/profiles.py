@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from hope_schema import Processor, Profile
-from planner_api.compression import unzstd
+from planner_api.compression import loaded
 from planner_api.console.address import HOME
 from planner_api.console.charts import heat
 from planner_api.console.forms import Words
@@ -46,7 +46,7 @@ async def show(
 ) -> Response:
     """Show one profile: the ops that take longest first, or those of a model in its order."""
     planner = request.planner
-    profile = await asyncio.to_thread(_read, await planner.profiles.read(soc, frequency))
+    profile = await asyncio.to_thread(loaded, Profile, await planner.profiles.read(soc, frequency))
     rows = list(zip(profile.latencies.signature, profile.latencies.kind, strict=True))
     figures = {
         key: heat.Figure(us, spread)
@@ -54,7 +54,7 @@ async def show(
     }
     if model:
         body = await models.read(planner.database, model, model_rows.figures)
-        signatures = list(Figures.model_validate_json(unzstd(body)).signatures)
+        signatures = list(loaded(Figures, body).signatures)
     else:
         fastest: dict[str, float] = {}
         for (signature, _), figure in figures.items():
@@ -87,7 +87,3 @@ async def show(
         measured=sum(figure.us is not None for figure in figures.values()),
         unsupported=sum(figure.us is None for figure in figures.values()),
     )
-
-
-def _read(body: bytes) -> Profile:
-    return Profile.model_validate_json(unzstd(body))

@@ -7,6 +7,7 @@ from sqlalchemy import ForeignKey, ForeignKeyConstraint, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from planner_api.db.tables.base import Base
+from planner_api.db.types import utc_now
 
 
 class ModelRow(Base):
@@ -26,7 +27,7 @@ class ModelRow(Base):
     """The figures a plan of it needs (``models/figures.py``), worked out once when the graph arrives."""
     rollout: Mapped[str] = mapped_column(String(16), default="at_once", server_default="at_once")
     """``hope_schema.Rollout``: how new versions of its plans reach devices."""
-    created_at: Mapped[datetime]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class SignatureRow(Base):
@@ -47,7 +48,7 @@ class NamedModelRow(Base):
     name: Mapped[str] = mapped_column(String(100), primary_key=True)
     newest: Mapped[int] = mapped_column(default=0)
     """Its newest version; raised with the row locked, so that no number is given twice."""
-    created_at: Mapped[datetime]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class ModelVersionRow(Base):
@@ -59,7 +60,7 @@ class ModelVersionRow(Base):
     version: Mapped[int] = mapped_column(primary_key=True)
     model_hash: Mapped[str] = mapped_column(ForeignKey("models.hash", ondelete="CASCADE"), index=True)
     labels: Mapped[dict[str, Any]]
-    created_at: Mapped[datetime]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class ModelAliasRow(Base):

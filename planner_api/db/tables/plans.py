@@ -7,6 +7,7 @@ from sqlalchemy import BigInteger, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from planner_api.db.tables.base import Base
+from planner_api.db.types import utc_now
 
 
 class PlanRow(Base):
@@ -46,7 +47,7 @@ class PlanRow(Base):
     """Whether the newest version is a first one, which a better one follows."""
     hits: Mapped[int] = mapped_column(BigInteger, default=0)
     misses: Mapped[int] = mapped_column(BigInteger, default=0)
-    created_at: Mapped[datetime]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
     solved_at: Mapped[datetime | None]
     """When the newest version was stored."""
 
@@ -123,7 +124,7 @@ class FanoutRow(Base):
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     model_hash: Mapped[str] = mapped_column(ForeignKey("models.hash", ondelete="CASCADE"), index=True)
     request: Mapped[dict[str, Any] | None]
-    created_at: Mapped[datetime]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class FanoutPlanRow(Base):

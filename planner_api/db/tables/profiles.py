@@ -6,7 +6,7 @@ from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstr
 from sqlalchemy.orm import Mapped, mapped_column
 
 from planner_api.db.tables.base import Base
-from planner_api.db.types import BigKey
+from planner_api.db.types import BigKey, utc_now
 
 
 class SocRow(Base):
@@ -16,7 +16,7 @@ class SocRow(Base):
 
     id: Mapped[int] = mapped_column(BigKey, primary_key=True)
     name: Mapped[str] = mapped_column(String(128), unique=True)
-    created_at: Mapped[datetime]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
     established_at: Mapped[datetime | None]
     """Since when the fleet counts it: enough devices uploaded figures of it, or someone who may do everything did or
     said so. Until then it is a name that its reporters use among themselves."""
@@ -42,8 +42,8 @@ class ProfileRow(Base):
     uploads: Mapped[int] = mapped_column(BigInteger, default=0)
     rejected: Mapped[int] = mapped_column(BigInteger, default=0)
     """Votes that outlier rejection refused so far."""
-    created_at: Mapped[datetime]
-    updated_at: Mapped[datetime]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    updated_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class ProfileVersionRow(Base):
@@ -108,8 +108,8 @@ class ContributionRow(Base):
     """What of its newest upload was not used, and why; null: nothing."""
     taken_back_at: Mapped[datetime | None]
     """Since when the next fold is to forget what it said; null: what it said counts."""
-    since: Mapped[datetime]
-    last_at: Mapped[datetime]
+    since: Mapped[datetime] = mapped_column(default=utc_now)
+    last_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class AssignmentRow(Base):
