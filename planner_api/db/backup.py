@@ -8,10 +8,11 @@ in again.
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -70,58 +71,48 @@ def read(url: str, path: Path, actor: str | None = None) -> int:
     Raises:
         UsageError: the database has rows already; the file is none of these, was cut short, or is of another revision.
     """
-    lines = _lines(path)
-    begin = list(islice(lines, 1))  # what is no backup is refused before a file is made for it
+    rows = _rows(path)
+    begin = list(islice(rows, 1))  # what is no backup is refused before a file is made for it
     upgrade(url)
     _check_revision(url)
+    count = 0
     with sync_engine(url).begin() as connection:
         for table in Base.metadata.sorted_tables:
             if connection.execute(select(func.count()).select_from(table)).scalar_one():
                 raise UsageError(f"the database is not empty: table {table.name} has rows; restore into a new one")
-        try:
-            rows = _read_into(connection, path, chain(begin, lines))
-        except msgspec.ValidationError as error:
-            raise UsageError(f"{path} is damaged: {error}") from None
+        for name, group in groupby(chain(begin, rows), key=itemgetter(0)):
+            while some := [row for _, row in islice(group, BATCH)]:
+                connection.execute(insert(Base.metadata.tables[name]), some)
+                count += len(some)
+        _advance_sequences(connection)
         if actor is not None:
             entry = {"at": datetime.now(UTC), "actor": actor, "action": "planner.restore", "subject": path.name}
-            connection.execute(insert(AuditRow), {**entry, "detail": {"rows": str(rows)}})
-        return rows
+            connection.execute(insert(AuditRow), {**entry, "detail": {"rows": str(count)}})
+    return count
 
 
-def _read_into(connection: Connection, path: Path, lines: Iterable[dict[str, Any]]) -> int:
-    tables = {table.name: table for table in Base.metadata.sorted_tables}
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The file's rows, each with its table's name. Raises UsageError: it is damaged, cut short, or goes on."""
     table: Table | None = None
-    batch: list[dict[str, Any]] = []
-    rows, ended = 0, False
-
-    def flush() -> None:
-        nonlocal rows
-        if batch and table is not None:
-            connection.execute(insert(table), batch)
-            rows += len(batch)
-            batch.clear()
-
+    rows, lines = 0, _lines(path)
     for line in lines:
-        if ended:
-            raise UsageError(f"{path} goes on after its end")
         match line:
             case {"table": str(name), **rest} if not rest:
-                flush()
-                if (table := tables.get(name)) is None:
+                if (table := Base.metadata.tables.get(name)) is None:
                     raise UsageError(f"{path} names a table {name}, which this planner does not have")
             case {"rows": int(said), **rest} if not rest:
-                flush()
-                ended = said == rows
+                if said == rows and next(lines, None) is None:
+                    return
+                break
             case _ if table is None or not line.keys() <= set(table.columns.keys()):
                 raise UsageError(f"{path} has a row that fits no table")
             case _:
-                batch.append({name: _restored(table, name, value) for name, value in line.items()})
-                if len(batch) >= BATCH:
-                    flush()
-    if not ended:
-        raise UsageError(f"{path} was cut short: nothing was restored")
-    _advance_sequences(connection)
-    return rows
+                rows += 1
+                try:
+                    yield table.name, {name: _restored(table, name, value) for name, value in line.items()}
+                except msgspec.ValidationError as error:
+                    raise UsageError(f"{path} is damaged: {error}") from None
+    raise UsageError(f"{path} was cut short, or goes on after its end: nothing was restored")
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 
 import structlog
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import Connection, Select
+from sqlalchemy import Connection, Select, delete
 from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner_api.db.engine import Database
 
 Row = TypeVar("Row")
 Key = TypeVar("Key")
@@ -56,6 +58,18 @@ async def page(session: AsyncSession, query: Select[Row], limit: int) -> Page[Ro
 
 async def page_of_rows(session: AsyncSession, query: Select[*tuple[Any, ...]], limit: int) -> Page[Any]:
     return Page(await session.execute(query.limit(limit + 1)), limit)
+
+
+async def prune(database: Database, column: Any, doomed: Select[Any], at_once: int) -> int:
+    """Delete the rows whose column is among the ``doomed``, some in a transaction, in their order; return how many."""
+    total, some = 0, doomed.limit(at_once).scalar_subquery()
+    while True:
+        async with database.write() as session:
+            gone = delete(column.class_).where(column.in_(some)).returning(column)
+            pruned = len((await session.execute(gone)).all())
+        total += pruned
+        if pruned < at_once:
+            return total
 
 
 def message_of(kind: type[Message], row: Any, **more: Any) -> Message:

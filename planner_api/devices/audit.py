@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import func, select, update
 
 from hope_schema import AuditEntry, AuditPage, AuditProof
 from hope_schema.hashing import digest
@@ -125,9 +125,4 @@ async def prune(database: Database, days: int) -> None:
             await record(session, PLANNER, "audit.retention", f"{days} days", before=f"{kept} days")
     newest = select(func.max(AuditRow.id)).scalar_subquery()  # never goes, for the chain ends in it
     doomed = select(AuditRow.id).where(AuditRow.at < before, AuditRow.id < newest).order_by(AuditRow.id)
-    doomed = doomed.limit(PRUNED_AT_ONCE)
-    while True:
-        async with database.write() as session:
-            gone = delete(AuditRow).where(AuditRow.id.in_(doomed.scalar_subquery())).returning(AuditRow.id)
-            if len((await session.execute(gone)).all()) < PRUNED_AT_ONCE:
-                return
+    await paging.prune(database, AuditRow.id, doomed, PRUNED_AT_ONCE)

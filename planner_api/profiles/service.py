@@ -9,12 +9,13 @@ from functools import partial
 import msgspec
 import numpy as np
 from cachetools import LRUCache
-from sqlalchemy import delete, func, select
+from sqlalchemy import func, select
 
 from hope_schema import MissingRequest, UploadReceipt
 from planner_api.compression import zstd
 from planner_api.concurrency import Turns
 from planner_api.db.engine import Database
+from planner_api.db.paging import prune
 from planner_api.db.tables import AssignmentRow, ContributionRow, DeviceRow, InboxRow, ProfileRow, SocRow
 from planner_api.db.upsert import insert_or_ignore
 from planner_api.devices import repository as devices
@@ -140,15 +141,8 @@ class Profiles:
 
     async def prune(self) -> int:
         doomed = select(InboxRow.id).where(InboxRow.folded_at < datetime.now(UTC) - KEEP_UPLOAD_IDS)
-        some = doomed.order_by(InboxRow.folded_at, InboxRow.id).limit(PRUNED_AT_ONCE).scalar_subquery()
-        total = 0
-        while True:
-            async with self._database.write() as session:
-                gone = await session.execute(delete(InboxRow).where(InboxRow.id.in_(some)).returning(InboxRow.id))
-                pruned = len(gone.all())
-            total += pruned
-            if pruned < PRUNED_AT_ONCE:
-                return total
+        doomed = doomed.order_by(InboxRow.folded_at, InboxRow.id)
+        return await prune(self._database, InboxRow.id, doomed, PRUNED_AT_ONCE)
 
     async def folded(self, soc: str, frequency: str) -> None:
         """Have what waits for a profile folded, and wait for it, but not for ever."""
