@@ -103,10 +103,8 @@ class Outdated(Kind):
             Resting(row.id, _candidates(row, (soc, frequency)), tuple({at[job["model_hash"]] for job in row.jobs}))
             for row in chosen
         )
-        order = CompareOrder(before or b"", after, resting, tuple(figures), self._settings.replan_threshold)
-        if before is None:
-            order = CompareOrder(after, after, (), (), self._settings.replan_threshold)
-        return Task(order, state)
+        compared = (before, after, resting) if before is not None else (after, after, ())
+        return Task(CompareOrder(*compared, tuple(figures), self._settings.replan_threshold), state)
 
     async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: list[str]) -> bool:
         """Queue those plans, and note that all were compared; whether there are more."""

@@ -116,7 +116,6 @@ def features(super_op: SuperOp) -> Features:
     first = _four(shapes[0]) if shapes else (1, 1, 1, 1)
     out = _four(tensor[anchor.outputs[0]].shape)
     rows, columns = _window(anchor, first)
-    stride = _stride(anchor)
     groups = max(1, _integer(anchor, "group", 1))
     read = sum(math.prod(shape) for shape in shapes)
     weights = sum(_parameters(op) for op in super_op.ops)
@@ -128,7 +127,7 @@ def features(super_op: SuperOp) -> Features:
         filters=filters,
         pixels=batch * height * width,
         kernel=(rows, columns),
-        stride=stride,
+        stride=_integer(anchor, "strides", 1),
         groups=groups,
         read=read,
         written=batch * filters * height * width,
@@ -165,11 +164,7 @@ def _window(op: Op, first: tuple[int, int, int, int]) -> tuple[int, int]:
     return 1, 1
 
 
-def _stride(op: Op) -> int:
-    strides = op.attributes.get("strides")
-    return int(strides[0]) if isinstance(strides, tuple) and strides else 1
-
-
 def _integer(op: Op, name: str, default: int) -> int:
     value = op.attributes.get(name, default)
+    value = value[0] if isinstance(value, tuple) and value else value
     return int(value) if isinstance(value, (int, float)) else default

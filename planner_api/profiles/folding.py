@@ -109,60 +109,46 @@ class Folder:
             name = device_hash(device_id)
             self._left_out: list[str] = []
             try:
-                latencies = upload.get("latencies", {})
-                found = {
-                    "latencies": self._latencies(name, latencies),
-                    "transfers": self._transfers(name, upload.get("transfers", {})),
-                    "overheads": self._overheads(name, upload.get("overheads", {})),
-                    "shares": self._shares(name, latencies),
-                }
+                found = self._said(name, upload)
                 _list(self.statistics.processors, name, upload["processors"])
                 _list(self.statistics.channels, name, upload.get("channels", ()))
-            except (KeyError, TypeError, ValueError, OverflowError) as error:
+            except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
                 failed[position] = f"{type(error).__name__}: {error}"[:500]
                 continue
             if self._left_out:
                 unused[position] = "; ".join(self._left_out)
             for family, columns in found.items():
-                if columns is not None:
+                if len(columns.rows):
                     self._collected[family].append((name, columns))
         refused = sum(merge_votes(self.statistics.families[name], self._collected[name]) for name in FAMILIES)
         return Folded(refused, failed, unused)
 
-    def _latencies(self, device: int, columns: dict[str, Any]) -> Columns | None:
-        signature, kind = columns.get("signature"), columns.get("kind")
-        if not signature or not kind:
-            return None
-        rows = self._rows("latencies", device, list(zip(signature, kind, strict=True)))
-        us = np.array(columns["us"], dtype=np.float64)  # None becomes NaN
+    def _said(self, device: int, upload: dict[str, Any]) -> dict[str, Columns]:
+        """What an upload says, by family."""
+        latencies, transfers = upload.get("latencies", {}), upload.get("transfers", {})
+        ops = list(zip(latencies.get("signature", ()), latencies.get("kind", ()), strict=True))
+        us = np.array(latencies.get("us", ()), dtype=np.float64)  # None becomes NaN
         us[np.isnan(us)] = np.inf
-        return _columns(rows, us, columns)
-
-    def _shares(self, device: int, columns: dict[str, Any]) -> Columns | None:
-        if not columns.get("share"):
-            return None
-        rows = self._rows("shares", device, list(zip(columns["signature"], columns["kind"], strict=True)))
-        share = np.array(columns["share"], dtype=np.float64)
-        return _columns(rows, share, {"spread_us": [0.0] * len(share), "count": columns["count"]})
-
-    def _transfers(self, device: int, columns: dict[str, Any]) -> Columns | None:
-        tensors, source, target = columns.get("tensor"), columns.get("source"), columns.get("target")
-        if not tensors or not source or not target:
-            return None
-        ways = zip(tensors, source, target, strict=True)
-        keys = [(tensor["dtype"], tuple(tensor["shape"]), start, end) for tensor, start, end in ways]
-        rows = self._rows("transfers", device, keys)
-        return _columns(rows, np.array(columns["us"], dtype=np.float64), columns)
-
-    def _overheads(self, device: int, overheads: dict[str, Any]) -> Columns | None:
-        said: dict[Key, float] = {
-            (name, kind): value for name in PER_KIND for kind, value in overheads.get(name, {}).items()
+        ways = zip(*(transfers.get(name, ()) for name in ("tensor", "source", "target")), strict=True)
+        moves = [(tensor["dtype"], tuple(tensor["shape"]), start, end) for tensor, start, end in ways]
+        overheads = upload.get("overheads", {})
+        costs = {(name, kind): value for name in PER_KIND for kind, value in overheads.get(name, {}).items()}
+        share = latencies.get("share", ())
+        counted = {"count": latencies.get("count", ())}
+        return {
+            "latencies": self._columns("latencies", device, ops, us, latencies),
+            "transfers": self._columns("transfers", device, moves, transfers.get("us", ()), transfers),
+            "overheads": self._columns("overheads", device, list(costs), list(costs.values()), {}),
+            "shares": self._columns("shares", device, ops if share else [], share, counted),
         }
-        if not said:
-            return None
-        rows = self._rows("overheads", device, list(said))
-        us = np.array(list(said.values()), dtype=np.float64)
-        return _columns(rows, us, {"spread_us": [0.0] * len(us), "count": [1] * len(us)})
+
+    def _columns(self, family: str, device: int, keys: Sequence[Key], us: Any, said: dict[str, Any]) -> Columns:
+        """Figures of a family that there is room for; where nothing is said of spreads and counts, 0 and 1."""
+        rows = self._rows(family, device, keys)
+        used = rows >= 0
+        spread = np.array(said.get("spread_us", np.zeros(len(keys))), dtype=np.float64)
+        count = np.array(said.get("count", np.ones(len(keys))), dtype=np.int64)
+        return Columns(rows[used], np.array(us, dtype=np.float64)[used], spread[used], count[used])
 
     def _rows(self, family: str, device: int, keys: Sequence[Key]) -> NDArray[np.int64]:
         """Return the row of each key, -1 where there is no room for it."""
@@ -225,14 +211,6 @@ def _list(known: dict[str, list[int]], device: int, definitions: Sequence[dict[s
         del listed[:-VOTES]
     while len(known) > MAX_PROCESSORS:
         del known[min(known, key=lambda definition: len(known[definition]))]
-
-
-def _columns(rows: NDArray[np.int64], us: FloatArray, columns: dict[str, Any]) -> Columns:
-    spread, count = np.array(columns["spread_us"], dtype=np.float64), np.array(columns["count"], dtype=np.int64)
-    if (rows >= 0).all():
-        return Columns(rows, us, spread, count)
-    used = rows >= 0
-    return Columns(rows[used], us[used], spread[used], count[used])
 
 
 def merge_votes(votes: Votes, uploads: Sequence[tuple[int, Columns]]) -> int:

@@ -62,13 +62,12 @@ class Row:
 
 
 def draw(signatures: Sequence[str], kinds: Sequence[str], figures: Mapping[Key, Figure]) -> list[Row]:
-    return [_row(signature, kinds, figures) for signature in signatures]
-
-
-def _row(signature: str, kinds: Sequence[str], figures: Mapping[Key, Figure]) -> Row:
-    found = [figures.get((signature, kind)) for kind in kinds]
-    fastest = min((figure.us for figure in found if figure is not None and figure.us is not None), default=math.inf)
-    return Row(signature, tuple(_cell(figure, fastest) for figure in found))
+    rows = []
+    for signature in signatures:
+        found = [figures.get((signature, kind)) for kind in kinds]
+        fastest = min((one.us for one in found if one is not None and one.us is not None), default=math.inf)
+        rows.append(Row(signature, tuple(_cell(figure, fastest) for figure in found)))
+    return rows
 
 
 def _cell(figure: Figure | None, fastest: float) -> Cell:
