@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import Mock
 
@@ -219,7 +218,7 @@ def test_a_device_that_asks_while_a_release_is_solved(database_url: str) -> None
 
         async def lease() -> Lease | None:
             async with planner.database.write() as session:
-                await plans.insert(session, wanted, request, datetime.now(UTC))
+                await plans.insert(session, wanted, request)
                 await put(session, Wanted(BETTER, wanted))
             async with planner.database.write() as session:
                 return await take(session, [BETTER], "worker", 60.0)
