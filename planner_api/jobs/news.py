@@ -18,7 +18,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import structlog
-from sqlalchemy import Connection, delete, event, func, insert, select, text
+from sqlalchemy import delete, event, func, insert, select, text
 
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.outage import translated
@@ -52,16 +52,6 @@ Listener = Callable[[str | None, str], None]
 _BETWEEN = "\x1f"
 
 
-def tell(connection: Connection, topic: str, about: str = "", detail: str = "") -> None:
-    if connection.dialect.name == "postgresql":
-        news = _BETWEEN.join((topic, about, detail))  # said twice in one transaction it is heard once
-        connection.execute(_NOTIFY, {"channel": CHANNEL, "news": news})
-        return
-    newest = connection.execute(_TELL, {"topic": topic, "about": about, "detail": detail}).scalar_one()
-    if newest % FORGOTTEN_AT_ONCE == 0:
-        connection.execute(delete(NewsRow).where(NewsRow.id <= newest - KEPT))
-
-
 async def publish(session: WriteSession, topic: str, about: str = "", detail: str = "") -> None:
     """Say on a topic what something is about with the caller's transaction: nobody hears unless that commits."""
     heard, loop = session.heard, asyncio.get_running_loop()
@@ -69,7 +59,14 @@ async def publish(session: WriteSession, topic: str, about: str = "", detail: st
         # NOTE: through call_soon, because the hook runs inside SQLAlchemy's commit.
         hook = partial(loop.call_soon, heard, topic, about, detail)
         event.listen(session.sync_session, "after_commit", lambda _: hook(), once=True)
-    await (await session.connection()).run_sync(tell, topic, about, detail)
+    connection = await session.connection()
+    if connection.dialect.name == "postgresql":
+        news = _BETWEEN.join((topic, about, detail))  # said twice in one transaction it is heard once
+        await connection.execute(_NOTIFY, {"channel": CHANNEL, "news": news})
+        return
+    newest = (await connection.execute(_TELL, {"topic": topic, "about": about, "detail": detail})).scalar_one()
+    if newest % FORGOTTEN_AT_ONCE == 0:
+        await connection.execute(delete(NewsRow).where(NewsRow.id <= newest - KEPT))
 
 
 class News(ABC):

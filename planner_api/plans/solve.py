@@ -167,7 +167,7 @@ async def _store_version(session: WriteSession, stored: PlanVersionRow, made: Ma
     await repository.store(session, stored.plan_id, newest)
     for pair, version in made.rests_on:
         await repository.rest_on(session, stored.plan_id, pair, profile_version=version, checked_version=version)
-    session.add(stored)
+    await session.merge(stored)  # a copy: a transaction that fails leaves it as it is for the next try
     await session.flush()
     kept = select(PlanRow.served_version).where(this).scalar_subquery()
     old = PlanVersionRow.plan_id == stored.plan_id, PlanVersionRow.version <= stored.version - KEPT_VERSIONS
