@@ -84,7 +84,7 @@ class Console:
         try:
             instead = await self._admit(request)
         except PlannerError as error:
-            instead = error_page(request, error)
+            instead = await error_page(request, error)
         scope["route"] = self._mount  # and not the page's: they are counted together
         await (self._mount.app if instead is None else instead)({**scope}, receive, guarded)
 
@@ -124,7 +124,7 @@ class Console:
         return None
 
 
-def error_page(request: Request, error: Exception) -> Response:
+async def error_page(request: Request, error: Exception) -> Response:
     found = as_http(error, address(request.scope["path"]), request.method)
     detail = found.detail
     if isinstance(error, RequestValidationError):
@@ -152,10 +152,6 @@ def _ways(request: Request, *, failed: bool) -> list[tuple[str, str]]:
     return [way for way in ways if not failed or way[0] != path]
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
-    return error_page(request, error)
-
-
 def _to_login(request: Request, *, expired: bool) -> Response:
     if request.method != "GET":
         return lead(f"{LOGIN}?ended=1")
@@ -172,7 +168,7 @@ def _pages(planner: Any) -> FastAPI:
     routers = sign_in.through_provider, *(page.router for page in every)
     pages.router.routes.extend(route for router in routers for route in router.routes)
     for kind in (PlannerError, RequestValidationError, HTTPException, Exception):
-        pages.add_exception_handler(kind, _refuse)
+        pages.add_exception_handler(kind, error_page)
     pages.mount(STATIC, StaticFiles(directory=FOLDER / "static"))
     pages.add_middleware(GZipMiddleware, minimum_size=SMALL_BYTES)
     return pages

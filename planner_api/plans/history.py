@@ -83,18 +83,14 @@ def _among(versions: list[PlanVersion], plan_id: str, wanted: int) -> PlanVersio
 
 
 def _version(row: Any) -> PlanVersion:
-    results = message_of(Results, row, measured_us=measured_us(row), p99_us=p99_us(row), spread=_spread(row))
+    measured, p99 = geometric_mean(row.log_sum, row.timed), geometric_mean(row.tail_log_sum, row.tails)
+    results = message_of(Results, row, measured_us=measured, p99_us=p99, spread=_spread(row))
     return message_of(PlanVersion, row, served=row.version == (row.served_version or row.newest), results=results)
 
 
-def measured_us(row: Any) -> float | None:
-    """The geometric mean of all reports on a version, from its sums; None where there is none."""
-    return math.exp(row.log_sum / row.timed) if row.timed else None
-
-
-def p99_us(row: Any) -> float | None:
-    """The geometric mean of devices' 99th percentiles of a version, from its sums; None where there is none."""
-    return math.exp(row.tail_log_sum / row.tails) if row.tails else None
+def geometric_mean(log_sum: float, count: int) -> float | None:
+    """The geometric mean of so many figures, from the sum of their logarithms; None of none."""
+    return math.exp(log_sum / count) if count else None
 
 
 def _spread(row: Any) -> float | None:

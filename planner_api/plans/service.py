@@ -128,7 +128,9 @@ class Plans:
             waiting = await self._waiting(session, caller)
             known = tuple(versions.values())
             if await repository.insert(session, wanted, request, profile_versions=known):
-                await self._charge(session, caller, waiting)
+                if waiting >= (most := self._settings.queued_solves):
+                    raise self._quotas.exceeded("queued_solves", f"{most} that wait", retry_after_s=30)
+                await self._quotas.spend(session, caller, plan_keys=1)
             last: int | None = None
             for pair in to_fold:
                 fold = Wanted(FOLD, key_of(*pair), priority=URGENT, after=last)
@@ -149,14 +151,6 @@ class Plans:
         await devices.lock(session, caller.device_id)
         asked = select(func.count(JobRow.key.distinct())).where(JobRow.asked_by == caller.name)
         return await session.scalar(asked) or 0
-
-    async def _charge(self, session: WriteSession, caller: Principal, waiting: int) -> None:
-        """Count a new key. Raises TooOftenError for a device with too many today, or too many that wait."""
-        if caller.device_id is None:
-            return
-        if waiting >= (most := self._settings.queued_solves):
-            raise self._quotas.exceeded("queued_solves", f"{most} that wait", retry_after_s=30)
-        await self._quotas.spend(session, caller, plan_keys=1)
 
     async def _explain(self, request: PlanRequest, wanted: str) -> None:
         async with self._database.read() as session:

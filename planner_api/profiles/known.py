@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hope_schema import Channel, Profile
@@ -50,12 +50,6 @@ class Known:
             transfers={(dtype, shape, source, target): us for (dtype, shape), source, target, us in moves},
             overheads={(name, kind): us for name in PER_KIND for kind, us in getattr(overheads, name).items()},
             channels=frozenset(profile.channels),
-        )
-
-    def covers(self, figures: Figures, kinds: Sequence[str], places: Sequence[str]) -> bool:
-        """Whether every figure is known that a plan on processors of these kinds needs, one place per processor."""
-        return all(key in self.latencies for key in figures.latencies(kinds)) and all(
-            key in self.transfers for key in figures.transfers(places)
         )
 
 

@@ -17,7 +17,6 @@ from planner_api.jobs.computing import Ask
 from planner_api.models.figures import Figures, Latency, Transfer, figure_hash
 from planner_api.profiles.facts import Facts
 from planner_api.profiles.folding import wanted
-from planner_api.profiles.known import Known
 from planner_api.profiles.predictions import Predictions
 from planner_api.profiles.statistics import Statistics, device_hash
 
@@ -72,9 +71,6 @@ class Looking:
         facts = Facts(ask)
         figures = loaded(Figures, asked.figures)
         _refuse_too_many(figures, asked)
-        believed = asked.device is None and bool(asked.snapshot)
-        if believed and Known.read(asked.snapshot).covers(figures, asked.kinds, asked.places):
-            return _lack(asked.version)
         unknown, unsure = _open_figures(asked, figures, self._statistics_of(asked, facts))
         latencies = [key for key in unknown if len(key) == 2]
         if latencies and asked.snapshot:
@@ -129,7 +125,7 @@ def _open_figures(asked: Asked, figures: Figures, statistics: Statistics | None)
     return unknown, unsure[:most]
 
 
-def _lack(version: int, chosen: Sequence[Figure] = (), unknown: int = 0, elsewhere: int = 0) -> Lack:
+def _lack(version: int, chosen: Sequence[Figure], unknown: int, elsewhere: int) -> Lack:
     """Ask for figures, of which the first ``unknown`` nobody said; without one object of the contract for each."""
     hashes = b"".join(map(figure_hash, chosen))
     reply = msgspec.json.encode(

@@ -31,11 +31,6 @@ def held(*, again: bool) -> ColumnElement[bool]:
     return newer if again else and_(newer, PlanRow.version > func.coalesce(PlanRow.refused_version, 0))
 
 
-async def rollout(session: AsyncSession, model_hash: str) -> str | None:
-    """How new versions of a model's plans reach devices; None for an unknown model."""
-    return await session.scalar(select(ModelRow.rollout).where(ModelRow.hash == model_hash))
-
-
 async def lock(session: WriteSession, release_id: str) -> ReleaseRow | None:
     query = select(ReleaseRow).where(ReleaseRow.id == release_id).with_for_update()
     return (await session.scalars(query)).one_or_none()

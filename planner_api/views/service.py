@@ -17,7 +17,7 @@ from planner_api.db.engine import Database
 from planner_api.db.paging import message_of, messages_of, page_of_rows
 from planner_api.db.tables import DeviceRow, ModelRow, PlanJobRow, PlanRow, PlanVersionRow, ProfileRow, SocRow
 from planner_api.plans.ahead import per_status
-from planner_api.plans.history import measured_us, p99_us
+from planner_api.plans.history import geometric_mean
 from planner_api.plans.repository import NAME, SERVED, STATUS, count_by_status, serves
 from planner_api.profiles.repository import count_pairs, pairs_query
 from planner_api.views import drift
@@ -158,8 +158,8 @@ async def plans(database: Database, *, after: str, limit: int, **where: str | No
             plan_id=row.id,
             age_s=None if row.created_at is None else max(0.0, (now - row.created_at).total_seconds()),
             hit_rate=_share(row.hits, row.hits + row.misses),
-            drift=drift.of_version(measured_us(row), row.makespan_us),
-            p99_us=p99_us(row),
+            drift=drift.of_version(geometric_mean(row.log_sum, row.timed), row.makespan_us),
+            p99_us=geometric_mean(row.tail_log_sum, row.tails),
             missed=_share(row.missed, row.deadlines),
         ),
     )

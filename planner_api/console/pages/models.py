@@ -18,7 +18,6 @@ from planner_api.models import names
 from planner_api.models.routes import Before as BeforeVersion
 from planner_api.plans.ahead import plan_ahead
 from planner_api.profiles.repository import count_pairs
-from planner_api.rollout import repository as releases
 from planner_api.rollout.routes import Before, ReleaseId
 from planner_api.rollout.service import Action
 from planner_api.views import pages
@@ -74,7 +73,6 @@ async def show_model(request: Request, model_hash: ModelHash) -> Response:
         pairs = await count_pairs(session)
         covered = await pages.covered_of(session, model_hash)
         called = await pages.names_of(session, model_hash, NAMED)
-        rollout = await releases.rollout(session, model_hash)
     page = await fleet.plans(request.database, after="", limit=PLANS, model_hash=model_hash)
     plans = sorted(page.plans, key=lambda plan: (plan.makespan_us is None, plan.makespan_us or 0.0))
     drawn = [(f"{plan.soc} {plan.frequency}", plan.makespan_us, "") for plan in plans if plan.makespan_us is not None]
@@ -86,7 +84,7 @@ async def show_model(request: Request, model_hash: ModelHash) -> Response:
         more=page.next is not None,
         pairs=pairs,
         called=called,
-        rollout=rollout,
+        rollout=model.rollout,
         rollouts=ROLLOUTS,
         covered=covered,
         chart=bars.draw(drawn[:DRAWN]),
