@@ -36,13 +36,9 @@ class JobError(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """What a child gets, and the ``state`` that its parent wants to know again when the answer is there.
-
-    A child that takes longer than ``timeout_s`` is killed.
-    """
+    """What a child gets; one that takes longer than ``timeout_s`` is killed."""
 
     order: Any
-    state: Any = None
     timeout_s: float = 60.0
 
 

@@ -63,7 +63,6 @@ def make(order: PlanOrder, ask: Ask) -> Made:
     found = found.model_copy(update={"hosts": planned, "links": request.links})
     return Made(
         plan=found.model_dump_json().encode(),
-        rests_on=tuple((pair, one.version) for pair, one in known.items()),
         makespan_us=found.makespan_us,
         lower_bound_us=found.lower_bound_us,
         gap=found.gap,

@@ -1,7 +1,6 @@
 """The job that compares plans with a new version of their profile, and has those made anew whose figures moved."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
@@ -35,17 +34,24 @@ class Resting(msgspec.Struct):
 
 
 class CompareOrder(msgspec.Struct):
-    """Two versions of a profile, compressed, and plans that rest on the older one."""
+    """Plans that rest on one older version of a profile, that version, if it is kept, and the newest; compressed.
 
-    before: bytes
+    ``version`` is the newest; with ``more`` there are plans that are compared after these.
+    """
+
+    before: bytes | None
     after: bytes
     plans: tuple[Resting, ...]
     figures: tuple[bytes, ...]
     threshold: float
+    version: int
+    more: bool
 
 
 def compare(order: CompareOrder, _ask: Ask) -> list[str]:
-    """Return the ids of the plans of an ``CompareOrder`` that rest on figures that moved. Runs in a child."""
+    """Return the ids of the plans that rest on figures that moved, or that nobody knows any more. Runs in a child."""
+    if order.before is None:
+        return [plan.plan_id for plan in order.plans]
     before, after = Known.read(order.before), Known.read(order.after)
     figures = [loaded(Figures, body) for body in order.figures]
     return [
@@ -60,16 +66,6 @@ def _candidates(row: Any, pair: tuple[str, str]) -> tuple[str, ...] | None:
     device = {"soc": row.soc, "frequency": row.frequency, "processors": row.processors}
     found = [host["processors"] for host in (device, *row.hosts) if (host["soc"], host["frequency"]) == pair]
     return None if None in found else tuple(sorted({name for names in found for name in names}))
-
-
-@dataclass(frozen=True)
-class _State:
-    """The profile's version; the plans that were compared, those that rest on nothing that is kept, and more."""
-
-    version: int
-    compared: tuple[str, ...]
-    baseless: tuple[str, ...]
-    more: bool
 
 
 class Outdated(Kind):
@@ -96,30 +92,29 @@ class Outdated(Kind):
             before = None if basis is None else await profiles.snapshot(session, head.id, basis)
             hashes = list(dict.fromkeys(job["model_hash"] for row in chosen for job in row.jobs))
             figures = [await models.figures(session, model_hash) or b"" for model_hash in hashes]
-        ids = tuple(row.id for row in chosen)
-        state = _State(head.version, ids, ids if before is None else (), more)
         at = {model_hash: position for position, model_hash in enumerate(hashes)}
         resting = tuple(
             Resting(row.id, _candidates(row, (soc, frequency)), tuple({at[job["model_hash"]] for job in row.jobs}))
             for row in chosen
         )
-        compared = (before, after, resting) if before is not None else (after, after, ())
-        return Task(CompareOrder(*compared, tuple(figures), self._settings.replan_threshold), state)
+        threshold = self._settings.replan_threshold
+        return Task(CompareOrder(before, after, resting, tuple(figures), threshold, head.version, more))
 
     async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: list[str]) -> bool:
         """Queue those plans, and note that all were compared; whether there are more."""
-        state = task.state
-        await _compared(session, lease, state)
-        await put(session, *(Wanted(BETTER, plan_id, again=True) for plan_id in sorted({*prepared, *state.baseless})))
-        return bool(state.more)
+        order: CompareOrder = task.order
+        await _compared(session, lease, order)
+        await put(session, *(Wanted(BETTER, plan_id, again=True) for plan_id in sorted(prepared)))
+        return order.more
 
     async def failed(self, session: WriteSession, lease: Lease, task: Task | None, error: str) -> None:
         """Have the plans made anew that could not be compared: their figures may have moved."""
         if task is None:
             return
-        await _compared(session, lease, task.state)
-        await put(session, *(Wanted(BETTER, plan_id, again=True) for plan_id in sorted(task.state.compared)))
-        if task.state.more:
+        order: CompareOrder = task.order
+        await _compared(session, lease, order)
+        await put(session, *(Wanted(BETTER, plan.plan_id, again=True) for plan in order.plans))
+        if order.more:
             await put(session, Wanted(OUTDATED, lease.key))
 
 
@@ -146,9 +141,9 @@ async def _outdated(session: AsyncSession, soc: str, frequency: str, version: in
     return (await session.execute(query)).all()
 
 
-async def _compared(session: WriteSession, lease: Lease, state: _State) -> None:
+async def _compared(session: WriteSession, lease: Lease, order: CompareOrder) -> None:
     """Note that plans were compared with a version of a profile that they rest on."""
     rests, (soc, frequency) = PlanRestsOnRow, pair_of(lease.key)
-    for some in chunks(state.compared):
+    for some in chunks([plan.plan_id for plan in order.plans]):
         these = rests.plan_id.in_(some), rests.soc == soc, rests.frequency == frequency
-        await session.execute(update(rests).where(*these).values(checked_version=state.version))
+        await session.execute(update(rests).where(*these).values(checked_version=order.version))

@@ -2,7 +2,6 @@
 
 import asyncio
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sqlalchemy import delete, exists, func, select, update
@@ -15,7 +14,7 @@ from planner_api.jobs.news import publish
 from planner_api.jobs.wanted import Wanted, put
 from planner_api.models import repository as models
 from planner_api.plans import repository
-from planner_api.plans.made import Made, PlanOrder
+from planner_api.plans.made import Made, PlanOrder, RestsOn
 from planner_api.plans.stored import serialise
 from planner_api.profiles import facts
 from planner_api.profiles import repository as profiles
@@ -31,18 +30,6 @@ STARTING_S = 5.0
 """A child may take so much longer than its budget."""
 
 Prepared = tuple[Made, PlanVersionRow]
-
-
-@dataclass(frozen=True)
-class _State:
-    """The newest version of the plan so far, whether what is made is provisional, and what it is made with.
-
-    ``rests_on``: SoC, frequency and version of each profile.
-    """
-
-    version: int
-    provisional: bool
-    rests_on: tuple[tuple[tuple[str, str], int], ...]
 
 
 class _Solve(Kind):
@@ -78,26 +65,22 @@ class _Solve(Kind):
             profiles=tuple(body for _, body in known),
             graphs=tuple(graph or b"" for graph in graphs),
             budget_s=budget_s,
+            version=version,
+            provisional=method != request.method,
+            rests_on=tuple((pair, head.version) for pair, (head, _) in zip(request.profiles, known, strict=True)),
             before=b"" if before is None else before.body_zstd,
         )
-        timeout_s = max(self._settings.solve_timeout_s, budget_s + STARTING_S)
-        rests_on = tuple((pair, head.version) for pair, (head, _) in zip(request.profiles, known, strict=True))
-        state = _State(version, method != request.method, rests_on)
-        return Task(order, state, timeout_s)
+        return Task(order, max(self._settings.solve_timeout_s, budget_s + STARTING_S))
 
     async def tell(self, question: bytes) -> bytes:
         return await facts.answer(self._database, question)
 
     async def prepare(self, lease: Lease, task: Task, answer: Made) -> Prepared:
         """Make the bytes that are served; they count as the next version."""
-        version, provisional = task.state.version + 1, task.state.provisional
-        about = {"plan_id": lease.key, "version": version, "provisional": provisional}
-        stored = await asyncio.to_thread(serialise, answer, **about)
-        return answer, stored
+        order: PlanOrder = task.order
+        return answer, await asyncio.to_thread(serialise, order, answer, lease.key, order.version + 1)
 
-    async def store(
-        self, session: WriteSession, lease: Lease, task: Task, prepared: tuple[Made, PlanVersionRow]
-    ) -> bool:
+    async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: Prepared) -> bool:
         """Store the next version, and queue a better one after a provisional one."""
         made, stored = prepared
         row = select(PlanRow.version).where(PlanRow.id == lease.key)
@@ -108,11 +91,11 @@ class _Solve(Kind):
         if version != stored.version:
             if self.name == FIRST:
                 return False  # the better one was faster
-            stored = serialise(made, plan_id=lease.key, version=version, provisional=stored.provisional)
-        await _store_version(session, stored, made)
+            stored = serialise(task.order, made, lease.key, version)
+        await _store_version(session, stored, task.order.rests_on)
         if stored.provisional:
             await put(session, Wanted(BETTER, lease.key, priority=lease.priority, asked_by=lease.asked_by))
-        for pair, used in made.rests_on:
+        for pair, used in task.order.rests_on:
             head = await profiles.head(session, *pair)
             if head is not None and head.version > used:  # figures may have moved meanwhile
                 await put(session, Wanted(OUTDATED, key_of(*pair), again=True))
@@ -122,7 +105,7 @@ class _Solve(Kind):
     async def failed(self, session: WriteSession, lease: Lease, task: Task | None, error: str) -> None:
         """Keep the cause, with the profile's version that it was found with; who waits is told."""
         await repository.store(session, lease.key, {"error": error[:2000]})
-        for pair, used in () if task is None else task.state.rests_on:
+        for pair, used in () if task is None else task.order.rests_on:
             await repository.rest_on(session, lease.key, pair, checked_version=used)
         await publish(session, PLAN, lease.key, "0")
 
@@ -147,7 +130,7 @@ class BetterPlan(_Solve):
         return request.method, self._settings.solve_budget_s
 
 
-async def _store_version(session: WriteSession, stored: PlanVersionRow, made: Made) -> None:
+async def _store_version(session: WriteSession, stored: PlanVersionRow, rests_on: RestsOn) -> None:
     """Write a version of a plan into its row, which the caller holds locked, and beside those before it.
 
     Devices keep the version they get, if it is a finished one and the next ones of a model wait for a release.
@@ -157,15 +140,10 @@ async def _store_version(session: WriteSession, stored: PlanVersionRow, made: Ma
     waits = exists().where(*served, ModelRow.rollout != "at_once")
     finished = PlanRow.version > 0, PlanRow.provisional.is_(False), PlanRow.served_version.is_(None)
     await session.execute(update(PlanRow).where(this, *finished, waits).values(served_version=PlanRow.version))
-    newest = {
-        "version": stored.version,
-        "provisional": stored.provisional,
-        "solved_at": stored.created_at,
-        "error": None,
-    }
-    newest["solves"] = PlanRow.solves + (0 if stored.provisional else 1)
-    await repository.store(session, stored.plan_id, newest)
-    for pair, version in made.rests_on:
+    newest = {"version": stored.version, "provisional": stored.provisional, "solved_at": stored.created_at}
+    solves = PlanRow.solves + (0 if stored.provisional else 1)
+    await repository.store(session, stored.plan_id, {**newest, "error": None, "solves": solves})
+    for pair, version in rests_on:
         await repository.rest_on(session, stored.plan_id, pair, profile_version=version, checked_version=version)
     await session.merge(stored)  # a copy: a transaction that fails leaves it as it is for the next try
     await session.flush()

@@ -7,7 +7,7 @@ from cachetools import LRUCache
 
 from planner_api.compression import zstd
 from planner_api.db.tables import PlanVersionRow
-from planner_api.plans.made import Made
+from planner_api.plans.made import Made, PlanOrder
 
 OVERHEAD_BYTES = 2048
 """What an entry costs beside its body."""
@@ -17,23 +17,23 @@ Key = tuple[str, int | None]
 """A plan's id, and one of its versions; None: the one that is served."""
 
 
-def serialise(made: Made, *, plan_id: str, version: int, provisional: bool) -> PlanVersionRow:
+def serialise(order: PlanOrder, made: Made, plan_id: str, version: int) -> PlanVersionRow:
     """A version of a plan, created now, with the bytes of its ``PlanReply``.
 
     Its ``etag`` is the weak tag of its JSON, the same in every content coding.
     """
     now = datetime.now(UTC)
-    head = f'{{"plan_id":"{plan_id}","version":{version},"provisional":{str(provisional).lower()},'
+    head = f'{{"plan_id":"{plan_id}","version":{version},"provisional":{str(order.provisional).lower()},'
     head += f'"created_at":"{now.isoformat()}","solve_us":{made.solve_us!r},"plan":'
     body = head.encode() + made.plan + b"}"
     return PlanVersionRow(
         plan_id=plan_id,
         version=version,
-        provisional=provisional,
+        provisional=order.provisional,
         created_at=now,
         etag=f'W/"{hashlib.sha256(body).hexdigest()[:32]}"',
         body_zstd=zstd(body),
-        profile_version=made.rests_on[0][1],
+        profile_version=order.rests_on[0][1],
         **{name: getattr(made, name) for name in FIGURES},
     )
 

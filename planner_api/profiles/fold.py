@@ -6,7 +6,6 @@ A job takes one batch; while more wait it stands in the queue anew, behind what 
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -36,9 +35,10 @@ FEWER = 16
 
 
 class Upload(msgspec.Struct):
-    """An upload as it came: its row in the inbox, whose it is, its body, and whether it is believed."""
+    """An upload as it came: its row in the inbox, how many it has, whose it is, its body, whether it is believed."""
 
     row_id: int
+    rows: int
     device_id: str
     body: bytes
     encoding: Encoding
@@ -50,7 +50,8 @@ class FoldOrder(msgspec.Struct):
     """What is folded into which profile, as it stands.
 
     ``folded`` counts earlier uploads. Devices in ``taken_back`` are forgotten first. One device that is not trusted may
-    say ``share`` figures of a family alone; an upload may inflate to ``most_bytes``.
+    say ``share`` figures of a family alone; an upload may inflate to ``most_bytes``. The last of those was taken back
+    at ``taken_back_at``; with ``more`` there are uploads that are folded after these.
     """
 
     profile_id: int
@@ -63,6 +64,8 @@ class FoldOrder(msgspec.Struct):
     uploads: tuple[Upload, ...]
     share: int
     most_bytes: int
+    taken_back_at: datetime | None
+    more: bool
 
 
 class FoldOutcome(msgspec.Struct):
@@ -78,16 +81,6 @@ class FoldOutcome(msgspec.Struct):
     refused: int = 0
     errors: dict[int, str] = {}
     unused: dict[int, str] = {}
-
-
-@dataclass(frozen=True)
-class _State:
-    """The profile's row, the rows of each device, until when taken back is forgotten, and whether more waits."""
-
-    profile_id: int
-    uploaded: dict[str, int]
-    taken_back_at: datetime | None
-    more: bool
 
 
 class Fold(Kind):
@@ -107,11 +100,12 @@ class Fold(Kind):
             waiting = await inbox.pending(session, soc, frequency, most + 1)
             chosen = first_rows(waiting[:most])
             uploads = await inbox.bodies(session, chosen)
-            revoked = await repository.revoked(session, {row.device_id for row in uploads})
+            gone = await repository.revoked(session, {row.device_id for row in uploads})
             taken_back = await repository.taken_back(session, head.id)
             statistics = await repository.statistics(session, head.id)
         if not uploads and not taken_back:
             return None
+        rows = dict(waiting)
         order = FoldOrder(
             profile_id=head.id,
             soc=soc,
@@ -121,18 +115,23 @@ class Fold(Kind):
             statistics=statistics,
             taken_back=tuple(taken_back),
             uploads=tuple(
-                Upload(row.id, row.device_id, row.body or b"", row.encoding, row.trusted, row.device_id in revoked)
+                Upload(
+                    row.id,
+                    rows[row.id],
+                    row.device_id,
+                    row.body or b"",
+                    row.encoding,
+                    row.trusted,
+                    row.device_id in gone,
+                )
                 for row in uploads
             ),
             share=self._settings.figures_per_device,
             most_bytes=self._settings.max_inflated_bytes,
+            taken_back_at=max(taken_back.values(), default=None),
+            more=len(waiting) > len(uploads),
         )
-        rows = dict(waiting)
-        uploaded: Counter[str] = Counter()
-        for row in uploads:
-            uploaded[row.device_id] += rows[row.id]
-        state = _State(head.id, dict(uploaded), max(taken_back.values(), default=None), len(waiting) > len(uploads))
-        return Task(order, state, FOLD_TIMEOUT_S)
+        return Task(order, FOLD_TIMEOUT_S)
 
     async def tell(self, question: bytes) -> bytes:
         return await facts.answer(self._database, question)
@@ -142,22 +141,25 @@ class Fold(Kind):
 
         Nothing is stored where some of it was taken back meanwhile: the rest is folded anew.
         """
-        if await inbox.were_taken_back(session, prepared.devices):
+        order: FoldOrder = task.order
+        if await inbox.were_taken_back(session, [sent.row_id for sent in order.uploads]):
             return True
-        state, now = task.state, datetime.now(UTC)
+        profile_id, now = order.profile_id, datetime.now(UTC)
         soc, _ = pair_of(lease.key)
         values = {**prepared.values, "rejected": ProfileRow.rejected + prepared.refused}
-        profile_id = state.profile_id
         await repository.store(session, profile_id, values, prepared.snapshot, now)
         if prepared.snapshot is not None:
             await put(session, Wanted(OUTDATED, lease.key, again=True))
-        if state.taken_back_at is not None:  # of those taken back since, the next fold forgets what they said
-            gone = ContributionRow.profile_id == profile_id, ContributionRow.taken_back_at <= state.taken_back_at
+        if order.taken_back_at is not None:  # of those taken back since, the next fold forgets what they said
+            gone = ContributionRow.profile_id == profile_id, ContributionRow.taken_back_at <= order.taken_back_at
             await session.execute(delete(ContributionRow).where(*gone))
         read = [row_id for row_id in prepared.devices if row_id not in prepared.errors]
         await inbox.mark_folded(session, read, prepared.unused, now)
         await inbox.mark_unusable(session, prepared.errors, now)
-        await repository.release(session, profile_id, state.uploaded, now)
+        rows_of: Counter[str] = Counter()
+        for sent in order.uploads:
+            rows_of[sent.device_id] += sent.rows
+        await repository.release(session, profile_id, rows_of, now)
         insert_into = upserting(session.get_bind().dialect.name, ContributionRow)
         new = insert_into.excluded
         counted = {"uploads": ContributionRow.uploads + new.uploads, "unused": new.unused, "last_at": new.last_at}
@@ -169,7 +171,7 @@ class Fold(Kind):
         agreed = SocRow.name == soc, SocRow.established_at.is_(None), uploaded.scalar_subquery() >= ESTABLISHED_BY
         await session.execute(update(SocRow).where(*agreed).values(established_at=now))
         await publish(session, PROFILE, lease.key)
-        return bool(state.more)
+        return order.more
 
     async def failed(self, session: WriteSession, lease: Lease, task: Task | None, error: str) -> None:
         """Leave the first upload out, which three children in a row did not survive, and go on with the next."""

@@ -208,7 +208,7 @@ def _solve(api: Api, wanted: str | None) -> tuple[str, int]:
         async with planner.database.write() as session:
             await kind.store(session, lease, task, prepared)
             assert await planner.queue.finish(session, lease)
-        return lease.key, task.state.version + 1
+        return lease.key, task.order.version + 1
 
     found: tuple[str, int] = api.await_(work)
     return found
