@@ -24,14 +24,14 @@ def fold(order: FoldOrder, ask: Ask) -> FoldOutcome:
     known = Statistics.load(order.statistics)
     if order.taken_back:
         known.forget(map(device_hash, order.taken_back))
-    outcome = FoldOutcome({sent.row_id: sent.device_id for sent in order.uploads})
+    outcome = FoldOutcome()
     # What is believed was so where it was accepted, whichever process folds it.
     for trusted in (True, False):
         _fold_some(known, order, [sent for sent in order.uploads if sent.trusted == trusted], outcome)
     found = estimates(known)
     if known.doubted:
         _predictions.doubt(order.profile_id, known, found, Facts(ask))
-        _say_what_is_held(known, outcome)
+        _say_what_is_held(known, order, outcome)
     changed = materially_changed(known, found)
     version = order.version + changed
     if changed:
@@ -70,8 +70,9 @@ def _fold_some(known: Statistics, order: FoldOrder, sent_ones: list[Upload], fou
     found.unused.update({ids[position]: reason for position, reason in folded.unused.items()})
 
 
-def _say_what_is_held(statistics: Statistics, folded: FoldOutcome) -> None:
+def _say_what_is_held(statistics: Statistics, order: FoldOrder, folded: FoldOutcome) -> None:
     """Note with each upload what is held back of what its device says."""
-    for row_id, device in folded.devices.items():
-        if row_id not in folded.errors and (held := held_of(statistics, device_hash(device))) is not None:
-            folded.unused[row_id] = "; ".join(filter(None, (folded.unused.get(row_id), held)))
+    for sent in order.uploads:
+        held = None if sent.row_id in folded.errors else held_of(statistics, device_hash(sent.device_id))
+        if held is not None:
+            folded.unused[sent.row_id] = "; ".join(filter(None, (folded.unused.get(sent.row_id), held)))

@@ -35,14 +35,14 @@ FEWER = 16
 
 
 class Upload(msgspec.Struct):
-    """An upload as it came: its row in the inbox, how many it has, whose it is, its body, whether it is believed."""
+    """An upload as it came: its row in the inbox, whose it is, its body, whether it is believed, and its rows."""
 
     row_id: int
-    rows: int
     device_id: str
-    body: bytes
     encoding: Encoding
+    body: bytes
     trusted: bool
+    rows: int
     revoked: bool
 
 
@@ -75,7 +75,6 @@ class FoldOutcome(msgspec.Struct):
     outliers. ``errors`` says why an upload could not be read, ``unused`` why one was used in part only.
     """
 
-    devices: dict[int, str]
     values: dict[str, Any] = {}
     snapshot: bytes | None = None
     refused: int = 0
@@ -105,7 +104,6 @@ class Fold(Kind):
             statistics = await repository.statistics(session, head.id)
         if not uploads and not taken_back:
             return None
-        rows = dict(waiting)
         order = FoldOrder(
             profile_id=head.id,
             soc=soc,
@@ -114,18 +112,7 @@ class Fold(Kind):
             folded=head.uploads,
             statistics=statistics,
             taken_back=tuple(taken_back),
-            uploads=tuple(
-                Upload(
-                    row.id,
-                    rows[row.id],
-                    row.device_id,
-                    row.body or b"",
-                    row.encoding,
-                    row.trusted,
-                    row.device_id in gone,
-                )
-                for row in uploads
-            ),
+            uploads=tuple(Upload(*row, revoked=row.device_id in gone) for row in uploads),
             share=self._settings.figures_per_device,
             most_bytes=self._settings.max_inflated_bytes,
             taken_back_at=max(taken_back.values(), default=None),
@@ -153,7 +140,7 @@ class Fold(Kind):
         if order.taken_back_at is not None:  # of those taken back since, the next fold forgets what they said
             gone = ContributionRow.profile_id == profile_id, ContributionRow.taken_back_at <= order.taken_back_at
             await session.execute(delete(ContributionRow).where(*gone))
-        read = [row_id for row_id in prepared.devices if row_id not in prepared.errors]
+        read = [sent.row_id for sent in order.uploads if sent.row_id not in prepared.errors]
         await inbox.mark_folded(session, read, prepared.unused, now)
         await inbox.mark_unusable(session, prepared.errors, now)
         rows_of: Counter[str] = Counter()
@@ -164,7 +151,7 @@ class Fold(Kind):
         new = insert_into.excluded
         counted = {"uploads": ContributionRow.uploads + new.uploads, "unused": new.unused, "last_at": new.last_at}
         statement = insert_into.on_conflict_do_update(index_elements=["profile_id", "device_id"], set_=counted)
-        if rows := [{"profile_id": profile_id, **row, "since": now, "last_at": now} for row in _by_device(prepared)]:
+        if rows := _by_device(order, prepared):
             await (await session.connection()).execute(statement, rows)
         uploaded = select(func.count(distinct(ContributionRow.device_id))).join(ProfileRow)
         uploaded = uploaded.where(ProfileRow.soc_id == SocRow.id, ContributionRow.uploads > 0).correlate(SocRow)
@@ -194,9 +181,12 @@ def first_rows(waiting: Iterable[tuple[int, int]]) -> list[int]:
     return ids
 
 
-def _by_device(folded: FoldOutcome) -> list[dict[str, Any]]:
-    count = Counter(folded.devices.values())
+def _by_device(order: FoldOrder, folded: FoldOutcome) -> list[dict[str, Any]]:
+    count = Counter(sent.device_id for sent in order.uploads)
     unused = {
-        device: folded.errors.get(row_id) or folded.unused.get(row_id) for row_id, device in folded.devices.items()
+        sent.device_id: folded.errors.get(sent.row_id) or folded.unused.get(sent.row_id) for sent in order.uploads
     }
-    return [{"device_id": device, "uploads": count[device], "unused": unused[device]} for device in sorted(count)]
+    return [
+        {"profile_id": order.profile_id, "device_id": device, "uploads": count[device], "unused": unused[device]}
+        for device in sorted(count)
+    ]

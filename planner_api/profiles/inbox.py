@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, func, select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.concurrency import Gathering
@@ -72,11 +72,11 @@ async def count_waiting(session: AsyncSession) -> dict[str, int]:
     return {"waiting": waiting or 0}
 
 
-async def bodies(session: AsyncSession, ids: Collection[int]) -> Sequence[Row[int, str, str, bytes | None, bool]]:
-    """Return (id, device_id, encoding, body, trusted) of those uploads that still wait, in the order they came."""
-    query = select(InboxRow.id, InboxRow.device_id, InboxRow.encoding, InboxRow.body, InboxRow.trusted)
+async def bodies(session: AsyncSession, ids: Collection[int]) -> Sequence[Any]:
+    """Return (id, device, encoding, body, trusted, rows) of those uploads that still wait, in the order they came."""
+    columns = InboxRow.id, InboxRow.device_id, InboxRow.encoding, InboxRow.body, InboxRow.trusted, InboxRow.rows
     waiting = InboxRow.id.in_(ids), InboxRow.folded_at.is_(None)
-    return (await session.execute(query.where(*waiting).order_by(InboxRow.id))).all()
+    return (await session.execute(select(*columns).where(*waiting).order_by(InboxRow.id))).all()
 
 
 async def were_taken_back(session: WriteSession, ids: Collection[int]) -> bool:
