@@ -112,7 +112,7 @@ class Fold(Kind):
             folded=head.uploads,
             statistics=statistics,
             taken_back=tuple(taken_back),
-            uploads=tuple(Upload(*row, revoked=row.device_id in gone) for row in uploads),
+            uploads=tuple(Upload(*(*row, row.device_id in gone)) for row in uploads),
             share=self._settings.figures_per_device,
             most_bytes=self._settings.max_inflated_bytes,
             taken_back_at=max(taken_back.values(), default=None),
