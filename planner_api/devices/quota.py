@@ -3,9 +3,9 @@
 Quotas bind devices' tokens. Who may do everything (an admin, or anybody where no token is asked for) has none.
 """
 
-import math
+import time
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from sqlalchemy import delete
 
@@ -16,6 +16,7 @@ from planner_api.errors import ForbiddenError, TooOftenError
 from planner_api.settings import Settings
 from planner_api.web.principal import Principal
 
+DAY_S = 86_400
 MAX_OWNERS = 200_000
 """Devices whose uploads are counted in memory at once."""
 
@@ -77,6 +78,4 @@ def _today() -> str:
 
 
 def _until_tomorrow_s() -> int:
-    now = datetime.now(UTC)
-    tomorrow = datetime(now.year, now.month, now.day, tzinfo=UTC) + timedelta(days=1)
-    return math.ceil((tomorrow - now).total_seconds())
+    return DAY_S - int(time.time()) % DAY_S

@@ -75,13 +75,12 @@ class Prefixed:
         if scope["path"] == root or scope["path"].startswith(f"{root}/"):
             scope["path"] = scope["path"][len(root) :] or "/"
 
+        def moved(name: bytes, value: bytes) -> bytes:
+            return root.encode() + value if name == b"location" and value.startswith(b"/") else value
+
         async def send_under_it(message: Any) -> None:
             if message["type"] == "http.response.start":
-                message = {**message, "headers": [_moved(root.encode(), *pair) for pair in message["headers"]]}
+                message = {**message, "headers": [(name, moved(name, value)) for name, value in message["headers"]]}
             await send(message)
 
         return self._app(scope, receive, send_under_it)
-
-
-def _moved(root: bytes, name: bytes, value: bytes) -> tuple[bytes, bytes]:
-    return (name, root + value) if name == b"location" and value.startswith(b"/") else (name, value)
