@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hope_schema import DeviceReport, MeasuredRun, Release, ReleaseRequest, RolloutPolicy
-from planner_api.db.tables import DeviceRow, ReleaseClaimRow, ReleasePartRow
+from planner_api.db.tables import ClaimRow, DeviceRow, ReleaseClaimRow, ReleasePartRow
 from planner_api.devices import repository as devices
 from planner_api.devices.groups import position
 from planner_api.rollout.judging import judge
@@ -33,9 +33,10 @@ def fill(url: str) -> None:
         async def enrol() -> None:
             async with api.app.planner.database.write() as session:
                 for label, names in (("honest", HONEST), ("sybils", SYBILS)):
-                    claim = await devices.add_claim(session, label, label=label, uses=None, expires_at=None)
+                    session.add(claim := ClaimRow(claim_hash=label, label=label))
+                    await session.flush()
                     for name in names:
-                        await devices.enrol(session, name, {"claim_id": claim, "soc": SOC})
+                        await devices.enrol(session, name, {"claim_id": claim.id, "soc": SOC})
 
         api.await_(enrol)
         for device in HONEST + SYBILS:
