@@ -29,6 +29,7 @@ from agent_sdk.journey.drift import Drift
 from agent_sdk.journey.hosts import Hosts
 from agent_sdk.journey.planfile import pack_plan, read_plan, refuse_other_network, write_plan
 from agent_sdk.journey.plans import Feed, LoadOptions, Plans
+from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.preparing import Preparing
 from agent_sdk.journey.services import A_LITTLE_S, Services
 from agent_sdk.journey.starts import Starts
@@ -36,6 +37,7 @@ from agent_sdk.machine.soc import read_soc
 from agent_sdk.measure.trials import Trials
 from agent_sdk.model import Content, Model, Shapes, Source, bare_name, located
 from agent_sdk.model.module import named_source
+from agent_sdk.model.ports import accepts
 from agent_sdk.paths import cache_directory, state_directory
 from agent_sdk.planner.client import DEADLINE_S
 from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client, stands
@@ -59,6 +61,7 @@ from agent_sdk.scheduling.rounds import rates
 from agent_sdk.scheduling.scheduler import Policy
 from agent_sdk.scheduling.together import Participant, Together
 from agent_sdk.session import Session
+from agent_sdk.tensors import on_host
 from hope_schema import MeasuredRun, Missing, Observations, PlanReply
 from hope_schema.plan import Method
 
@@ -279,7 +282,8 @@ class Agent(Closes):
 
         Args:
             session: of this agent.
-            inputs: as for ``Session.run``; do not change them before the run is over.
+            inputs: as for ``Session.run``, though tensors are answered with arrays. Do not change them before the run
+                is over.
             deadline_ms: milliseconds from now until the outputs are to be there.
             priority: -100 to 100; whoever has the higher one goes first, and equal ones as the agent's policy says.
             on_late: what becomes of a run that cannot make its deadline: ``late`` runs it all the same, behind those
@@ -290,7 +294,7 @@ class Agent(Closes):
         Raises InputError for a deadline in the past or a priority out of bounds, QueueFullError, DeviceClosedError.
         The future raises what ``Session.run`` raises, or CancelledError.
         """
-        return self.jobs.submit(session.plans, inputs, Terms(deadline_ms, priority, on_late, timeout_s))
+        return self.jobs.submit(session.plans, on_host(inputs), Terms(deadline_ms, priority, on_late, timeout_s))
 
     def stream(
         self,
@@ -309,7 +313,7 @@ class Agent(Closes):
         unless it is given. Raises InputError.
         """
         terms = Terms(every_ms if deadline_ms is None else deadline_ms, priority, on_late)
-        return Periodic(lambda feed: self.jobs.submit(session.plans, feed, terms), inputs, every_ms, told)
+        return Periodic(lambda feed: self.jobs.submit(session.plans, on_host(feed), terms), inputs, every_ms, told)
 
     def spread(self, session: Session, *, in_flight: int = 1) -> tuple[str, ...]:
         """Have a network ready on core groups of every size, so that the policy chooses how many cores each run gets.
@@ -320,7 +324,7 @@ class Agent(Closes):
         where one answer has to stay for one input, ProcessorError where it runs on no group.
         """
         refuse_unless_in_flight(in_flight)
-        prepared = session.plans.last or session.prepare()
+        prepared = _ready(session)
         with self._services.cancel.current(), self._services.supplier.resting():
             groups = spread(prepared, self.device, self._services.planning_on, in_flight)
         self.jobs.spread(session.plans, groups, in_flight)
@@ -347,10 +351,11 @@ class Agent(Closes):
         """
         if any(len(times) not in (0, len(sessions)) for times in (every_ms, deadlines_ms)):
             raise InputError("every_ms and deadlines_ms have one time for each session")
+        if deadlines_ms and not every_ms:
+            raise InputError("deadlines_ms are those of periods: give every_ms too")
         known = rates(every_ms, deadlines_ms or every_ms) if every_ms else [None] * len(sessions)
         members = [
-            Participant(session.plans, session.plans.last or session.prepare(), rate)
-            for session, rate in zip(sessions, known, strict=True)
+            Participant(session.plans, _ready(session), rate) for session, rate in zip(sessions, known, strict=True)
         ]
         with self._services.cancel.current():
             return Together.planned(members, self._services, self.device, self.jobs, wait_s)
@@ -358,12 +363,16 @@ class Agent(Closes):
     def degrade(self, session: Session, to: Session) -> None:
         """Have another session answer runs of this one that would be late and were asked for ``on_late="degrade"``.
 
-        It has to take the same inputs.
+        It has to take the same inputs and give outputs of the same names. Raises InputError where it does not, or where
+        it would have this one answer in turn.
         """
-        wanted = {port.name for port in session.get_inputs()}
-        if session is to or wanted != {port.name for port in to.get_inputs()}:
-            raise InputError(f"'{to.name}' cannot answer for '{session.name}': it takes other inputs")
-        self.jobs.degrade(session.plans, to.plans)
+        refused = f"'{to.name}' cannot answer for '{session.name}': it"
+        if not accepts(to.plans.inputs, session.plans.inputs):
+            raise InputError(f"{refused} takes other inputs")
+        if not {port.name for port in session.plans.outputs} <= {port.name for port in to.plans.outputs}:
+            raise InputError(f"{refused} gives other outputs")
+        if not self.jobs.degrade(session.plans, to.plans):
+            raise InputError(f"{refused} has its own late runs answered by '{session.name}'")
 
     def export_plan(self, session: Session, path: str | os.PathLike[str]) -> None:
         """Write the plan of the shapes that ran last, for ``load(model, plan=path)`` on devices of this kind.
@@ -413,6 +422,12 @@ class Agent(Closes):
                 closing.callback(session.close)
             closing.callback(self.jobs.close)
             self._supplier.close()
+
+
+def _ready(session: Session) -> Prepared:
+    """What answers a session, made ready if nothing is. Raises DeviceClosedError, or like ``Session.prepare``."""
+    session.plans.ready()
+    return session.plans.last or session.prepare()
 
 
 def _networks(sessions: Iterable[Session]) -> list[Preparing]:

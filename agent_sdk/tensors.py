@@ -82,6 +82,13 @@ def with_tensors(feed: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
     return ({**feed, **wrapped}, next(iter(given.values())).device) if given else (feed, None)
 
 
+def on_host(feed: Mapping[str, Any]) -> dict[str, Any]:
+    """A feed without tensors, in arrays where they stood. Raises InputError where it is no mapping."""
+    if not isinstance(feed, Mapping):
+        raise InputError(f"the inputs of a run are to be a mapping by name, not {feed!r:.80}")
+    return as_arrays(with_tensors(feed)[0])
+
+
 def within(tensors: Iterable[TorchTensor], most: float) -> bool:
     """Whether no number in a run's tensors exceeds ``most``, or is none: looked at where they stand.
 

@@ -104,6 +104,18 @@ def bound(ports: Iterable[Port], shapes: Mapping[str, Sequence[int]]) -> tuple[P
     )
 
 
+def accepts(ports: Iterable[Port], others: Iterable[Port]) -> bool:
+    """Whether ports take what others may be given: under the same names, in the same types, of sizes that agree."""
+    own, given = ({port.name: port for port in each} for each in (ports, others))
+    return own.keys() == given.keys() and all(_agrees(port, given[name]) for name, port in own.items())
+
+
+def _agrees(port: Port, other: Port) -> bool:
+    pairs = zip(port.shape, other.shape, strict=False)
+    fixed = all(a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
+    return port.type == other.type and len(port.shape) == len(other.shape) and fixed
+
+
 def port_of(info: onnx.ValueInfoProto) -> Port:
     dims = info.type.tensor_type.shape.dim
     symbols = [symbol_of(dim) for dim in dims]

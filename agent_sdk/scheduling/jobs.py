@@ -150,7 +150,7 @@ class Jobs(Forks):
                 raise DeviceClosedError("the agent is closed")
             if len(self._jobs) >= self._most:
                 raise QueueFullError(f"{len(self._jobs)} runs wait already, and no more may; try again later")
-            member = self._member(plans)
+            member = self._open(plans)
             member.look()
             member.stats.submitted += 1
             request = self._scheduler.submit(
@@ -191,7 +191,7 @@ class Jobs(Forks):
     def spread(self, plans: Plans, groups: Mapping[str, Group], in_flight: int) -> None:
         """Have a network's runs go to these core groups, by processor."""
         with self._lock:
-            before = self._member(plans).spread(groups, in_flight)
+            before = self._open(plans).spread(groups, in_flight)
         for executor in before:
             executor.close()
 
@@ -202,11 +202,17 @@ class Jobs(Forks):
             member.look()
             return min(ns for _, ns in member.network.wholes()) / 1e6
 
-    def degrade(self, plans: Plans, to: Plans) -> None:
-        """Have another network answer runs of one that may be degraded and would be late."""
+    def degrade(self, plans: Plans, to: Plans) -> bool:
+        """Have another network answer runs of one that may be degraded and would be late; False if that leads back."""
         with self._lock:
-            self._member(to).look()
-            self._member(plans).network.cheaper = self._member(to).network
+            self._open(to).look()
+            own, network = self._open(plans).network, self._open(to).network
+            further: Network | None = network
+            while further is not None and further is not own:
+                further = further.cheaper
+            if further is None:
+                own.cheaper = network
+            return further is None
 
     def leave(self, plans: Plans) -> None:
         """A session is closed: its jobs that wait fail, those that run end, and its executors are closed.
@@ -266,6 +272,12 @@ class Jobs(Forks):
     def _is_open(self, member: Member) -> bool:
         """Whether its session is not closed. With the lock."""
         return member.network in self._of
+
+    def _open(self, plans: Plans) -> Member:
+        """A session's member, to be run. Raises DeviceClosedError once the session is closed."""
+        if plans.closed:
+            raise DeviceClosedError("the session is closed")
+        return self._member(plans)
 
     def _decide(self) -> tuple[list[_Started], list[Job]]:
         """What starts now, and whose runs were dropped. With the lock."""

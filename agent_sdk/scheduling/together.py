@@ -29,6 +29,7 @@ from agent_sdk.model.united import UnitedModel
 from agent_sdk.scheduling.jobs import Jobs
 from agent_sdk.scheduling.parts import Part, joins, open_parts, open_whole
 from agent_sdk.scheduling.rounds import Rate
+from agent_sdk.tensors import on_host
 from hope_schema import Job as PlannedNetwork
 from hope_schema import Plan, PlanReply, PlanRequest
 
@@ -154,6 +155,7 @@ class Together(Closes):
             raise DeviceClosedError("what ran these networks together is closed; the sessions are not")
         if len(feeds) != len(self._members):
             raise InputError(f"{len(self._members)} networks run together, of an input each, not {len(feeds)}")
+        feeds = tuple(map(on_host, feeds))
         asked = zip(self._members, self.runs, feeds, strict=True)
         fits = all(plans.taking(feed) is not None and own[0].executor.takes(feed) for plans, own, feed in asked)
         if not fits or not self.faster:  # the mix is not as planned

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import helper, parser
 
 from agent_sdk import Agent, Session
 from agent_sdk.engine.arbiter import Hold
@@ -36,7 +36,7 @@ from agent_sdk.scheduling.policies import POLICIES, Fifo, Planned, policy
 from agent_sdk.scheduling.request import Late, Request
 from agent_sdk.scheduling.scheduler import Scheduler
 from tests.agent.cores import SEVERAL
-from tests.agent.models import BRANCHING, chain_model
+from tests.agent.models import BRANCHING, branching_model, chain_model
 from tests.agent.test_session_shapes import until
 
 
@@ -173,6 +173,62 @@ def test_a_late_run_is_degraded_to_a_cheaper_network(agent: Agent, session: Sess
         assert cheaper.stats.answered
         assert agent.jobs.stats(session.plans).late == 1
         assert [list(sample.missed) for sample in samples] == [[True], []]  # it was asked of the dearer one
+
+
+def test_a_closed_session_has_no_part_in_anything(agent: Agent, session: Session) -> None:
+    """It is refused by name of the cause: no stream goes on asking, and nothing waits for its answers."""
+    feed = dict(session.draw())
+    with agent.load(BRANCHING, background=False) as gone:
+        pass
+    for ask in (
+        lambda: agent.submit(gone, feed),
+        lambda: agent.spread(gone),
+        lambda: agent.together(session, gone),
+        lambda: agent.degrade(session, gone),
+    ):
+        with pytest.raises(DeviceClosedError, match="session is closed"):
+            ask()
+    with agent.stream(gone, feed, every_ms=5) as stream:
+        until(lambda: stream.failure is not None)
+    assert isinstance(stream.failure, DeviceClosedError)
+    assert agent.submit(session, feed, deadline_ms=0.001, on_late="degrade").result(60)
+
+
+def test_jobs_take_tensors_of_torchs(agent: Agent, session: Session) -> None:
+    """With gradients or without, as ``run`` takes them; what is no mapping is the caller's to mend."""
+    torch = pytest.importorskip("torch")
+    feed = dict(session.draw())
+    tensors = {name: torch.from_numpy(value).requires_grad_() for name, value in feed.items()}
+    assert right(session, feed, agent.submit(session, tensors).result(60))
+    with agent.together(session, session) as together:
+        assert all(right(session, feed, outputs) for outputs in together.run(tensors, feed))
+        with pytest.raises(InputError, match="mapping"):
+            together.run(None, feed)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="give every_ms"):
+            agent.together(session, session, deadlines_ms=(5, 5))
+    with pytest.raises(InputError, match="mapping"):
+        agent.submit(session, None)  # type: ignore[arg-type]
+
+
+def test_who_cannot_answer_for_another_is_refused(agent: Agent) -> None:
+    """Inputs of another size, other outputs, and a way that leads back: no run is ever lost to them."""
+    one, small, other = branching_model(), branching_model(size=8), branching_model()
+    other.graph.node.append(helper.make_node("Identity", [other.graph.output[0].name], ["elsewhere"]))
+    other.graph.output[0].name = "elsewhere"
+    with ExitStack() as closing:
+        own, second, third = (closing.enter_context(agent.load(one, background=True)) for _ in range(3))
+        for proto, why in ((small, "other inputs"), (other, "other outputs")):
+            with pytest.raises(InputError, match=why):
+                agent.degrade(own, closing.enter_context(agent.load(proto)))
+        with pytest.raises(InputError, match="answered by"):
+            agent.degrade(own, own)
+        agent.degrade(own, second)
+        agent.degrade(second, third)
+        with pytest.raises(InputError, match="answered by"):
+            agent.degrade(third, own)
+        feed = dict(own.draw())
+        for session in (own, second, third):
+            assert session.run(feed, deadline_ms=0.001, on_late="degrade")
 
 
 @pytest.mark.parametrize("spread", [False, True])
