@@ -1,6 +1,6 @@
-"""The one table of methods, and one verb for each: ``solve(problem, budget) -> Solution``.
+"""The one table of methods: functions of one signature, ``(problem, budget) -> Solution``.
 
-A method of your own is a function with that signature. Name it where a method is asked for, as ``package.module:name``
+A method of your own is such a function. Name it where a method is asked for, as ``package.module:name``
 (``python -m benchmarks.phones DIR --methods auto,mine:solve``), or register it under a short name:
 
     register_solver("mine", "mine:solve")

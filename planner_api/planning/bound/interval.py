@@ -90,17 +90,23 @@ class _Program(Rows):
         below: BoolArray = passed[:, self.begins]
         above: BoolArray = passed.T[:, self.ends]
         self.below, self.above, self.linked = below, above, below[self.ends].T
-        self.tensor_below = _all_of(below, lists.readers)
-        self.tensor_above = _all_of(above, lists.readers)
+        readers = lists.readers  # (T, hubs) which hubs lie on a way to every reader of each tensor
+        self.tensor_below, self.tensor_above = (
+            np.array([passed[ops].all(axis=0) for ops in readers], bool).reshape(len(readers), passed.shape[1])
+            for passed in (below, above)
+        )
         self.ops_inside = _factors(below, above)
         self.tensors_inside = _factors(self.tensor_below, self.tensor_above)
 
-    def solve(self, seconds: float) -> float | None:
-        """The optimum in microseconds, or None when the solver did not reach it in time."""
+    def _run(self, seconds: float) -> None:
         if math.isfinite(seconds):
             # The limit counts all runs of this solver together.
-            self.solver.setOptionValue("time_limit", self.solver.getRunTime() + max(seconds, 0.0))
+            self.solver.setOptionValue("time_limit", self.solver.getRunTime() + seconds)
         self.solver.run()
+
+    def solve(self, seconds: float) -> float | None:
+        """The optimum in microseconds, or None when the solver did not reach it in time."""
+        self._run(seconds)
         if self.solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
         return float(self.solver.getInfo().objective_function_value) * self.unit
@@ -114,9 +120,7 @@ class _Program(Rows):
         kinds = np.full(len(columns), int(highspy.HighsVarType.kInteger), dtype=np.uint8)
         self.solver.changeColsIntegrality(len(columns), columns, kinds)
         self.solver.setOptionValue("mip_max_nodes", NODES)
-        if budget.timed:
-            self.solver.setOptionValue("time_limit", self.solver.getRunTime() + budget.left())
-        self.solver.run()
+        self._run(budget.left())
         proven = float(self.solver.getInfo().mip_dual_bound)
         return proven * self.unit if math.isfinite(proven) else -math.inf
 
@@ -172,14 +176,6 @@ class _Program(Rows):
         ends = [self.finish + last, self.finish + first, *duration]
         spent = [1.0, -1.0, *(-us for us in duration.values())]
         return np.append(np.array(ends), columns), np.append(spent, -values)
-
-
-def _all_of(passed: BoolArray, readers: list[list[int]]) -> BoolArray:
-    """(T, hubs) which hubs lie on a way to every reader of each tensor."""
-    found = np.ones((len(readers), passed.shape[1]), dtype=bool)
-    for tensor, ops in enumerate(readers):
-        found[tensor] = passed[ops].all(axis=0)
-    return found
 
 
 def _factors(below: BoolArray, above: BoolArray) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

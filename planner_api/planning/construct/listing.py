@@ -192,7 +192,7 @@ def in_rounds(problem: Problem, assignment: Sequence[int], rounds: Sequence[Sequ
     for ops in rounds:
         for op in ops:
             decoder.place(op, assignment[op])
-        decoder.wait(max(decoder.done[op] for op in ops))
+        decoder.floor = max([decoder.floor, *(decoder.done[op] for op in ops)])
     return decoder.schedule()
 
 

@@ -48,7 +48,8 @@ def dmdar(problem: Problem, budget: Budget) -> Solution:
         for processor, queue in enumerate(queues):
             fitting = [op for op in queue if decoder.room(op, processor) <= now]
             if fitting:
-                begun.append(min(fitting, key=lambda op: decoder.times(op, processor).fetching_us))
+                moves = {op: decoder.times(op, processor).fetched for op in fitting}
+                begun.append(min(fitting, key=lambda op: sum([move.finish_us - move.start_us for move in moves[op]])))
                 queue.remove(begun[-1])
                 decoder.place(begun[-1], processor)
         return begun

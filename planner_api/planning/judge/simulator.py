@@ -127,11 +127,6 @@ class Times(NamedTuple):
     sent: list[Move]
     taken: list[tuple[int, int]]
 
-    @property
-    def fetching_us(self) -> float:
-        """What it spends on moves of its own."""
-        return sum([move.finish_us - move.start_us for move in self.fetched])
-
 
 class Placed(NamedTuple):
     """What stood before an op was placed, and what it brought, to take it back: arrivals, takings."""
@@ -171,7 +166,7 @@ class Decoder:
         self.counts = not self.whole or max(self.slowdown) > 1.0  # else `free` says all that is asked of resources
         self.lines: list[Counted] = [()] * machine.uses.shape[1]
         self.queues = [0.0] * len(machine.queues)
-        self.floor = self.latest = 0.0
+        self.floor = self.latest = 0.0  # nothing starts before the one, all that stands has ended by the other
         self.start, self.finish, self.done = [0.0] * n, [0.0] * n, [0.0] * n
         self.home = [-1] * n
         self.sequence: list[int] = []
@@ -339,10 +334,6 @@ class Decoder:
         del self.moves[undo.moves :]
         self.queues, self.free, self.lines, self.latest = undo.queues, undo.free, undo.lines, undo.latest
         self.home[op] = -1
-
-    def wait(self, until: float) -> None:
-        """Let nothing that is placed from now on start before ``until``."""
-        self.floor = max(self.floor, until)
 
     def share(self, op: int, here: int) -> float:
         """What an op takes of each resource of a processor."""

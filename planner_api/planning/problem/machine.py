@@ -78,13 +78,10 @@ class Machine:
             raise PlanningError("a processor computes at a place that does not exist")
         if self.busy.min() < -1 or self.busy.max() >= len(self.queues):
             raise PlanningError("a channel keeps a queue busy that does not exist")
-        for name in ("launch_us", "end_us"):
-            if not (np.isfinite(getattr(self, name)) & (getattr(self, name) >= 0)).all():
-                raise PlanningError(f"{name} must be finite and not negative")
-        if not (np.isfinite(self.slowdown) & (self.slowdown >= 1)).all():
-            raise PlanningError("slowdown must be a finite factor of at least 1")
-        if self.spread is not None and not (np.isfinite(self.spread) & (self.spread >= 0)).all():
-            raise PlanningError("spread must be finite and not negative")
+        for name, least in (("launch_us", 0), ("end_us", 0), ("slowdown", 1), ("spread", 0)):
+            figures = getattr(self, name)
+            if figures is not None and not (np.isfinite(figures) & (figures >= least)).all():
+                raise PlanningError(f"{name} must be finite and at least {least}")
 
     @classmethod
     def apart(cls, processors: Sequence[str]) -> Machine:
