@@ -13,6 +13,8 @@ GATHERED: Final = 128 * 1024
 times as much of a core as all else that receiving does. More would let the sender wait for room here."""
 AT_ONCE: Final = 16 * 1024
 """A message of so few bytes comes in a few packets."""
+HELD: Final = 32 * 1024
+"""Bytes that TLS may have taken from the system and not given out: of a record, which has 16 KB at most."""
 
 
 def send_parts(connection: socket.socket, parts: Sequence[bytes | memoryview]) -> None:
@@ -38,10 +40,12 @@ def receive(connection: socket.socket, into: memoryview, until: float) -> int:
     Raises OSError, TimeoutError among it after too long a silence.
     """
     have, size, silence_s = 0, len(into), connection.gettimeout()
-    gathers = size > AT_ONCE and not isinstance(connection, ssl.SSLSocket)  # TLS reads what it needs by itself
+    held = HELD if isinstance(connection, ssl.SSLSocket) else 0
+    gathers = size > held + AT_ONCE
     while have < size:
         if gathers:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, min(size - have, GATHERED))
+            wanted = max(1, min(size - have - held, GATHERED))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
             left_s = max(until - time.monotonic(), 1e-3)
             connection.settimeout(left_s if silence_s is None else min(left_s, silence_s))
         try:

@@ -57,7 +57,6 @@ class Line:
 
     def __init__(self, address: tuple[str, int], context: ssl.SSLContext | None, name: str, within_s: float) -> None:
         self._name = name
-        self._timeout_s = within_s
         self._buffer = bytearray(MOST_HEAD)
         self._view = memoryview(self._buffer)
         self._filled = 0
@@ -79,7 +78,7 @@ class Line:
         """
         until = time.monotonic() + within_s
         try:
-            self._set(within_s)
+            self._socket.settimeout(within_s)
             send_parts(self._socket, parts)
             reply, said = self._head(until)
             if reply.status == 200 and reply.length != reply.said:
@@ -112,11 +111,6 @@ class Line:
         self.closed = True
         with suppress(OSError):
             self._socket.close()
-
-    def _set(self, within_s: float) -> None:
-        if within_s != self._timeout_s:
-            self._timeout_s = within_s
-            self._socket.settimeout(within_s)
 
     def _head(self, until: float) -> tuple[Reply, bytes]:
         self._filled = 0
