@@ -16,7 +16,7 @@ def console() -> NoReturn:
     and frees what the system frees anyway; what has to be closed has been.
     """
     code = main()
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # a caller may have closed them
         with suppress(OSError):  # nobody reads any more
             stream.flush()
     os._exit(code)

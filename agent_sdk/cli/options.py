@@ -90,7 +90,7 @@ class Given:
                 return {name: arrays[name] for name in arrays.files}
         except OSError as error:
             raise InputError(f"--input: cannot read '{self.input}': {error.strerror or error}") from error
-        except (ValueError, EOFError, BadZipFile, AttributeError) as error:
+        except (ValueError, EOFError, BadZipFile, AttributeError, TypeError) as error:  # TypeError: it is one array
             cure = "numpy.savez writes one: numpy.savez(FILE, x=array)"
             raise InputError(f"--input: '{self.input}' is no .npz file of arrays by input name; {cure}") from error
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -96,11 +98,19 @@ def test_a_missing_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "is a directory" in refused(capsys, "run", "--model", str(tmp_path))
 
 
+def one_array() -> bytes:
+    """A ``.npy`` file."""
+    file = io.BytesIO()
+    np.save(file, np.ones((1, 4), np.float32))
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
         (None, "No such file"),
         (b"text", "numpy.savez writes one"),
+        (one_array(), "numpy.savez writes one"),
         ({"other": np.ones((1, 4), np.float32)}, "there is no input 'other'; inputs: x"),
     ],
 )
@@ -202,6 +212,14 @@ def test_a_program_of_its_own_says_all_and_ends() -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == code
         assert said in done.stdout + done.stderr
+
+
+def test_what_is_printed_to_nobody_is_no_failure() -> None:
+    """Who closes a program's outputs wants its exit code."""
+    command = shlex.join([sys.executable, "-m", "agent_sdk.cli", "--version"])
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        done = subprocess.run(f"exec {command} {closed}", shell=True, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (cli.OK, "")
 
 
 def test_devices_are_listed_as_the_agent_plans_with_them(capsys: pytest.CaptureFixture[str]) -> None:
