@@ -72,8 +72,6 @@ MODELS = (
 COMPILED = frozenset({"inception_v1", "inception_v3", "nasnet_large", "hrnet_w18"})
 AT_ONCE: Final = 4
 """Runs in flight at once where throughput is asked for."""
-WAIT_S: Final = 5.0
-"""How long an improved plan is waited for: what the planner spends by default."""
 OURS: Final = frozenset({"one stream", "auto"})
 
 
@@ -143,7 +141,7 @@ def network_rows(name: str, precision: str, modes: Sequence[str], traces_to: Pat
     """All configurations of a network in one precision; ours is planned, tried and mended by an agent."""
     with ExitStack() as opened:
         agent = opened.enter_context(
-            Agent(processors="cuda:0", precision=precision, measuring_s=THOROUGH_S, wait_s=WAIT_S)
+            Agent(processors="cuda:0", precision=precision, measuring_s=THOROUGH_S, wait_s=gpu_sessions.WAIT_S)
         )
         plain_name, _, batch = name.partition(" x")
         network = batched(folded(zoo.path(plain_name)), int(batch or 1))

@@ -47,8 +47,8 @@ SETS: Final[Mapping[tuple[str, ...], float]] = {
 ROUNDS: Final = 60
 LOAD: Final = 0.8
 SECONDS: Final = 6.0
-WAIT_S: Final = 8.0
-"""How long an improved plan is waited for."""
+WAIT_S: Final = 5.0
+"""How long an improved plan is waited for: what the planner spends by default."""
 SLOWER: Final = 2.0
 """How much longer the smallest network may take by deadlines than alone, of a hundred runs the last but one."""
 
