@@ -49,7 +49,7 @@ class Strip:
 ORT = ("ort_1", "ort_all", "ort_parallel")
 STRIPS = (
     Strip(
-        "H100, fp16: over the better of torch's own calls in one CUDA graph and torch.compile",
+        "H100 and H200, fp16: over the better of torch's own calls in one CUDA graph and torch.compile",
         "gpu.json",
         "auto",
         ("fastest other",),

@@ -258,13 +258,13 @@ def main() -> None:
     if options.json and options.json.exists():
         rows = json.loads(options.json.read_text())["networks"]
     for what, task in tasks:
-        found = _left_out_where_it_fails(task, what)
+        found = [row | {"gpu": torch.cuda.get_device_name(0)} for row in _left_out_where_it_fails(task, what)]
         fresh = {_group(row) for row in found}
         rows = [row for row in rows if _group(row) not in fresh] + found
         if options.json:  # after every network: a lent machine may be taken back
-            device = {"gpu": torch.cuda.get_device_name(0), "torch": torch.__version__}
+            tables = [network_table(rows), flight_table(rows)]
             with contextlib.redirect_stdout(None):
-                report(options.json, verdicts(rows), [network_table(rows), flight_table(rows)], **device, networks=rows)
+                report(options.json, verdicts(rows), tables, torch=torch.__version__, networks=rows)
     verdicts(rows)
     network_table(rows).show()
     flight_table(rows).show()

@@ -97,13 +97,14 @@ def network_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return Table(
         "What each network takes, milliseconds",
         (
-            *("network", "precision", *columns, "fastest other", "ours / best", "best"),
+            *("network", "precision", "GPU", *columns, "fastest other", "ours / best", "best"),
             *("streams of ours", "longest path, us"),
             *("arrays to arrays: bound, us", "planned, us", "measured, us", "planned / measured - 1"),
         ),
         [
             (
                 *key,
+                own["auto"].get("gpu"),
                 *(own[one]["median_us"] / 1e3 for one in (*columns, own["auto"]["best"])),
                 *(own["auto"].get(one) for one in (*device, *arrays)),
             )
