@@ -54,23 +54,37 @@ def ask(client: httpx.Client, call: Call, given: Mapping[str, Any], limit: int =
     Raises:
         CallError: a refusal, or no planner there.
     """
-    path = re.sub(r"\{(\w+)\}", lambda found: quote(str(given[found[1]]), safe=""), call.path)
+    path = re.sub(r"\{(\w+)\}", lambda found: _segment(str(given[found[1]])), call.path)
     sent = (*call.arguments, *(option.name for option in call.body))
     body = {name: given[name] for name in sent if given.get(name) is not None}
     asked = (*call.asked, *(option.name for option in call.query))
     query = {name: given[name] for name in asked if given.get(name) is not None}
     try:
         if not call.cursor:
-            return send(client, call.method, path, query, body)
+            return _checked(client, call, send(client, call.method, path, query, body))
         entries: list[Any] = []
         while True:
-            page = send(client, call.method, path, query | {"limit": min(PAGE, limit - len(entries))}, {})
-            entries += page.get(call.rows, ())
+            more = {"limit": min(PAGE, limit - len(entries))}
+            page = _checked(client, call, send(client, call.method, path, query | more, {}))
+            entries += page[call.rows]
             if page.get("next") is None or len(entries) >= limit:
                 return page | {call.rows: entries}
             query[call.cursor] = page["next"]
     except CallError as error:
         raise CallError(_of_words(str(error), given)) from None
+
+
+def _segment(word: str) -> str:
+    """A word as one segment of a path; of dots alone it would lead to another resource."""
+    return quote(word, safe="") if word.strip(".") else word.replace(".", "%2E")
+
+
+def _checked(client: httpx.Client, call: Call, answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer that has what its call shows. Raises CallError: somebody else answered, or another version."""
+    shown = {call.rows, call.only, call.watched} - {""}
+    if not shown <= answer.keys() or (call.method == "GET" and not answer):
+        raise CallError(f"{client.base_url} answered, but not as a planner of this version does")
+    return answer
 
 
 def _of_words(refusal: str, given: Mapping[str, Any]) -> str:
@@ -83,7 +97,7 @@ def _of_words(refusal: str, given: Mapping[str, Any]) -> str:
     return f"'{given[found[1]]}' is no {listed[0]}: `hope-planner {listed[1]}` lists them"
 
 
-def send(client: httpx.Client, method: str, path: str, query: Mapping[str, Any], body: Any) -> Any:
+def send(client: httpx.Client, method: str, path: str, query: Mapping[str, Any], body: Any) -> dict[str, Any]:
     content, headers = None, {}
     if method in ("POST", "PUT"):
         content = zstd(json.dumps(body).encode())

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         given = None if arguments is None else list(arguments)
         status = int(hope_planner.main(given, prog_name="hope-planner", standalone_mode=False) or OK)
-        sys.stdout.flush()
+        print(end="", flush=True)  # where there is no standard output either
         return status
     except click.ClickException as error:
         error.show()

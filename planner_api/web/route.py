@@ -7,6 +7,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette import requests, routing
+from starlette.datastructures import QueryParams
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -15,6 +16,8 @@ from planner_api.errors import InvalidError
 from planner_api.web.asgi import outside, values_of
 from planner_api.web.body import read_message
 from planner_api.web.principal import Actor, Principal, device_of, principal_of
+
+NOTHING = QueryParams()
 
 
 class Request(requests.Request):
@@ -48,7 +51,8 @@ class Request(requests.Request):
 
 
 class StrictRoute(APIRoute):
-    """A route that refuses query parameters it does not know: one that is ignored answers another question.
+    """A route that refuses query parameters that it does not know, and what is said twice of one that it does: what is
+    ignored answers another question.
 
     It returns a message of the contract, which its signature names, nothing, or a response of its own.
 
@@ -94,7 +98,9 @@ class StrictRoute(APIRoute):
             for name, alias, validate in in_path:
                 values[name], errors = validate(outside(request.path_params[alias]), loc=("path", alias))
                 wrong += errors
-            query = request.query_params if scope["query_string"] else {}
+            query = request.query_params if scope["query_string"] else NOTHING
+            if len(query) < len(query.multi_items()):
+                raise InvalidError("repeated-parameter", "a parameter stands twice in the query; send each once")
             if unknown := sorted(set(query) - known):
                 names = ", ".join(alias for _, alias, *_ in in_query)
                 detail = f"there is no parameter '{unknown[0][:100]}' here; known are: {names or 'none'}"

@@ -9,6 +9,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from rich.console import Console, RenderableType
 
@@ -16,6 +17,7 @@ from hope_schema.wording import plural
 from planner_api.cli import commands as cli
 from planner_api.cli.asking import GROUPS
 from planner_api.cli.calls import CALLS, Call
+from planner_api.cli.client import CallError, ask
 from planner_api.cli.serve import build_config
 from planner_api.cli.show import cell, fields, line, table
 from tests.planner.commanding import commanding, parsed
@@ -152,6 +154,20 @@ def test_without_a_planner_it_says_how_to_get_one(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "call", [call for call in CALLS if call.method == "GET" or call.only], ids=lambda call: f"{call.group} {call.verb}"
+)
+def test_who_answers_otherwise_is_no_planner(call: Call) -> None:
+    """Another server, or a planner of another version: nothing is shown as if it were there, or were not."""
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json={}))
+    given = dict.fromkeys(re.findall(r"\{(\w+)\}", call.path), "a")
+    with (
+        httpx.Client(base_url="http://planner.example", transport=transport) as client,
+        pytest.raises(CallError, match="answered, but not as a planner of this version does"),
+    ):
+        ask(client, call, given)
+
+
 def test_a_word_that_cannot_be_is_answered_in_words(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
     """What was mistyped is repeated, with the command that lists what there is; nobody is shown a pattern."""
     model_hash = api.post("/models", chain()).json()["model_hash"]
@@ -173,6 +189,8 @@ def test_a_word_that_cannot_be_is_answered_in_words(api: Api, capsys: pytest.Cap
         ):
             assert re.search(rf"'abc%' is no [a-z' ]+: `hope-planner {listed}` lists them", refused(*words.split()))
         assert "'bad name' is no name" in refused("models", "add", "bad name", model_hash)
+        assert "'..' is no device" in refused("devices", "revoke", "..")
+        assert "'.' is no name" in refused("groups", "drop", ".")
         assert "no more than that" in refused("fleet", "show", at=f"http://127.0.0.1:{port}/api")
         assert "not as a planner does" in refused("fleet", "show", at=f"http://127.0.0.1:{port}/console")
         assert "without TLS" in refused("fleet", "show", at=f"https://127.0.0.1:{port}")

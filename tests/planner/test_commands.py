@@ -107,6 +107,15 @@ def test_a_reader_that_goes_away_is_no_error(sqlite_url: str) -> None:
     assert ended.stderr == f"hope-planner: a token of {sqlite_url}\n"
 
 
+def test_without_standard_output_nothing_breaks() -> None:
+    """As a service manager may start it."""
+    words = [sys.executable, "-m", "planner_api", "--help"]
+    ended = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *words], stderr=subprocess.PIPE, check=False, timeout=180
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
 def test_a_fault_of_ours_is_not_called_bad_input(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error that nobody foresaw is not hidden behind exit status 2."""
     monkeypatch.setattr("planner_api.cli.database.upgrade", lambda *_: int("a bug"))

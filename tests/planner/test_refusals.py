@@ -189,6 +189,16 @@ def test_a_parameter_that_nobody_knows_is_not_ignored(idle: Api, address: str) -
     problem(idle.client.get(address), 422, "unknown-parameter")
 
 
+@pytest.mark.parametrize(
+    "address", ["/fleet/plans?soc=a&soc=b", "/devices?limit=1&limit=1", "/console/plans?soc=&soc=b"]
+)
+def test_a_parameter_that_stands_twice_is_not_ignored_once(idle: Api, address: str) -> None:
+    """Which of the two was meant is the sender's to say."""
+    answer = idle.client.get(address)
+    assert answer.status_code == 422
+    assert "stands twice" in answer.text
+
+
 @pytest.mark.parametrize("path", ["/models", "/plans", "/healthz", "/fleet/plans", "/devices/x/report"])
 def test_a_line_break_behind_an_address_makes_it_another(idle: Api, path: str) -> None:
     """No route answers its address with a line break behind it."""
