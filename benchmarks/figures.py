@@ -84,7 +84,7 @@ def below(rows: Rows, one: str, other: str) -> float:
 def _over_gpu(rows: Mapping[tuple[str, str], Rows], of: Mapping[str, PhoneProfile]) -> Table:
     lines: list[TableRow] = []
     for (stem, cpu), row in rows.items():
-        alone = singles(phone_problem(of[stem], cpu))
+        alone = {p: plan for members, plan in singles(phone_problem(of[stem], cpu)) for p in members}
         gpu_us = alone[GPU].makespan_us
         over = [alone[CPU].makespan_us / gpu_us, *(row[name].makespan_us / gpu_us for name in COLUMNS)]
         lines.append([stem, cpu, round(gpu_us / 1e3, 1), *over])

@@ -17,7 +17,6 @@ from planner_api.planning.construct.single import singles
 from planner_api.planning.judge.simulator import in_start_order, simulate
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem
-from planner_api.planning.problem.symmetry import equal_processors
 from planner_api.planning.search.replays import judged
 
 SHARE = 0.7
@@ -50,10 +49,9 @@ def hedge(problem: Problem, budget: Budget, solve: Callable[[Problem, Budget], S
     alone = singles(problem)
     if not alone:
         return solve(problem, budget)
-    best = min(alone, key=lambda p: alone[p].value_us)
-    (first,) = (members for members in equal_processors(problem) if best in members)
-    others = np.array([p not in first for p in range(problem.host)])
-    most = alone[best].value_us + MOST * alone[best].makespan_us
+    members, best = min(alone, key=lambda one: one[1].value_us)
+    others = np.array([p not in members for p in range(problem.host)])
+    most = best.value_us + MOST * best.makespan_us
 
     def bounded(found: Solution) -> bool:
         worst = slower(found.cut or problem, FAR * others)
@@ -64,7 +62,7 @@ def hedge(problem: Problem, budget: Budget, solve: Callable[[Problem, Budget], S
         return believing
     whole = problem.whole
     cautious = solve(slower(whole, others), budget)
-    chosen = cautious if bounded(cautious) else Solution(alone[best], "single")
+    chosen = cautious if bounded(cautious) else Solution(best, "single")
     taken = simulate(whole, chosen.schedule.assignment, chosen.schedule.sequence)
     found = replace(chosen, schedule=in_start_order(whole, taken), bound=believing.bound, notes=(NOTE,))
     return judged(whole, found)  # for the cautious one was judged by its own figures

@@ -11,7 +11,6 @@ from planner_api.planning.judge.checker import check
 from planner_api.planning.methods import Bound, Solution, UnknownMethod, method, solve
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.problem.feasible import any_placement, prune
-from planner_api.planning.problem.symmetry import equal_processors
 from planner_api.planning.search.replays import judged
 
 BOUND_SHARE = 0.3
@@ -65,12 +64,12 @@ def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
 
 
 def _alone(problem: Problem) -> dict[int, Solution]:
-    """What `singles` finds; what is equal is judged once."""
-    plans, found = singles(problem), dict[int, Solution]()
-    for members in equal_processors(problem):
-        if members[0] in plans:
-            one = judged(problem, Solution(plans[members[0]], "single"))
-            found |= {p: replace(one, schedule=plans[p]) for p in members}
+    """What `singles` finds, by processor; what is equal is judged once."""
+    found: dict[int, Solution] = {}
+    for members, plan in singles(problem):
+        one = judged(problem, Solution(plan, "single"))
+        for p in members:
+            found[p] = replace(one, schedule=replace(plan, assignment=(p,) * len(problem.ops)))
     return dict(sorted(found.items()))
 
 

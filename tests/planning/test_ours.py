@@ -240,7 +240,7 @@ def test_portfolio_is_legal_proven_and_never_worse_than_one_processor(seed: int)
     schedule = found.solution.schedule
     check(problem, schedule)
     assert found.bound.us <= schedule.value_us
-    alone = min((plan.value_us for plan in singles(problem).values()), default=math.inf)
+    alone = min((plan.value_us for _, plan in singles(problem)), default=math.inf)
     assert schedule.value_us <= alone
     assert optimise(problem, "auto", Budget(rounds=2, seed=seed)).solution == found.solution
 

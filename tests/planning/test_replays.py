@@ -191,7 +191,7 @@ def test_first_aid_says_its_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     orchestrator = importlib.import_module("planner_api.planning.optimise")
     monkeypatch.setattr(orchestrator, "solve", fail)
     monkeypatch.setattr(orchestrator, "start", fail)
-    monkeypatch.setattr(orchestrator, "singles", lambda _: {})
+    monkeypatch.setattr(orchestrator, "singles", lambda _: [])
     found = optimise(problem, "heft", Budget(0.0)).solution
     assert found.method == "heft→any"
     assert found.expected == expected(problem, found.schedule)

@@ -21,21 +21,18 @@ WAYS = ("single", "heft", "grain", "greedy")
 """Constructive methods that each host is planned by."""
 
 
-def singles(problem: Problem) -> dict[int, Schedule]:
-    """The schedule of each processor that can run the whole graph alone, by processor."""
-    alone: dict[int, Schedule] = {}
-    for members in equal_processors(problem):
-        plan = simulate(problem, [members[0]] * len(problem.ops), problem.lists.order)
-        if plan.makespan_us < math.inf:
-            alone |= {p: replace(plan, assignment=(p,) * len(problem.ops)) for p in members}
-    return dict(sorted(alone.items()))
+def singles(problem: Problem) -> list[tuple[list[int], Schedule]]:
+    """The classes of equal processors that can run the whole graph alone, each with the schedule on its first one."""
+    n, order = len(problem.ops), problem.lists.order
+    found = ((members, simulate(problem, members[:1] * n, order)) for members in equal_processors(problem))
+    return [(members, plan) for members, plan in found if plan.makespan_us < math.inf]
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
     plans = singles(problem)
     if not plans:
         raise PlanningError("no processor runs every op of the graph alone")
-    return Solution(min(plans.values(), key=lambda plan: plan.value_us), "single")
+    return Solution(min((plan for _, plan in plans), key=lambda plan: plan.value_us), "single")
 
 
 def one_host(problem: Problem, budget: Budget) -> Solution:
