@@ -34,15 +34,17 @@ def named_source(source: Source | Any, inputs: tuple[Any, ...]) -> tuple[str, So
 
 
 def exported(module: Any, inputs: tuple[Any, ...]) -> bytes:
-    """A module as torch exports it for inference; its inputs are called as the parameters of its ``forward``.
+    """A module as torch exports it for inference; its inputs are called as the parameters of its ``forward``, as far as
+    it tells them: a scripted or traced one does not.
 
     Raises InputError where ``inputs`` are none, or ModelError where torch cannot export it.
     """
     torch: Any = importlib.import_module("torch")
     if not isinstance(inputs, tuple) or not inputs:
         raise InputError("a torch.nn.Module is exported by running it: give inputs=(x, ...), one for each argument")
-    newer = importlib.util.find_spec(EXPORTER) is not None
-    names = list(inspect.signature(module.forward).parameters)[: len(inputs)]
+    scripted = isinstance(module, torch.jit.ScriptModule)  # the newer exporter takes none, nor has it a signature
+    newer = importlib.util.find_spec(EXPORTER) is not None and not scripted
+    names = [] if scripted else list(inspect.signature(module.forward).parameters)[: len(inputs)]
     called = names if len(names) == len(inputs) else None
     file = io.BytesIO()
     try:
@@ -53,7 +55,7 @@ def exported(module: Any, inputs: tuple[Any, ...]) -> bytes:
                 return bytes(program.model_proto.SerializeToString())
             torch.onnx.export(module, inputs, file, input_names=called, dynamo=False)
     except Exception as error:  # torch and the module raise whatever they like
-        hint = "" if newer else f"; with the package '{EXPORTER}' installed, torch's newer exporter is used"
+        hint = "" if newer or scripted else f"; with the package '{EXPORTER}' installed, torch's newer exporter is used"
         raise ModelError(f"torch cannot export {type(module).__name__}: {said(error)}{hint}") from error
     return file.getvalue()
 

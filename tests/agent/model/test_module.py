@@ -50,6 +50,17 @@ def test_a_module_is_loaded_as_a_file_is(agent: Agent) -> None:
     assert relative_error({"y": found}, {"y": right}) < 1e-5
 
 
+@pytest.mark.parametrize("made", [torch.jit.script, lambda module: torch.jit.trace(module, torch.zeros(2, 4))])
+def test_a_scripted_module_is_loaded_as_well(agent: Agent, made: Any) -> None:
+    """Compiled or traced by torch's older compiler: what it says is what it said before."""
+    module = made(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval())
+    x = torch.randn(2, 4)
+    with agent.load(module, inputs=(x,)) as session:
+        (name,) = (port.name for port in session.get_inputs())
+        (found,) = session.run(None, {name: x})
+    torch.testing.assert_close(found, module(x).detach())
+
+
 def test_what_cannot_be_exported_says_why(agent: Agent) -> None:
     """A module without inputs, inputs without a module, and a module that fails."""
     with pytest.raises(InputError, match=r"give inputs=\(x, \.\.\.\)"):
