@@ -111,7 +111,7 @@ def array_of(given: Any) -> np.ndarray | None:
     """Numbers of a feed as an array, of whichever kind they were given; None for what holds none. Raises InputError."""
     try:
         array = native_array(given)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RuntimeError):
         return None
     return array if array.dtype.kind in "biufc" else None
 
@@ -124,10 +124,16 @@ def native_array(given: Any) -> np.ndarray:
 
 def as_arrays(feed: Mapping[str, Any]) -> dict[str, Any]:
     """A feed with arrays for tensors and for all that has itself made an array. Raises InputError."""
-    return {
-        name: native_array(value) if isinstance(value, memoryview) or hasattr(value, "__array__") else value
-        for name, value in feed.items()
-    }
+    return {name: _made_array(value) for name, value in feed.items()}
+
+
+def _made_array(given: Any) -> Any:
+    if not isinstance(given, memoryview) and not hasattr(given, "__array__"):
+        return given
+    try:
+        return native_array(given)
+    except RuntimeError:  # a value of ONNX Runtime's that is no tensor
+        return given
 
 
 def as_tensors(outputs: Mapping[str, Any], device: Any) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def _array(name: str, given: Any, dtype: np.dtype[Any]) -> np.ndarray:
     """
     try:
         return np.array(given, dtype) if type(given) is list else native_array(given)
-    except (ValueError, TypeError, OverflowError) as error:
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
         raise FeedError(f"input '{name}' is no array of {dtype}: {error}") from error
 
 

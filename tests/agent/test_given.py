@@ -102,7 +102,7 @@ def test_what_is_no_feed_is_refused_as_such(sessions: list[Session], what: str) 
 
 
 def test_a_sequence_of_several_shapes_is_no_mistake(agent: Agent) -> None:
-    """It is given as a list, also once the file has been read and before it is known that nothing can be planned."""
+    """A list, or a value of ONNX Runtime's: also before it is known that nothing can be planned."""
     inputs = [
         helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, None),
         helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n"]),
@@ -115,7 +115,14 @@ def test_a_sequence_of_several_shapes_is_no_mistake(agent: Agent) -> None:
     graph = helper.make_graph(nodes, "joins", inputs, [output])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     parts = [np.ones((2, 4), np.float32), np.zeros((3, 4), np.float32)]
+    single = helper.make_graph([helper.make_node("SequenceConstruct", ["t"], ["x"])], "one", [inputs[1]], [inputs[0]])
+    single.input[0].name = "t"
+    made = ort.InferenceSession(
+        helper.make_model(single, opset_imports=model.opset_import, ir_version=8).SerializeToString()
+    )
+    (value,) = made.run_with_ort_values(None, {"t": ort.OrtValue.ortvalue_from_numpy(np.zeros(4, np.float32))})
     with agent.load(model) as session:
         assert session.plans.network.is_open
-        answer = session.run(["y"], {"x": parts, "z": np.zeros(4, np.float32)})[0]
-    np.testing.assert_array_equal(answer, np.concatenate(parts))
+        for given, right in ((parts, np.concatenate(parts)), (value, np.zeros(4, np.float32))):
+            answer = session.run(["y"], {"x": given, "z": np.zeros(4, np.float32)})[0]
+            np.testing.assert_array_equal(answer, right)
