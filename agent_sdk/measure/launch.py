@@ -1,10 +1,12 @@
-"""What launching a segment costs beyond its kernels.
+"""What launching a segment costs beyond its kernels, and ending one where a runtime leaves only plain tensors.
 
 A chain of kernels that keep all cores at work, and one of them alone, each after a rest in which a gang's workers fall
 asleep as they do while another processor is at work: what does not grow with the chain is the launch.
 """
 
+import statistics
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from itertools import pairwise
@@ -13,8 +15,9 @@ from typing import Final
 from onnx import TensorProto, helper
 
 from agent_sdk.model import Model, read_model
-from agent_sdk.runtimes.alone import time_executable
-from agent_sdk.runtimes.base import Processor, whole_network
+from agent_sdk.runtimes.alone import time_executable, time_segment
+from agent_sdk.runtimes.base import Processor, Segment, segment_of, whole_network
+from hope_schema import SuperOp, merge
 
 CHAIN: Final = 8
 """Kernels by which the longer chain exceeds the shorter one, for telling launches from kernels."""
@@ -25,6 +28,10 @@ WIDTH: Final = 512
 ROW_BYTES: Final = 4 * WIDTH
 REST_S: Final = 0.001
 """Longer than any runtime's workers poll before they sleep."""
+STRETCH: Final = 40
+"""Super-ops of the network's middle among which some are cut apart."""
+PAIRS: Final = 3
+"""Pairs of super-ops that are cut apart to tell what a border costs."""
 
 
 def launch_us(processor: Processor, rows: int, deadline: float) -> float:
@@ -47,3 +54,41 @@ def _chain(length: int, rows: int) -> bytes:
     graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:])
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return bytes(made.SerializeToString())
+
+
+def end_us(processor: Processor, model: Model, launch_us: float, deadline: float) -> float:
+    """What it costs to cut a segment in two, beyond a launch; zero where tensors stay as the runtime has them.
+
+    Raises ProcessorError.
+    """
+    if processor.hands_over_native:
+        return 0.0
+    found = []
+    for first, second in _pairs(model):
+        if time.monotonic() >= deadline:
+            break
+        whole, *parts = (
+            time_segment(processor, segment_of_all(each, model), deadline).us
+            for each in ([first, second], [first], [second])
+        )
+        found.append(sum(parts) - whole - launch_us)
+    return max(0.0, statistics.median(found)) if found else 0.0
+
+
+def _pairs(model: Model) -> list[tuple[SuperOp, SuperOp]]:
+    """Some super-ops that read what the one before them makes."""
+    row = stretch(model, STRETCH)
+    return [(a, b) for a, b in pairwise(row) if set(a.outputs) & set(b.inputs)][:PAIRS]
+
+
+def stretch(model: Model, length: int) -> tuple[SuperOp, ...]:
+    """The super-ops in the middle of a network, in a topological order."""
+    row = merge(model.graph)
+    start = max(0, (len(row) - length) // 2)
+    return row[start : start + length]
+
+
+def segment_of_all(super_ops: Sequence[SuperOp], model: Model) -> Segment:
+    """Several super-ops, in a topological order, as one segment with plain borders."""
+    ops = tuple(op for super_op in super_ops for op in super_op.ops)
+    return segment_of(SuperOp(graph=model.graph, ops=ops), model)

@@ -7,10 +7,9 @@ that runs out leaves the least useful figures absent:
    latencies of fused kernels in the layouts they really use, scaled so that together they give the whole's; and what
    lies between such a run and its caller (``Trace.deliveries``);
 2. super-ops alone, for what such a run does not show (an op the runtime fused away, a network it refuses whole);
-3. transfers: the change of layout on either side plus the move;
-4. the engine's fixed costs: a segment's launch and end per kind. A hand-over between lanes takes 0.2 to 0.4 µs.
-
-Between the first two, what working side by side costs each kind (``neighbours.py``).
+3. what launches and neighbours cost each kind (``rehearsal.py``), and a segment's launch and end where that tells
+   nothing. A hand-over between lanes takes 0.2 to 0.4 µs;
+4. transfers: the change of layout on either side plus the move.
 
 A short budget, which whole networks would exceed by being compiled, goes to super-ops alone, in the order in which the
 planner asks for them, the most telling first, then to transfers.
@@ -34,6 +33,8 @@ from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import (
     CompilationFailed,
     DeviceClosedError,
+    ExecutionError,
+    InputError,
     OutOfMemory,
     ProcessorError,
     ProcessorLost,
@@ -45,9 +46,10 @@ from agent_sdk.errors import (
 from agent_sdk.machine.timing import NOTHING, Timing, scaled, take_turns, usual
 from agent_sdk.machine.witness import Witness, calm
 from agent_sdk.measure.columns import latency_columns, transfer_columns
-from agent_sdk.measure.launch import ROW_BYTES, ROWS, launch_us
+from agent_sdk.measure.launch import ROW_BYTES, ROWS, end_us, launch_us
 from agent_sdk.measure.moves import channels, time_move
-from agent_sdk.measure.neighbours import end_us, like_the_nearest, slowdown
+from agent_sdk.measure.rehearsal import like_the_nearest, rehearse
+from agent_sdk.measure.truth import Costs, Sample, fitted, overheads_with
 from agent_sdk.model import Model
 from agent_sdk.model.feeds import draw
 from agent_sdk.model.weights import copies_at_once
@@ -108,15 +110,9 @@ def profile(
         run.transfers()
     else:
         run.whole_networks(time.monotonic() + WHOLE_SHARE * budget_s)
-        slower = run.slowdowns(time.monotonic() + NEIGHBOURS_SHARE * budget_s)
         run.single_super_ops()
+        overheads = run.overheads(time.monotonic() + NEIGHBOURS_SHARE * budget_s)
         run.transfers()
-        run.progress("launches")
-        overheads = Overheads(
-            launch_us=(launch_us := run.launches()),
-            end_us=run.ends(launch_us),
-            slowdown=slower,
-        )
     return Observations(
         soc=soc,
         frequency=frequency,
@@ -344,29 +340,42 @@ class _Profiling:
     def launches(self) -> dict[str, float]:
         return _per_kind(self.by_kind, lambda own: launch_us(own, ROWS * own.spec.threads, self.deadline))
 
-    def slowdowns(self, deadline: float) -> dict[str, float]:
-        """By how much each kind is slowed down while its neighbours work.
+    def rehearsed(self, deadline: float) -> dict[str, Costs]:
+        """What launches and neighbours cost each kind that has any, and how much its ops vary.
 
         The narrowest first, which have the most neighbours. A kind that there was no time for is slowed as the one of
         its runtime that is nearest in width: on many cores nothing is as far from the truth as that nobody slows it.
         """
-        found = {kind: own.slowdown for kind, own in self.by_kind.items() if own.slowdown > 1.0}
-        late = []
-        for kind, processor in sorted(self.by_kind.items(), key=lambda item: item[1].spec.threads):
-            if kind in found or not self.asked or not copies_at_once(self.model) > 1:
-                continue
-            if time.monotonic() >= deadline:
-                late.append(processor)
-                continue
-            self.progress(f"{processor.id} beside its neighbours")
-            try:
-                factor = slowdown(processor, self.processors, self.model, deadline)
-            except ProcessorError as error:
-                log.info("not measured beside its neighbours: %s", error)
-                continue
-            if factor is not None:
-                found[kind] = factor
-        return found | like_the_nearest(late, self.processors, found)
+        samples: list[Sample] = []
+        wanted = sorted(self.by_kind.values(), key=lambda own: own.spec.threads)
+        if not self.asked or copies_at_once(self.model) < 2:
+            return {}
+        with Witness() as witness:
+            for processor in wanted:
+                if processor.slowdown > 1.0 or time.monotonic() >= deadline:
+                    continue
+                self.progress(f"{processor.id} beside its neighbours")
+                try:
+                    samples += rehearse(processor, self.processors, self.model, self.latencies, deadline, witness)
+                except (ExecutionError, InputError) as error:
+                    log.info("not measured beside its neighbours: %s", error)
+        return fitted(samples)
+
+    def overheads(self, deadline: float) -> Overheads:
+        """Launches and ends as they are timed alone, with what a rehearsal tells instead where there was one."""
+        told = self.rehearsed(deadline)
+        self.progress("launches")
+        launch_us = self.launches()
+        late = [own for kind, own in self.by_kind.items() if kind not in told and own.slowdown == 1.0]
+        slowdown = {kind: own.slowdown for kind, own in self.by_kind.items() if own.slowdown > 1.0}
+        return overheads_with(
+            Overheads(
+                launch_us=launch_us,
+                end_us=self.ends(launch_us),
+                slowdown=slowdown | like_the_nearest(late, self.processors, told),
+            ),
+            told,
+        )
 
     def ends(self, launch_us: Mapping[str, float]) -> dict[str, float]:
         """What the end of a segment costs per kind where another lane reads what it made."""

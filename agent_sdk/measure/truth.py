@@ -24,7 +24,6 @@ from agent_sdk.engine import Copy, Program
 from agent_sdk.engine.trace import Trace
 from agent_sdk.machine.timing import Timing, middle_half
 from agent_sdk.measure.columns import latency_columns, transfer_columns
-from agent_sdk.measure.neighbours import MOST
 from hope_schema import HOST, Observations, Overheads, Plan, Processor, TensorType, merge
 from hope_schema.base import Count, FigureMicroseconds
 from hope_schema.profile import Kind
@@ -37,6 +36,10 @@ ENOUGH: Final = 8
 """Segments of a kind from which a launch and a slowdown can be told apart."""
 ONE_BY_ONE: Final = 1.01
 """Steps that together take no more than so many times their segment's time follow one another."""
+MOST: Final = 16.0
+"""Nobody is slowed down by more than that; what looks like it is other work."""
+LEAST_PRESSURE: Final = 0.1
+"""What segments take beyond their launches is the neighbours' doing as if there had been so many at least."""
 MOST_SPREAD: Final = 1.0
 """Nothing varies by more than that; what seems to was disturbed."""
 ALIKE: Final = 4.0
@@ -355,7 +358,8 @@ def _by_kind(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
 
 
 def _fitted(samples: Sequence[Sample]) -> Costs:
-    """The launch and the slowdown, neither below nothing, for which the samples come out nearest (least squares).
+    """The launch for which the samples come out nearest (least squares), and the slowdown for which together they take
+    what they took: a run is their sum. Neither is below nothing.
 
     A segment counts by its planned time, so that neither the long nor the many short ones decide alone.
     """
@@ -366,12 +370,13 @@ def _fitted(samples: Sequence[Sample]) -> Costs:
     weight = 1.0 / np.sqrt(alone)
     columns = np.stack([launches * weight, alone * beside * weight], axis=1)
     beyond = (us - alone) * weight
-    found = np.linalg.lstsq(columns, beyond, rcond=None)[0]
-    if (found < 0.0).any():
-        each = (columns * beyond[:, None]).sum(axis=0) / np.maximum((columns**2).sum(axis=0), 1e-9)
-        found = np.where(found < 0.0, 0.0, each)
-    launch, slower = np.maximum(found, 0.0)
-    costs = Costs(float(launch), float(min(MOST, 1.0 + slower)))
+    launch_us, slope = (float(one) for one in np.linalg.lstsq(columns, beyond, rcond=None)[0])
+    if slope < 0.0:
+        launch_us = float(columns[:, 0] @ beyond) / max(1e-9, float(columns[:, 0] @ columns[:, 0]))
+    launch_us = max(0.0, launch_us)
+    beyond_us = max(0.0, float((us - alone - launch_us * launches).sum()))
+    slower = beyond_us / max(float(alone @ beside), LEAST_PRESSURE * float(alone.sum()))
+    costs = Costs(launch_us, min(MOST, 1.0 + slower))
     return replace(costs, spread=_spread(samples, costs))
 
 

@@ -10,7 +10,7 @@ import pytest
 from agent_sdk.journey import trial
 from agent_sdk.machine import timing
 from agent_sdk.machine.witness import Witness
-from agent_sdk.measure import neighbours, profiler
+from agent_sdk.measure import profiler, rehearsal
 
 
 def measure_hastily(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +22,8 @@ def measure_hastily(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "MAX_REPEATS", timing.MIN_REPEATS)
     monkeypatch.setattr(timing, "until_asleep", lambda: None)
     monkeypatch.setattr(profiler, "ROUNDS", timing.LEAST)
-    monkeypatch.setattr(neighbours, "ROUNDS", timing.LEAST)
+    monkeypatch.setattr(rehearsal, "ROUNDS", timing.LEAST)
+    monkeypatch.setattr(rehearsal, "LAUNCHES", 8)
     monkeypatch.setattr(trial, "STAGES", ((1, trial.inf), (1, 1.3)))
     monkeypatch.setattr(Witness, "slowness", lambda self, *, rest=False: 1.0)
     monkeypatch.setattr(Witness, "kept_waiting", at_once)

@@ -20,6 +20,7 @@ from agent_sdk.machine.timing import Turn, Turns
 from agent_sdk.machine.witness import SLOW
 from agent_sdk.measure import profiler
 from agent_sdk.measure.profiler import profile
+from agent_sdk.measure.truth import Sample
 from agent_sdk.model import Model, read_model, weights
 from agent_sdk.model.cutting import cut_model
 from agent_sdk.model.weights import UNKNOWN_BYTES, available_bytes, copies_at_once
@@ -70,7 +71,7 @@ def script_turns(monkeypatch: pytest.MonkeyPatch, turn: Callable[[str], Turn]) -
 
     monkeypatch.setattr(Executor, "traced", scripted)
     monkeypatch.setattr(timing, "_turn", lambda call, witness, crowded: call())
-    monkeypatch.setattr(profiler, "slowdown", lambda *_: None)
+    monkeypatch.setattr(profiler, "rehearse", lambda *_: [])
 
 
 def test_parts_are_measured_like_any_op(processors: list[Processor]) -> None:
@@ -120,6 +121,22 @@ def test_an_output_is_there_when_its_caller_has_it(processors: list[Processor]) 
     )
     assert (whole.tensor, whole.source, whole.target) == (alone.tensor, alone.source, alone.target)
     assert whole.us[0] > 2 * alone.us[0] > 0
+
+
+def test_the_first_profile_knows_what_a_rehearsal_told(
+    processors: list[Processor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Launches, slowdown and spread of the kinds that it told of; the others' launches are timed by themselves."""
+    model, ours = random_model(25, steps=8), [own for own in processors if own.spec.runtime == "ort"]
+    single = next(own.spec.kind for own in ours if own.spec.threads == 1)
+    told = [Sample(single, 9.0 + us * (1.0 + 0.8 * us / 60), us, 1, us / 60, steps_us=us) for us in range(20, 60)]
+    monkeypatch.setattr(profiler, "rehearse", lambda own, *_: told if own.spec.kind == single else [])
+    asked = Missing(profile_version=0, latencies=everything(model, ours).latencies)
+    found = measured(model, ours, asked).overheads
+    assert found.launch_us[single] == pytest.approx(9.0)
+    assert found.slowdown[single] == pytest.approx(1.8)
+    assert found.spread == pytest.approx({single: 0.0}, abs=1e-6)
+    assert set(found.launch_us) == {own.spec.kind for own in ours}
 
 
 def test_only_what_is_missing_is_measured(processors: list[Processor]) -> None:

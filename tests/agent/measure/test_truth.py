@@ -400,3 +400,23 @@ def test_moves_flow_back() -> None:
     own_us = trace.total_us - trace.load_us - trace.store_us - lanes_us
     assert sum(us) == pytest.approx(trace.store_us + len(us) * own_us)
     assert min(us) >= own_us > 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_segments_take_together_what_they_are_charged(seed: int) -> None:
+    """Also where they take longer for reasons that are neither a launch nor the neighbours: a run is their sum."""
+    drawn = random.Random(seed)
+    samples = []
+    for _ in range(60):
+        alone_us, beside, launches = drawn.uniform(5.0, 200.0), drawn.uniform(0.3, 0.6), drawn.randrange(2)
+        us = 10.0 * launches + alone_us * (1.3 + drawn.uniform(0.0, 0.4) * beside)
+        samples.append(Sample("k", us, alone_us, launches, beside, steps_us=alone_us))
+    costs = fitted(samples)["k"]
+    charged_us = sum(one.launches * costs.launch_us + costs.slower(one) * one.alone_us for one in samples)
+    assert charged_us == pytest.approx(sum(one.us for one in samples))
+
+
+def test_what_no_neighbour_did_says_nothing_of_neighbours() -> None:
+    """Of segments that hardly anybody was beside, what they take too long makes no slowdown without end."""
+    samples = [Sample("k", 1.2 * us, us, 0, 1e-6, steps_us=us) for us in range(20, 60)]
+    assert 1.0 <= fitted(samples)["k"].slowdown <= 3.0 + 1e-9
