@@ -29,7 +29,7 @@ from agent_sdk.scheduling.mixes import Mix, read_mix
 from benchmarks import cli
 from benchmarks.mixes import phones, plain
 from benchmarks.mixes.cases import MODELS, cases
-from benchmarks.mixes.compared import CAPACITY, MISSES, one_mix
+from benchmarks.mixes.compared import CAPACITY, MISSES, left_out, one_mix
 from benchmarks.mixes.decisions import decision_us
 from benchmarks.mixes.sessions import alone_pays, joint
 from benchmarks.profiles import find
@@ -95,12 +95,10 @@ def real(files: list[str] | None, only: list[str] | None, end_s: float, probes: 
 
 
 def measured_mix(mix: Mix, by_model: dict[str, float], folder: Path, end_s: float, probes: int) -> Found:
-    """One mix; nothing where it fails, for the others are wanted all the same."""
-    try:
+    """One mix; nothing where it fails."""
+    with left_out(mix=mix.name):
         return one_mix(mix, by_model, folder, end_s, probes)
-    except Exception as error:  # noqa: BLE001  said, and left out
-        say({"mix": mix.name, "failed": f"{type(error).__name__}: {error}"})
-        return [], []
+    return [], []
 
 
 def over_all(measures: list[Measure]) -> list[Measure]:

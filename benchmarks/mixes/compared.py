@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -39,6 +39,15 @@ CAPACITY: Final = "capacity ÷ the best plain configuration's"
 MISSES: Final = "misses at 1.25 × the best plain capacity ÷ the least of the plain ones"
 
 
+@contextmanager
+def left_out(**what: str) -> Iterator[None]:
+    """Say what fails, and go on without it: the rest is wanted all the same."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  said, and left out
+        say({**what, "failed": f"{type(error).__name__}: {error}"})
+
+
 def ours(agent: Agent, ready: Mapping[str, Voice], which: str) -> Asks:
     """Begins runs as jobs of an agent, which is under a policy from now on."""
     agent.jobs.use(policy(which))
@@ -69,15 +78,12 @@ def one_mix(mix: Mix, by_model: Mapping[str, float], folder: Path, end_s: float,
         say({"mix": mix.name, "configurations": len(every), "seconds_of_a_probe": round(seconds, 2)})
 
         def found(name: str, load: float | None) -> float | None:
-            try:
+            with left_out(mix=mix.name, configuration=name), ExitStack() as own:
                 if name == POOL:
                     return pooled.measured(mix, load, alone_ms, seconds, probes)
-                with ExitStack() as own:
-                    ask = ours(agent, ready, name) if name in OURS else plain.asking(mix, feeds, makers[name], own)
-                    return measured(mix, load, alone_ms, ask, seconds, probes)
-            except Exception as error:  # noqa: BLE001  said, and left out
-                say({"mix": mix.name, "configuration": name, "failed": f"{type(error).__name__}: {error}"})
-                return None
+                ask = ours(agent, ready, name) if name in OURS else plain.asking(mix, feeds, makers[name], own)
+                return measured(mix, load, alone_ms, ask, seconds, probes)
+            return None
 
         capacities = {}
         for name in every:
@@ -91,10 +97,11 @@ def one_mix(mix: Mix, by_model: Mapping[str, float], folder: Path, end_s: float,
         rows: list[TableRow] = [[name, capacities[name], lost[name]] for name in every]
         measures = _judged(mix.name, capacities, lost, [*makers, POOL])
         own = capacities[JUDGED]
-        if mix.name == "small beside large" and own:
-            measures.append(_small(mix, 0.8 * own, alone_ms, ours(agent, ready, JUDGED), ready, seconds))
-        if mix.name == "best effort":
-            measures += _best_effort(mix, alone_ms, ours(agent, ready, JUDGED), ready, seconds)
+        with left_out(mix=mix.name, configuration=JUDGED):
+            if mix.name == "small beside large" and own:
+                measures.append(_small(mix, 0.8 * own, alone_ms, ours(agent, ready, JUDGED), ready, seconds))
+            if mix.name == "best effort":
+                measures += _best_effort(mix, alone_ms, ours(agent, ready, JUDGED), ready, seconds)
     return measures, [Table(mix.name, ["configuration", "capacity", "missed at 1.25"], rows)]
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +15,7 @@ from agent_sdk.errors import DroppedError
 from agent_sdk.scheduling.mixes import Mix, Stream, read_mix
 from agent_sdk.scheduling.outcome import Ended
 from benchmarks.mixes import __main__ as mixes
-from benchmarks.mixes import capacity, compared, phones
+from benchmarks.mixes import capacity, compared, phones, plain
 from benchmarks.profiles import find
 from benchmarks.results import Found, Measure
 from tests.benchmarks.test_phones import write
@@ -90,6 +92,28 @@ def test_a_run_that_is_ended_leaves_what_it_has(tmp_path: Path, monkeypatch: pyt
     rows = {row["measure"]: row["value"] for row in json.loads(found.read_text())["rows"]}
     assert rows[f"{compared.CAPACITY}, first"] == 1.25
     assert rows[f"{compared.CAPACITY}, geometric mean"] == pytest.approx(1.25)
+
+
+@pytest.mark.parametrize("name", ["small beside large", "best effort"])
+def test_what_a_mix_has_beside_its_capacities_costs_only_itself(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it fails the capacities of all configurations, and what is judged by them, stand all the same."""
+
+    def fail(*_: object) -> None:
+        raise ValueError("nobody answered in time")
+
+    nothing = nullcontext(SimpleNamespace(measured=lambda *_: 1.0))
+    monkeypatch.setattr(compared, "Agent", lambda **_: nothing)
+    monkeypatch.setattr(compared, "Pooled", lambda *_: nothing)
+    monkeypatch.setattr(compared, "voices", lambda *_: {"s": SimpleNamespace(feed={})})
+    monkeypatch.setattr(compared, "ours", lambda *_: None)
+    monkeypatch.setattr(compared, "measured", lambda *_: 1.25)
+    monkeypatch.setattr(plain, "configurations", lambda *_: {})
+    monkeypatch.setattr(compared, "_small", fail)
+    monkeypatch.setattr(compared, "_best_effort", fail)
+    mix = Mix.model_validate({"name": name, "streams": [{"name": "s", "model": "squeezenet", "period_ms": 10}]})
+    measures, [table] = compared.one_mix(mix, {"squeezenet": 5.0}, Path(), 0.0, 1)
+    assert [one.value for one in measures if one.measure.startswith(compared.CAPACITY)] == [1.25]
+    assert {row[0] for row in table.rows} == {compared.POOL, *compared.OURS}
 
 
 @pytest.mark.parametrize("dropped", [False, True])
