@@ -87,9 +87,11 @@ class Guard:
         return self.bounds(feed) and self.finite(feed)
 
     def finite(self, feed: Mapping[str, object]) -> bool:
-        given = [feed.get(name) for name in self.floats]
-        looked_at = [one if isinstance(one, TorchTensor) else array_of(one) for one in given]
-        return ordinary(*(one for one in looked_at if one is not None))
+        """Whether its floats are ordinary, and are given as numbers: None in a list means NaN, as text may."""
+        given = [feed[name] for name in self.floats if name in feed]
+        numbers = [one if isinstance(one, TorchTensor) else array_of(one) for one in given]
+        known = [one for one in numbers if one is not None]
+        return len(known) == len(numbers) and ordinary(*known)
 
     def bounds(self, feed: Mapping[str, object]) -> bool:
         """Whether its whole numbers lie within their bounds, and are given as numbers."""

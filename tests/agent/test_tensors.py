@@ -138,6 +138,15 @@ def test_floats_of_tensors_are_looked_at_as_those_of_arrays() -> None:
                 assert guard.finite(named) == ordinary
 
 
+def test_floats_that_are_given_as_no_numbers_are_not_ordinary() -> None:
+    """None in a list becomes NaN, and text may: a network computes with that, so it is looked at as that."""
+    guard = Guard(floats=("x",))
+    assert guard.finite({"x": [1.0, 2]})
+    assert guard.finite({"other": [None]})
+    for given in ([None], [1.0, None], ["nan"], [["inf"]], [torch.nan], np.array([None])):
+        assert not guard.finite({"x": given})
+
+
 def test_tensors_that_do_not_fit_are_refused_as_arrays_are(apart: Session) -> None:
     """In shape, in element type and for an index that lies behind its table, by the same message; no plan runs."""
     for words in (torch.tensor([[1, 7, 2]]), np.array([[1, 7, 2]])):
