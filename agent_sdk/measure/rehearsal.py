@@ -73,7 +73,9 @@ def rehearse(
     count = max(2, round(AT_WORK * len(seats)))
     row = stretch(model, max(1, LAUNCHES // count))
     seats = [seat for seat in seats if all(alone.get((one.signature, seat.spec.kind)) for one in row)]
-    if len(seats) < 2 or processor not in seats or any(map(subgraphs, model.proto.graph.node)):
+    rehearsed = {op.id for super_op in row for op in super_op.ops}
+    nested = any(subgraphs(node) for node in model.proto.graph.node if op_id(node) in rehearsed)
+    if len(seats) < 2 or processor not in seats or nested:
         return []
     copies = side_by_side(model, row, min(count, len(seats)))
     program = build_program(dealt(copies, seats, alone), copies, {seat.id: seat for seat in seats})

@@ -10,18 +10,22 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
+from onnx import helper
 
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.engine.trace import Span
 from agent_sdk.machine.soc import Soc
 from agent_sdk.machine.timing import Timing
+from agent_sdk.measure import rehearsal
 from agent_sdk.measure.launch import segment_of_all, stretch
 from agent_sdk.measure.rehearsal import dealt, like_the_nearest, neighbours, rehearse, side_by_side
 from agent_sdk.measure.truth import Costs
 from agent_sdk.model import Model, extract, read_model
 from agent_sdk.model.feeds import draw
+from agent_sdk.model.nodes import subgraphs
 from agent_sdk.model.united import marked
 from agent_sdk.runtimes.base import Processor
 from agent_sdk.runtimes.ort.processor import OrtProcessor
@@ -109,6 +113,29 @@ def test_a_rehearsal_is_a_legal_plan(seed: int, processors: list[Processor]) -> 
     assert len(rows) == len(seats) + 2
     for row in rows.values():
         assert all(before.finish_us <= after.start_us for before, after in pairwise(row))
+
+
+def test_only_what_is_rehearsed_may_have_no_subgraphs(
+    processors: list[Processor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A branch behind the stretch is in nobody's way; one within it has names that copies would share."""
+    plain, seats = random_model(4, steps=14), singles(processors)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(plain.proto)
+    [*_, last] = proto.graph.output
+    body = helper.make_graph([helper.make_node("Exp", [last.name], ["grown"])], "body", [], [onnx.ValueInfoProto()])
+    body.output[0].CopyFrom(last)
+    body.output[0].name = "grown"
+    proto.graph.input.append(helper.make_tensor_value_info("yes", onnx.TensorProto.BOOL, []))
+    proto.graph.node.append(helper.make_node("If", ["yes"], ["chosen"], then_branch=body, else_branch=body))
+    proto.graph.output.add().CopyFrom(last)
+    proto.graph.output[-1].name = "chosen"
+    model = read_model(proto)
+    assert any(map(subgraphs, model.proto.graph.node))
+    deadline = time.monotonic() + 9
+    assert not rehearse(seats[0], processors, model, alone(model, processors), deadline)
+    monkeypatch.setattr(rehearsal, "LAUNCHES", len(merge(model.graph)))
+    assert rehearse(seats[0], processors, model, alone(model, processors), deadline)
 
 
 def test_samples_say_what_segments_took(processors: list[Processor], monkeypatch: pytest.MonkeyPatch) -> None:
