@@ -2,10 +2,9 @@
  *
  * A run is a few counters. Each lane counts what it has finished; whoever needs that looks at the counter for a moment,
  * yields while that is cheap, and then sleeps on a futex, at once where a link is part of it; who is woken helps to wake
- * the others. While a lane computes
- * it holds the resources of its segment, which the device's arbiter grants (`arbiter.h`); while it waits for data it
- * holds none, and who publishes that data claims them for it. Between runs the lanes' threads rest here too, so that a
- * run begins on all of them without the interpreter. Nothing here allocates during a run or knows Python: a step that
+ * the others. While a lane computes it holds the resources of its segment, which the device's arbiter grants
+ * (`arbiter.h`); while it waits for data it holds none, and who publishes that data claims them for it. Between runs the
+ * lanes' threads rest here too, so that a run begins on all of them without the interpreter. Nothing here allocates during a run or knows Python: a step that
  * only Python can make is a function pointer like any other.
  *
  * Memory order. Counters are stored and looked at sequentially consistently where somebody may sleep: a sleeper says so
@@ -48,11 +47,11 @@ enum operation { STAMP, BIND, WAIT, LENT, ENTER, CALL, CALL_POINTER, CALL_IF, CA
 struct step {
     int32_t operation;
     int32_t index;          /* by which a failure is told: the bound call that this is part of */
-    int64_t a, b;           /* BIND: mask, its bytes. WAIT, LENT: lane, count; last
-                             * argument: whether it sleeps at once. ENTER: mask, key's index; first
-                             * argument: whether one resource of the mask will do. CALL_AGAIN: not yet. CALL_IF: on
-                             * which occasions. CALL, CALL_AGAIN: how many calls before it stands what it ends, 0: nothing.
-                             * DONE: count, the resources that the lane's next segment does not need */
+    int64_t a, b;           /* BIND: mask, its bytes. WAIT, LENT: lane, count; last argument: whether it sleeps at once.
+                             * ENTER: mask, key's index; first argument: whether one resource of the mask will do.
+                             * CALL_AGAIN: not yet. CALL_IF: on which occasions. CALL, CALL_AGAIN: how many calls before
+                             * it stands what it ends, 0: nothing. DONE: count, the resources that the lane's next
+                             * segment does not need */
     void *function;         /* CALL, CALL_AGAIN: returns int, 0 is well. CALL_POINTER: returns a pointer, NULL is well */
     void *arguments[5];
 };
@@ -315,7 +314,7 @@ static int64_t await(struct run *run, int me, const struct step *step, int glanc
     lane->held = 0;
     int lent = step->operation == LENT;
     int taken = !lent && (atomic_load(&run->arbiter->busy) & mask);  /* another run computes where this would look */
-    int far = step->arguments[4] != NULL;                            /* and what a link is part of takes milliseconds */
+    int far = step->arguments[4] != NULL;                            /* what crosses a link takes milliseconds */
     if (stay_awake(&lane->patience, done, count, lent, taken || far, &run->stop, INT64_MAX)) return 0;
     atomic_store(&lane->target, target);
     atomic_store(&lane->wanted, count);

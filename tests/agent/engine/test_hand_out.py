@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from operator import sub
 
 import pytest
 
@@ -97,19 +98,23 @@ def test_whoever_sleeps_is_woken_by_somebody() -> None:
 def test_who_waits_for_another_host_takes_no_core_meanwhile(far: list[int]) -> None:
     """A wait that a link is part of goes to sleep at once, whichever side is the other host's: others get the core."""
     taken: list[float] = []
+    lost: list[int] = []
 
     def note() -> None:
         taken.append(time.thread_time())
+        lost.append(resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw)
 
-    loop = loop_of([((), note), ((Event(1, 1),), note)], [((), lambda: time.sleep(0.02))], far=far)
+    rows: list[list[Task]] = [[((), note), ((Event(1, 1),), note)], [((), lambda: time.sleep(0.02))]]
     with resting(2) as threads:
-        for _ in range(5):
+        for _ in range(5):  # each as the first one: who has yielded for long does not the next time
+            loop = loop_of(*rows, far=far)
             loop.begin(0)
             loop.hand_out(threads)
             assert loop.wait(20)
-    assert not loop.failures()
-    took = [after - before for before, after in zip(taken[::2], taken[1::2], strict=True)]
-    assert statistics.median(took) < 0.5e-3, "it stayed awake"
+            assert not loop.failures()
+    # Who stays awake takes the core, or yields it to whoever wants it, which the kernel counts.
+    assert statistics.median(map(sub, taken[1::2], taken[::2])) < 0.5e-3, "it stayed awake"
+    assert statistics.median(map(sub, lost[1::2], lost[::2])) == 0, "it yielded"
 
 
 def test_a_lane_that_is_left_behind_comes_back() -> None:
