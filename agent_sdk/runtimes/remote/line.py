@@ -136,8 +136,7 @@ class Line:
         have = min(len(into), self._filled)
         into[:have] = self._view[:have]
         self._drop(have)
-        left = into[have:]
-        if left and receive(self._socket, left, until) < len(left):
+        if have + receive(self._socket, into[have:], until) < len(into):
             raise TimeoutError if time.monotonic() > until else ConnectionError("it ended in the middle of an answer")
 
     def _received(self, into: memoryview, until: float) -> int:
