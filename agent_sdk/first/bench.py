@@ -279,9 +279,9 @@ def _onnxruntime(file: str, target: str) -> Callable[[Mapping[str, np.ndarray]],
 
 
 def _openvino(file: str, target: str) -> Callable[[Mapping[str, np.ndarray]], object]:
-    import openvino
+    from agent_sdk.runtimes.openvino.package import ov
 
-    compiled = openvino.Core().compile_model(file, target, {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = ov.Core().compile_model(file, target, {"INFERENCE_PRECISION_HINT": "f32"})
     return lambda feed: compiled(dict(feed))
 
 

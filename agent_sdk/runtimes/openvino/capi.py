@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import openvino as ov
 from onnx import helper
 
 from agent_sdk.model.dtypes import ELEMENT_TYPE, FOREIGN
 from agent_sdk.native import address, library
 from agent_sdk.runtimes.base import NativeCall
+from agent_sdk.runtimes.openvino.package import ov
 
 FUNCTIONS: Final = (
     "ov_core_create",

@@ -9,7 +9,6 @@ from functools import cache, partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import openvino as ov
 from typing_extensions import override
 
 from agent_sdk.errors import (
@@ -31,6 +30,7 @@ from agent_sdk.runtimes.attribution import share_out
 from agent_sdk.runtimes.base import BoundCall, Compiler, Executable, NativeCall, Segment, machines_fault, whole_network
 from agent_sdk.runtimes.host import HostPlace, HostProcessor, OutputMark
 from agent_sdk.runtimes.openvino.capi import NativeCore, NativeModel, NativeRequest, native_core
+from agent_sdk.runtimes.openvino.package import ov
 from agent_sdk.runtimes.openvino.trusted import OPENVINO
 from hope_schema import ModelGraph, TensorType
 
