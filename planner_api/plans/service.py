@@ -110,8 +110,9 @@ class Plans:
         often = runs([job.period_us for job in request.jobs])
         async with self._database.read() as session:
             ops = await models.super_ops(session, hashes)
-            heads = [await profiles.head(session, *pair) for pair in request.profiles]
+            # In this order: an upload that is folded between the two reads is in the head that the second one finds.
             to_fold = [pair for pair in request.profiles if await profiles.waits(session, *pair)]
+            heads = [await profiles.head(session, *pair) for pair in request.profiles]
             before = await repository.standing(session, wanted)
         for model_hash in hashes:
             if model_hash not in ops:

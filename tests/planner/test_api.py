@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -19,8 +21,11 @@ from hope_schema import (
 )
 from planner_api.compression import unzstd
 from planner_api.db.tables import ModelRow
+from planner_api.profiles import repository as profiles
 from tests.planner.samples import (
+    FREQUENCY,
     PROCESSORS,
+    SOC,
     Api,
     chain,
     measure,
@@ -234,3 +239,22 @@ def test_a_circle_of_places_without_a_way_home_is_unplannable(api: Api) -> None:
     assert api.post("/profiles", upload).status_code == 202
     found = problem(api.post("/plans", plan_request(GRAPH)), 422, "unplannable")
     assert "cannot move between the host and op" in found.detail
+
+
+def test_figures_folded_while_a_plan_is_asked_for_are_known(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between what is read of a profile to queue its plan a fold may end; the plan rests on what it folded."""
+    api.learn(GRAPH)
+    folds = iter([api.app.planner.profiles.folded])
+
+    def then_folded(read: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def reading(*arguments: Any) -> Any:
+            found = await read(*arguments)
+            for fold in folds:
+                await fold(SOC, FREQUENCY)
+            return found
+
+        return reading
+
+    for name in ("head", "waits"):
+        monkeypatch.setattr(profiles, name, then_folded(getattr(profiles, name)))
+    assert api.plan(GRAPH).plan.makespan_us > 0
