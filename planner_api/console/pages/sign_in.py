@@ -22,6 +22,7 @@ through_provider = APIRouter(prefix=HOME)
 ATTEMPT_COOKIE = "hope_console_oidc"
 ATTEMPT_S = 600
 MAX_COOKIE = 3 * 1024
+"""Characters of an attempt; one that would take more leads to the console's first page."""
 MAX_ANSWER = 4096
 """Characters of one parameter of an answer."""
 
@@ -77,10 +78,11 @@ async def leave(request: AnyRequest, to: Annotated[str, Query(max_length=2048)] 
         address = await _provider(request).address(secret, _callback(request))
     except SignInError as error:
         return page(request, to=to, problem=error.detail, code=error.code)
+    attempt = f"{secret}.{quote(to, safe='')}"
     answer = RedirectResponse(address, status_code=303)
     answer.set_cookie(
         ATTEMPT_COOKIE,
-        f"{secret}.{quote(to, safe='')}",
+        attempt if len(attempt) <= MAX_COOKIE else f"{secret}.",
         max_age=ATTEMPT_S,
         path=_path(),
         secure=request.url.scheme == "https",

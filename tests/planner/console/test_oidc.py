@@ -96,6 +96,12 @@ def test_who_has_a_role_comes_in_and_is_known_by_name(api: Api) -> None:
     ]
 
 
+def test_where_somebody_wants_to_go_keeps_nobody_outside(api: Api) -> None:
+    """The longest address that is accepted may not fit the attempt's cookie: it leads to the first page instead."""
+    answer = api.client.get(leave(api, "ada", f"{HOME}/plans?search=".ljust(2048, "/")))
+    assert (answer.status_code, f"url={HOME}" in answer.text, "search=" in answer.text) == (200, True, False)
+
+
 def test_the_way_to_a_provider_and_back_is_under_a_prefix(database_url: str, issuer: str) -> None:
     """What the provider sends a browser back to, the attempt's cookie, and where somebody wanted to go."""
     with serving(database_url, **settings(issuer, root_path="/tools/hope")) as api:
