@@ -7,7 +7,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette import requests, routing
-from starlette.datastructures import QueryParams
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -16,8 +15,6 @@ from planner_api.errors import InvalidError
 from planner_api.web.asgi import outside, values_of
 from planner_api.web.body import read_message
 from planner_api.web.principal import Actor, Principal, device_of, principal_of
-
-NOTHING = QueryParams()
 
 
 class Request(requests.Request):
@@ -98,7 +95,7 @@ class StrictRoute(APIRoute):
             for name, alias, validate in in_path:
                 values[name], errors = validate(outside(request.path_params[alias]), loc=("path", alias))
                 wrong += errors
-            query = request.query_params if scope["query_string"] else NOTHING
+            query = request.query_params
             if len(query) < len(query.multi_items()):
                 raise InvalidError("repeated-parameter", "a parameter stands twice in the query; send each once")
             if unknown := sorted(set(query) - known):

@@ -5,6 +5,7 @@ another, and begins on the best of them.
 """
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -44,13 +45,12 @@ def one_host(problem: Problem, budget: Budget) -> Solution:
         latency = np.where(hosts == host, problem.latency_us, np.inf)
         if not np.isfinite(latency).any(axis=1).all():
             continue
-        for way in WAYS:
-            try:
-                alone = prune(replace(problem.whole, latency_us=latency))
-                schedule = solve_named(alone, way, budget).schedule
-            except PlanningError:  # what this host cannot do another may
-                continue
-            found.append(simulate(problem, schedule.assignment, schedule.sequence))
+        with suppress(PlanningError):  # what this host cannot do another may
+            alone = prune(replace(problem.whole, latency_us=latency))
+            for way in WAYS:
+                with suppress(PlanningError):
+                    schedule = solve_named(alone, way, budget).schedule
+                    found.append(simulate(problem, schedule.assignment, schedule.sequence))
     if not found:
         raise PlanningError("no host runs every op of the graph alone")
     return Solution(min(found, key=lambda schedule: schedule.value_us), "one_host")
