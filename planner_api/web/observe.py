@@ -1,5 +1,6 @@
 """The outermost ASGI layer: every request gets an id, is counted, and is logged when it is worth a line."""
 
+import asyncio
 import itertools
 import secrets
 import time
@@ -19,6 +20,8 @@ log = structlog.get_logger("planner_api.access")
 SLOW_S = 1.0
 """Slower answers are logged; so is every answer of status 400 and above, but for those who ask too often one line in
 ten seconds. Routine ones only at level debug."""
+CANCELLED = 499
+"""What counts as the status of a request that is cancelled before it has an answer, as proxies say it."""
 
 
 class Observe:
@@ -71,6 +74,9 @@ class Observe:
             await send_problem(send_with_id, scope, error)
             if status_of(error) == 500:
                 raise  # the server's log says where
+        except asyncio.CancelledError:
+            status = status or CANCELLED
+            raise
         finally:
             status = status or 500
             seconds = time.perf_counter() - started

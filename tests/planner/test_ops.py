@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -21,6 +22,7 @@ from planner_api.db.migrate import HEAD, upgrade
 from planner_api.settings import Settings
 from planner_api.web.logs import configure, redact
 from planner_api.web.metrics import Metrics
+from planner_api.web.observe import Observe
 from planner_api.web.probes import FRESH_S
 from planner_api.web.tokens import new_token
 from tests.planner.samples import chain, eventually, plan_request, serving
@@ -88,6 +90,28 @@ def test_requests_are_counted_by_route_and_status(sqlite_url: str) -> None:
     labels = set(re.findall(r'route="([^"]*)"', page))
     assert labels <= {*openapi_document()["paths"], "/console/{path}", "other"}, "whatever paths clients invent"
     assert {"/console/{path}", "other"} <= labels
+
+
+def test_a_request_that_is_cancelled_is_no_failure() -> None:
+    """An embedded planner closed in the middle of a call counts no error, and logs none."""
+    counted: list[int] = []
+
+    async def asked() -> None:
+        async def never(*_: Any) -> None:
+            await asyncio.Event().wait()
+
+        scope = {"type": "http", "method": "GET", "path": "/plans/p", "raw_path": b"/plans/p", "headers": []}
+        observed = Observe(never, lambda *told: counted.append(told[2]))
+        call = asyncio.ensure_future(observed(scope, never, never))
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    with structlog.testing.capture_logs() as logs:
+        asyncio.run(asked())
+    assert counted == [499]
+    assert [line["log_level"] for line in logs] == ["info"]
 
 
 def test_requests_are_traced_where_it_is_asked_for(sqlite_url: str) -> None:
