@@ -208,10 +208,12 @@ class Services:
             return self._planned(question, self.wait_s)
         measures = not (at_once and first.reply.plan.filled)
         try:
-            if measures and self._measure_missing(model, question, measured, self.measuring_s):
-                return self._planned(question, self.wait_s)
-            if self.wait_s and first.reply.provisional:
-                return self._planned(question, self.wait_s).model_copy(update={"cached": first.cached})
+            if (measures and self._measure_missing(model, question, measured, self.measuring_s)) or (
+                self.wait_s and first.reply.provisional
+            ):
+                later = self._planned(question, self.wait_s)
+                there = first.cached and later.reply.version == first.reply.version
+                return later.model_copy(update={"cached": there})
         except OFFLINE as error:
             measured.notes.append(f"{error}; the plan that it had before is used")
         return first

@@ -42,6 +42,7 @@ def test_a_foreseen_plan_comes_before_what_is_measured(at_once: bool, tmp_path: 
     obtained, paths = obtain(tmp_path, foreseen, *later, at_once=at_once)
     assert paths == ["POST /plans", *(() if at_once else (*ASKED_TWICE, "POST /profiles", "POST /plans"))]
     assert (obtained.preliminary, obtained.profiled_signatures) == (at_once, 1 - at_once)
+    assert obtained.cached == at_once, "the second version was solved for what was measured now"
 
 
 @pytest.mark.parametrize("filled", [(), ("latency predicted",)])
