@@ -66,7 +66,12 @@ class Line:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if context is not None:
                 self._socket = context.wrap_socket(self._socket, server_hostname=address[0])
-        except (OSError, ssl.SSLError) as error:
+        except ssl.SSLCertVerificationError as error:
+            raise ProcessorLost(
+                f"host '{name}' is not trusted: {error.verify_message}; "
+                'a certificate that no authority signed is named in the file of hosts: certificate = "FILE.pem"'
+            ) from error
+        except OSError as error:
             raise ProcessorLost(f"host '{name}' cannot be reached: {error}") from error
 
     def ask(

@@ -456,7 +456,7 @@ def test_a_processor_that_is_not_lent_is_named(relay: Relay) -> None:
 
 @pytest.mark.parametrize(
     ("days", "trusted", "reason"),
-    [(1, True, "lends nothing"), (-1, True, "certificate has expired"), (1, False, "certificate verify failed")],
+    [(1, True, "lends nothing"), (-1, True, "certificate has expired"), (1, False, "file of hosts: certificate")],
 )
 def test_a_certificate_is_checked(days: int, trusted: bool, reason: str, tmp_path: Path) -> None:
     """A host is talked to where its certificate is valid and of whom the owner trusts; else that is said."""
