@@ -25,7 +25,14 @@ from agent_sdk.runtimes.torch.choice import MIXED, PRECISIONS
 from agent_sdk.session import Session
 from hope_schema.plan import Method
 
-PRECISION: Final = click.Choice((*PRECISIONS, MIXED))
+precision: Final = click.option(
+    "--precision",
+    type=click.Choice((*PRECISIONS, MIXED)),
+    default=PRECISIONS[0],
+    show_default=True,
+    help="what torch computes float32 in, where --processors does not say it as in cuda:0/fp16; "
+    "mixed lets the planner choose op by op",
+)
 SEED: Final = click.IntRange(0, 2**32 - 1)
 
 
@@ -164,14 +171,7 @@ _OPTIONS: Final = (
         "--method", type=click.Choice(get_args(Method)), default="auto", show_default=True, help="how to plan"
     ),
     click.option("--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0-7,ort@8-15"),
-    click.option(
-        "--precision",
-        type=PRECISION,
-        default=PRECISIONS[0],
-        show_default=True,
-        help="what torch computes float32 in, where --processors does not say it as in cuda:0/fp16; "
-        "mixed lets the planner choose op by op",
-    ),
+    precision,
     click.option(
         "--measure",
         "measuring_s",

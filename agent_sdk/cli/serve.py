@@ -11,9 +11,8 @@ from typing import Final
 import click
 
 from agent_sdk.agent import Agent
-from agent_sdk.cli.options import PRECISION
+from agent_sdk.cli import options
 from agent_sdk.model.weights import available_bytes
-from agent_sdk.runtimes.torch.choice import PRECISIONS
 from agent_sdk.scheduling.mixes import read_rate
 from agent_sdk.scheduling.policies import POLICIES
 from agent_sdk.scheduling.request import ON_LATE, Late
@@ -59,7 +58,7 @@ MIB: Final = 2**20
 @click.option("--planner", metavar="URL", help="planner to ask; without it one runs inside this process")
 @click.option("--soc", metavar="NAME", help="SoC the profile belongs to (default: read from this machine)")
 @click.option("--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0-7,ort@8-15")
-@click.option("--precision", type=PRECISION, default=PRECISIONS[0], show_default=True)
+@options.precision
 def serve(
     *,
     models: str,

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -58,6 +59,28 @@ def test_help_of_all_commands_loads_none(capsys: pytest.CaptureFixture[str]) -> 
         assert command.help is not None
         assert command.help.split("\n")[0].startswith(said.rstrip("."))
         assert said in shown
+
+
+def test_help_explains_every_option() -> None:
+    """Each option of each command, and of those below it, says what it is for."""
+
+    def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+        yield path, command
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                below = command.get_command(context, name)
+                assert below is not None
+                yield from commands(below, f"{path} {name}")
+
+    found = [
+        (path, option)
+        for path, command in commands(cli.hope_agent, "hope-agent")
+        for option in command.params
+        if isinstance(option, click.Option)
+    ]
+    assert len(found) > 40
+    assert not [f"{path} {option.name}" for path, option in found if not option.help]
 
 
 def broken_models(directory: Path) -> dict[str, tuple[Path, str]]:
