@@ -17,6 +17,55 @@ HELD: Final = 32 * 1024
 """Bytes that TLS may have taken from the system and not given out: of a record, which has 16 KB at most."""
 
 
+class ReadAhead:
+    """What was read of a connection and not taken yet: where a head ends is known once it is there.
+
+    Args:
+        most: bytes that it holds.
+
+    Attributes:
+        filled: bytes that it has.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._memory = bytearray(most)
+        self._view = memoryview(self._memory)
+        self.filled = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.filled == len(self._memory)
+
+    def more(self, connection: socket.socket) -> int:
+        """Wait for bytes, and return how many have come: 0 where the other side ended. Raises OSError."""
+        count = connection.recv_into(self._view[self.filled :])
+        self.filled += count
+        return count
+
+    def find(self, end: bytes, start: int = 0) -> int:
+        """Where this begins, from ``start`` on; -1 where it has not come."""
+        return self._memory.find(end, start, self.filled)
+
+    def take(self, count: int) -> bytes:
+        """The first bytes, which are taken out."""
+        taken = bytes(self._view[:count])
+        self._drop(count)
+        return taken
+
+    def fill(self, connection: socket.socket, into: memoryview, until: float) -> int:
+        """As ``receive``, beginning with what was read already."""
+        have = min(len(into), self.filled)
+        into[:have] = self._view[:have]
+        self._drop(have)
+        return have + receive(connection, into[have:], until)
+
+    def _drop(self, count: int) -> None:
+        left = self.filled - count
+        if left:
+            self._memory[:left] = self._memory[count : self.filled]
+        self.filled = left
+
+
 def send_parts(connection: socket.socket, parts: Sequence[bytes | memoryview]) -> None:
     """Send all of them; over TLS, which has no such call, one after the other. Raises OSError."""
     at_once = 1 if isinstance(connection, ssl.SSLSocket) else MOST_PARTS

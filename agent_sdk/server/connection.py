@@ -20,7 +20,7 @@ import httptools
 import numpy as np
 
 from agent_sdk.errors import RefusedError
-from agent_sdk.sockets import receive, send_parts
+from agent_sdk.sockets import ReadAhead, send_parts
 
 MOST_HEAD: Final = 16 * 1024
 """Most bytes of a request line with all its fields."""
@@ -154,9 +154,7 @@ class Connection:
 
     def __init__(self, taken: socket.socket, tls: ssl.SSLContext | None) -> None:
         self._socket, self._tls = taken, tls
-        self._buffer = bytearray(MOST_HEAD)
-        self._view = memoryview(self._buffer)
-        self._filled = 0
+        self._ahead = ReadAhead(MOST_HEAD)
         self.idle, self.ending = True, False
         self.when_ended: Callable[[Connection], object] = lambda _: None
 
@@ -195,11 +193,8 @@ class Connection:
     def receive(self, into: memoryview) -> None:
         """Fill this with what comes next. Raises RefusedError, OSError."""
         size = len(into)
-        have = min(size, self._filled)
-        into[:have] = self._view[:have]
-        self._drop(have)
         latest = time.monotonic() + BODY_S + size / SLOWEST
-        have += receive(self._socket, into[have:], latest)
+        have = self._ahead.fill(self._socket, into, latest)
         if have < size and time.monotonic() > latest:
             raise RefusedError(408, f"of {size} bytes of the body {have} arrived in time")
         if have < size:
@@ -215,33 +210,23 @@ class Connection:
             self._socket.shutdown(socket.SHUT_WR)
             self._socket.settimeout(LINGER_S)
             end, count = time.monotonic() + LINGER_S, 0
-            while time.monotonic() < end and count < LINGER_BYTES and (got := self._socket.recv_into(self._view)):
+            while time.monotonic() < end and count < LINGER_BYTES and (got := len(self._socket.recv(MOST_HEAD))):
                 count += got
 
     def _next(self) -> Exchange | None:
         """The next request, once its head is there; None where none comes. Raises RefusedError, OSError."""
-        latest, searched = 0.0, 0
-        while (end := self._buffer.find(b"\r\n\r\n", max(0, searched - 3), self._filled)) < 0:
-            if self._filled == MOST_HEAD:
+        ahead, latest, searched = self._ahead, 0.0, 0
+        while (end := ahead.find(b"\r\n\r\n", max(0, searched - 3))) < 0:
+            if ahead.is_full:
                 raise RefusedError(431, f"the head of a request may have {MOST_HEAD} bytes")
-            searched = self._filled
-            count = self._socket.recv_into(self._view[self._filled :])
-            if not count:
+            searched = ahead.filled
+            if not ahead.more(self._socket):
                 return None
-            self._filled += count
             latest = latest or time.monotonic() + HEAD_S
             if time.monotonic() > latest:
                 raise RefusedError(408, f"the head of the request did not arrive within {HEAD_S:g} s")
         self.idle = False
-        head = bytes(self._view[: end + 4])
-        self._drop(end + 4)
-        return Exchange(self, head)
-
-    def _drop(self, count: int) -> None:
-        left = self._filled - count
-        if left:
-            self._buffer[:left] = self._buffer[count : self._filled]
-        self._filled = left
+        return Exchange(self, ahead.take(end + 4))
 
     def _last_words(self, error: RefusedError) -> None:
         body = json.dumps({"error": str(error)})

@@ -8,10 +8,9 @@ from contextlib import suppress
 from typing import Final
 
 import httptools
-import numpy as np
 
 from agent_sdk.errors import HostLate, ProcessorLost
-from agent_sdk.sockets import receive, send_parts
+from agent_sdk.sockets import ReadAhead, send_parts
 
 MOST_HEAD: Final = 64 * 1024
 """Most bytes that are read of an answer before it is known how long it is."""
@@ -57,10 +56,8 @@ class Line:
 
     def __init__(self, address: tuple[str, int], context: ssl.SSLContext | None, name: str, within_s: float) -> None:
         self._name = name
-        self._buffer = bytearray(MOST_HEAD)
-        self._view = memoryview(self._buffer)
-        self._filled = 0
-        self.used = self.closed = False
+        self._ahead = ReadAhead(MOST_HEAD)
+        self.used = self.closed = self._begun = False
         try:
             self._socket = socket.create_connection(address, within_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -82,6 +79,7 @@ class Line:
         Where the answer is an error, or says nothing of tensors, nothing is written.
         """
         until = time.monotonic() + within_s
+        self._begun = False
         try:
             self._socket.settimeout(within_s)
             send_parts(self._socket, parts)
@@ -97,7 +95,7 @@ class Line:
             self.close()
             late = isinstance(error, TimeoutError)
             what = f"did not answer within {within_s:.3g} s" if late else f"broke the connection: {error}"
-            gone = self.used and not late and not self._filled
+            gone = self.used and not late and not self._begun
             lost = HostLate if late else GoneError if gone else ProcessorLost
             raise lost(f"host '{self._name}' {what}") from error
         except (ValueError, KeyError, httptools.HttpParserError) as error:
@@ -118,45 +116,26 @@ class Line:
             self._socket.close()
 
     def _head(self, until: float) -> tuple[Reply, bytes]:
-        self._filled = 0
-        while (end := self._buffer.find(b"\r\n\r\n", 0, self._filled)) < 0:
-            if self._filled == MOST_HEAD:
+        ahead = self._ahead
+        ahead.take(ahead.filled)  # nothing that came unasked is an answer
+        while (end := ahead.find(b"\r\n\r\n")) < 0:
+            if ahead.is_full:
                 raise ValueError("the head of the answer is too long")
-            self._filled += self._received(self._view[self._filled :], until)
-        reply = Reply(bytes(self._view[: end + 4]))
+            if not ahead.more(self._socket):
+                raise ConnectionError("it ended in the middle of an answer" if self._begun else "it was closed")
+            self._begun = True
+            if time.monotonic() > until:
+                raise TimeoutError
+        reply = Reply(ahead.take(end + 4))
         if reply.said > MOST_SAID:
             raise ValueError(f"{reply.said} bytes of JSON")
-        self._drop(end + 4)
-        if reply.said <= MOST_HEAD:
-            while self._filled < reply.said:
-                self._filled += self._received(self._view[self._filled :], until)
-            said = bytes(self._view[: reply.said])
-            self._drop(reply.said)
-            return reply, said
-        memory = np.empty(reply.said, np.uint8).data
-        self._fill(memory, until)
-        return reply, bytes(memory)
+        said = bytearray(reply.said)
+        self._fill(memoryview(said), until)
+        return reply, bytes(said)
 
     def _fill(self, into: memoryview, until: float) -> None:
-        have = min(len(into), self._filled)
-        into[:have] = self._view[:have]
-        self._drop(have)
-        if have + receive(self._socket, into[have:], until) < len(into):
+        if self._ahead.fill(self._socket, into, until) < len(into):
             raise TimeoutError if time.monotonic() > until else ConnectionError("it ended in the middle of an answer")
-
-    def _received(self, into: memoryview, until: float) -> int:
-        count = self._socket.recv_into(into)
-        if not count:
-            raise ConnectionError("it ended in the middle of an answer" if self._filled else "it was closed")
-        if time.monotonic() > until:
-            raise TimeoutError
-        return count
-
-    def _drop(self, count: int) -> None:
-        left = self._filled - count
-        if left:
-            self._buffer[:left] = self._buffer[count : self._filled]
-        self._filled = left
 
 
 def request(method: str, path: str, fields: Mapping[str, str | int], length: int) -> bytes:

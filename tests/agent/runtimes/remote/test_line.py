@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from agent_sdk.errors import ProcessorLost
-from agent_sdk.runtimes.remote.line import Line, request
+from agent_sdk.runtimes.remote.line import GoneError, Line, request
 
 OK = b"HTTP/1.1 200 OK\r\n"
 ANSWERS = {
@@ -43,4 +43,31 @@ def test_an_answer_beyond_the_protocol_is_given_up(answer: str) -> None:
         with pytest.raises(ProcessorLost, match=why):
             line.ask([request("GET", "/", {"host": "edge"}, 0)], [memoryview(bytearray(4))], 20.0)
         assert line.closed
+        thread.join(20)
+
+
+WHOLE = OK + b"content-length: 6\r\ninference-header-content-length: 2\r\n\r\n{}0123"
+
+
+@pytest.mark.parametrize("kept", [0, 5, len(WHOLE) - 6, len(WHOLE) - 5, len(WHOLE) - 4, len(WHOLE) - 1])
+def test_only_a_connection_that_ends_before_an_answer_was_merely_idle(kept: int) -> None:
+    """Who ends one in the middle of an answer, at whatever byte, has failed, and is not asked again at once."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            client, _ = listening.accept()
+            with client:
+                for answer in (WHOLE, WHOLE[:kept]):
+                    client.recv(1 << 16)
+                    client.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        line, into = Line(listening.getsockname(), None, "edge", 20.0), bytearray(4)
+        asked = [request("GET", "/", {"host": "edge"}, 0)]
+        assert line.ask(asked, [memoryview(into)], 20.0)[1] == b"{}"
+        assert into == b"0123"
+        with pytest.raises(ProcessorLost) as lost:
+            line.ask(asked, [memoryview(into)], 20.0)
+        assert isinstance(lost.value, GoneError) == (not kept)
         thread.join(20)
