@@ -16,7 +16,8 @@ from hope_schema import NewModelVersion
 from tests.planner.commanding import commanding
 from tests.planner.samples import QUICK, chain, make_token, serving
 
-DOCS = Path(__file__).parents[2] / "docs"
+README = Path(__file__).parents[2] / "README.md"
+DOCS = README.parent / "docs"
 
 
 def block(page: str, heading: str = "") -> list[str]:
@@ -28,6 +29,14 @@ def block(page: str, heading: str = "") -> list[str]:
 def filled(text: str, known: Mapping[str, str]) -> str:
     """A text with what its variables stand for."""
     return re.sub(r"\$([A-Z]+)", lambda found: known[found[1]], text)
+
+
+@pytest.mark.parametrize("page", [README, *sorted(DOCS.glob("*.md"))], ids=lambda page: page.stem)
+def test_what_a_page_imports_is_there(page: Path) -> None:
+    """Each name that a block of Python imports from a package of ours exists."""
+    for code in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        for line in re.findall(r"^ *((?:from|import) (?:agent_sdk|planner_api|hope_schema)\b.*)$", code, re.MULTILINE):
+            exec(line, {})
 
 
 def test_the_calls_that_another_language_needs(sqlite_url: str) -> None:

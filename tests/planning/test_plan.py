@@ -7,6 +7,7 @@ import math
 import sys
 import types
 import weakref
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,17 @@ def diamond() -> tuple[ModelGraph, Profile]:
     """Four ops on a CPU and a GPU, everything measured."""
     graph = network(DIAMOND)
     return graph, profile(graph, FIGURES, BOTH_WAYS)
+
+
+def test_the_method_that_the_readme_shows_plans(
+    diamond: tuple[ModelGraph, Profile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saved under the name that the page says, it makes a plan that the checker proves legal."""
+    page = (Path(__file__).parents[2] / "README.md").read_text()
+    code = page.partition("say in `mine.py`")[2].partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "mine.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert plan(*diamond, method="mine:solve").method == "mine"
 
 
 @pytest.mark.parametrize("method", ["auto", "ilp", "greedy", "partitiontuner"])
