@@ -117,7 +117,7 @@ def array_of(given: Any) -> np.ndarray | None:
 
 
 def native_array(given: Any) -> np.ndarray:
-    """What was given as an array in this machine's byte order. Raises ValueError or TypeError where it is none."""
+    """What was given as an array of this machine's byte order. Raises ValueError, TypeError or RuntimeError."""
     array = given.array if isinstance(given, TorchTensor) else np.asarray(given)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 

@@ -49,12 +49,12 @@ def cast_at_border(piece: onnx.ModelProto, names: Collection[str]) -> None:
 
 def narrow(into: np.ndarray, values: np.ndarray, name: str) -> None:
     """Round values to float16. Raises WrongOutput for one that it does not hold."""
-    library = native.library()
+    library, row = native.library(), np.ascontiguousarray(values)
     try:
         if library is None:
             with np.errstate(over="raise"):
                 np.copyto(into, values, casting="same_kind")
-        elif not library.hope_narrow(np.ascontiguousarray(values).ctypes.data, into.ctypes.data, into.size):
+        elif not library.hope_narrow(row.ctypes.data, into.ctypes.data, into.size):
             raise FloatingPointError
     except FloatingPointError:
         raise WrongOutput(f"'{name}' has values beyond {MOST:.0f}, which cannot cross as float16") from None

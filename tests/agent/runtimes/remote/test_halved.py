@@ -98,6 +98,14 @@ def test_float16_is_what_numpy_makes_of_it(how: str, monkeypatch: pytest.MonkeyP
         widen(np.empty(9, np.float32), half, "back")
 
 
+def test_what_does_not_stand_in_one_piece_is_held_while_it_is_rounded() -> None:
+    """So large that the system takes its memory back at once where it is let go."""
+    given = np.ones((3, 3 << 20), np.float32).T
+    half = np.empty(given.shape, np.float16)
+    narrow(half, given, "given")
+    assert (half == 1).all()
+
+
 def test_what_crosses_is_rounded_once_each_way_and_half_as_long(allowed: Device, reference: Reference) -> None:
     """The answer is bit for bit that of the rounded input, rounded; a value beyond float16 fails its run alone."""
     model = read_model(chain_model(8, 8, size=12))
