@@ -94,6 +94,16 @@ def test_extreme_times_break_no_view(api: Api) -> None:
         assert api.client.get(path).status_code == 200, path
 
 
+def test_a_profile_where_an_op_takes_no_time_has_a_page(api: Api) -> None:
+    """Nothing is a multiple of no time: the slower processor's cell says its time alone."""
+    graph = chain(1)
+    api.post("/models", graph)
+    api.upload(measure(api.missing(graph), cost=lambda _, kind: 0.0 if kind.endswith("big") else 25.0), {})
+    answer = api.client.get(f"/console/profiles/{SOC}/{FREQUENCY}")
+    assert answer.status_code == 200
+    assert "×</span>" not in answer.text
+
+
 def test_a_group_of_next_to_nobody_has_pages_too(sqlite_url: str) -> None:
     """So small a share takes nobody, however many devices are looked at for one of it."""
     with serving(sqlite_url, works=()) as api:

@@ -27,11 +27,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell; ``level`` 0 is the fastest of its row. ``figure`` None: nobody measured it."""
+    """One cell; ``level`` 0 is the fastest of its row, ``times`` how many times that it takes.
+
+    ``figure`` None: nobody measured it; ``times`` None: the fastest takes no time.
+    """
 
     state: Literal["known", "unsupported", "absent"]
     level: int = 0
-    times: float = 1.0
+    times: float | None = 1.0
     figure: Figure | None = None
 
     @property
@@ -77,4 +80,4 @@ def _cell(figure: Figure | None, fastest: float) -> Cell:
         return Cell("unsupported", figure=figure)
     times = figure.us / fastest if fastest > 0 else 1.0 if figure.us == 0 else math.inf
     level = next((level for level, limit in enumerate(LEVELS) if times <= limit * (1 + 1e-9)), len(LEVELS))
-    return Cell("known", level, times, figure)
+    return Cell("known", level, times if math.isfinite(times) else None, figure)
