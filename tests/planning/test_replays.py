@@ -149,6 +149,15 @@ def test_the_search_prefers_what_is_early_in_the_mean() -> None:
     assert expected(real, alike.schedule).makespan_us > 80.0
 
 
+def test_a_search_of_few_ops_ends_though_no_mean_meets_the_bound() -> None:
+    """A mean stays above the bound: a network of six ops would else be searched for as long as it may."""
+    problem = varying(draw(0, 6, plain=True), 0.1)
+    search = Search(problem, simulate(problem, *shuffled(problem, 0)), seed=0)
+    search.run(Budget(rounds=20_000), 0.0)
+    assert search.movable
+    assert 0 < search.rounds < 2_000
+
+
 def test_cuts_are_compared_by_their_means(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what its lanes find the search for cuts returns the plan that is earliest in the mean, which it says."""
     problem = forked()

@@ -21,6 +21,8 @@ MOVES = 1250
 """Moves per window: in the same number of moves, more and shorter windows reach more (of 600 to 20 000)."""
 FEWEST_MOVES = 100
 """Moves of the last window below which it is not worth beginning."""
+PATIENCE = 50
+"""Rounds without a gain, for each op, after which there is none to come: a network of six ops takes no seconds."""
 HOT = 1.2
 """First temperature, in mean fastest latencies of the problem's ops."""
 REPLAYS = 16
@@ -111,9 +113,10 @@ class Search:
         return low, low + width
 
     def run(self, budget: Budget, target_us: float) -> None:
-        """Anneal until the budget ends or the value reaches ``target_us``."""
-        rate, first = 0.0, self.rounds
-        while self.movable and self.value_us > target_us:
+        """Anneal until the budget ends, the value reaches ``target_us``, or it has long been the same."""
+        rate, first, gained = 0.0, self.rounds, self.rounds
+        patience = PATIENCE * len(self.problem.ops)
+        while self.movable and self.value_us > target_us and self.rounds - gained < patience:
             if budget.rounds is not None and self.rounds - first >= budget.rounds:
                 return
             if budget.timed and rate == 0:
@@ -123,8 +126,10 @@ class Search:
                 moves = int(min(MOVES, budget.left() / rate)) if rate else MOVES
             if moves < FEWEST_MOVES or budget.left() <= 0:
                 return
-            began = time.monotonic()
+            began, before_us = time.monotonic(), self.value_us
             self.round(moves)
+            if self.value_us < before_us:
+                gained = self.rounds
             if budget.timed:
                 rate = (time.monotonic() - began) / moves
 
