@@ -32,8 +32,8 @@ $(VENV)/.dev: $(VENV)/.run tests/carried.txt
 demo: $(VENV)/.run ## Run inception_v1 end to end on this machine: measure, plan, execute, check
 	$(BIN)/hope-agent run inception_v1 --compare
 
-test: $(VENV)/.dev ## Install what tests need and run them all, three files at a time, for many of them wait for processes
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+test: $(VENV)/.dev ## Install what tests need and run them all, two files at a time
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 campaign: $(VENV)/.dev ## Run the slow campaigns (fuzz, soak, chaos, exports) with their full counts
 	$(AUDIBLY) $(INSTALL) -e '.[campaign]'

@@ -45,9 +45,10 @@ class Precision:
 
     def taken(self, tensor: torch.Tensor) -> torch.Tensor:
         """A plain tensor as it is held, by one copy at most."""
+        if (dtype := self.dtype(tensor.dtype)) == tensor.dtype:
+            return self.laid_out(tensor)
         images = self.channels_last and tensor.dim() == 4
-        layout = torch.channels_last if images else torch.preserve_format
-        return tensor.to(self.dtype(tensor.dtype), memory_format=layout)
+        return tensor.to(dtype, memory_format=torch.channels_last if images else torch.preserve_format)
 
     def held(self, kind: TensorType) -> TensorType:
         """The type in which a tensor of the graph is held. Raises UnsupportedOp where torch has none."""
