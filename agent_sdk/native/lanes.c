@@ -4,8 +4,8 @@
  * yields while that is cheap, and then sleeps on a futex, at once where a link is part of it; who is woken helps to wake
  * the others. While a lane computes it holds the resources of its segment, which the device's arbiter grants
  * (`arbiter.h`); while it waits for data it holds none, and who publishes that data claims them for it. Between runs the
- * lanes' threads rest here too, so that a run begins on all of them without the interpreter. Nothing here allocates during a run or knows Python: a step that
- * only Python can make is a function pointer like any other.
+ * lanes' threads rest here too, so that a run begins on all of them without the interpreter. Nothing here allocates
+ * during a run or knows Python: a step that only Python can make is a function pointer like any other.
  *
  * Memory order. Counters are stored and looked at sequentially consistently where somebody may sleep: a sleeper says so
  * before it looks a last time, a publisher stores before it looks for sleepers. Plain looks are acquire loads.
