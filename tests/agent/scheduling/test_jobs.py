@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper, parser
+from onnx import parser
 
 from agent_sdk import Agent, Session
 from agent_sdk.engine.arbiter import Hold
@@ -25,7 +25,6 @@ from agent_sdk.errors import (
     InputError,
     ProcessorError,
     QueueFullError,
-    UnplannableError,
 )
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.planner.field import Sample
@@ -35,29 +34,9 @@ from agent_sdk.scheduling.parts import Part
 from agent_sdk.scheduling.policies import POLICIES, Fifo, Planned, policy
 from agent_sdk.scheduling.request import Late, Request
 from agent_sdk.scheduling.scheduler import Scheduler
-from tests.agent.cores import SEVERAL
-from tests.agent.models import BRANCHING, branching_model, chain_model
+from tests.agent.models import BRANCHING, chain_model
+from tests.agent.scheduling.answers import occupied, right
 from tests.agent.test_session_shapes import until
-
-
-@pytest.fixture
-def session(agent: Agent) -> Iterator[Session]:
-    """A network with its plan."""
-    with agent.load(BRANCHING, background=False) as loaded:
-        yield loaded
-
-
-@contextmanager
-def occupied(agent: Agent) -> Iterator[None]:
-    """Somebody else holds every core."""
-    with agent.device.held(*agent.device.processors.values()):
-        yield
-
-
-def right(session: Session, feed: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> bool:
-    """Whether an answer is that of the network's file."""
-    wanted = session.reference.outputs(feed)
-    return all(np.allclose(outputs[name], value, atol=1e-4) for name, value in wanted.items())
 
 
 @pytest.mark.parametrize("spread", [False, True])
@@ -157,24 +136,6 @@ def test_how_a_plan_keeps_deadlines_is_noted(agent: Agent, session: Session) -> 
     agent.jobs.use(agent.jobs.policy)
 
 
-def test_a_late_run_is_degraded_to_a_cheaper_network(agent: Agent, session: Session) -> None:
-    """``degrade`` has another session answer that takes the same inputs; one with others is refused."""
-    feed = dict(session.draw())
-    with agent.load(BRANCHING, background=False) as cheaper, agent.load("squeezenet", background=True) as other:
-        with pytest.raises(InputError, match="other inputs"):
-            agent.degrade(session, other)
-        agent.degrade(session, cheaper)
-        samples = []
-        for one in (session, cheaper):
-            assert one.plans.last is not None
-            one.plans.last._sample = Sample(("p", len(samples)))
-            samples.append(one.plans.last._sample)
-        assert right(session, feed, agent.submit(session, feed, deadline_ms=0.001, on_late="degrade").result(60))
-        assert cheaper.stats.answered
-        assert agent.jobs.stats(session.plans).late == 1
-        assert [list(sample.missed) for sample in samples] == [[True], []]  # it was asked of the dearer one
-
-
 def test_a_closed_session_has_no_part_in_anything(agent: Agent, session: Session) -> None:
     """It is refused by name of the cause: no stream goes on asking, and nothing waits for its answers."""
     feed = dict(session.draw())
@@ -208,50 +169,6 @@ def test_jobs_take_tensors_of_torchs(agent: Agent, session: Session) -> None:
             agent.together(session, session, deadlines_ms=(5, 5))
     with pytest.raises(InputError, match="mapping"):
         agent.submit(session, None)  # type: ignore[arg-type]
-
-
-def test_who_cannot_answer_for_another_is_refused(agent: Agent) -> None:
-    """Inputs of another size, other outputs, and a way that leads back: no run is ever lost to them."""
-    one, small, other = branching_model(), branching_model(size=8), branching_model()
-    other.graph.node.append(helper.make_node("Identity", [other.graph.output[0].name], ["elsewhere"]))
-    other.graph.output[0].name = "elsewhere"
-    with ExitStack() as closing:
-        own, second, third = (closing.enter_context(agent.load(one, background=True)) for _ in range(3))
-        for proto, why in ((small, "other inputs"), (other, "other outputs")):
-            with pytest.raises(InputError, match=why):
-                agent.degrade(own, closing.enter_context(agent.load(proto)))
-        with pytest.raises(InputError, match="answered by"):
-            agent.degrade(own, own)
-        agent.degrade(own, second)
-        agent.degrade(second, third)
-        with pytest.raises(InputError, match="answered by"):
-            agent.degrade(third, own)
-        feed = dict(own.draw())
-        for session in (own, second, third):
-            assert session.run(feed, deadline_ms=0.001, on_late="degrade")
-
-
-@pytest.mark.parametrize("spread", [False, True])
-def test_jobs_degraded_to_a_session_that_closes_are_answered_by_their_own(
-    agent: Agent, session: Session, spread: bool
-) -> None:
-    """Whether they wait or run there, a session that closes fails its own jobs alone."""
-    feed = dict(session.draw())
-    with agent.load(BRANCHING, background=False) as cheaper:
-        agent.degrade(session, cheaper)
-        if spread:
-            agent.spread(cheaper)
-        with occupied(agent):
-            degraded = [agent.submit(session, feed, deadline_ms=0.001, on_late="degrade") for _ in range(4)]
-            own = [agent.submit(cheaper, feed) for _ in range(4)]
-            closing = threading.Thread(target=cheaper.close)
-            closing.start()
-            until(lambda: all(job.done() for job in own[1:]))
-        assert all(right(session, feed, job.result(60)) for job in degraded)
-        closing.join(60)
-    assert all(isinstance(job.exception(60), DeviceClosedError) for job in own[1:])
-    stats = agent.jobs.stats(session.plans)
-    assert (stats.done, stats.failed, stats.cancelled) == (4, 0, 0)
 
 
 @pytest.mark.parametrize("spread", [False, True])
@@ -410,56 +327,6 @@ def test_one_bad_job_loses_only_itself(agent: Agent, session: Session) -> None:
     assert right(session, feed, agent.submit(session, feed).result(60))
 
 
-def test_a_processor_that_fails_is_left_out_and_the_job_goes_elsewhere(agent: Agent, session: Session) -> None:
-    """What a core group fails is answered by whoever answers the session; later jobs go to the other groups."""
-    agent.spread(session)
-    feed = dict(session.draw())
-    member = agent.jobs._members[session.plans]
-    *broken, left = dict.fromkeys(member.executors.values())
-    names = {agent.jobs.where.names[index] for index, own in member.executors.items() if own is left}
-    for executor in broken:
-        executor.close()
-    where = []
-    for _ in range(5):
-        job = agent.submit(session, feed)
-        assert right(session, feed, job.result(60))
-        where.append(job.where)
-    assert set(where) <= {"", *names}
-    assert len(set(member.executors.values())) == 1 + len(broken) - where.count("")
-    left.close()
-    job = agent.submit(session, feed)
-    assert right(session, feed, job.result(60))
-    assert not job.where
-
-
-@SEVERAL
-def test_a_run_that_never_ends_keeps_nobody_else(
-    agent: Agent, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While a runtime hangs in one core group, jobs of another network are answered on the others."""
-    with agent.load(BRANCHING, background=False) as other:
-        agent.spread(session)
-        agent.spread(other)
-        member = agent.jobs._members[session.plans]
-        narrow = [agent.jobs.where.names.index(spec.id) for spec in agent.planned if len(spec.resources) == 1]
-        ends = threading.Event()
-        for index in set(member.executors) - {narrow[0]}:
-            member.executors.pop(index).close()
-            member.network.forget(index)
-        monkeypatch.setattr(member.executors[narrow[0]], "run", lambda *_, **__: ends.wait(60))
-        feed = dict(session.draw())
-        hanging = agent.submit(session, feed)
-        until(lambda: hanging.started_ns)
-        behind = agent.submit(session, feed)
-        assert right(other, feed, agent.submit(other, feed, deadline_ms=60_000).result(30))
-        assert not behind.done()
-        assert behind.cancel()
-        ends.set()
-        with pytest.raises(TypeError):
-            hanging.result(60)
-        assert right(session, feed, session.run(feed))
-
-
 def test_a_policy_that_raises_is_replaced(agent: Agent, session: Session) -> None:
     """A policy of one's own that fails costs nobody an answer."""
 
@@ -470,15 +337,6 @@ def test_a_policy_that_raises_is_replaced(agent: Agent, session: Session) -> Non
     agent.jobs.use(Broken())
     feed = dict(session.draw())
     assert right(session, feed, agent.submit(session, feed).result(60))
-
-
-def test_a_pinned_answer_is_not_spread(agent: Agent) -> None:
-    """A network whose answer has to stay the same to the bit stays with who answers it."""
-    with (
-        agent.load(BRANCHING, background=False, deterministic=True) as session,
-        pytest.raises(UnplannableError, match="one processor"),
-    ):
-        agent.spread(session)
 
 
 def test_policies_may_be_changed_while_jobs_run(agent: Agent, session: Session) -> None:
@@ -533,77 +391,6 @@ def test_a_stream_asks_for_a_run_each_period(agent: Agent, session: Session) -> 
     for terms in ({"every_ms": 0}, {"every_ms": 5, "deadline_ms": -1}, {"every_ms": 5, "priority": 999}):
         with pytest.raises(InputError):
             agent.stream(session, {}, **terms)
-
-
-def test_a_network_may_be_spread_again(agent: Agent, session: Session) -> None:
-    """The groups of before are freed, and the new ones answer."""
-    agent.spread(session)
-    before = list(agent.jobs._members[session.plans].executors.values())
-    agent.spread(session, in_flight=2)
-    assert all(executor._freed for executor in before)
-    feed = dict(session.draw())
-    assert right(session, feed, agent.submit(session, feed).result(60))
-
-
-def test_a_run_that_ends_where_nobody_runs_any_more_teaches_nothing(agent: Agent, session: Session) -> None:
-    """A network that was spread while it ran goes to its core groups alone, not to where that run was as well."""
-    job, started = agent.jobs._submit(session.plans, dict(session.draw()), Terms(), here=True)
-    assert started is not None
-    groups = agent.spread(session)
-    agent.jobs._ran(started, Hold(agent.device.arbiter), only=True)
-    assert job.done()
-    network = agent.jobs._members[session.plans].network
-    assert {agent.jobs.where.names[where] for where, _ in network.wholes()} == set(groups)
-
-
-def test_a_feed_that_only_the_whole_network_gets_and_fails_costs_no_core_group(agent: Agent) -> None:
-    """At other shapes than it was spread for it is no group that fails."""
-    model = parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 17]> g (float[n, 4] x) => (float[2, 2] y) {
-            r = Relu (x)
-            two = Constant <value_ints = [2, 2]> ()
-            y = Reshape (r, two)
-        }"""
-    )
-    with agent.load(model.SerializeToString(), shapes={"x": (1, 4)}, background=False) as session:
-        groups = agent.spread(session)
-        with pytest.raises(ProcessorError, match="Reshape"):
-            agent.submit(session, {"x": np.ones((3, 4), np.float32)}).result(60)
-        assert len(agent.jobs._members[session.plans].executors) == len(groups)
-        feed = {"x": np.ones((1, 4), np.float32)}
-        assert right(session, feed, agent.submit(session, feed).result(60))
-
-
-def test_what_the_session_answers_in_place_of_a_core_group_teaches_nothing_of_that(agent: Agent) -> None:
-    """Runs at other shapes than the network was spread for are on no group, whatever the policy chose."""
-    model = parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 17]> g (float[n, 4] x) => (float[n, 4] y) { y = Relu (x) }"""
-    )
-    with agent.load(model.SerializeToString(), shapes={"x": (1, 4)}, background=False) as session:
-        agent.spread(session)
-        network = agent.jobs._members[session.plans].network
-        before = [*network.wholes()]
-        feed = {"x": np.ones((3, 4), np.float32)}
-        assert right(session, feed, agent.submit(session, feed).result(60))
-        assert [*network.wholes()] == before
-
-
-def test_a_feed_that_every_processor_fails_costs_no_core_group(agent: Agent) -> None:
-    """An index beyond its table is the caller's fault: the next run goes to the core groups as before."""
-    model = parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 17]> g (float[4, 4] x, int64[2] i) => (float[2, 4] y) {
-            y = Gather (x, i)
-        }"""
-    )
-    with agent.load(model.SerializeToString(), background=False) as session:
-        groups = agent.spread(session)
-        feed = {"x": np.ones((4, 4), np.float32), "i": np.int64([0, 3])}
-        for _ in range(3):
-            with pytest.raises((ProcessorError, InputError), match="indices"):
-                agent.submit(session, feed | {"i": np.int64([0, 99])}).result(60)
-        job = agent.submit(session, feed)
-        assert right(session, feed, job.result(60))
-        assert job.where in groups
 
 
 def test_a_closed_agent_takes_no_jobs(agent: Agent, session: Session) -> None:

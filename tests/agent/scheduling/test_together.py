@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 
 from agent_sdk import Agent, Session
@@ -19,6 +18,7 @@ from agent_sdk.scheduling.policies import Planned
 from agent_sdk.scheduling.rounds import MOST_RUNS, rates
 from agent_sdk.scheduling.together import Together
 from tests.agent.models import branching_model
+from tests.agent.scheduling.answers import right
 
 SIZES = (4, 8)
 
@@ -30,12 +30,6 @@ def sessions(agent: Agent) -> Iterator[list[Session]]:
     yield loaded
     for session in loaded:
         session.close()
-
-
-def right(session: Session, feed: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> bool:
-    """Whether an answer is that of the network's file."""
-    wanted = session.reference.outputs(feed)
-    return all(np.allclose(outputs[name], value, atol=1e-4) for name, value in wanted.items())
 
 
 @pytest.mark.parametrize("planned", [True, False])

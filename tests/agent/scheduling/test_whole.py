@@ -21,6 +21,7 @@ from agent_sdk.scheduling.parts import plan_of_all
 from agent_sdk.scheduling.together import Together
 from hope_schema import merge
 from tests.agent.models import branching_model
+from tests.agent.scheduling.answers import right
 
 
 @pytest.fixture
@@ -33,13 +34,6 @@ def sessions(agent_apart: Agent, monkeypatch: pytest.MonkeyPatch) -> Iterator[li
     yield loaded
     for session in loaded:
         session.close()
-
-
-def right(session: Session, feed: Mapping[str, np.ndarray], outputs: Mapping[str, Any]) -> bool:
-    """Whether an answer is that of the network's file."""
-    wanted = session.reference.outputs(dict(feed))
-    same = (np.allclose(outputs[name], value, atol=1e-4) for name, value in wanted.items())
-    return outputs.keys() == wanted.keys() and all(same)
 
 
 def test_a_round_is_one_launch_that_answers_each_network(

@@ -1,0 +1,17 @@
+"""What tests of several networks share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from agent_sdk import Agent, Session
+from tests.agent.models import BRANCHING
+
+
+@pytest.fixture
+def session(agent: Agent) -> Iterator[Session]:
+    """A network with its plan."""
+    with agent.load(BRANCHING, background=False) as loaded:
+        yield loaded
