@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from agent_sdk.cancel import Cancel
 from agent_sdk.errors import InputError, refuse_unless_seconds
 from agent_sdk.journey.plans import Feed
-from agent_sdk.scheduling.request import ON_LATE, Late, Request
+from agent_sdk.scheduling.request import ON_LATE, PRIORITY, Late, Request
 
 if TYPE_CHECKING:
     from agent_sdk.scheduling.member import Member
-
-PRIORITY: Final = 100
-"""Priorities go from minus this to this."""
 
 
 @dataclass

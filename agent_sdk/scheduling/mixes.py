@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agent_sdk.errors import InputError
-from agent_sdk.scheduling.request import Late
+from agent_sdk.scheduling.request import PRIORITY, Late
 
 MOST_BYTES: Final = 4 * 2**20
 """A mix file is no larger."""
@@ -61,7 +61,7 @@ class Stream(Strict):
     arrival: Literal["periodic", "poisson", "closed", "trace"] = "periodic"
     trace_ms: Annotated[tuple[Annotated[float, Field(ge=0, lt=1e9)], ...], Field(max_length=MOST_RELEASES)] = ()
     after: After | None = None
-    priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    priority: Annotated[int, Field(ge=-PRIORITY, le=PRIORITY)] = 0
     on_late: Late = "late"
 
     @model_validator(mode="after")

@@ -11,6 +11,8 @@ Late = Literal["drop", "late", "degrade"]
 """What becomes of a run that cannot make its deadline: it is dropped before it starts, as soon as its expected end is
 too late; it runs all the same; or a cheaper network runs, where there is one, else the same where it costs least."""
 ON_LATE: Final[tuple[Late, ...]] = get_args(Late)
+PRIORITY: Final = 100
+"""Priorities go from minus this to this."""
 PATIENCE_NS: Final = 1_000_000_000
 """A run without a deadline counts as due so long after its release, and one that has waited longer goes first."""
 _CLASS_NS: Final = 3600 * 1_000_000_000

@@ -24,8 +24,7 @@ from agent_sdk.errors import (
     printable,
 )
 from agent_sdk.model.ports import Port
-from agent_sdk.scheduling.job import PRIORITY
-from agent_sdk.scheduling.request import Late
+from agent_sdk.scheduling.request import PRIORITY, Late
 from agent_sdk.server.admission import Room
 from agent_sdk.server.datatypes import BYTES, NUMPY, OF_PORT
 from agent_sdk.server.metrics import Metrics
