@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from agent_sdk.runtimes.torch.schedule import Task, ways_there
+
 LEAST: Final = 1.0
 MOST: Final = 8.0
 HALVINGS: Final = 16
@@ -25,13 +27,7 @@ class Work:
 
 def sequence(works: Sequence[Work]) -> list[int]:
     """The works by the longest way from them to the end, longest first, which is a topological order."""
-    producer = {name: index for index, work in enumerate(works) for name in work.writes}
-    rank = [0.0] * len(works)
-    for index in reversed(range(len(works))):
-        rank[index] += works[index].us
-        for name in works[index].reads:
-            if name in producer:
-                rank[producer[name]] = max(rank[producer[name]], rank[index])
+    _, rank = ways_there([Task(work.reads, work.writes, 0.0, work.us) for work in works])
     return sorted(range(len(works)), key=lambda index: (-rank[index], index))
 
 
