@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from agent_sdk.agent import Agent
-from agent_sdk.cli import mixing
+from agent_sdk.cli import mixing, options
 from agent_sdk.cli.options import positive, refuse_unwritable, write
 from agent_sdk.cli.terminal import TerminalProgress
 from agent_sdk.errors import UnknownNameError
@@ -35,8 +35,8 @@ examples:
 @click.option(
     "--load", type=positive, metavar="X", help="scale all periods and deadlines until Σ latency alone ÷ period is X"
 )
-@click.option("--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0-7,ort@8-15")
-@click.option("--planner", metavar="URL", help="planner to ask; without it one runs inside this process")
+@options.processors
+@options.planner
 @click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="write a trace for ui.perfetto.dev")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object; progress goes to stderr")
 @click.option("--quiet", is_flag=True, help="no progress")

@@ -25,6 +25,13 @@ from agent_sdk.runtimes.torch.choice import MIXED, PRECISIONS
 from agent_sdk.session import Session
 from hope_schema.plan import Method
 
+planner: Final = click.option(
+    "--planner", metavar="URL", help="planner to ask; without it one runs inside this process"
+)
+soc: Final = click.option("--soc", metavar="NAME", help="SoC the profile belongs to (default: read from this machine)")
+processors: Final = click.option(
+    "--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0-7,ort@8-15"
+)
 precision: Final = click.option(
     "--precision",
     type=click.Choice((*PRECISIONS, MIXED)),
@@ -162,15 +169,15 @@ _OPTIONS: Final = (
         help="shape of an input that the file leaves open; once for each such input",
     ),
     click.option("--input", type=click.Path(path_type=Path), metavar="FILE.npz", help="inputs by name (else random)"),
-    click.option("--planner", metavar="URL", help="planner to ask; without it one runs inside this process"),
+    planner,
     click.option("--hosts", type=click.Path(path_type=Path), metavar="FILE.toml", help="other machines that may help"),
     click.option("--token", help="bearer token for the planner (default: of enrolling, else $HOPE_TOKEN)"),
-    click.option("--soc", metavar="NAME", help="SoC the profile belongs to (default: read from this machine)"),
+    soc,
     click.option("--frequency", metavar="LABEL", help="operating point (default: read from this machine)"),
     click.option(
         "--method", type=click.Choice(get_args(Method)), default="auto", show_default=True, help="how to plan"
     ),
-    click.option("--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0-7,ort@8-15"),
+    processors,
     precision,
     click.option(
         "--measure",

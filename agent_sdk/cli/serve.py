@@ -55,9 +55,9 @@ MIB: Final = 2**20
     help="what becomes of a request that would miss its timeout",
 )
 @click.option("--grace", type=click.FloatRange(0, 3600), default=30.0, show_default=True, help="seconds to end in")
-@click.option("--planner", metavar="URL", help="planner to ask; without it one runs inside this process")
-@click.option("--soc", metavar="NAME", help="SoC the profile belongs to (default: read from this machine)")
-@click.option("--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0-7,ort@8-15")
+@options.planner
+@options.soc
+@options.processors
 @options.precision
 def serve(
     *,
