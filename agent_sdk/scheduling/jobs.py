@@ -225,7 +225,7 @@ class Jobs(Forks):
                 if member is None:
                     return
                 executors = [*member.executors.values()]
-                here = [job for job in self._jobs.values() if self._of.get(job.request.network) is member]
+                here = [job for job in self._jobs.values() if job.request.network is member.network]
                 own = [job for job in self._jobs.values() if job.owner is member]
                 del self._of[member.network]
                 self._scheduler.active.pop(member.network, None)
@@ -236,7 +236,7 @@ class Jobs(Forks):
                 waiting = [job for job in own if self._scheduler.cancel(job.request)]
                 for job in waiting:
                     del self._jobs[job.request]
-                    job.owner.stats.failed += 1
+                    member.stats.failed += 1
                 for job in here:
                     if self._is_open(job.owner) and self._scheduler.cancel(job.request):
                         self._scheduler.wait_again(job.request, job.owner.network)
