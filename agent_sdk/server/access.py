@@ -48,7 +48,7 @@ class Tls:
         made.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             made.load_cert_chain(self.certificate, self.key)
-        except (OSError, ssl.SSLError) as error:
+        except OSError as error:
             raise InputError(f"{self.certificate} and {self.key} are no certificate with its key: {error}") from None
         return made
 

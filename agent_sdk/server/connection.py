@@ -172,7 +172,7 @@ class Connection:
                     break
         except RefusedError as error:  # no head that could be answered as a request
             self._last_words(error)
-        except (OSError, ssl.SSLError):  # the client has gone, or takes too long
+        except OSError:  # the client has gone, or takes too long
             pass
         finally:
             self.close()

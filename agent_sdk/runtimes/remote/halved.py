@@ -4,7 +4,6 @@ What is sent says so itself: it takes such tensors in as float16 and casts them,
 value beyond float16 is never made infinite in silence: the run fails, and whoever is next answers.
 """
 
-import time
 from collections.abc import Collection
 from typing import Final
 
@@ -13,6 +12,7 @@ import onnx
 
 from agent_sdk import native
 from agent_sdk.errors import WrongOutput
+from agent_sdk.machine.timing import timed
 from hope_schema import TensorType
 
 MOST: Final = float(np.finfo(np.float16).max)
@@ -74,10 +74,10 @@ def widen(into: np.ndarray, values: np.ndarray, name: str) -> None:
 
 def change_us_per_byte() -> float:
     """Microseconds per byte of float32 that turning it into float16 and back takes on this machine."""
-    half, whole, took = np.empty(_TIMED.shape, np.float16), np.empty_like(_TIMED), []
-    for _ in range(_TIMES):
-        began = time.perf_counter()
+    half, whole = np.empty(_TIMED.shape, np.float16), np.empty_like(_TIMED)
+
+    def there_and_back() -> None:
         narrow(half, _TIMED, "")
         widen(whole, half, "")
-        took.append(time.perf_counter() - began)
-    return min(took) * 1e6 / _TIMED.nbytes
+
+    return min(timed(there_and_back)[0] for _ in range(_TIMES)) / _TIMED.nbytes

@@ -91,7 +91,7 @@ class Line:
                     self._fill(part, until)
             elif reply.length != reply.said or (into and reply.status == 200):
                 raise ValueError("an answer without the tensors that were asked for")
-        except (OSError, ssl.SSLError) as error:
+        except OSError as error:
             self.close()
             late = isinstance(error, TimeoutError)
             what = f"did not answer within {within_s:.3g} s" if late else f"broke the connection: {error}"

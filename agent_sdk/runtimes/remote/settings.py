@@ -86,7 +86,7 @@ class HostSettings(BaseModel):
             return None
         try:
             return ssl.create_default_context(cafile=self.certificate)
-        except (OSError, ssl.SSLError) as error:
+        except OSError as error:
             raise InputError(f"the certificate in '{self.certificate}' cannot be read: {error}") from None
 
 
