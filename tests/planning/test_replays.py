@@ -20,7 +20,7 @@ from planner_api.planning.again import schedule_of
 from planner_api.planning.auto import solve as auto
 from planner_api.planning.methods import Solution
 from planner_api.planning.native import NotBuilt
-from planner_api.planning.problem import Job, PlanningError
+from planner_api.planning.problem import FloatArray, Job, PlanningError
 from planner_api.planning.problem.build import build_problem
 from planner_api.planning.problem.feasible import prune
 from planner_api.planning.search import annealing, cuts
@@ -156,6 +156,19 @@ def test_a_search_of_few_ops_ends_though_no_mean_meets_the_bound() -> None:
     search.run(Budget(rounds=20_000), 0.0)
     assert search.movable
     assert 0 < search.rounds < 2_000
+
+
+def test_a_mean_asks_for_no_parts() -> None:
+    """A plan of whole ops is replayed without working out how they could be cut, and takes the same."""
+
+    def refuse(*_: object) -> FloatArray:
+        raise AssertionError("a part was asked for")
+
+    problem = varying(cuttable([[900.0, 1000.0]] * 4, [[], [0], [0], [1, 2]]), 0.3)
+    problem = replace(problem, cutter=replace(problem.cutter, part_us=refuse))
+    assert problem.cuttable
+    schedule = simulate(problem, [0, 0, 1, 0], problem.lists.order)
+    assert expected(problem, schedule) == expected(problem.whole, schedule)
 
 
 def test_cuts_are_compared_by_their_means(monkeypatch: pytest.MonkeyPatch) -> None:

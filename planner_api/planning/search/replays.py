@@ -79,7 +79,7 @@ def expected(problem: Problem, schedule: Schedule, count: int = COUNT) -> Expect
     """What a schedule takes in the mean; what it says where nothing varies, or it has no end."""
     if not varies(problem) or math.isinf(schedule.makespan_us):
         return Expected(schedule.makespan_us, schedule.value_us, ends(problem, np.array(schedule.done_us)))
-    rows = list(_done(problem, schedule, count))
+    rows = list(_done(problem.whole, schedule, count))  # no op of a schedule is cut, whatever could be
     jobs = np.array([ends(problem, row) for row in rows])
     return Expected(
         makespan_us=float(jobs.max(axis=1).mean()),
