@@ -88,7 +88,7 @@ class Choices:
         if (self.fastest - self.ideal_us <= sync_us(machine, transfer_us)).all():
             self.axes.clear()  # what saves less is cut beside what pays for bringing parts together
 
-    @property
+    @cached_property
     def most_parts(self) -> int:
         return max((len(team) for op in self.axes for team in self.teams[op]), default=1)
 
