@@ -13,6 +13,7 @@ from planner_api.db.engine import Database, ReadSession
 from planner_api.db.paging import message_of, messages_of
 from planner_api.db.tables import PlanRow, PlanVersionRow
 from planner_api.errors import unknown
+from planner_api.plans.repository import SERVED_VERSION
 
 _HISTORY = [column for name, column in PlanVersionRow.__table__.columns.items() if name not in ("etag", "body_zstd")]
 """All of a version but its body."""
@@ -66,9 +67,10 @@ def _compare(before: PlanVersion, after: PlanVersion, old: PlanVersionRow, new: 
 
 
 async def _versions(session: ReadSession, plan_id: str) -> list[PlanVersion]:
-    query = select(*_HISTORY, PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, PlanRow.served_version)
-    query = query.add_columns(PlanRow.version.label("newest")).join(PlanRow, PlanRow.id == PlanVersionRow.plan_id)
-    query = query.where(PlanVersionRow.plan_id == plan_id).order_by(PlanVersionRow.version.desc())
+    served = (PlanVersionRow.version == SERVED_VERSION).label("served")
+    query = select(*_HISTORY, PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, served)
+    query = query.join(PlanRow, PlanRow.id == PlanVersionRow.plan_id).where(PlanVersionRow.plan_id == plan_id)
+    query = query.order_by(PlanVersionRow.version.desc())
     rows = (await session.execute(query)).all()
     if not rows:
         raise unknown("plan", plan_id)
@@ -85,7 +87,7 @@ def _among(versions: list[PlanVersion], plan_id: str, wanted: int) -> PlanVersio
 def _version(row: Any) -> PlanVersion:
     measured, p99 = geometric_mean(row.log_sum, row.timed), geometric_mean(row.tail_log_sum, row.tails)
     results = message_of(Results, row, measured_us=measured, p99_us=p99, spread=_spread(row))
-    return message_of(PlanVersion, row, served=row.version == (row.served_version or row.newest), results=results)
+    return message_of(PlanVersion, row, results=results)
 
 
 def geometric_mean(log_sum: float, count: int) -> float | None:
