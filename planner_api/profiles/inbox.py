@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.concurrency import Gathering
@@ -17,6 +17,8 @@ from planner_api.profiles.jobs import FOLD, key_of
 BATCH_UPLOADS = 128
 BATCH_BYTES = 4 * 2**20
 """One transaction holds at most this much, so that a reader of the log is never far behind."""
+TAKEN_BACK = "not used: it was taken back"
+"""What is said of an upload that had not been folded by then."""
 
 Upload = Mapping[str, Any]
 
@@ -57,26 +59,33 @@ def _key(upload: Upload) -> tuple[str, str]:
     return upload["device_id"], upload["upload_id"]
 
 
+def waiting(soc: str, frequency: str) -> ColumnElement[bool]:
+    """Uploads that are to be folded into a profile."""
+    return and_(InboxRow.soc == soc, InboxRow.frequency == frequency, InboxRow.folded_at.is_(None))
+
+
 async def pending(session: AsyncSession, soc: str, frequency: str, limit: int) -> Sequence[tuple[int, int]]:
-    query = (
-        select(InboxRow.id, InboxRow.rows)
-        .where(InboxRow.soc == soc, InboxRow.frequency == frequency, InboxRow.folded_at.is_(None))
-        .order_by(InboxRow.id)
-        .limit(limit)
-    )
+    query = select(InboxRow.id, InboxRow.rows).where(waiting(soc, frequency)).order_by(InboxRow.id).limit(limit)
     return [(row_id, rows) for row_id, rows in await session.execute(query)]
 
 
 async def count_waiting(session: AsyncSession) -> dict[str, int]:
-    waiting = await session.scalar(select(func.count()).where(InboxRow.folded_at.is_(None)))
-    return {"waiting": waiting or 0}
+    return {"waiting": await session.scalar(select(func.count()).where(InboxRow.folded_at.is_(None))) or 0}
 
 
 async def bodies(session: AsyncSession, ids: Collection[int]) -> Sequence[Any]:
     """Return (id, device, encoding, body, trusted, rows) of those uploads that still wait, in the order they came."""
     columns = InboxRow.id, InboxRow.device_id, InboxRow.encoding, InboxRow.body, InboxRow.trusted, InboxRow.rows
-    waiting = InboxRow.id.in_(ids), InboxRow.folded_at.is_(None)
-    return (await session.execute(select(*columns).where(*waiting).order_by(InboxRow.id))).all()
+    still = InboxRow.id.in_(ids), InboxRow.folded_at.is_(None)
+    return (await session.execute(select(*columns).where(*still).order_by(InboxRow.id))).all()
+
+
+async def take_back(session: WriteSession, soc: str, frequency: str, device_id: str | None, now: datetime) -> None:
+    """Let what a device (None: what any) sent to a profile wait no more: it is not used."""
+    theirs = update(InboxRow).where(waiting(soc, frequency))
+    if device_id is not None:
+        theirs = theirs.where(InboxRow.device_id == device_id)
+    await session.execute(theirs.values(folded_at=now, body=None, error=TAKEN_BACK))
 
 
 async def were_taken_back(session: WriteSession, ids: Collection[int]) -> bool:

@@ -17,14 +17,11 @@ from planner_api.devices.audit import record
 from planner_api.errors import unknown
 from planner_api.jobs.wanted import URGENT, Wanted, put
 from planner_api.models.figures import Latency
-from planner_api.profiles import repository
+from planner_api.profiles import inbox, repository
 from planner_api.profiles.folding import refused
 from planner_api.profiles.jobs import FOLD, key_of
 from planner_api.profiles.statistics import Key, Statistics, device_hash
 from planner_api.web.principal import Actor
-
-TAKEN_BACK = "not used: it was taken back"
-"""What is said of an upload that had not been folded by then."""
 
 
 async def contributions(database: Database, soc: str, frequency: str, *, after: str, limit: int) -> ContributionPage:
@@ -110,13 +107,10 @@ async def _take_back(session: WriteSession, soc: str, frequency: str, device_id:
     now = datetime.now(UTC)
     profile = select(ProfileRow.id).where(repository.this(soc, frequency)).scalar_subquery()
     theirs = update(ContributionRow).where(ContributionRow.profile_id == profile, ContributionRow.uploads > 0)
-    waiting = update(InboxRow).where(InboxRow.soc == soc, InboxRow.frequency == frequency)
     if device_id is not None:
         theirs = theirs.where(ContributionRow.device_id == device_id)
-        waiting = waiting.where(InboxRow.device_id == device_id)
     # First what waits, as a fold does that is under way: it stores all that was said before this, or nothing.
-    waiting = waiting.where(InboxRow.folded_at.is_(None))
-    await session.execute(waiting.values(folded_at=now, body=None, error=TAKEN_BACK))
+    await inbox.take_back(session, soc, frequency, device_id, now)
     await session.execute(theirs.values(taken_back_at=now))
     await put(session, Wanted(FOLD, key_of(soc, frequency), priority=URGENT, again=True))
 

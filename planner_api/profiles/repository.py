@@ -12,13 +12,13 @@ from planner_api.db.tables import (
     AssignmentRow,
     ContributionRow,
     DeviceRow,
-    InboxRow,
     PlanRestsOnRow,
     ProfileRow,
     ProfileVersionRow,
     SocRow,
 )
 from planner_api.db.upsert import insert_or_ignore
+from planner_api.profiles import inbox
 
 _NEWEST = (ProfileVersionRow.profile_id == ProfileRow.id) & (ProfileVersionRow.version == ProfileRow.version)
 """Joins a profile with its newest version."""
@@ -45,10 +45,9 @@ async def taken_back(session: AsyncSession, profile_id: int) -> dict[str, dateti
 
 async def waits(session: AsyncSession, soc: str, frequency: str) -> bool:
     """Whether a profile is to be folded: uploads to it wait, or figures of it are taken back."""
-    sent = InboxRow.soc == soc, InboxRow.frequency == frequency, InboxRow.folded_at.is_(None)
     taken_back = this(soc, frequency), ContributionRow.taken_back_at.is_not(None)
     marked = select(ContributionRow.profile_id).join(ProfileRow).where(*taken_back)
-    return bool(await session.scalar(select(or_(exists().where(*sent), marked.exists()))))
+    return bool(await session.scalar(select(or_(exists().where(inbox.waiting(soc, frequency)), marked.exists()))))
 
 
 def this(soc: str, frequency: str) -> ColumnElement[bool]:
