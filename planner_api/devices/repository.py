@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from hope_schema.base import LEAST_US
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import chunks
-from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, InboxRow, PlanRow, TokenRow, UsageRow
+from planner_api.db.tables import SERVED_VERSION, ClaimRow, DeviceRow, DriftRow, InboxRow, PlanRow, TokenRow, UsageRow
 from planner_api.db.upsert import insert_or_ignore, upserting
 
 REVOKED = "revoked"
@@ -111,7 +111,7 @@ MEASURED = DriftRow.predicted_us >= LEAST_US, DriftRow.measured_us.is_not(None)
 def newest_of_served(*columns: Any) -> Select[*tuple[Any, ...]]:
     """A query on devices' newest reports that have a drift and are about the version of a plan that devices get."""
     query = select(*columns).select_from(DriftRow).join(PlanRow, PlanRow.id == DriftRow.plan_id)
-    return query.where(*MEASURED, DriftRow.plan_version == func.coalesce(PlanRow.served_version, PlanRow.version))
+    return query.where(*MEASURED, DriftRow.plan_version == SERVED_VERSION)
 
 
 async def drifts(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, float]:

@@ -11,11 +11,17 @@ from sqlalchemy.orm import aliased
 
 from hope_schema import PlanRequest
 from planner_api.db.engine import WriteSession
-from planner_api.db.tables import JobRow, ModelRow, PlanJobRow, PlanRestsOnRow, PlanRow, PlanVersionRow
+from planner_api.db.tables import (
+    SERVED_VERSION,
+    JobRow,
+    ModelRow,
+    PlanJobRow,
+    PlanRestsOnRow,
+    PlanRow,
+    PlanVersionRow,
+)
 from planner_api.db.upsert import insert_or_ignore
 
-SERVED_VERSION = func.coalesce(PlanRow.served_version, PlanRow.version)
-"""The version of a plan that devices get."""
 SERVED = (PlanVersionRow.plan_id == PlanRow.id) & (PlanVersionRow.version == SERVED_VERSION)
 """Joins a plan with the version that devices get."""
 LOOKED_AT = 16

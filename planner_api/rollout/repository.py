@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import Page, page
 from planner_api.db.tables import (
+    SERVED_VERSION,
     JobRow,
     ModelAliasRow,
     ModelRow,
@@ -20,7 +21,6 @@ from planner_api.db.tables import (
     ReleasePartRow,
     ReleaseRow,
 )
-from planner_api.plans.repository import SERVED_VERSION
 
 ACTIVE = ("running", "waiting", "paused")
 

@@ -8,6 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.tables import (
+    SERVED_VERSION,
     ContributionRow,
     DeviceRow,
     DriftRow,
@@ -21,7 +22,7 @@ from planner_api.db.tables import (
     ProfileRow,
     SocRow,
 )
-from planner_api.plans.repository import NAME, SERVED, SERVED_VERSION, STATUS, serves
+from planner_api.plans.repository import NAME, SERVED, STATUS, serves
 from planner_api.views.service import plan_sums
 
 

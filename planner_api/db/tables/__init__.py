@@ -19,7 +19,15 @@ from planner_api.db.tables.devices import (
 )
 from planner_api.db.tables.jobs import JobRow, NewsRow, WorkerRow
 from planner_api.db.tables.models import ModelAliasRow, ModelRow, ModelVersionRow, NamedModelRow, SignatureRow
-from planner_api.db.tables.plans import FanoutPlanRow, FanoutRow, PlanJobRow, PlanRestsOnRow, PlanRow, PlanVersionRow
+from planner_api.db.tables.plans import (
+    SERVED_VERSION,
+    FanoutPlanRow,
+    FanoutRow,
+    PlanJobRow,
+    PlanRestsOnRow,
+    PlanRow,
+    PlanVersionRow,
+)
 from planner_api.db.tables.profiles import (
     AssignmentRow,
     ContributionRow,

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, Text
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, func
 from sqlalchemy.orm import Mapped, mapped_column
 
 from planner_api.db.tables.base import Base
@@ -55,6 +55,10 @@ class PlanRow(Base):
     """Plans stored so far that are not provisional; a burst of identical requests must raise it by one."""
     error: Mapped[str | None] = mapped_column(Text)
     """Why it could not be planned the last time; null: it could."""
+
+
+SERVED_VERSION = func.coalesce(PlanRow.served_version, PlanRow.version)
+"""The version of a plan that devices get."""
 
 
 class PlanJobRow(Base):
