@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Response
 
 from hope_schema import HOST, Plan, PlanReply, PlanVersion, Step
+from hope_schema.axis import place
 from hope_schema.base import LABEL
 from planner_api.compression import loaded
 from planner_api.console.address import HOME
@@ -139,13 +140,9 @@ def _measured(times: Sequence[float], version: PlanVersion, predicted_us: float)
         "low_us": ordered[len(ordered) // 10],
         "high_us": ordered[-1 - len(ordered) // 10],
         "drift": off,
-        "dots": [_place(us, low, high) for us in ordered[:: max(1, len(ordered) // 200)]],
-        "predicted": _place(predicted_us, low, high),
+        "dots": [place(us - low, high - low) for us in ordered[:: max(1, len(ordered) // 200)]],
+        "predicted": place(predicted_us - low, high - low),
     }
-
-
-def _place(us: float, low_us: float, high_us: float) -> float:
-    return round(100.0 * (us - low_us) / (high_us - low_us), 2)
 
 
 @dataclass(frozen=True)
