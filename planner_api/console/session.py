@@ -74,8 +74,7 @@ async def holder(tokens: Tokens, token: str, *, look_only: bool) -> tuple[Princi
         raise UnauthorisedError(WRONG_KIND if claim else "This token is unknown, expired or revoked.")
     if known.principal.role == "device":
         raise UnauthorisedError(WRONG_KIND)
-    scope, _, number = known.principal.name.partition(":")
-    return bearer("viewer" if look_only else scope, int(number)), int(number)
+    return bearer("viewer" if look_only else known.principal.role, known.token_id), known.token_id
 
 
 async def begin(request: Request, answer: Response, principal: Principal, *, token_id: int | None) -> None:

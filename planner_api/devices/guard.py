@@ -65,8 +65,9 @@ LEEWAY_S = 30.0
 
 @dataclass(frozen=True)
 class KnownToken:
-    """What is remembered of a token: its bearer, when it expires (UTC), and until when that is trusted (monotonic)."""
+    """A token as it is remembered: number, bearer, when it expires (UTC), until when that is trusted (monotonic)."""
 
+    token_id: int
     principal: Principal
     expires_at: float
     known_until: float
@@ -110,7 +111,7 @@ class Tokens:
         else:
             principal = bearer(row.scope, row.id)
         expires_at = row.expires_at.timestamp() if row.expires_at is not None else math.inf
-        found = KnownToken(principal, expires_at, time.monotonic() + KNOWN_S)
+        found = KnownToken(row.id, principal, expires_at, time.monotonic() + KNOWN_S)
         if keep:
             self._known[token_hash] = found
         return found
