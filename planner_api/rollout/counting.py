@@ -35,9 +35,6 @@ from planner_api.rollout.repository import ACTIVE
 
 COUNTS = ("reported", *(column for _, *columns in KINDS.values() for column in columns))
 
-DESCRIBED = ("id", "soc", "soc_since", "enrolled_at", "claim_id", "labels")
-"""What is asked of a device."""
-
 
 def listen(connection: Connection, said: Sequence[Said], moved: Mapping[str, str | None]) -> Callable[[], None]:
     """Look up what reports are compared with; what is returned counts them (a ``devices.reports.Listener``)."""
@@ -69,7 +66,8 @@ class Counting:
     def _look_up(self) -> None:
         """Find what is compared with what; called before the new reports replace the old ones."""
         devices = sorted({each.device_id for each in self._said} | set(self._moved))
-        described = select(*(getattr(DeviceRow, name) for name in DESCRIBED))  # not all: of hundreds of devices a batch
+        one = DeviceRow  # not all of it: of hundreds of devices a batch
+        described = select(one.id, one.soc, one.soc_since, one.enrolled_at, one.claim_id, one.labels)
         self._devices = {row.id: row for row in self._among(described, DeviceRow.id, devices)}
         plan_ids = sorted({each.run.plan_id for each in self._said})
         plans = {row.id: row for row in self._among(select(PlanRow.id, PlanRow.soc), PlanRow.id, plan_ids)}
