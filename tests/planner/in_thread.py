@@ -7,7 +7,7 @@ from typing import Any
 
 from planner_api.errors import RefusedError
 from planner_api.jobs.computing import named
-from planner_api.jobs.kind import JobError
+from planner_api.jobs.kind import JobError, Kind, Lease, Task
 from planner_api.jobs.process import JobProcess, T, Tell
 from planner_api.plans import make
 from planner_api.profiles import batch
@@ -42,6 +42,12 @@ class InThread(JobProcess):
 
     async def kill(self) -> None:
         """Nothing: a thread ends by itself."""
+
+
+async def computed(kind: Kind, lease: Lease, task: Task) -> Any:
+    """What a worker stores of a task that it has loaded."""
+    answer = await InThread().run(kind.function, task.order, kind.tell, 60.0, kind.answers)
+    return await kind.prepare(lease, task, answer)
 
 
 def forget_all() -> None:

@@ -20,7 +20,7 @@ from planner_api.jobs.queue import Queue, take
 from planner_api.jobs.wanted import Wanted, put
 from planner_api.jobs.worker import Worker
 from planner_api.plans.solve import BETTER, BetterPlan
-from tests.planner.in_thread import InThread
+from tests.planner.in_thread import computed
 from tests.planner.samples import Api
 
 KIND = "count"
@@ -203,8 +203,7 @@ def _solve(api: Api, wanted: str | None) -> tuple[str, int]:
         assert wanted in (None, lease.key)
         task = await kind.load(lease)
         assert task is not None
-        answer = await InThread().run(kind.function, task.order, kind.tell, 60.0, kind.answers)
-        prepared = await kind.prepare(lease, task, answer)
+        prepared = await computed(kind, lease, task)
         async with planner.database.write() as session:
             await kind.store(session, lease, task, prepared)
             assert await planner.queue.finish(session, lease)

@@ -33,7 +33,7 @@ from hope_schema import (
 from hope_schema.proof import hash_token
 from planner_api import app as fleets
 from planner_api import embedded
-from planner_api.compression import unzstd
+from planner_api.compression import loaded
 from planner_api.db.engine import Database
 from planner_api.db.tables import ClaimRow, PlanRow, TokenRow
 from planner_api.devices import repository as devices
@@ -210,7 +210,7 @@ class Api:
         """The profile as it stands, of the SoC that everything here is of."""
         profiles = self.app.planner.profiles
         self.await_(profiles.folded, SOC, FREQUENCY)
-        return Profile.model_validate_json(unzstd(self.await_(profiles.read, SOC, FREQUENCY)))
+        return loaded(Profile, self.await_(profiles.read, SOC, FREQUENCY))
 
     def plan(self, graph: ModelGraph, **more: Any) -> PlanReply:
         """Ask for a plan."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 
-import msgspec
 import numpy as np
 import pytest
 
 from hope_schema import LatencyColumns, Observations, Profile
 from planner_api.jobs.kind import Lease, Task
-from planner_api.profiles import batch
 from planner_api.profiles import statistics as statistics_module
 from planner_api.profiles.fold import Fold
 from planner_api.profiles.folding import Folder, estimate, estimates, wanted
@@ -18,6 +16,7 @@ from planner_api.profiles.jobs import FOLD, key_of
 from planner_api.profiles.snapshot import publish
 from planner_api.profiles.statistics import Statistics, device_hash
 from tests.planner.commanding import commanding
+from tests.planner.in_thread import computed
 from tests.planner.samples import (
     FREQUENCY,
     SOC,
@@ -110,7 +109,7 @@ def test_a_fold_under_way_stores_nothing_that_was_taken_back(api: Api, admin: di
     fold, lease = Fold(planner.database, planner.settings), Lease(1, 1, FOLD, key_of(SOC, FREQUENCY))
 
     async def folded(task: Task) -> bool:
-        outcome = batch.fold(task.order, lambda asked: msgspec.msgpack.encode({}) if b"features" in asked else b"")
+        outcome = await computed(fold, lease, task)
         async with planner.database.write() as session:
             return await fold.store(session, lease, task, outcome)
 

@@ -33,7 +33,7 @@ from planner_api.settings import Settings
 from planner_api.web.body import Body
 from planner_api.web.principal import Actor, Principal
 from tests import CAMPAIGN
-from tests.planner.in_thread import InThread
+from tests.planner.in_thread import InThread, computed
 from tests.planner.jobs_help import Running
 from tests.planner.samples import FREQUENCY, SOC, chain, measure, missing_request
 
@@ -63,10 +63,8 @@ class Ingest:
         lease, _ = await self.queue.next([FOLD])
         if lease is None:
             return False
-        task, prepared = await self.kind.load(lease), None
-        if task is not None:
-            answer = await InThread().run(self.kind.function, task.order, self.kind.tell, 60.0, self.kind.answers)
-            prepared = await self.kind.prepare(lease, task, answer)
+        task = await self.kind.load(lease)
+        prepared = None if task is None else await computed(self.kind, lease, task)
         async with self.database.write() as session:
             again = task is not None and await self.kind.store(session, lease, task, prepared)
             assert await self.queue.finish(session, lease, again=again)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, select
 
 from hope_schema import Missing, MissingLatency, Plan, PlanReply, merge
-from planner_api.compression import unzstd, zstd
+from planner_api.compression import loaded, zstd
 from planner_api.db.tables import JobRow, PlanRow, PlanVersionRow
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.kind import Lease
@@ -270,7 +270,7 @@ def test_a_better_plan_begins_with_the_version_before_it(database_url: str) -> N
         solving = BetterPlan(planner.database, planner.settings)
         task = api.await_(lambda: solving.load(Lease(1, 1, BETTER, first.plan_id)))
         order = task.order
-        assert PlanReply.model_validate_json(unzstd(order.before)).plan == first.plan
+        assert loaded(PlanReply, order.before).plan == first.plan
         order.before, order.budget_s = zstd(b"{}"), 0.0
         made = make(order, lambda _: msgspec.msgpack.encode({}))
         assert Plan.model_validate_json(made.plan).makespan_us > 0

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hope_schema import LatencyColumns, Missing, Observations, Profile, merge
-from planner_api.compression import unzstd
 from planner_api.profiles.folding import Folder, estimates
 from planner_api.profiles.plausibility import FACTOR, FamilyStanding, Reference
 from planner_api.profiles.snapshot import publish
@@ -139,9 +138,7 @@ class Fleet:
 
     def figures(self) -> dict[str, float | None]:
         """What plans rest on, on the big core."""
-        self.api.await_(self.api.app.planner.profiles.folded, SOC, FREQUENCY)
-        body = self.api.await_(self.api.app.planner.profiles.read, SOC, FREQUENCY)
-        rows = Profile.model_validate_json(unzstd(body)).latencies
+        rows = self.api.profile().latencies
         return {row: us for row, kind, us in zip(rows.signature, rows.kind, rows.us, strict=True) if kind == BIG}
 
 
