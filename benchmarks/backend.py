@@ -20,7 +20,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Final
 
 import torch
@@ -30,8 +29,8 @@ from agent_sdk.dynamo import Compiled, hope
 from agent_sdk.journey.services import THOROUGH_S
 from agent_sdk.journey.verify import relative_error
 from benchmarks import cli
-from benchmarks.baselines import competitor, frozen
-from benchmarks.results import Measure, Table, report, say, verdict
+from benchmarks.baselines import frozen
+from benchmarks.results import Measure, Table, left_out, report, say, verdict
 
 MODELS: Final = "googlenet,inception_v3,resnet50,densenet121,mobilenet_v3_large"
 MODES: Final = "default,reduce-overhead,max-autotune"
@@ -126,9 +125,8 @@ def rows_of(name: str, modes: list[str], device: torch.device, rounds: int, agen
     facts["hope"] = {"seconds": round(time.monotonic() - began, 1), "answers": said}
     for mode in modes:
         began = time.monotonic()
-        call = competitor(f"{name}: torch.compile({mode})", partial(theirs, module, image, mode))
-        if call is not None:
-            calls[mode] = call
+        with left_out(model=name, config=mode):
+            calls[mode] = theirs(module, image, mode)
         facts[mode] = {"seconds": round(time.monotonic() - began, 1)}
     us = interleaved(calls, rounds, torch.cuda.synchronize if device.type == "cuda" else lambda: None)
     best = min((one for one in us if one != "hope"), key=lambda one: us[one])

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import onnx
 import onnxruntime as ort
 
-from agent_sdk.errors import said
 from agent_sdk.model import Model
 from hope_schema import merge
-
-Made = TypeVar("Made")
-
-
-def competitor(what: str, make: Callable[[], Made]) -> Made | None:
-    """What is made; None where that fails: a competitor that fails is left out, and why is said."""
-    try:
-        return make()
-    except Exception as problem:  # noqa: BLE001  whatever befalls it
-        print(f"{what}: left out, for it failed: {said(problem)[:200]}", flush=True)
-        return None
 
 
 def folded(path: str | Path) -> bytes:

@@ -58,11 +58,11 @@ from agent_sdk.runtimes.torch.executable import TorchExecutable
 from agent_sdk.runtimes.torch.kernel import build
 from agent_sdk.runtimes.torch.processor import TorchProcessor
 from benchmarks import cli, gpu_sessions, pair, providers
-from benchmarks.baselines import batched, competitor, folded, frozen, longest_path_us
+from benchmarks.baselines import batched, folded, frozen, longest_path_us
 from benchmarks.gpu_recordings import Configuration, beside, interleave, recorded
 from benchmarks.gpu_rounding import rounding_error
 from benchmarks.gpu_table import flight_table, network_table, verdicts
-from benchmarks.results import report, say
+from benchmarks.results import left_out, report, say
 from benchmarks.streams import traced_streams
 from hope_schema import Plan, merge
 
@@ -164,14 +164,12 @@ def network_rows(name: str, precision: str, modes: Sequence[str], traces_to: Pat
                 "auto": recorded(own.compile(watched(model, plan)), feeds),
             }
             for mode in modes if name in COMPILED else ():
-                what = f"{name} {precision}: torch.compile({mode})"
-                made = competitor(what, partial(compiled, by_hand, feeds, mode))
-                if made is not None:
-                    configurations[f"compile {mode}"] = made
+                with left_out(model=name, precision=precision, config=f"compile {mode}"):
+                    configurations[f"compile {mode}"] = compiled(by_hand, feeds, mode)
             stream = own.driver.stream(0)
             if name in COMPILED:
                 wanted = watched(model).outputs
-                for label, call in providers.baselines(network, feeds, wanted, precision, stream):
+                for label, call in providers.baselines(network, feeds, wanted, precision, stream).items():
                     configurations[label] = Configuration(*call)
                 flown = {
                     "graph": partial(plain, own, model),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 
 from agent_sdk.model import Content
 from agent_sdk.model.nodes import show
-from benchmarks.baselines import competitor
+from benchmarks.results import left_out
 
 PROVIDERS: Final = {"ort cuda": "CUDAExecutionProvider", "ort tensorrt": "TensorrtExecutionProvider"}
 
@@ -22,15 +21,16 @@ Call = tuple[Callable[[], object], Callable[[], dict[str, np.ndarray]]]
 
 def baselines(
     network: bytes, feeds: Mapping[str, np.ndarray], watched: tuple[str, ...], precision: str, stream: torch.cuda.Stream
-) -> Iterator[tuple[str, Call]]:
+) -> dict[str, Call]:
     """The providers that this machine has, each with the network loaded; who is not there, or fails, is told of."""
+    found: dict[str, Call] = {}
     for label, provider in PROVIDERS.items():
         if provider not in ort.get_available_providers():
             print(f"{label}: left out, for ONNX Runtime {ort.__version__} has no {provider} here")
             continue
-        loaded = competitor(label, partial(_loaded, network, feeds, watched, precision, provider, stream))
-        if loaded is not None:
-            yield label, loaded
+        with left_out(precision=precision, config=label):
+            found[label] = _loaded(network, feeds, watched, precision, provider, stream)
+    return found
 
 
 def _loaded(

@@ -7,11 +7,13 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from agent_sdk.errors import said
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = "benchmarks/results"
@@ -66,6 +68,15 @@ def words(value: object) -> str:
 def say(row: Mapping[str, object]) -> None:
     """Print everything of a row in a line."""
     print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+
+
+@contextmanager
+def left_out(**what: str) -> Iterator[None]:
+    """Say what fails, and go on without it: the rest is wanted all the same."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  said, and left out
+        say({**what, "failed": f"{type(error).__name__}: {said(error)}"})
 
 
 def verdict(what: str, value: float, must: float, *, at_least: bool = False) -> Measure:

@@ -29,11 +29,11 @@ from agent_sdk.scheduling.mixes import Mix, read_mix
 from benchmarks import cli
 from benchmarks.mixes import phones, plain
 from benchmarks.mixes.cases import MODELS, cases
-from benchmarks.mixes.compared import CAPACITY, MISSES, left_out, one_mix
+from benchmarks.mixes.compared import CAPACITY, MISSES, one_mix
 from benchmarks.mixes.decisions import decision_us
 from benchmarks.mixes.sessions import alone_pays, joint
 from benchmarks.profiles import find
-from benchmarks.results import Found, Measure, Table, report, say, verdict, write
+from benchmarks.results import Found, Measure, Table, left_out, report, say, verdict, write
 
 PHONE_LOAD: Final = 1.25
 """Load of the simulated phones, by the best processor of each network."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -21,7 +21,7 @@ from agent_sdk.scheduling.policies import policy
 from benchmarks.mixes import plain
 from benchmarks.mixes.capacity import KEPT, PLAYS, TRIES, measured, plays
 from benchmarks.mixes.pooled import Pooled
-from benchmarks.results import Found, Measure, Table, TableRow, say, verdict, words
+from benchmarks.results import Found, Measure, Table, TableRow, left_out, say, verdict, words
 
 POOL: Final = "ort, global pool"
 JUDGED: Final = "earliest_deadline"
@@ -37,15 +37,6 @@ PLAYED: Final = 1.1
 """Seconds that each second of a probe comes to: loads that fail end early, and are tried again."""
 CAPACITY: Final = "capacity ÷ the best plain configuration's"
 MISSES: Final = "misses at 1.25 × the best plain capacity ÷ the least of the plain ones"
-
-
-@contextmanager
-def left_out(**what: str) -> Iterator[None]:
-    """Say what fails, and go on without it: the rest is wanted all the same."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001  said, and left out
-        say({**what, "failed": f"{type(error).__name__}: {error}"})
 
 
 def ours(agent: Agent, ready: Mapping[str, Voice], which: str) -> Asks:
