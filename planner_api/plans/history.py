@@ -11,9 +11,8 @@ from hope_schema.base import LEAST_US
 from planner_api.compression import loaded
 from planner_api.db.engine import Database, ReadSession
 from planner_api.db.paging import message_of, messages_of
-from planner_api.db.tables import PlanRow, PlanVersionRow
+from planner_api.db.tables import SERVED_VERSION, PlanRow, PlanVersionRow
 from planner_api.errors import unknown
-from planner_api.plans.repository import SERVED_VERSION
 
 _HISTORY = [column for name, column in PlanVersionRow.__table__.columns.items() if name not in ("etag", "body_zstd")]
 """All of a version but its body."""
