@@ -243,3 +243,7 @@ class Plan(Contract):
         """The processors that run at least one step, in the plan's order."""
         used = {step.processor for step in self.steps}
         return tuple(processor for processor in self.processors if processor in used)
+
+    def __str__(self) -> str:
+        steps = f"{len(self.steps)} steps on {', '.join(self.processors_used)}"
+        return f"{steps}: {self.makespan_us / 1e3:.3f} ms by {self.method}, at most {self.gap:.1%} above the optimum"
