@@ -111,7 +111,7 @@ def serve(
         served, sessions = [], []
         for name, source, _ in wanted:
             session = closing.enter_context(agent.load(source, in_flight=in_flight))
-            served.append(Served.of_session(name or session.name, session, on_late))
+            served.append(Served.of_plans(name or session.name, session.plans, agent.jobs, on_late))
             sessions.append(session)
         if every_ms:
             joint = closing.enter_context(agent.together(*sessions, every_ms=every_ms))

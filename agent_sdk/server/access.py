@@ -81,13 +81,9 @@ class Access:
             raise InputError(f"'{file}' holds no token")
         return cls(tokens)
 
-    @property
-    def needs_token(self) -> bool:
-        return bool(self._digests)
-
     def refuse_open(self, address: Address) -> None:
         """Raise InputError for an address that others reach, where nobody needs a token."""
-        if not self.needs_token and not is_loopback(address.host):
+        if not self._digests and not is_loopback(address.host):
             raise InputError(f"{address} is reached from other machines: give tokens (--tokens FILE)")
 
     def check(self, authorization: str, host: str) -> None:
@@ -97,7 +93,7 @@ class Access:
             authorization: what it shows, ``Bearer TOKEN``.
             host: whom it means to reach, with or without a port.
         """
-        if self.needs_token:
+        if self._digests:
             kind, _, token = authorization.partition(" ")
             if kind.lower() != "bearer" or _digest(token.strip()) not in self._digests:
                 raise RefusedError(401, "no token, or one that this server does not know: Authorization: Bearer TOKEN")

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Final
 
 from agent_sdk.errors import RefusedError
 
-
-class Room:
-    """What one request takes up; it may come to take more."""
-
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
-        self.taken = 0
-
-    def take(self, size: int) -> None:
-        """Take so many bytes more. Raises RefusedError where they are not there."""
-        self._admission.take(size)
-        self.taken += size
+LOOK_S: Final = 0.01
+"""How often who drains looks whether all have gone."""
 
 
 class Admission:
@@ -39,39 +28,49 @@ class Admission:
         self.memory, self.most = memory, requests
         self.requests = self.held = 0
         self.draining = False
-        self._changed = threading.Condition()
-
-    @contextmanager
-    def admitted(self) -> Iterator[Room]:
-        """Let a request in, until the block ends. Raises RefusedError."""
-        with self._changed:
-            if self.draining:
-                raise RefusedError(503, "the server is being stopped and takes no requests any more")
-            if self.requests >= self.most:
-                raise RefusedError(503, f"{self.requests} requests are under way, the most that this server takes")
-            self.requests += 1
-        room = Room(self)
-        try:
-            yield room
-        finally:
-            with self._changed:
-                self.requests -= 1
-                self.held -= room.taken
-                self._changed.notify_all()
-
-    def take(self, size: int) -> None:
-        """Count so many bytes more. Raises RefusedError where that is too many."""
-        with self._changed:
-            if size > self.memory:
-                raise RefusedError(413, f"the request takes {size} bytes, and this server holds {self.memory} at most")
-            if self.held + size > self.memory:
-                free = self.memory - self.held
-                raise RefusedError(503, f"the request takes {size} bytes, and {free} are free at the moment")
-            self.held += size
+        self.lock = threading.Lock()
 
     def drain(self, within_s: float) -> bool:
         """Let nobody in any more, and wait until all have gone; whether they have."""
         end = time.monotonic() + within_s
-        with self._changed:
+        with self.lock:
             self.draining = True
-            return self._changed.wait_for(lambda: not self.requests, max(0.0, end - time.monotonic()))
+        while self.requests and time.monotonic() < end:
+            time.sleep(LOOK_S)
+        return not self.requests
+
+
+class Room:
+    """What one request takes up, as long as the block lasts. Entering it raises RefusedError where nobody is let in."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._taken = 0
+
+    def __enter__(self) -> Room:
+        every = self._admission
+        with every.lock:
+            if every.draining:
+                raise RefusedError(503, "the server is being stopped and takes no requests any more")
+            if every.requests >= every.most:
+                raise RefusedError(503, f"{every.requests} requests are under way, the most that this server takes")
+            every.requests += 1
+        return self
+
+    def take(self, size: int) -> None:
+        """Take so many bytes more. Raises RefusedError where they are not there."""
+        every = self._admission
+        if size > every.memory:
+            raise RefusedError(413, f"the request takes {size} bytes, and this server holds {every.memory} at most")
+        with every.lock:
+            if every.held + size > every.memory:
+                free = every.memory - every.held
+                raise RefusedError(503, f"the request takes {size} bytes, and {free} are free at the moment")
+            every.held += size
+        self._taken += size
+
+    def __exit__(self, *_: object) -> None:
+        every = self._admission
+        with every.lock:
+            every.requests -= 1
+            every.held -= self._taken

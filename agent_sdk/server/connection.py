@@ -44,6 +44,7 @@ ONCE: Final = frozenset(
     ("host", "authorization", "content-length", "content-encoding", "expect", "inference-header-content-length")
 )
 """Fields that stand in a head once."""
+PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
 class Exchange:
@@ -133,8 +134,8 @@ class Exchange:
             **(fields or {}),
             **({} if self.goes_on else {"connection": "close"}),
         }
-        lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
-        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{lines}\r\n".encode("latin-1")
+        lines = "".join([f"{name}: {value}\r\n" for name, value in said.items()])
+        head = f"HTTP/1.1 {status} {PHRASES[status]}\r\n{lines}\r\n".encode("latin-1")
         self.connection.send([head + body, *tail] if self.method != "HEAD" else [head])
         if unread:
             self.connection.linger()
@@ -230,7 +231,7 @@ class Connection:
 
     def _last_words(self, error: RefusedError) -> None:
         body = json.dumps({"error": str(error)})
-        head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\nconnection: close\r\n"
+        head = f"HTTP/1.1 {error.status} {PHRASES[error.status]}\r\nconnection: close\r\n"
         with suppress(OSError):
             self._socket.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode("latin-1"))
             self.linger()
@@ -242,7 +243,7 @@ def _room(size: int, aligned_at: int) -> memoryview:
         memory = np.empty(size + ALIGNED, np.uint8)
     except MemoryError as error:
         raise RefusedError(503, f"this machine has no {size} bytes left") from error
-    start = -(memory.ctypes.data + aligned_at) % ALIGNED
+    start = -(memory.__array_interface__["data"][0] + aligned_at) % ALIGNED
     return memory.data[start : start + size]
 
 

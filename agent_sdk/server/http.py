@@ -4,8 +4,9 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -31,7 +32,9 @@ READ: Final = 24
 _MODEL: Final = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?"
 MOST_ECHOED: Final = 2**22
 """Most bytes that are given back to measure the way."""
-_Route = Callable[[Exchange, dict[str, str]], None]
+ROUTES: Final = 64
+"""Paths of late whose routes are known; each may be as long as a head."""
+_Route = Callable[[Exchange, Mapping[str, str]], None]
 
 
 class _Load(BaseModel):
@@ -70,12 +73,13 @@ class Http:
             ("GET", r"/metrics", self._scrape),
         )
         self._routes = [(method, re.compile(path), route) for method, path, route in routes]
+        self._route = lru_cache(ROUTES)(self._found)
 
     def __call__(self, exchange: Exchange) -> None:
         """Answer one request, whatever it is. Raises OSError where the client has gone."""
         try:
             self._access.check(exchange.fields.get("authorization", ""), exchange.fields.get("host", ""))
-            route, named = self._route(exchange)
+            route, named = self._route(exchange.method, exchange.path)
             route(exchange, named)
         except RefusedError as error:
             self._refuse(exchange, error)
@@ -85,17 +89,16 @@ class Http:
             log.exception("a request failed: %s %s", exchange.method, printable(exchange.path))
             self._refuse(exchange, RefusedError(500, f"the server failed: {type(error).__name__}"))
 
-    def _route(self, exchange: Exchange) -> tuple[_Route, dict[str, str]]:
+    def _found(self, method: str, path: str) -> tuple[_Route, Mapping[str, str]]:
         known = False
-        method = "GET" if exchange.method == "HEAD" else exchange.method
-        for wanted, path, route in self._routes:
-            if found := path.fullmatch(exchange.path):
+        for wanted, pattern, route in self._routes:
+            if found := pattern.fullmatch(path):
                 known = True
-                if wanted == method:
+                if wanted == ("GET" if method == "HEAD" else method):
                     return route, {key: unquote(value) for key, value in found.groupdict("").items()}
         if known:
-            raise RefusedError(405, f"{exchange.method} is no way to call {printable(exchange.path[:128])}")
-        raise RefusedError(404, f"nothing is offered at {printable(exchange.path[:128])}")
+            raise RefusedError(405, f"{method} is no way to call {printable(path[:128])}")
+        raise RefusedError(404, f"nothing is offered at {printable(path[:128])}")
 
     @staticmethod
     def _refuse(exchange: Exchange, error: RefusedError) -> None:
@@ -107,10 +110,10 @@ class Http:
             fields = {"retry-after": 1}
         exchange.answer(error.status, json.dumps({"error": str(error)}).encode(), fields=fields)
 
-    def _infer(self, exchange: Exchange, named: dict[str, str]) -> None:
+    def _infer(self, exchange: Exchange, named: Mapping[str, str]) -> None:
         served = self._models.find(named["name"], named["version"])
         given = exchange.number("inference-header-content-length", MOST_JSON)
-        with self._admission.admitted() as room:
+        with Room(self._admission) as room:
             body = exchange.body(room.take, aligned_at=given)
             size = given or len(body)
             if size > len(body):
@@ -131,7 +134,7 @@ class Http:
         self, exchange: Exchange, kind: type[_Message], most: int = MOST_JSON, each: int = READ
     ) -> Iterator[tuple[_Message, Room]]:
         """A message, whose request is admitted as long as the block lasts; see ``_take_json``."""
-        with self._admission.admitted() as room:
+        with Room(self._admission) as room:
             body = exchange.body(room.take)
             _take_json(room, len(body), most, each)
             try:
@@ -140,17 +143,17 @@ class Http:
                 raise RefusedError(400, said_wrong(error)) from None
             yield told, room
 
-    def _drop(self, exchange: Exchange, _: dict[str, str]) -> None:
+    def _drop(self, exchange: Exchange, _: Mapping[str, str]) -> None:
         with self._told(exchange, _Drop) as (told, __):
             self._models.lending.held.drop(told.names)
             exchange.answer(200, b"{}")
 
-    def _ready(self, exchange: Exchange, _: dict[str, str]) -> None:
+    def _ready(self, exchange: Exchange, _: Mapping[str, str]) -> None:
         if self._admission.draining:
             raise RefusedError(503, "the server is being stopped")
         exchange.answer(200, b'{"ready": true}')
 
-    def _model_ready(self, exchange: Exchange, named: dict[str, str]) -> None:
+    def _model_ready(self, exchange: Exchange, named: Mapping[str, str]) -> None:
         served = self._models.find(named["name"], named["version"])
         _say(exchange, {"name": served.name, "ready": True})
 
@@ -158,40 +161,40 @@ class Http:
         """Answer with what the protocol's call says, or with a part of it."""
         ask = questions(self._models)[call]
 
-        def tell(exchange: Exchange, named: dict[str, str]) -> None:
+        def tell(exchange: Exchange, named: Mapping[str, str]) -> None:
             said = ask(named.get("name", ""), named.get("version", ""))
             _say(exchange, said if part is None else said[part])
 
         return tell
 
-    def _load(self, exchange: Exchange, named: dict[str, str]) -> None:
+    def _load(self, exchange: Exchange, named: Mapping[str, str]) -> None:
         lending = self._models.lending
         with self._told(exchange, _Load, self._admission.memory, 2) as (told, room):
             lending.load(named["name"], told.parameters, room.take)
             exchange.answer(200, b"{}")
 
-    def _unload(self, exchange: Exchange, named: dict[str, str]) -> None:
+    def _unload(self, exchange: Exchange, named: Mapping[str, str]) -> None:
         self._models.lending.unload(named["name"])
         _say(exchange, {})
 
-    def _offer(self, exchange: Exchange, _: dict[str, str]) -> None:
+    def _offer(self, exchange: Exchange, _: Mapping[str, str]) -> None:
         exchange.answer(200, self._models.lending.offer().model_dump_json().encode())
 
-    def _link(self, exchange: Exchange, _: dict[str, str]) -> None:
+    def _link(self, exchange: Exchange, _: Mapping[str, str]) -> None:
         """Take in bytes and give back as many as are asked for, so that the way here can be measured."""
         wanted = exchange.number("x-hope-bytes", MOST_ECHOED) if self._models.lending else 0
-        with self._admission.admitted() as room:
+        with Room(self._admission) as room:
             room.take(wanted)
             exchange.body(room.take)
             now = time.perf_counter()
             exchange.answer(200, b"", [memoryview(bytes(wanted))], fields=_timing(now, now))
 
-    def _measure(self, exchange: Exchange, named: dict[str, str]) -> None:
+    def _measure(self, exchange: Exchange, named: Mapping[str, str]) -> None:
         with self._told(exchange, Measuring) as (wanted, _):
             found = self._models.lending.measure(named["name"], wanted)
             exchange.answer(200, found.model_dump_json().encode())
 
-    def _scrape(self, exchange: Exchange, _: dict[str, str]) -> None:
+    def _scrape(self, exchange: Exchange, _: Mapping[str, str]) -> None:
         fields: dict[str, str | int] = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
         exchange.answer(200, self._metrics.render(), fields=fields)
 

@@ -20,8 +20,9 @@ from agent_sdk.engine import Executor
 from agent_sdk.engine.single import whole_run
 from agent_sdk.errors import HopeError, InputError, OutOfMemory, RefusedError, printable
 from agent_sdk.model import Model, Port, read_model
+from agent_sdk.scheduling.job import Terms
 from agent_sdk.server.held import Held
-from agent_sdk.server.models import Asked, Feed, Served
+from agent_sdk.server.models import Feed, Served
 from hope_schema import Missing, Observations, Offer
 
 MOST_LENT: Final = 1024
@@ -164,7 +165,7 @@ class Lending(Closes):
             for ports in (model.graph.inputs, model.graph.outputs)
         )
 
-        def answer(feed: Feed, _: Asked) -> Feed:
+        def answer(feed: Feed, _: Terms) -> Feed:
             # NOTE: only ONNX Runtime refuses an index beyond its tensor; others read what lies there.
             if own.trusted is not None and not model.guard.bounds(feed):
                 raise InputError("an input holds whole numbers beyond what the network can be asked for")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -23,12 +24,14 @@ from agent_sdk.errors import (
     RunTimeoutError,
     printable,
 )
+from agent_sdk.journey.plans import Plans
 from agent_sdk.model.ports import Port
+from agent_sdk.scheduling.job import Terms
+from agent_sdk.scheduling.jobs import Jobs
 from agent_sdk.scheduling.request import PRIORITY, Late
 from agent_sdk.server.admission import Room
 from agent_sdk.server.datatypes import BYTES, NUMPY, OF_PORT
 from agent_sdk.server.metrics import Metrics
-from agent_sdk.session import Session
 
 if TYPE_CHECKING:
     from agent_sdk.server.lending import Lending
@@ -51,13 +54,11 @@ class Asked(NamedTuple):
 
     Attributes:
         outputs: names of those that are wanted.
-        deadline_ms: how long after now the answer is still wanted; None: at any time.
-        priority: higher goes first; 0 by default.
+        terms: the deadline, the priority, and what becomes of it where it would be late.
     """
 
     outputs: tuple[str, ...]
-    deadline_ms: float | None = None
-    priority: int = 0
+    terms: Terms
 
 
 class Tensor(NamedTuple):
@@ -95,8 +96,9 @@ class Served:
     Args:
         name: what it is asked for by.
         inputs, outputs: what has to be given, and what is computed.
-        optional: what may be given as well.
         run: computes the outputs by name.
+        optional: what may be given as well.
+        on_late: what becomes of a request that would miss its timeout.
 
     Raises InputError where the protocol has no type for a tensor of it.
     """
@@ -106,11 +108,12 @@ class Served:
         name: str,
         inputs: Sequence[Port],
         outputs: Sequence[Port],
-        run: Callable[[Feed, Asked], Feed],
+        run: Callable[[Feed, Terms], Feed],
         optional: Sequence[Port] = (),
+        on_late: Late = "drop",
     ) -> None:
         self.name, self.inputs, self.outputs, self.statistics = name, inputs, outputs, Statistics()
-        self.run = run
+        self.run, self._on_late = run, on_late
         self.forms: dict[bytes, object] = {}
         """Requests of late, as they were read; see ``wire.Form``."""
         self._takes = {port.name: port for port in (*inputs, *optional)}
@@ -123,14 +126,9 @@ class Served:
         """What all outputs take whose shapes are fixed."""
 
     @classmethod
-    def of_session(cls, name: str, session: Session, on_late: Late = "drop") -> Served:
+    def of_plans(cls, name: str, plans: Plans, jobs: Jobs, on_late: Late = "drop") -> Served:
         """A network that an agent has loaded, whose runs wait their turn among the agent's jobs. Raises InputError."""
-        inputs, outputs = session.plans.ends()
-
-        def run(feed: Feed, asked: Asked) -> Feed:
-            return session.run(feed, deadline_ms=asked.deadline_ms, priority=asked.priority, on_late=on_late)
-
-        return cls(name, inputs, outputs, run, session.plans.whole.about.optional)
+        return cls(name, *plans.ends(), partial(jobs.run, plans), plans.whole.about.optional, on_late)
 
     def check(self, name: str, datatype: str, shape: Sequence[int]) -> None:
         """Raise RefusedError unless the network has such an input, of this type, and this shape where that is fixed."""
@@ -160,7 +158,7 @@ class Served:
 
         Raises RefusedError where it contradicts itself, does not fit the network or asks for what is not offered.
         """
-        deadline_ms, priority = schedule(parameters)
+        terms = schedule(parameters, self._on_late)
         given, wanted = {tensor.name for tensor in inputs}, tuple(name for name, _ in outputs)
         if len(given) != len(inputs):
             raise RefusedError(400, "an input is given twice")
@@ -176,7 +174,7 @@ class Served:
                 raise RefusedError(400, f"'{self.name}' has no output '{name}'; it has {', '.join(self._gives)}")
         if len(set(wanted)) != len(wanted):
             raise RefusedError(400, "an output is asked for twice")
-        return Asked(() if ahead else wanted or tuple(self._gives), deadline_ms, priority)
+        return Asked(() if ahead else wanted or tuple(self._gives), terms)
 
     def metadata(self) -> dict[str, Any]:
         return {
@@ -235,9 +233,9 @@ class Models:
         began, outcome = time.perf_counter_ns(), "failed"
         try:
             room.take(served.answer_bytes)
-            made = _computed(served, feed, asked)
+            made = _computed(served, feed, asked.terms)
             outputs = [made[name] for name in asked.outputs]
-            room.take(max(0, sum(output.nbytes for output in outputs) - served.answer_bytes))
+            room.take(max(0, sum([output.nbytes for output in outputs]) - served.answer_bytes))
             outcome = "ok"
             return outputs
         except RefusedError as error:
@@ -249,9 +247,9 @@ class Models:
             self._metrics.inferred(served.name if served.name in self._fixed else LENT, transport, outcome, took * 1e-9)
 
 
-def _computed(served: Served, feed: Feed, asked: Asked) -> Feed:
+def _computed(served: Served, feed: Feed, terms: Terms) -> Feed:
     try:
-        return served.run(feed, asked)
+        return served.run(feed, terms)
     except InputError as error:
         raise RefusedError(400, str(error)) from error
     except (DroppedError, RunTimeoutError) as error:
@@ -264,8 +262,8 @@ def _computed(served: Served, feed: Feed, asked: Asked) -> Feed:
         raise RefusedError(500, printable(str(error))) from error
 
 
-def schedule(parameters: Mapping[str, object]) -> tuple[float | None, int]:
-    """The deadline, in milliseconds, and the priority that parameters of the schedule-policy extension mean.
+def schedule(parameters: Mapping[str, object], on_late: Late) -> Terms:
+    """The deadline and the priority that parameters of the schedule-policy extension mean.
 
     Raises RefusedError for values that are none, and for parameters of extensions that are not offered.
     """
@@ -277,7 +275,10 @@ def schedule(parameters: Mapping[str, object]) -> tuple[float | None, int]:
     assert isinstance(timeout_us, int)
     assert isinstance(level, int)
     priority = max(-PRIORITY, PRIORITY + 1 - level) if level else 0  # level 1 is the highest
-    return timeout_us / 1e3 if timeout_us else None, priority
+    try:
+        return Terms(timeout_us / 1e3 if timeout_us else None, priority, on_late)
+    except InputError as error:
+        raise RefusedError(400, str(error)) from None
 
 
 def refuse_unoffered(parameters: Mapping[str, object]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from agent_sdk.errors import InputError, RefusedError
 from agent_sdk.protocol.messages import MOST_MESSAGE, RAW_OUTPUTS, SERVICE, STATUS, message, methods, with_contents
 from agent_sdk.server.access import Access, Address, Tls
-from agent_sdk.server.admission import Admission
+from agent_sdk.server.admission import Admission, Room
 from agent_sdk.server.datatypes import BYTES, datatype_of, from_bytes, from_values, to_bytes
 from agent_sdk.server.models import VERSION, Asked, Feed, Models, Served, Tensor
 from agent_sdk.server.said import questions
@@ -121,7 +121,7 @@ class Grpc:
 
     def _load(self, request: Any) -> dict[str, Any]:
         lending = self._models.lending
-        with self._admission.admitted() as room:
+        with Room(self._admission) as room:
             room.take(2 * request.ByteSize())
             lending.load(request.model_name, _parameters(request.parameters), room.take)
         return {}
@@ -132,7 +132,7 @@ class Grpc:
 
     def _infer(self, request: Any) -> Answer:
         served = self._models.find(request.model_name, request.model_version)
-        with self._admission.admitted() as room:
+        with Room(self._admission) as room:
             room.take(2 * request.ByteSize())  # the message, and what it is made into
             feed, asked = _read(served, request)
             outputs = self._models.infer(served, feed, asked, room, "grpc")

@@ -19,7 +19,7 @@ from agent_sdk.cli.serve import asked_to_end
 from agent_sdk.errors import InputError, RefusedError
 from agent_sdk.protocol.messages import SERVICE, message
 from agent_sdk.server.access import Access, Address
-from agent_sdk.server.admission import Admission
+from agent_sdk.server.admission import Admission, Room
 from agent_sdk.server.serving import Server, Settings
 from tests.agent.server.running import running, written
 from tests.agent.server.test_bad_input import good, held, read_answer, request
@@ -152,7 +152,7 @@ def test_servers_end_with_the_tests_that_started_them() -> None:
 def test_admission_counts_what_comes_and_goes() -> None:
     """Requests and bytes are taken up to their bounds, come back whatever happens, and none are taken once draining."""
     admission = Admission(memory=100, requests=2)
-    with admission.admitted() as first, admission.admitted() as second:
+    with Room(admission) as first, Room(admission) as second:
         first.take(60)
         for size, status in ((41, 503), (101, 413)):
             with pytest.raises(RefusedError) as caught:
@@ -160,11 +160,11 @@ def test_admission_counts_what_comes_and_goes() -> None:
             assert caught.value.status == status
         second.take(40)
         assert (admission.requests, admission.held) == (2, 100)
-        with pytest.raises(RefusedError), admission.admitted():
+        with pytest.raises(RefusedError), Room(admission):
             pass
         assert not admission.drain(0.01)
     assert (admission.requests, admission.held) == (0, 0)
-    with pytest.raises(RefusedError), admission.admitted():
+    with pytest.raises(RefusedError), Room(admission):
         pass
 
 
@@ -185,7 +185,7 @@ def test_draining_waits_for_the_last_request() -> None:
     entered, leave, drained = threading.Event(), threading.Event(), threading.Event()
 
     def ask() -> None:
-        with admission.admitted():
+        with Room(admission):
             entered.set()
             leave.wait(20)
 

@@ -17,6 +17,7 @@ from tritonclient.grpc import service_pb2 as theirs
 
 from agent_sdk.errors import RefusedError
 from agent_sdk.protocol.messages import COMPILED, message, methods
+from agent_sdk.scheduling.job import Terms
 from agent_sdk.server.datatypes import NUMPY, from_bytes, from_values, to_bytes
 from agent_sdk.server.models import schedule
 
@@ -93,9 +94,11 @@ def test_values_that_a_type_lacks_are_refused(datatype: str, values: list[object
 
 def test_priorities_and_timeouts_become_priorities_and_deadlines() -> None:
     """Level 1 goes first and each further one later; microseconds become milliseconds; zero means neither."""
-    assert schedule({}) == schedule({"priority": 0, "timeout": 0}) == (None, 0)
-    priorities = [schedule({"priority": level})[1] for level in (1, 2, 50, 201, 1000)]
+    assert schedule({}, "drop") == schedule({"priority": 0, "timeout": 0}, "drop") == Terms(on_late="drop")
+    priorities = [schedule({"priority": level}, "late").priority for level in (1, 2, 50, 201, 1000)]
     assert priorities == sorted(priorities, reverse=True)
     assert priorities[0] == 100
     assert priorities[-1] == -100
-    assert schedule({"timeout": 2500})[0] == 2.5
+    assert schedule({"timeout": 2500}, "late").deadline_ms == 2.5
+    with pytest.raises(RefusedError, match="deadline_ms"):
+        schedule({"timeout": 2**62}, "late")
