@@ -23,6 +23,7 @@ from agent_sdk.errors import (
     DroppedError,
     NotWantedError,
     QueueFullError,
+    RunTimeoutError,
     forgiven,
 )
 from agent_sdk.forking import Forks, watch_forks
@@ -377,9 +378,10 @@ class Jobs(Forks):
                 # It does not run there where its executor has gone meanwhile, or a plan has come.
                 known = member.network.runs_on(one.dispatch.processor)
                 self._scheduler.finished(one.dispatch, took if known else None, failed=True)
-                gone_under_it = isinstance(found, DeviceClosedError) and not own and not self._closed
-                again = gone_under_it and self._is_open(job.owner)
-                if again:  # the session that it was degraded to has been closed
+                unanswered = isinstance(found, Exception) and not isinstance(found, CancelledError | RunTimeoutError)
+                again = unanswered and not own and not self._closed and self._is_open(job.owner)
+                if again:  # who was to answer instead is closed, fails, or takes no such feed
+                    job.request.on_late = "late"
                     self._scheduler.wait_again(job.request, job.owner.network)
                 else:
                     del self._jobs[job.request]

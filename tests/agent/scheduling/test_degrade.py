@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 
+import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from agent_sdk import Agent, Session
 from agent_sdk.errors import (
@@ -38,13 +39,20 @@ def test_a_late_run_is_degraded_to_a_cheaper_network(agent: Agent, session: Sess
 
 
 def test_who_cannot_answer_for_another_is_refused(agent: Agent) -> None:
-    """Inputs of another size, other outputs, and a way that leads back: no run is ever lost to them."""
+    """Inputs of another size, more or other outputs, other types, a way that leads back: no run is lost to them."""
     one, small, other = branching_model(), branching_model(size=8), branching_model()
+    more, half = branching_model(), branching_model()
+    more.graph.node.append(helper.make_node("Relu", ["x"], ["more"]))
+    more.graph.output.append(helper.make_tensor_value_info("more", TensorProto.FLOAT, [1, 3, 16, 16]))
+    half.graph.node[-1].output[0] = "single"
+    half.graph.node.append(helper.make_node("Cast", ["single"], ["y"], to=TensorProto.FLOAT16))
+    half.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
     other.graph.node.append(helper.make_node("Identity", [other.graph.output[0].name], ["elsewhere"]))
     other.graph.output[0].name = "elsewhere"
     with ExitStack() as closing:
         own, second, third = (closing.enter_context(agent.load(one, background=True)) for _ in range(3))
-        for proto, why in ((small, "other inputs"), (other, "other outputs")):
+        outputs = "other outputs"
+        for proto, why in ((small, "other inputs"), (other, outputs), (more, outputs), (half, outputs)):
             with pytest.raises(InputError, match=why):
                 agent.degrade(own, closing.enter_context(agent.load(proto)))
         with pytest.raises(InputError, match="answered by"):
@@ -79,3 +87,18 @@ def test_jobs_degraded_to_a_session_that_closes_are_answered_by_their_own(
     assert all(isinstance(job.exception(60), DeviceClosedError) for job in own[1:])
     stats = agent.jobs.stats(session.plans)
     assert (stats.done, stats.failed, stats.cancelled) == (4, 0, 0)
+
+
+def test_what_a_cheaper_network_does_not_answer_the_session_answers(agent: Agent) -> None:
+    """It takes fewer sizes than the session, or fails: a late run is answered all the same, and as the session does."""
+    own = branching_model()
+    own.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    own.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    with agent.load(own) as session, agent.load(BRANCHING) as cheaper:
+        agent.degrade(session, cheaper)
+        feed = {"x": np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32)}
+        job = agent.submit(session, feed, deadline_ms=0.001, on_late="degrade")
+        assert right(session, feed, job.result(60))
+        assert job.result()["y"].shape == (2, 10)
+        stats = agent.jobs.stats(session.plans)
+        assert (stats.done, stats.failed, stats.queued, agent.jobs.waiting) == (1, 0, 0, 0)
