@@ -291,9 +291,10 @@ class Agent(Closes):
                 cheaper network answer (see ``degrade``), or the same where it costs least.
             timeout_s: watchdog of the run itself.
 
-        Raises InputError for a deadline in the past or a priority out of bounds, QueueFullError, DeviceClosedError.
-        The future raises what ``Session.run`` raises, or CancelledError.
+        Raises InputError for a deadline in the past, a priority out of bounds or another agent's session,
+        QueueFullError, DeviceClosedError. The future raises what ``Session.run`` raises, or CancelledError.
         """
+        self._refuse_others(session)
         return self.jobs.submit(session.plans, on_host(inputs), Terms(deadline_ms, priority, on_late, timeout_s))
 
     def stream(
@@ -312,6 +313,7 @@ class Agent(Closes):
         ``inputs`` may be a function, which is called when the time of a run has come. A run's deadline is its period
         unless it is given. Raises InputError.
         """
+        self._refuse_others(session)
         terms = Terms(every_ms if deadline_ms is None else deadline_ms, priority, on_late)
         return Periodic(lambda feed: self.jobs.submit(session.plans, on_host(feed), terms), inputs, every_ms, told)
 
@@ -323,6 +325,7 @@ class Agent(Closes):
         ``in_flight`` runs of it may be under way at once. Raises what ``Session.prepare`` raises, UnplannableError
         where one answer has to stay for one input, ProcessorError where it runs on no group.
         """
+        self._refuse_others(session)
         refuse_unless_in_flight(in_flight)
         prepared = _ready(session)
         with self._services.cancel.current(), self._services.supplier.resting():
@@ -349,6 +352,9 @@ class Agent(Closes):
         Raises InputError for fewer than two sessions, UnplannableError where one has no plan or the periods come
         together too seldom, PlannerError, or ProcessorError where the plan cannot run here.
         """
+        self._refuse_others(*sessions)
+        if wait_s is not None:
+            refuse_unless_seconds("wait_s", wait_s)
         if any(len(times) not in (0, len(sessions)) for times in (every_ms, deadlines_ms)):
             raise InputError("every_ms and deadlines_ms have one time for each session")
         if deadlines_ms and not every_ms:
@@ -363,13 +369,15 @@ class Agent(Closes):
     def degrade(self, session: Session, to: Session) -> None:
         """Have another session answer runs of this one that would be late and were asked for ``on_late="degrade"``.
 
-        It has to take the same inputs and give outputs of the same names. Raises InputError where it does not, or where
-        it would have this one answer in turn.
+        It has to take the same inputs and give outputs of the same names and types; what it does not answer all the
+        same, this one answers. Raises InputError where it does not, or where it would have this one answer in turn.
         """
+        self._refuse_others(session, to)
         refused = f"'{to.name}' cannot answer for '{session.name}': it"
         if not accepts(to.plans.inputs, session.plans.inputs):
             raise InputError(f"{refused} takes other inputs")
-        if not {port.name for port in session.plans.outputs} <= {port.name for port in to.plans.outputs}:
+        own, other = ({(port.name, port.type) for port in one.plans.outputs} for one in (session, to))
+        if own != other:
             raise InputError(f"{refused} gives other outputs")
         if not self.jobs.degrade(session.plans, to.plans):
             raise InputError(f"{refused} has its own late runs answered by '{session.name}'")
@@ -410,6 +418,11 @@ class Agent(Closes):
         """Tell a remote planner how long a plan really takes here; returns what went wrong, if anything."""
         run = MeasuredRun(plan_id=plan.plan_id, plan_version=plan.version, measured_us=measured_us, runs=runs)
         return "" if self._services.field is None else self._supplier.tell(self.device_id, self.soc, [run])
+
+    def _refuse_others(self, *sessions: Session) -> None:
+        """Raise InputError unless all sessions are this agent's: what runs another's cores is not seen here."""
+        if not all(session in self._sessions for session in sessions):
+            raise InputError("the sessions are to be those that this agent has loaded")
 
     def close(self) -> None:
         """End the threads, close every session and the connection to the planner, for good. Idempotent."""

@@ -130,22 +130,26 @@ class Session(Closes, Forks):
 
         With a deadline or a priority the run waits its turn among the jobs of the agent, as ``Agent.submit`` says;
         without, it begins at once, and stands at the arbiter by the time of its call. A run with ``run_options`` is
-        ONNX Runtime's own: they may stop it, or change it. ``timeout_s`` bounds runs of a plan; a runtime that runs
-        the whole network cannot be stopped. Tensors of torch's are answered with tensors on the same device,
-        and stay there where the plan computes there. Raises InputError (FeedError), or what ``Executor.run`` raises.
+        ONNX Runtime's own, which waits for no turn: they may stop it, or change it. ``timeout_s`` bounds runs of a
+        plan; a runtime that runs the whole network cannot be stopped. Tensors of torch's are answered with tensors on
+        the same device, and stay there where the plan computes there. Raises InputError (FeedError), or what
+        ``Executor.run`` raises.
         """
         names, given = None, output_names
         if input_feed is not None:
             names, given = self._names(output_names), input_feed
         if not isinstance(given, (dict, Mapping)):
             raise InputError("run takes a mapping of inputs, or a list of output names and a mapping of inputs")
+        queued = deadline_ms is not None or priority is not None or on_late != "late"
+        if queued and run_options is not None:
+            raise InputError("a run with run_options is ONNX Runtime's own: it has no deadline and no priority")
         feed, device = with_tensors(given)
         if run_options is not None:
             found = self.plans.whole.lend().run(feed, names, run_options)
-        elif deadline_ms is None and priority is None:
-            found = self.plans.run(feed, timeout_s=timeout_s)
-        else:
+        elif queued:
             found = self._jobs.run(self.plans, feed, Terms(deadline_ms, priority or 0, on_late, timeout_s))
+        else:
+            found = self.plans.run(feed, timeout_s=timeout_s)
         if device is not None:
             found = as_tensors(found, device)
         return found if names is None else [found[name] for name in names]
@@ -313,8 +317,10 @@ class Session(Closes, Forks):
         """Say what runs where and why, with a run of the plan beside what was predicted of it.
 
         ``inputs`` are drawn at random where none are given; of ``runs`` the middle one counts. Raises InputError where
-        none can be drawn, or like ``run``.
+        none can be drawn or for less than one run, or like ``run``.
         """
+        if runs < 1:
+            raise InputError(f"a run or more is to be timed, not {runs!r}")
         feed = self.draw(seed) if inputs is None else inputs
         if (prepared := self.plans.at(feed)) is not None:
             return explain(prepared, feed, runs=runs, notes=tuple(self.notes))

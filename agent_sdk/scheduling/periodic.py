@@ -35,7 +35,7 @@ class Periodic(Closes):
     ) -> None:
         if not 0 < every_ms < 1e9:
             raise InputError(f"every_ms is to be milliseconds above 0, not {every_ms!r}")
-        self._submit, self._inputs, self._every_s, self._told = submit, inputs, every_ms / 1e3, told
+        self._submit, self._inputs, self._every_s, self._told = submit, inputs, float(every_ms) / 1e3, told
         self._stopped = threading.Event()
         self.refused = 0
         self.failure: Exception | None = None

@@ -6,13 +6,15 @@ import asyncio
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, wait
 from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from onnx import parser
 
@@ -381,7 +383,7 @@ def test_a_stream_asks_for_a_run_each_period(agent: Agent, session: Session) -> 
     heard: list[Job] = []
     made = iter(range(10**6))
     with agent.stream(
-        session, lambda: dict(session.draw(next(made))), every_ms=5, deadline_ms=60_000, told=heard.append
+        session, lambda: dict(session.draw(next(made))), every_ms=np.float32(5), deadline_ms=60_000, told=heard.append
     ) as stream:
         until(lambda: len(heard) >= 5)
     assert all(right(session, dict(session.draw(seed)), job.result(60)) for seed, job in enumerate(heard[:5]))
@@ -391,6 +393,36 @@ def test_a_stream_asks_for_a_run_each_period(agent: Agent, session: Session) -> 
     for terms in ({"every_ms": 0}, {"every_ms": 5, "deadline_ms": -1}, {"every_ms": 5, "priority": 999}):
         with pytest.raises(InputError):
             agent.stream(session, {}, **terms)
+
+
+def test_what_a_run_cannot_keep_to_is_refused(agent: Agent, session: Session) -> None:
+    """How a run is asked for is never passed over: a misspelt ``on_late``, terms of a run that waits for no turn."""
+    feed = dict(session.draw())
+    with pytest.raises(InputError, match="degrade"):
+        session.run(feed, on_late="degraded")  # type: ignore[call-overload]
+    for terms in ({"deadline_ms": 5}, {"priority": 1}, {"on_late": "drop"}):
+        with pytest.raises(InputError, match="ONNX Runtime's own"):
+            session.run(None, feed, ort.RunOptions(), **terms)
+    with pytest.raises(InputError, match="a run or more"):
+        session.explain(runs=0)
+    with pytest.raises(InputError, match="wait_s"):
+        agent.together(session, session, wait_s=float("nan"))
+
+
+def test_sessions_of_another_agent_are_refused(agent: Agent, session: Session, tmp_path: Path) -> None:
+    """What is asked of an agent is asked of its own sessions: it does not see whose turn it is on another's cores."""
+    with Agent(processors="ort", cache=tmp_path / "other") as other, other.load(BRANCHING) as foreign:
+        asked: list[Callable[[], object]] = [
+            lambda: agent.submit(foreign, {}),
+            lambda: agent.stream(foreign, {}, every_ms=5),
+            lambda: agent.spread(foreign),
+            lambda: agent.together(session, foreign),
+            lambda: agent.degrade(session, foreign),
+            lambda: agent.degrade(foreign, session),
+        ]
+        for ask in asked:
+            with pytest.raises(InputError, match="this agent"):
+                ask()
 
 
 def test_a_closed_agent_takes_no_jobs(agent: Agent, session: Session) -> None:
