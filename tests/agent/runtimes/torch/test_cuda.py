@@ -20,7 +20,7 @@ from agent_sdk.engine.program import Copy, Move
 from agent_sdk.errors import OutOfMemory, ProcessorLost, SegmentFailedError
 from agent_sdk.runtimes.torch.clock import rouse
 from agent_sdk.runtimes.torch.cuda import Cuda, CudaCalls
-from agent_sdk.runtimes.torch.driver import CudaGraphs
+from agent_sdk.runtimes.torch.driver import SEGMENTS, CudaGraphs
 from agent_sdk.runtimes.torch.hasten import hastened
 from agent_sdk.runtimes.torch.memory import CopyQueue, DeviceTensor
 
@@ -422,3 +422,21 @@ def test_nobody_waits_for_the_copies_of_others(monkeypatch: pytest.MonkeyPatch) 
     queue.outwards = Stream()  # type: ignore[assignment]
     ask([1.0])
     assert found == [[2.0], [1.0]]
+
+
+@pytest.mark.parametrize("own", ["", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_small_segments_unless_told_otherwise(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's allocator takes small segments for streams of graphs, unless the process has told it something itself."""
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    if own:
+        monkeypatch.setenv(own, "large_segment_size_mb:40")
+    told: list[str] = []
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", told.append)
+    CudaGraphs(torch.device("cuda:0"))
+    assert told == ([] if own else [SEGMENTS])
+
+
+def test_the_allocator_takes_such_segments() -> None:
+    """Torch accepts the size of segments that it is told."""
+    torch._C._accelerator_setAllocatorSettings(SEGMENTS)
