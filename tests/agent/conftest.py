@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from agent_sdk import Agent
 from agent_sdk.engine import Device
 from agent_sdk.runtimes.base import Processor
 from agent_sdk.runtimes.offered import discover
-from tests.agent.haste import measure_hastily
+from tests.agent.haste import measure_hastily, plan_in_a_thread, without_children
+from tests.agent.models import branching_model
 from tests.agent.once import made_once
-from tests.planner.in_thread import InThread, forget_all
+from tests.planner.in_thread import forget_all
 
 __all__ = ["made_once"]
 
@@ -22,14 +24,14 @@ __all__ = ["made_once"]
 @pytest.fixture(autouse=True)
 def probing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No children, which take each a second: ``test_children.py`` has them."""
-    monkeypatch.setattr("agent_sdk.first.children.possible", lambda: False)
+    without_children(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
 def planning_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     """The embedded planner computes in a thread: its child takes a second to start (``test_embedded.py`` has it)."""
     forget_all()
-    monkeypatch.setattr("planner_api.runtime.JobProcess", InThread)
+    plan_in_a_thread(monkeypatch)
 
 
 @pytest.fixture
@@ -42,6 +44,29 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None) -> Iterator[Agent]:
     """An agent on ONNX Runtime's processors with an embedded planner and an empty cache."""
+    monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path))
+    with Agent(processors="ort") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an agent on ONNX Runtime's processors keeps that has planned ``BRANCHING`` and a narrower one."""
+    folder = tmp_path_factory.mktemp("known")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+        for shorten in (measure_hastily, without_children, plan_in_a_thread):
+            shorten(patched)
+        with Agent(processors="ort", cache=folder) as made:
+            for channels in (4, 8):
+                made.load(branching_model(channels).SerializeToString(), background=False).close()
+    return folder
+
+
+@pytest.fixture
+def returning_agent(known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None) -> Iterator[Agent]:
+    """An agent as ``agent`` is, which knows the plans of ``known``: for tests of what comes after planning."""
+    shutil.copytree(known, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path))
     with Agent(processors="ort") as made:
         yield made

@@ -11,6 +11,7 @@ from agent_sdk.journey import trial
 from agent_sdk.machine import timing
 from agent_sdk.machine.witness import Witness
 from agent_sdk.measure import profiler, rehearsal
+from tests.planner.in_thread import InThread
 
 
 def measure_hastily(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +28,13 @@ def measure_hastily(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "STAGES", ((1, trial.inf), (1, 1.3)))
     monkeypatch.setattr(Witness, "slowness", lambda self, *, rest=False: 1.0)
     monkeypatch.setattr(Witness, "kept_waiting", at_once)
+
+
+def without_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run nothing in a child first."""
+    monkeypatch.setattr("agent_sdk.first.children.possible", lambda: False)
+
+
+def plan_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the embedded planner compute in a thread of this process."""
+    monkeypatch.setattr("planner_api.runtime.JobProcess", InThread)
