@@ -47,13 +47,13 @@ def test_seconds_are_a_number_that_is_not_negative(name: str, seconds: float, tm
 
 
 @pytest.mark.parametrize("kind", ["path", "text", "bytes", "proto"])
-def test_a_model_may_come_in_any_form(kind: str, agent: Agent, tmp_path: Path) -> None:
+def test_a_model_may_come_in_any_form(kind: str, returning_agent: Agent, tmp_path: Path) -> None:
     """A path, its text, the bytes and the proto of one model give one answer."""
     path = tmp_path / "model.onnx"
     path.write_bytes(BRANCHING)
     source = {"path": path, "text": str(path), "bytes": BRANCHING, "proto": onnx.load_from_string(BRANCHING)}[kind]
     inputs, right = expected(BRANCHING, seed=1)
-    with agent.load(source, background=False) as session:
+    with returning_agent.load(source, background=False) as session:
         assert relative_error(session.run(inputs), right) <= 1e-5
 
 

@@ -21,9 +21,9 @@ from tests.agent.models import BRANCHING, one_op_model, prepared_of
 
 
 @pytest.fixture
-def explained(agent: Agent) -> tuple[Session, Explanation]:
+def explained(returning_agent: Agent) -> tuple[Session, Explanation]:
     """A session and what it says of itself."""
-    session = agent.load(BRANCHING, background=False)
+    session = returning_agent.load(BRANCHING, background=False)
     return session, session.explain(runs=3)
 
 

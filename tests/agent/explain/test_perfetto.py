@@ -19,9 +19,9 @@ Event = dict[str, Any]
 
 
 @pytest.fixture
-def made(agent: Agent) -> tuple[Executor, list[Event]]:
+def made(returning_agent: Agent) -> tuple[Executor, list[Event]]:
     """The plan's executor, and a trace of it."""
-    executor = agent.load(BRANCHING, background=False).latest.plan_executor
+    executor = returning_agent.load(BRANCHING, background=False).latest.plan_executor
     _, trace = executor.run(draw(executor.program.model, 0))
     return executor, to_perfetto(trace)["traceEvents"]
 

@@ -200,7 +200,7 @@ def test_the_documentation_says_what_is_trusted() -> None:
     assert found == rows, "\n".join(rows)
 
 
-HEAVY = {"darknet53", "hrnet_w18", "vgg16", "vgg19", "nasnet_large", "pnasnet_large", "alexnet"}
+HEAVY = {"darknet53", "hrnet_w18", "vgg16", "vgg19", "nasnet_large", "pnasnet_large", "alexnet", "zfnet512"}
 """Reading their weights takes seconds."""
 BRANCHING = {"silero_vad.onnx", "silero_vad_op18_ifless.onnx"}
 """Their branches hide ops."""
