@@ -16,7 +16,18 @@ __all__ = ["made_once"]
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give the agent an empty cache directory, no token, and a planner that solves within half a second."""
-    directory = tmp_path / "cache"
+    return at_home(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def model_file(tmp_path: Path) -> Path:
+    """Return a model of two branches and a final softmax, as a file."""
+    return model_in(tmp_path)
+
+
+def at_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have the agent keep everything in this folder, know no token, measure hastily and solve within half a second."""
+    directory = folder / "cache"
     monkeypatch.setenv("HOPE_CACHE_DIR", str(directory))
     monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.5")
     monkeypatch.delenv("HOPE_TOKEN", raising=False)
@@ -24,9 +35,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-@pytest.fixture
-def model_file(tmp_path: Path) -> Path:
-    """Return a model of two branches and a final softmax, as a file."""
-    path = tmp_path / "branching.onnx"
+def model_in(folder: Path) -> Path:
+    """The small model, as a file in this folder."""
+    path = folder / "branching.onnx"
     path.write_bytes(branching_model().SerializeToString())
     return path
