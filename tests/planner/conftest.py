@@ -13,12 +13,22 @@ from pathlib import Path
 import pytest
 import structlog
 
+from planner_api import service
 from planner_api.db.migrate import upgrade
 from planner_api.devices import guard
+from tests import CAMPAIGN
 from tests.planner.postgres import Postgres
 from tests.planner.samples import Api, admin_token, bearer, serving
 
+KINDS = ("sqlite", "postgresql")
 _numbers = itertools.count()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what rests on a database once on each kind; outside the campaign on the first alone where it is so marked."""
+    if "database_kind" in metafunc.fixturenames:
+        above = metafunc.definition.get_closest_marker("above_databases") and not CAMPAIGN
+        metafunc.parametrize("database_kind", KINDS[:1] if above else KINDS, scope="module")
 
 
 @pytest.fixture(autouse=True)
@@ -74,10 +84,12 @@ def postgres_url(postgres: Postgres, postgres_template: str) -> Iterator[str]:
     postgres.drop(name)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def shared_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def shared_url(
+    request: pytest.FixtureRequest, database_kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """The URL of a migrated database that all tests of a file share, once of each kind."""
-    if request.param == "sqlite":
+    if database_kind == "sqlite":
         path = tmp_path_factory.mktemp("shared") / "hope.sqlite"
         shutil.copy(request.getfixturevalue("sqlite_template"), path)
         yield f"sqlite:///{path}"
@@ -131,10 +143,16 @@ def logs_as_before() -> Iterator[None]:
         structlog.reset_defaults()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest) -> str:
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planner looks five times a second whether a release's stage may end, not once."""
+    monkeypatch.setattr(service, "LOOK_S", 0.2)
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest, database_kind: str) -> str:
     """The URL of a fresh, migrated database, once of each kind."""
-    url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
+    url: str = request.getfixturevalue("sqlite_url" if database_kind == "sqlite" else "postgres_url")
     return url
 
 

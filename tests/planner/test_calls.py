@@ -24,6 +24,8 @@ from tests.planner.commanding import commanding, parsed
 from tests.planner.samples import Api, admin_token, chain, issue, serving
 from tests.planner.wire import listening
 
+pytestmark = pytest.mark.above_databases
+
 CONTRACT = json.loads((Path(__file__).parents[2] / "openapi" / "openapi.json").read_text())
 
 

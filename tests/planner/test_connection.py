@@ -22,6 +22,8 @@ from tests import CAMPAIGN
 from tests.planner.samples import Api, admin_token, chain, plan_request, serving
 from tests.planner.wire import listening, raw
 
+pytestmark = pytest.mark.above_databases
+
 GRAPH = chain()
 
 

@@ -263,6 +263,7 @@ FEW_KILOBYTES = {
 
 
 @pytest.mark.usefixtures("frozen")
+@pytest.mark.above_databases
 def test_sixteen_kilobytes_take_little_memory_whoever_reads_them(api: Api) -> None:
     """However far a device's body inflates, server and reading process hold 64 MiB more at most, and nobody waits."""
     device = {**JSON, **enrolled(api, "device-1"), "content-encoding": "zstd"}
@@ -280,6 +281,7 @@ def test_sixteen_kilobytes_take_little_memory_whoever_reads_them(api: Api) -> No
 
 
 @pytest.mark.usefixtures("frozen")
+@pytest.mark.above_databases
 def test_large_messages_are_read_elsewhere(api: Api) -> None:
     """What a device honestly sends of megabytes, a graph or its figures, holds up nobody either."""
     device = enrolled(api, "device-1")

@@ -27,6 +27,8 @@ from planner_api.web.stored import StoredReply
 from tests.planner.samples import Api, admin_token, bearer, chain, enrolled, eventually, serving
 from tests.planner.wire import listening, raw
 
+pytestmark = pytest.mark.above_databases
+
 GRAPH = chain()
 
 

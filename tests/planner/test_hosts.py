@@ -12,6 +12,8 @@ from planner_api.plans import repository
 from planner_api.plans.key import keyed, normalised
 from tests.planner.samples import FREQUENCY, Api, chain, measure, missing_request, plan_request, problem
 
+pytestmark = pytest.mark.above_databases
+
 GRAPH = chain()
 
 LINKS = tuple(

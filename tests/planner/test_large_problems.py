@@ -28,6 +28,8 @@ from tests.planner.samples import (
 )
 from tests.prediction.test_prediction import drawn, true_us
 
+pytestmark = pytest.mark.above_databases
+
 GRAPH = chain()
 TYPES = tuple(TensorType(shape=(n,), dtype="float32") for n in range(4))
 

@@ -35,10 +35,10 @@ __all__ = [
 _numbers = itertools.count()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture
+def empty_url(request: pytest.FixtureRequest, database_kind: str, tmp_path: Path) -> Iterator[str]:
     """The URL of a database without tables, once of each kind."""
-    if request.param == "sqlite":
+    if database_kind == "sqlite":
         yield f"sqlite:///{tmp_path / 'empty.sqlite'}"
         return
     postgres: Postgres = request.getfixturevalue("postgres")

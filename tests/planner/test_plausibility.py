@@ -106,7 +106,7 @@ def test_the_first_device_is_believed_but_for_ops_that_nobody_has() -> None:
     assert set(published(folder).latencies.signature) == {*known, next(iter(AGREED))}
 
 
-pytestmark = pytest.mark.planner(tokens_required=True)
+pytestmark = [pytest.mark.above_databases, pytest.mark.planner(tokens_required=True)]
 
 
 class Fleet:

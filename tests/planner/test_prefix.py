@@ -11,6 +11,8 @@ import pytest
 from planner_api.web.prefix import ProxyHeaders
 from tests.planner.samples import Api, enrolled, make_token
 
+pytestmark = pytest.mark.above_databases
+
 
 @pytest.mark.parametrize(
     "path",

@@ -54,7 +54,7 @@ def token_of(header: dict[str, str]) -> str:
     return header["authorization"].split()[1]
 
 
-pytestmark = pytest.mark.planner(tokens_required=True, addresses=HOME)
+pytestmark = [pytest.mark.above_databases, pytest.mark.planner(tokens_required=True, addresses=HOME)]
 
 
 def test_who_knows_the_token_proves_it(api: Api) -> None:

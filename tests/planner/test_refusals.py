@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import zstandard
 
-from tests import CAMPAIGN
 from tests.planner.samples import (
     FREQUENCY,
     JSON,
@@ -23,21 +22,16 @@ from tests.planner.samples import (
     serving,
 )
 
+pytestmark = pytest.mark.above_databases
+
 GRAPH = chain()
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"] if CAMPAIGN else ["postgresql"])
-def idle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+@pytest.fixture(scope="module")
+def idle(shared_url: str) -> Iterator[Api]:
     """One application for all tests that only send what is refused: it has nothing to forget between them."""
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path_factory.mktemp('idle')}/hope.sqlite"
-    else:
-        postgres = request.getfixturevalue("postgres")
-        url = postgres.create("idle", template=request.getfixturevalue("postgres_template"))
-    with serving(url) as running:
+    with serving(shared_url) as running:
         yield running
-    if request.param == "postgresql":
-        postgres.drop("idle")
 
 
 @pytest.mark.parametrize(

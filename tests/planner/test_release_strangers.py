@@ -17,6 +17,8 @@ from planner_api.rollout.judging import judge
 from tests.planner.jobs_help import improve
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, serving
 
+pytestmark = pytest.mark.usefixtures("looks_often")
+
 GRAPH = chain(4)
 HONEST = [f"honest-{number}" for number in range(40)]
 SYBILS = [f"sybil-{number}" for number in range(18)]
@@ -44,10 +46,10 @@ def fill(url: str) -> None:
         improve(api, plan_id)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, copied: Callable[..., str]) -> str:
+@pytest.fixture
+def database_url(database_kind: str, copied: Callable[..., str]) -> str:
     """A database with what `fill` does."""
-    return copied(request.param, fill)
+    return copied(database_kind, fill)
 
 
 def report(api: Api, device: str, plan_id: str, version: int, us: float, soc: str = SOC) -> None:

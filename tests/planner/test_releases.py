@@ -35,6 +35,8 @@ from planner_api.rollout.splits import Splits
 from tests.planner.jobs_help import improve
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
 
+pytestmark = pytest.mark.usefixtures("looks_often")
+
 GRAPH, OTHER = chain(4), chain(5, "other")
 DEVICES = [f"device-{number}" for number in range(30)]
 AT_ONCE: dict[str, Any] = {"stages": (0.5, 1.0), "hold_s": 0.0, "reported": 1.0}
@@ -52,10 +54,10 @@ def fill(url: str) -> None:
         improve(running, plan_id)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, copied: Callable[..., str]) -> str:
+@pytest.fixture
+def database_url(database_kind: str, copied: Callable[..., str]) -> str:
     """A database with what `fill` does."""
-    return copied(request.param, fill)
+    return copied(database_kind, fill)
 
 
 def hold(api: Api, model_hash: str, rollout: Any = "held") -> None:

@@ -190,15 +190,15 @@ def test_items_that_come_together_are_done_together() -> None:
     assert len(groups) <= 4
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_what_was_answered_outlives_kill_9(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> None:
+def test_what_was_answered_outlives_kill_9(database_url: str, tmp_path: Path) -> None:
     """A server dies at random moments under reports: each that was answered is there, whole, and counted once."""
-    url = request.getfixturevalue("sqlite_url" if kind == "sqlite" else "postgres_url")
-    with serving(url) as api:
+    with serving(database_url) as api:
         api.learn(GRAPH)
         plan = api.plan(GRAPH)
-    answered = asyncio.run(_killed_under_reports(Stage(url, tmp_path), plan.plan_id, kills=10 if CAMPAIGN else 1))
-    engine = sync_engine(url)
+    answered = asyncio.run(
+        _killed_under_reports(Stage(database_url, tmp_path), plan.plan_id, kills=10 if CAMPAIGN else 1)
+    )
+    engine = sync_engine(database_url)
     with engine.connect() as connection:
         stored = {row.device_id: row.runs for row in connection.execute(select(DriftRow.device_id, DriftRow.runs))}
         counted = connection.execute(select(PlanVersionRow.reports, PlanVersionRow.runs)).one()

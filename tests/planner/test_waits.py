@@ -24,6 +24,8 @@ from tests.planner.jobs_help import improve
 from tests.planner.samples import Api, admin_token, chain, eventually, plan_request, serving
 from tests.planner.wire import listening, raw, received
 
+pytestmark = pytest.mark.above_databases
+
 GRAPH = chain()
 KEY = plan_request(GRAPH).model_dump_json().encode()
 NEW_KEY = KEY + b" "

@@ -38,10 +38,10 @@ def fill(url: str) -> None:
         improve(running, plan_id)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, copied: Callable[..., str]) -> str:
+@pytest.fixture
+def database_url(database_kind: str, copied: Callable[..., str]) -> str:
     """A database with what `fill` does."""
-    return copied(request.param, fill)
+    return copied(database_kind, fill)
 
 
 @pytest.fixture

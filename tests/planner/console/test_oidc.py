@@ -27,6 +27,8 @@ from tests.planner.console.visits import audited, rows, send
 from tests.planner.samples import Api, serving
 from tests.planner.wire import listening
 
+pytestmark = pytest.mark.above_databases
+
 
 @pytest.fixture(scope="module")
 def issuer() -> Iterator[str]:

@@ -26,7 +26,7 @@ from tests.planner.samples import Api, make_token, serving
 FORM = {"content-type": "application/x-www-form-urlencoded", "origin": HERE}
 
 
-pytestmark = pytest.mark.planner(tokens_required=True)
+pytestmark = [pytest.mark.above_databases, pytest.mark.planner(tokens_required=True)]
 
 
 def test_nobody_sees_a_page_without_a_session(api: Api) -> None:
