@@ -54,7 +54,7 @@ from agent_sdk.scheduling.groups import spread
 from agent_sdk.scheduling.job import Job, Terms
 from agent_sdk.scheduling.jobs import MOST_QUEUED, Jobs
 from agent_sdk.scheduling.periodic import Periodic
-from agent_sdk.scheduling.policies import EarliestDeadline
+from agent_sdk.scheduling.policies import DEFAULT
 from agent_sdk.scheduling.policies import policy as chosen
 from agent_sdk.scheduling.request import Late
 from agent_sdk.scheduling.rounds import rates
@@ -117,7 +117,7 @@ class Agent(Closes):
         hosts: str | os.PathLike[str] | None = None,
         cache: str | os.PathLike[str] | None = None,
         progress: Listener | None = None,
-        policy: str | Policy = EarliestDeadline.name,
+        policy: str | Policy = DEFAULT,
         queued: int = MOST_QUEUED,
     ) -> None:
         policy = chosen(policy)

@@ -6,71 +6,53 @@ what ends a step that cannot ask: ``with cancelling(process.kill): process.wait(
 
 from __future__ import annotations
 
-import threading
-import weakref
+import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Final
 
 from agent_sdk.errors import NotWantedError
-from agent_sdk.forking import Forks, watch_forks
 
 
-class Cancel(Forks):
+class Cancel:
     """Whether work is still wanted; may be asked and cancelled from any thread.
 
     Args:
         within: what this is part of, and is cancelled with.
     """
 
-    def __init__(self, within: Cancel | None = None) -> None:
-        self._lock = threading.Lock()
-        self._stops: list[Callable[[], object]] = []
-        self._parts: weakref.WeakSet[Cancel] = weakref.WeakSet()
-        self.cancelled = False
-        if within is not None:
-            with within._lock:
-                within._parts.add(self)
-                self.cancelled = within.cancelled
-        watch_forks(self)
+    # NOTE: without a lock, which each run would make. Whoever begins a step says how it is stopped, then looks; whoever
+    # cancels says so, then stops: one of the two sees the other.
 
-    def in_child(self) -> None:
-        """What would be stopped is the parent's."""
-        super().in_child()
-        self._stops = []
+    def __init__(self, within: Cancel | None = None) -> None:
+        self._within = within
+        self._stops: dict[_Step, Callable[[], object]] = {}
+        self._cancelled = False
+        self._process = os.getpid()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled or (self._within is not None and self._within.cancelled)
 
     def cancel(self) -> None:
-        """Nobody waits any more. Idempotent."""
-        with self._lock:
-            self.cancelled = True
-            stops, self._stops = self._stops, []
-            parts = list(self._parts)
-        for stop in stops:
-            stop()
-        for part in parts:
-            part.cancel()
+        """Nobody waits any more. Idempotent. In a forked child nothing is stopped: that is the parent's."""
+        self._cancelled = True
+        while self._stops and self._process == os.getpid():
+            with suppress(KeyError):  # the step has ended, or somebody else cancels, too
+                self._stops.popitem()[1]()
 
     def check(self) -> None:
         """Raise NotWantedError once this is cancelled."""
         if self.cancelled:
             raise NotWantedError("nobody waits any more for what was being done: the session is closed")
 
-    @contextmanager
-    def calling(self, stop: Callable[[], object]) -> Iterator[None]:
-        """Meanwhile have ``stop`` called when this is cancelled, from whatever thread does that; it must not block."""
-        with self._lock:
-            late = self.cancelled
-            if not late:
-                self._stops.append(stop)
-        if late:
-            stop()
-        try:
-            yield
-        finally:
-            with self._lock:
-                if stop in self._stops:
-                    self._stops.remove(stop)
+    def calling(self, stop: Callable[[], object]) -> _Step:
+        """Within this block have ``stop`` called when this is cancelled, from whatever thread does that.
+
+        It must not block, and may be called twice.
+        """
+        return _Step(self, stop)
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -80,6 +62,27 @@ class Cancel(Forks):
             yield
         finally:
             _current.reset(before)
+
+
+class _Step:
+    """What a cancel stops, as long as the block lasts."""
+
+    def __init__(self, cancel: Cancel, stop: Callable[[], object]) -> None:
+        self._cancel, self._stop = cancel, stop
+
+    def __enter__(self) -> None:
+        within: Cancel | None = self._cancel
+        while within is not None:
+            within._stops[self] = self._stop
+            within = within._within
+        if self._cancel.cancelled:
+            self._stop()
+
+    def __exit__(self, *_: object) -> None:
+        within: Cancel | None = self._cancel
+        while within is not None:
+            within._stops.pop(self, None)
+            within = within._within
 
 
 NEVER: Final = Cancel()
@@ -97,8 +100,6 @@ def check() -> None:
     _current.get().check()
 
 
-@contextmanager
-def cancelling(stop: Callable[[], object]) -> Iterator[None]:
-    """Meanwhile have ``stop`` called when nobody waits any more for what this thread does."""
-    with _current.get().calling(stop):
-        yield
+def cancelling(stop: Callable[[], object]) -> _Step:
+    """Within this block have ``stop`` called when nobody waits any more for what this thread does."""
+    return _current.get().calling(stop)

@@ -15,7 +15,7 @@ from agent_sdk.cli.terminal import TerminalProgress
 from agent_sdk.errors import UnknownNameError
 from agent_sdk.progress import Progress
 from agent_sdk.scheduling.mixes import read_mix
-from agent_sdk.scheduling.policies import POLICIES
+from agent_sdk.scheduling.policies import DEFAULT, POLICIES
 
 EXAMPLES: Final = """\b
 examples:
@@ -29,9 +29,7 @@ examples:
 @click.command(epilog=EXAMPLES)
 @click.argument("mix", metavar="FILE.json|MODEL@30fps,MODEL@100ms,MODEL")
 @click.option("--seconds", type=positive, metavar="S", help="time of each policy (default: the file's, or 20)")
-@click.option(
-    "--policies", default="earliest_deadline", show_default=True, metavar="LIST|all", help=f"of {', '.join(POLICIES)}"
-)
+@click.option("--policies", default=DEFAULT, show_default=True, metavar="LIST|all", help=f"of {', '.join(POLICIES)}")
 @click.option(
     "--load", type=positive, metavar="X", help="scale all periods and deadlines until Σ latency alone ÷ period is X"
 )

@@ -14,7 +14,7 @@ from agent_sdk.agent import Agent
 from agent_sdk.cli import options
 from agent_sdk.model.weights import available_bytes
 from agent_sdk.scheduling.mixes import read_rate
-from agent_sdk.scheduling.policies import POLICIES
+from agent_sdk.scheduling.policies import DEFAULT, POLICIES
 from agent_sdk.scheduling.request import ON_LATE, Late
 from agent_sdk.server.access import Access, Address, Tls
 from agent_sdk.server.lending import Lending
@@ -24,7 +24,7 @@ from agent_sdk.server.serving import Server, Settings
 EXAMPLES: Final = """\b
 examples:
   hope-agent serve --models detector.onnx,words.onnx
-  hope-agent serve --models detector.onnx,words.onnx --policy earliest_deadline --on-late degrade --in-flight 2
+  hope-agent serve --models detector.onnx,words.onnx --spread --policy least_slack --in-flight 2
   hope-agent serve --models eyes=detector.onnx --listen 0.0.0.0:8000 --tokens tokens.txt \\
                    --tls-cert cert.pem --tls-key key.pem
 """
@@ -46,7 +46,8 @@ MIB: Final = 2**20
 @click.option(
     "--in-flight", type=click.IntRange(1, 64), default=1, show_default=True, help="runs of one network at once"
 )
-@click.option("--policy", type=click.Choice(POLICIES), default="least_slack", show_default=True, help="who runs next")
+@click.option("--spread", is_flag=True, help="ready on one core, on two, on all: the policy says how many a run gets")
+@click.option("--policy", type=click.Choice(POLICIES), default=DEFAULT, show_default=True, help="who runs next")
 @click.option(
     "--on-late",
     type=click.Choice(ON_LATE),
@@ -71,6 +72,7 @@ def serve(
     requests: int,
     memory: int | None,
     in_flight: int,
+    spread: bool,
     policy: str,
     on_late: Late,
     grace: float,
@@ -113,6 +115,8 @@ def serve(
             session = closing.enter_context(agent.load(source, in_flight=in_flight))
             served.append(Served.of_plans(name or session.name, session.plans, agent.jobs, on_late))
             sessions.append(session)
+            if spread:
+                agent.spread(session, in_flight=in_flight)
         if every_ms:
             joint = closing.enter_context(agent.together(*sessions, every_ms=every_ms))
             agent.jobs.use(agent.jobs.policy, joint.parts)

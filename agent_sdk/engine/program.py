@@ -155,6 +155,11 @@ class Program:
     def segments(self) -> tuple[ProgramSegment, ...]:
         return tuple(work for work in self.work if isinstance(work, ProgramSegment))
 
+    @cached_property
+    def on_host(self) -> bool:
+        """Whether all of it computes in this host's memory."""
+        return all(own.spec.memory == HOST for own in self.processors.values())
+
     @property
     def trusting(self) -> bool:
         """Whether a runtime other than the reference computes a part of it, which is trusted with some values only."""

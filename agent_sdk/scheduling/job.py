@@ -41,15 +41,15 @@ class JobStats:
         """How many wait or run."""
         return self.submitted - self.done - self.dropped - self.cancelled - self.failed
 
-    def count(self, job: Job, found: dict[str, Any] | BaseException) -> None:
-        """A job is over."""
+    def count(self, found: dict[str, Any] | BaseException, *, late: bool) -> None:
+        """A job is over: what it has answered or raised, and whether after its deadline."""
         if isinstance(found, CancelledError):
             self.cancelled += 1
         elif isinstance(found, BaseException):
             self.failed += 1
         else:
             self.done += 1
-            self.late += job.is_late
+            self.late += late
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,8 @@ class Job(Future[dict[str, Any]]):
     @property
     def is_late(self) -> bool:
         """Whether it has ended after its deadline."""
-        return self.deadline_ns is not None and self.ended_ns > self.deadline_ns
+        due = self.request.deadline_ns
+        return due is not None and self.ended_ns > due
 
     def cancel(self) -> bool:
         """Take it out of the queue, or end it at the next segment's border; False where it is over."""

@@ -8,7 +8,7 @@ the device's arbiter, segment by segment; what runs in one go takes its turn whe
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from itertools import pairwise
 from time import perf_counter_ns
@@ -136,7 +136,7 @@ class Jobs(Forks):
             if job is not None:
                 job.cancel()  # a Ctrl-C: nobody waits any more
                 if mine is not None and not job.started_ns:
-                    self._hand_out([mine])  # what it was given comes back
+                    self._threads.submit(self._work, mine)  # what it was given comes back
             raise
 
     def _submit(self, plans: Plans, inputs: Feed, terms: Terms, here: bool) -> tuple[Job, _Started | None]:
@@ -163,9 +163,7 @@ class Jobs(Forks):
                 fits=fits,
             )
             job = self._jobs[request] = Job(request, inputs, terms.timeout_s, member, self.cancel)
-            started, gone = self._decide()
-            mine = next((one for one in started if here and one.job is job), None)
-            self._hand_out([one for one in started if one is not mine])
+            mine, gone = self._decide(kept=job if here else None)
         self._tell_dropped(gone)
         return job, mine
 
@@ -180,8 +178,7 @@ class Jobs(Forks):
                 if waits:
                     del self._jobs[job.request]
                     job.owner.stats.cancelled += 1
-                    started, gone = self._decide()
-                    self._hand_out(started)
+                    _, gone = self._decide()
             self._tell_dropped(gone)
             if waits:
                 job.give_up()
@@ -241,8 +238,7 @@ class Jobs(Forks):
                 for job in here:
                     if self._is_open(job.owner) and self._scheduler.cancel(job.request):
                         self._scheduler.wait_again(job.request, job.owner.network)
-                started, gone = ([], []) if self._closed else self._decide()
-                self._hand_out(started)
+                gone = [] if self._closed else self._decide()[1]
             self._tell_dropped(gone)
             for job in waiting:
                 job.set_exception(DeviceClosedError("the session is closed"))
@@ -280,26 +276,35 @@ class Jobs(Forks):
             raise DeviceClosedError("the session is closed")
         return self._member(plans)
 
-    def _decide(self) -> tuple[list[_Started], list[Job]]:
-        """What starts now, and whose runs were dropped. With the lock."""
+    def _decide(self, kept: Job | None = None, *, first: bool = False) -> tuple[_Started | None, list[Job]]:
+        """Have threads run what starts now, but for what the caller runs: this job, or the ``first``; that, and whose
+        runs were dropped. With the lock.
+        """
         started, dropped = self._scheduler.decide(perf_counter_ns())
-        gone = [self._jobs.pop(request) for request in dropped]
-        for job in gone:
+        mine: _Started | None = None
+        for dispatch in started:
+            one = _Started(dispatch, self._jobs[dispatch.request], self._of[dispatch.request.network])
+            if mine is None and (first or one.job is kept):
+                mine = one
+            else:
+                self._threads.submit(self._work, one)
+        gone: list[Job] = []
+        for request in dropped:
+            gone.append(job := self._jobs.pop(request))
             job.owner.stats.dropped += 1
             self._note_deadline(job, missed=True)
-        self._set_alarm()
-        return [_Started(one, self._jobs[one.request], self._of[one.request.network]) for one in started], gone
+        if self._scheduler.look_ns < self._alarm_ns:
+            self._set_alarm(self._scheduler.look_ns)
+        return mine, gone
 
-    def _set_alarm(self) -> None:
-        """Decide again when somebody has waited for long enough, unless that is looked at before. With the lock."""
-        look_ns = self._scheduler.look_ns
-        if look_ns < self._alarm_ns:
-            if self._alarm is not None:
-                self._alarm.cancel()
-            alarm = threading.Timer(max(look_ns - perf_counter_ns(), 0) / 1e9, self._look_again, (look_ns,))
-            alarm.daemon = True
-            alarm.start()
-            self._alarm, self._alarm_ns = alarm, look_ns
+    def _set_alarm(self, look_ns: int) -> None:
+        """Decide again then: somebody has waited for long enough. With the lock."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        alarm = threading.Timer(max(look_ns - perf_counter_ns(), 0) / 1e9, self._look_again, (look_ns,))
+        alarm.daemon = True
+        alarm.start()
+        self._alarm, self._alarm_ns = alarm, look_ns
 
     def _look_again(self, look_ns: int) -> None:
         with DeferredInterrupts():
@@ -307,21 +312,15 @@ class Jobs(Forks):
                 if self._closed or look_ns != self._alarm_ns:
                     return
                 self._alarm, self._alarm_ns = None, NEVER
-                started, gone = self._decide()
-                self._hand_out(started)
+                _, gone = self._decide()
             self._tell_dropped(gone)
 
     def _note_deadline(self, job: Job, *, missed: bool) -> None:
         """Have the planner told whether a job kept its deadline: of its own session's plan, also where a cheaper
         network answered. With the lock.
         """
-        if job.deadline_ns is not None and self._is_open(job.owner):
+        if job.request.deadline_ns is not None and self._is_open(job.owner):
             job.owner.note_deadline(missed=missed)
-
-    def _hand_out(self, started: Iterable[_Started]) -> None:
-        """Have threads run what was started. With the lock."""
-        for one in started:
-            self._threads.submit(self._work, one)
 
     def _tell_dropped(self, gone: list[Job]) -> None:
         for job in gone:
@@ -385,12 +384,10 @@ class Jobs(Forks):
                     self._scheduler.wait_again(job.request, job.owner.network)
                 else:
                     del self._jobs[job.request]
-                    job.owner.stats.count(job, found)
+                    job.owner.stats.count(found, late=job.is_late)
                 if not isinstance(found, BaseException):
                     self._note_deadline(job, missed=job.is_late)
-                started, gone = self._decide()
-                following = started.pop(0) if started and not only else None
-                self._hand_out(started)
+                following, gone = self._decide(first=not only)
             if following is None:
                 hold.give_back()
             self._tell_dropped(gone)

@@ -79,8 +79,7 @@ class Member:
             return
         network, last, where = self.network, self.plans.last, self.where
         program = None if last is None else last.executor.program
-        on_host = program is None or all(own.spec.memory == HOST for own in program.processors.values())
-        by_segments = program is not None and (len(program.segments) > 1 or not on_host)
+        by_segments = program is not None and (len(program.segments) > 1 or not program.on_host)
         here, other = (where.at_once, where.in_turn) if by_segments else (where.in_turn, where.at_once)
         if not network.runs_on(here):
             known = None if last is None else last.quiet_us.get(last.current)
@@ -120,9 +119,11 @@ class Member:
 
     def fits(self, inputs: Feed) -> bool:
         """Whether inputs are those that its core groups and parts were made for; looks at floats, so without a lock."""
+        if not self.executors and not self.parts:
+            return False
         every = (*self.executors.values(), *(part.executor for part in self.parts))
         own = {(one.program.model, one.program.trusting): one for one in every}  # those of one model take the same
-        return bool(own) and self.plans.at(inputs) is not None and all(one.takes(inputs) for one in own.values())
+        return self.plans.at(inputs) is not None and all(one.takes(inputs) for one in own.values())
 
     def executor(self, dispatch: Dispatch) -> Executor | None:
         """What a policy chose to compute a run; None where whoever answers the session does."""

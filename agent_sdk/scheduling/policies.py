@@ -397,6 +397,10 @@ POLICIES: Final[dict[str, type[Policy]]] = {
     own.name: own for own in (Fifo, ShortestExpectedLatency, Heft, LeastSlack, EarliestDeadline, Planned)
 }
 
+DEFAULT: Final = EarliestDeadline.name
+"""Where there is more to do than time it misses the fewest deadlines on phones' profiles, and it takes the fewest cores
+that make a deadline."""
+
 
 def policy(which: str | Policy) -> Policy:
     """A policy by name, or as it is given. Raises UnknownNameError."""

@@ -17,16 +17,14 @@ from agent_sdk.scheduling.job import Job
 from agent_sdk.scheduling.mixes import Mix, Stream
 from agent_sdk.scheduling.outcome import Ended, missed, summed_up
 from agent_sdk.scheduling.playing import Asks
-from agent_sdk.scheduling.policies import policy
+from agent_sdk.scheduling.policies import DEFAULT, policy
 from benchmarks.mixes import plain
 from benchmarks.mixes.capacity import KEPT, PLAYS, TRIES, measured, plays
 from benchmarks.mixes.pooled import Pooled
 from benchmarks.results import Found, Measure, Table, TableRow, left_out, say, verdict, words
 
 POOL: Final = "ort, global pool"
-JUDGED: Final = "earliest_deadline"
-"""The policy that agents have by default."""
-OURS: Final = ("fifo", JUDGED)
+OURS: Final = ("fifo", DEFAULT)
 PROCESSORS: Final = "ort,ov" if find_spec("openvino") is not None else "ort"
 """What the plain configurations compute with."""
 OVERLOAD: Final = 1.25
@@ -87,12 +85,12 @@ def one_mix(mix: Mix, by_model: Mapping[str, float], folder: Path, end_s: float,
             say({"mix": mix.name, "configuration": name, "missed_at_1.25": words(lost[name])})
         rows: list[TableRow] = [[name, capacities[name], lost[name]] for name in every]
         measures = _judged(mix.name, capacities, lost, [*makers, POOL])
-        own = capacities[JUDGED]
-        with left_out(mix=mix.name, configuration=JUDGED):
+        own = capacities[DEFAULT]
+        with left_out(mix=mix.name, configuration=DEFAULT):
             if mix.name == "small beside large" and own:
-                measures.append(_small(mix, 0.8 * own, alone_ms, ours(agent, ready, JUDGED), ready, seconds))
+                measures.append(_small(mix, 0.8 * own, alone_ms, ours(agent, ready, DEFAULT), ready, seconds))
             if mix.name == "best effort":
-                measures += _best_effort(mix, alone_ms, ours(agent, ready, JUDGED), ready, seconds)
+                measures += _best_effort(mix, alone_ms, ours(agent, ready, DEFAULT), ready, seconds)
     return measures, [Table(mix.name, ["configuration", "capacity", "missed at 1.25"], rows)]
 
 
@@ -101,7 +99,7 @@ def _judged(
 ) -> list[Measure]:
     best = max(capacities[name] or 0.0 for name in plain_ones)
     least = min((share for name in plain_ones if (share := lost[name]) is not None), default=None)
-    own, missing = capacities[JUDGED], lost[JUDGED]
+    own, missing = capacities[DEFAULT], lost[DEFAULT]
     found = []
     if best and own is not None:
         found.append(verdict(f"{CAPACITY}, {mix}", own / best, 0.97, at_least=True))

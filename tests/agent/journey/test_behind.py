@@ -123,6 +123,21 @@ def test_a_cancel_ends_its_parts_and_nothing_else() -> None:
     check()
 
 
+def test_a_step_that_begins_while_it_is_cancelled_is_stopped() -> None:
+    """Whichever of the two comes first, one of them sees the other, also where it is part of what is cancelled."""
+    for _ in range(200):
+        whole = Cancel()
+        part, stopped, begin = Cancel(whole), threading.Event(), threading.Barrier(2)
+        ending = threading.Thread(target=lambda begin=begin, whole=whole: (begin.wait(), whole.cancel()))
+        ending.start()
+        begin.wait()
+        with part.calling(stopped.set):
+            assert stopped.wait(20)
+        ending.join()
+        assert not whole._stops
+        assert not part._stops
+
+
 def chain(length: int) -> bytes:
     """Return a network of so many ops, one after the other, which takes long to read and to compile."""
     nodes = [helper.make_node(("Add", "Mul")[k % 2], [f"x{k}", "half"], [f"x{k + 1}"]) for k in range(length)]

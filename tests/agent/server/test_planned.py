@@ -1,4 +1,4 @@
-"""A server that follows one plan of its networks, and who is refused one."""
+"""A server that follows one plan of its networks or spreads them, and who is refused a plan."""
 
 from __future__ import annotations
 
@@ -41,11 +41,26 @@ def test_networks_are_served_by_one_plan_of_them(tmp_path: Path) -> None:
         files.append(Path(f"{file}@{size * 125}ms"))
     with running(files, tmp_path, "--policy", "planned") as server:
         client = http.InferenceServerClient(f"127.0.0.1:{server.http}")
-        for file, name in [(tmp_path / f"net{size}.onnx", f"net{size}") for size in (4, 8, 4)]:
-            about = client.get_model_metadata(name)
-            port, wanted = about["inputs"][0], about["outputs"][0]["name"]
-            feed = np.linspace(-1, 1, int(np.prod(port["shape"])), dtype=np.float32).reshape(port["shape"])
-            given = http.InferInput(port["name"], port["shape"], port["datatype"])
-            given.set_data_from_numpy(feed)
-            (right,) = onnxruntime.InferenceSession(file).run([wanted], {port["name"]: feed})
-            assert np.allclose(client.infer(name, [given]).as_numpy(wanted), right, atol=1e-4)
+        for name in ("net4", "net8", "net4"):
+            assert is_right(client, tmp_path / f"{name}.onnx")
+
+
+def test_a_network_is_served_on_core_groups(tmp_path: Path) -> None:
+    """A network that is spread is answered right, with a deadline by the group that the policy chooses."""
+    file = tmp_path / "net.onnx"
+    file.write_bytes(branching_model(4).SerializeToString())
+    with running([file], tmp_path, "--spread", "--processors", "ort@0,ort@1") as server:
+        client = http.InferenceServerClient(f"127.0.0.1:{server.http}")
+        assert is_right(client, file)
+        assert is_right(client, file, timeout=10_000_000)
+
+
+def is_right(client: http.InferenceServerClient, file: Path, **terms: int) -> bool:
+    """Whether a server answers as plain ONNX Runtime does."""
+    about = client.get_model_metadata(file.stem)
+    port, wanted = about["inputs"][0], about["outputs"][0]["name"]
+    feed = np.linspace(-1, 1, int(np.prod(port["shape"])), dtype=np.float32).reshape(port["shape"])
+    given = http.InferInput(port["name"], port["shape"], port["datatype"])
+    given.set_data_from_numpy(feed)
+    (right,) = onnxruntime.InferenceSession(file).run([wanted], {port["name"]: feed})
+    return np.allclose(client.infer(file.stem, [given], **terms).as_numpy(wanted), right, atol=1e-4)
