@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,32 +50,38 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None) -> Itera
         yield made
 
 
+@contextmanager
+def returning(known: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, processors: str) -> Iterator[Agent]:
+    """An agent that has planned ``BRANCHING`` and a narrower one: ``known`` is what it keeps, once for all tests."""
+    if not known.exists():
+        with pytest.MonkeyPatch.context() as patched:
+            for shorten in (measure_hastily, without_children, plan_in_a_thread):
+                shorten(patched)
+            with Agent(processors=processors, cache=known) as made:
+                for channels in (4, 8):
+                    made.load(branching_model(channels).SerializeToString(), background=False).close()
+    shutil.copytree(known, folder, dirs_exist_ok=True)
+    monkeypatch.setenv("HOPE_CACHE_DIR", str(folder))
+    with Agent(processors=processors) as made:
+        yield made
+
+
 @pytest.fixture(scope="session")
 def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What an agent on ONNX Runtime's processors keeps that has planned ``BRANCHING`` and a narrower one."""
-    folder = tmp_path_factory.mktemp("known")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
-        for shorten in (measure_hastily, without_children, plan_in_a_thread):
-            shorten(patched)
-        with Agent(processors="ort", cache=folder) as made:
-            for channels in (4, 8):
-                made.load(branching_model(channels).SerializeToString(), background=False).close()
-    return folder
+    """Where to find what agents keep that have planned before."""
+    return tmp_path_factory.mktemp("known")
 
 
 @pytest.fixture
 def returning_agent(known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None) -> Iterator[Agent]:
-    """An agent as ``agent`` is, which knows the plans of ``known``: for tests of what comes after planning."""
-    shutil.copytree(known, tmp_path, dirs_exist_ok=True)
-    monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path))
-    with Agent(processors="ort") as made:
+    """An agent as ``agent`` is, which has planned before: for tests of what comes after planning."""
+    with returning(known / "ort", tmp_path, monkeypatch, "ort") as made:
         yield made
 
 
 @pytest.fixture
-def agent_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None) -> Iterator[Agent]:
-    """An agent on torch's CPU as on a GPU: in a memory of its own, whose tensors are torch's."""
+def agent_apart(known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None) -> Iterator[Agent]:
+    """One that has planned before on torch's CPU as on a GPU: in a memory of its own, whose tensors are torch's."""
     import torch
 
     from agent_sdk.runtimes.torch import place, processor
@@ -86,8 +93,7 @@ def agent_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None) ->
             self.spec = self.spec.model_copy(update={"place": self.place.name})
 
     monkeypatch.setattr(processor, "TorchProcessor", Apart)
-    monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path))
-    with Agent(processors="cpu") as made:
+    with returning(known / "apart", tmp_path, monkeypatch, "cpu") as made:
         yield made
 
 

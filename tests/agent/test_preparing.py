@@ -218,10 +218,10 @@ def test_a_file_that_is_none_gets_one_sentence(
 
 
 @pytest.mark.parametrize("runs", [1, 2, 7])
-def test_as_many_runs_are_timed_as_were_asked_for(runs: int, agent: Agent) -> None:
+def test_as_many_runs_are_timed_as_were_asked_for(runs: int, returning_agent: Agent) -> None:
     """``--runs N`` is N, for everybody who is timed; and ONNX Runtime by default always is."""
-    with agent.load(BRANCHING, background=False) as session:
-        report, _ = examine(agent, session, session.draw(), runs=runs, compare=False)
+    with returning_agent.load(BRANCHING, background=False) as session:
+        report, _ = examine(returning_agent, session, session.draw(), runs=runs, compare=False)
     assert report.runs == runs
     assert {"plan", "onnxruntime"} <= report.timed_us.keys()
     assert report.measured_us == min(report.timed_us.values())

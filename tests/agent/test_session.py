@@ -181,11 +181,11 @@ def test_rivals_are_chosen_within_the_memory_there_is(agent: Agent, monkeypatch:
     assert [len(names) for names in compiled] == [1]
 
 
-def test_a_whole_network_holds_the_cores(agent: Agent) -> None:
+def test_a_whole_network_holds_the_cores(returning_agent: Agent) -> None:
     """It runs when nobody else computes on them, and meanwhile nobody else does."""
     inputs, right = expected(BRANCHING, seed=1)
-    device = agent.device
-    with agent.load(BRANCHING) as session, ThreadPoolExecutor(1) as pool:
+    device = returning_agent.device
+    with returning_agent.load(BRANCHING) as session, ThreadPoolExecutor(1) as pool:
         session.run(inputs)
         whole = session.plans.whole.get()
         with device.held(device.processors["ort@0"]):
@@ -200,13 +200,13 @@ def test_a_whole_network_holds_the_cores(agent: Agent) -> None:
     assert set(busy[0]) >= set(device.processors["ort@0"].spec.resources)
 
 
-def test_several_runs_of_a_session_are_under_way_at_once(agent: Agent) -> None:
+def test_several_runs_of_a_session_are_under_way_at_once(returning_agent: Agent) -> None:
     """As many as are asked for, by everybody who may answer; no number is one that cannot be had."""
     for wrong in (0, 1000, 1.5):
         with pytest.raises(InputError, match=f"in_flight is {wrong}; from 1 to"):
-            agent.load(BRANCHING, in_flight=wrong)  # type: ignore[arg-type]
+            returning_agent.load(BRANCHING, in_flight=wrong)  # type: ignore[arg-type]
     inputs, right = expected(BRANCHING, seed=1)
-    with agent.load(BRANCHING, background=False, in_flight=3) as session, ThreadPoolExecutor(6) as pool:
+    with returning_agent.load(BRANCHING, background=False, in_flight=3) as session, ThreadPoolExecutor(6) as pool:
         assert {each.in_flight for each in session.latest.contenders.values()} == {3}
         for found in pool.map(lambda _: session.run(inputs), range(60)):
             assert relative_error(found, right) < 1e-4
@@ -225,10 +225,10 @@ def test_a_disturbed_trial_asks_for_nothing(agent: Agent, monkeypatch: pytest.Mo
     assert bool(agent._services.trials.of_others()) is calm
 
 
-def test_a_session_answers_in_both_forms_without_blocking(agent: Agent) -> None:
+def test_a_session_answers_in_both_forms_without_blocking(returning_agent: Agent) -> None:
     """``arun(feed)`` by name, ``arun(None, feed)`` as a list, as ``run`` does."""
     inputs, right = expected(BRANCHING, seed=1)
-    with agent.load(BRANCHING) as session:
+    with returning_agent.load(BRANCHING) as session:
         named = asyncio.run(session.arun(inputs))
         listed = asyncio.run(session.arun(None, inputs))
     assert relative_error(named, right) < 1e-4
