@@ -3,6 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from pydantic import BaseModel
@@ -74,6 +75,16 @@ def figures_of(graph: ModelGraph, supers: Sequence[SuperOp]) -> Figures:
         inner=_types(graph, (name for name in read if name not in graph_inputs)),
         outputs=_types(graph, graph.outputs),
     )
+
+
+def union(figures: Iterable[Figures]) -> Figures:
+    """What any of some networks rests on."""
+    each = list(figures)
+
+    def joined(name: str) -> dict[Any, None]:
+        return dict.fromkeys(chain.from_iterable(getattr(one, name) for one in each))
+
+    return Figures(**{name: tuple(joined(name)) for name in ("signatures", "inputs", "inner", "outputs")})
 
 
 def _types(graph: ModelGraph, names: Iterable[str]) -> tuple[TensorType, ...]:

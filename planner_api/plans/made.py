@@ -27,7 +27,10 @@ class PlanOrder(msgspec.Struct):
 
 
 class Made(msgspec.Struct):
-    """A plan as JSON, and what is said of it in columns."""
+    """A plan as JSON, and what is said of it in columns.
+
+    ``figures`` are those of the networks as it cuts them, compressed; None: it cuts none.
+    """
 
     plan: bytes
     makespan_us: float
@@ -35,3 +38,4 @@ class Made(msgspec.Struct):
     gap: float
     found_by: str
     solve_us: float
+    figures: bytes | None

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import ValidationError
 
-from hope_schema import HOST, ModelGraph, Plan, PlannedHost, PlanReply, PlanRequest, Profile
+from hope_schema import HOST, ModelGraph, Plan, PlannedHost, PlanReply, PlanRequest, Profile, merge
+from hope_schema.cutgraph import cut_graph
 from hope_schema.hosts import on_host
 from hope_schema.plan import CUTTING
-from planner_api.compression import loaded
+from planner_api.compression import loaded, zstd
 from planner_api.errors import RefusedError
 from planner_api.jobs.computing import Ask
+from planner_api.models.figures import figures_of, union
 from planner_api.planning import Budget, Machine, PlanningError, Problem, optimise, plan
 from planner_api.planning import Job as Due
 from planner_api.planning.bound import lower_bound
@@ -68,6 +70,7 @@ def make(order: PlanOrder, ask: Ask) -> Made:
         gap=found.gap,
         found_by=found.method,
         solve_us=(time.perf_counter() - started) * 1e6,
+        figures=_figures(found, graphs),
     )
 
 
@@ -85,6 +88,14 @@ def ready() -> None:
     )
     optimise(tiny, "auto", Budget(rounds=1))
     lower_bound(tiny, Budget(rounds=1))
+
+
+def _figures(found: Plan, graphs: Sequence[ModelGraph]) -> bytes | None:
+    known = {graph.model_hash: graph for graph in graphs}
+    cuts = dict.fromkeys((job.model_hash, job.cuts) for job in found.jobs if job.cuts)
+    cut = [cut_graph(known[model_hash], own) for model_hash, own in cuts]
+    figures = union(figures_of(graph, merge(graph)) for graph in cut)
+    return zstd(figures.model_dump_json().encode()) if cut else None
 
 
 def _read(graphs: tuple[bytes, ...]) -> tuple[ModelGraph, ...]:

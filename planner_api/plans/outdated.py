@@ -26,11 +26,11 @@ COMPARED_AT_ONCE = 200
 
 
 class Resting(msgspec.Struct):
-    """A plan, the processors that it may use, and by the place in the order the figures of its networks."""
+    """A plan, the processors that it may use, and by the place in the order the figures that it rests on."""
 
     plan_id: str
     processors: tuple[str, ...] | None
-    networks: tuple[int, ...]
+    figures: tuple[int, ...]
 
 
 class CompareOrder(msgspec.Struct):
@@ -57,7 +57,7 @@ def compare(order: CompareOrder, _ask: Ask) -> list[str]:
     return [
         plan.plan_id
         for plan in order.plans
-        if any(differ(before, after, figures[n], plan.processors, order.threshold) for n in plan.networks)
+        if any(differ(before, after, figures[n], plan.processors, order.threshold) for n in plan.figures)
     ]
 
 
@@ -76,7 +76,10 @@ class Outdated(Kind):
     answers = list[str]
 
     async def load(self, lease: Lease) -> Task | None:
-        """Read plans that rest on one older version, the versions, and the figures of the plans' networks."""
+        """Read plans that rest on one older version, the versions, and the figures of the plans.
+
+        A plan rests on those of its networks, and on those of what it cuts them into.
+        """
         soc, frequency = pair_of(lease.key)
         async with self._database.read() as session:
             found = await profiles.current(session, soc, frequency)
@@ -91,14 +94,19 @@ class Outdated(Kind):
             more = len(rows) > len(chosen)
             before = None if basis is None else await profiles.snapshot(session, head.id, basis)
             hashes = list(dict.fromkeys(job["model_hash"] for row in chosen for job in row.jobs))
-            figures = [await models.figures(session, model_hash) or b"" for model_hash in hashes]
-        at = {model_hash: position for position, model_hash in enumerate(hashes)}
+            figures = {model_hash: await models.figures(session, model_hash) or b"" for model_hash in hashes}
+        figures |= {row.id: row.figures_zstd for row in chosen if row.figures_zstd is not None}
+        at = {name: position for position, name in enumerate(figures)}
         resting = tuple(
-            Resting(row.id, _candidates(row, (soc, frequency)), tuple({at[job["model_hash"]] for job in row.jobs}))
+            Resting(
+                row.id,
+                _candidates(row, (soc, frequency)),
+                tuple({at[name] for name in (row.id, *(job["model_hash"] for job in row.jobs)) if name in at}),
+            )
             for row in chosen
         )
         threshold = self._settings.replan_threshold
-        return Task(CompareOrder(before, after, resting, tuple(figures), threshold, head.version, more))
+        return Task(CompareOrder(before, after, resting, tuple(figures.values()), threshold, head.version, more))
 
     async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: list[str]) -> bool:
         """Queue those plans, and note that all were compared; whether there are more."""
@@ -126,7 +134,7 @@ async def _outdated(session: AsyncSession, soc: str, frequency: str, version: in
     rests = PlanRestsOnRow
     query = (
         select(PlanRow.id, PlanRow.jobs, PlanRow.soc, PlanRow.frequency, PlanRow.processors, PlanRow.hosts)
-        .add_columns(rests.profile_version)
+        .add_columns(PlanRow.figures_zstd, rests.profile_version)
         .join(rests, rests.plan_id == PlanRow.id)
         .where(
             rests.soc == soc,

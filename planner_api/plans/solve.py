@@ -92,7 +92,7 @@ class _Solve(Kind):
             if self.name == FIRST:
                 return False  # the better one was faster
             stored = serialise(task.order, made, lease.key, version)
-        await _store_version(session, stored, task.order.rests_on)
+        await _store_version(session, stored, task.order.rests_on, made.figures)
         if stored.provisional:
             await put(session, Wanted(BETTER, lease.key, priority=lease.priority, asked_by=lease.asked_by))
         for pair, used in task.order.rests_on:
@@ -130,7 +130,9 @@ class BetterPlan(_Solve):
         return request.method, self._settings.solve_budget_s
 
 
-async def _store_version(session: WriteSession, stored: PlanVersionRow, rests_on: RestsOn) -> None:
+async def _store_version(
+    session: WriteSession, stored: PlanVersionRow, rests_on: RestsOn, figures: bytes | None
+) -> None:
     """Write a version of a plan into its row, which the caller holds locked, and beside those before it.
 
     Devices keep the version they get, if it is a finished one and the next ones of a model wait for a release.
@@ -142,7 +144,8 @@ async def _store_version(session: WriteSession, stored: PlanVersionRow, rests_on
     await session.execute(update(PlanRow).where(this, *finished, waits).values(served_version=PlanRow.version))
     newest = {"version": stored.version, "provisional": stored.provisional, "solved_at": stored.created_at}
     solves = PlanRow.solves + (0 if stored.provisional else 1)
-    await repository.store(session, stored.plan_id, {**newest, "error": None, "solves": solves})
+    values = {**newest, "error": None, "solves": solves, "figures_zstd": figures}
+    await repository.store(session, stored.plan_id, values)
     for pair, version in rests_on:
         await repository.rest_on(session, stored.plan_id, pair, profile_version=version, checked_version=version)
     await session.merge(stored)  # a copy: a transaction that fails leaves it as it is for the next try

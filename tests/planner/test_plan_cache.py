@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, select
 
 from hope_schema import Missing, MissingLatency, Plan, PlanReply, merge
+from hope_schema.cutgraph import cut_graph
 from planner_api.compression import loaded, zstd
 from planner_api.db.tables import JobRow, PlanRow, PlanVersionRow
 from planner_api.errors import DatabaseAwayError
@@ -41,6 +42,7 @@ from tests.planner.samples import (
     plan_request,
     serving,
 )
+from tests.planner.test_predictions import convolutions
 
 GRAPH = chain()
 
@@ -259,6 +261,34 @@ def test_a_plan_is_solved_again_when_its_figures_moved(database_url: str, monkey
         assert api.await_(queued) == 3
         measure_all(api, scale=1.51)
         assert api.await_(queued) == 0
+
+
+def test_a_plan_with_cuts_is_solved_again_when_its_parts_were_measured(database_url: str) -> None:
+    """What devices say of parts and of the regions that move counts as what they say of whole ops does."""
+    graph = convolutions(32, 32, size=28)
+    with serving(database_url) as api:
+        api.learn(graph, cost=lambda _signature, _kind: 1000.0)
+        plan_id = api.plan(graph, method="codl").plan_id
+        improve(api, plan_id)
+        plan = PlanReply.model_validate_json(api.client.get(f"/plans/{plan_id}").content).plan
+        parts = merge(cut_graph(graph, plan.jobs[0].cuts))
+        planner, profile = api.app.planner, key_of(SOC, FREQUENCY)
+        measured = {op.signature for op in parts} - {op.signature for op in merge(graph)}
+        assert measured
+
+        async def queued() -> list[str]:
+            assert await planner.queue.ended((FOLD, profile), (OUTDATED, profile), timeout_s=60.0)
+            async with planner.database.write() as session:
+                return list(await session.scalars(delete(JobRow).returning(JobRow.key)))
+
+        def asked_again(kind: str, us: float) -> bool:
+            rows = tuple(MissingLatency(signature=signature, kind=kind) for signature in sorted(measured))
+            said = measure(Missing(profile_version=0, latencies=rows), cost=lambda _signature, _kind: us)
+            assert api.post("/profiles", said).status_code == 202
+            return plan_id in api.await_(queued)
+
+        kind = PROCESSORS[0].kind
+        assert [asked_again(kind, us) for us in (900.0, 901.0, 1800.0)] == [True, False, True]
 
 
 def test_a_better_plan_begins_with_the_version_before_it(database_url: str) -> None:
