@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Update, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import Page, page
@@ -29,6 +30,13 @@ def held(*, again: bool) -> ColumnElement[bool]:
     """A plan with a finished version that devices do not get yet; with ``again`` also one that was taken back."""
     newer = and_(PlanRow.served_version < PlanRow.version, PlanRow.provisional.is_(False))
     return newer if again else and_(newer, PlanRow.version > func.coalesce(PlanRow.refused_version, 0))
+
+
+def by_itself() -> ColumnElement[bool]:
+    """A plan that the planner may release by itself: none of its networks is held for an admin."""
+    model = aliased(ModelRow)
+    job = PlanJobRow.plan_id == PlanRow.id, PlanJobRow.model_hash == model.hash
+    return ~exists().where(*job, model.rollout == "held").correlate(PlanRow)
 
 
 async def lock(session: WriteSession, release_id: str) -> ReleaseRow | None:
@@ -111,7 +119,8 @@ async def said(session: AsyncSession, release_id: str) -> tuple[Sequence[Release
 async def ready_by_themselves(session: AsyncSession) -> Sequence[str]:
     """Models whose plans are released by the planner, have held versions, and none that is still being solved."""
     busy = or_(PlanRow.release_id.is_not(None), exists().where(JobRow.key == PlanRow.id))
-    query = select(ModelRow.hash).where(ModelRow.rollout == "staged", _with_plan(held(again=False)), ~_with_plan(busy))
+    ready = _with_plan(and_(held(again=False), by_itself()))
+    query = select(ModelRow.hash).where(ModelRow.rollout == "staged", ready, ~_with_plan(busy))
     return (await session.scalars(query)).all()
 
 

@@ -88,7 +88,8 @@ class Releases:
             this = select(ModelRow.hash).where(ModelRow.hash == model_hash)
             await session.execute(this.with_for_update(key_share=True))
             if request.alias is None:
-                parts = await take_plans(session, release_id, model_hash, selector.socs, again=request.again)
+                how = {"again": request.again, "alone": actor is PLANNER}
+                parts = await take_plans(session, release_id, model_hash, selector.socs, **how)
             elif version is None:
                 raise InvalidError("alias-of-nothing", "an alias belongs to a name: say the model as 'name:version'")
             else:

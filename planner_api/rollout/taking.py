@@ -14,7 +14,7 @@ from planner_api.errors import ConflictError, unknown
 from planner_api.models import names
 from planner_api.plans.repository import serves
 from planner_api.rollout.aliases import stands_for
-from planner_api.rollout.repository import held
+from planner_api.rollout.repository import by_itself, held
 
 Part = dict[str, Any]
 """Columns of a ``ReleasePartRow``, but the release's id."""
@@ -23,10 +23,15 @@ COUNTED = 20_000
 
 
 async def take_plans(
-    session: WriteSession, release_id: str, model_hash: str, socs: Sequence[str], *, again: bool
+    session: WriteSession, release_id: str, model_hash: str, socs: Sequence[str], *, again: bool, alone: bool
 ) -> list[Part]:
-    """Take a model's held plans, of these SoCs where any are named. Raises ConflictError where there is none."""
+    """Take a model's held plans, of these SoCs where any are named; with ``alone`` those that need no admin.
+
+    Raises ConflictError where there is none.
+    """
     wanted = [serves(model_hash), PlanRow.release_id.is_(None), held(again=again)]
+    if alone:
+        wanted.append(by_itself())
     if socs:
         wanted.append(PlanRow.soc.in_(socs))
     columns = PlanRow.id, PlanRow.soc, PlanRow.served_version.label("before"), PlanRow.version.label("after")

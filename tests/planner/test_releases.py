@@ -401,6 +401,24 @@ def test_a_joint_plan_waits_for_a_release_of_any_of_its_networks(api: Api) -> No
     assert api.client.get(f"/plans/{plan_id}").json()["version"] == 2
 
 
+def test_a_joint_plan_of_a_held_network_waits_for_an_admin(api: Api) -> None:
+    """The planner does not release it by itself for another of its networks, whose own plans it does release."""
+    api.learn(OTHER)
+    jobs = tuple(Job(model_hash=graph.model_hash) for graph in (OTHER, GRAPH))
+    joint, alone = (api.plan(OTHER, **more).plan_id for more in ({"jobs": jobs}, {}))
+    hold(api, OTHER.model_hash, "staged")
+    for plan_id in (joint, joint, alone, alone):
+        improve(api, plan_id)
+    settle(api)
+    api.await_(api.app.planner.releases.steer)
+    (release,) = (Release.model_validate(one, strict=False) for one in api.client.get("/releases").json()["releases"])
+    assert (release.model_hash, release.plans) == (OTHER.model_hash, 1)
+    assert act(api, release, "rollback").status_code == 200
+    api.await_(api.app.planner.releases.steer)
+    assert len(api.client.get("/releases").json()["releases"]) == 1
+    assert begin(api).plans == 2, "an admin releases the joint plan, and the held network's own"
+
+
 def test_every_process_follows(api: Api, database_url: str) -> None:
     """Another replica gives the same devices the same versions soon after, and takes them back too."""
     with serving(database_url) as beside:
@@ -457,6 +475,8 @@ def test_two_replicas_begin_one_staged_release(api: Api, monkeypatch: pytest.Mon
         return both
 
     monkeypatch.setattr(repository, "ready_by_themselves", ready)  # as it was before the first one began
+    for graph in (GRAPH, OTHER):
+        hold(api, graph.model_hash, "staged")
     api.await_(api.app.planner.releases.steer)
     begun = [release["model_hash"] for release in api.client.get("/releases").json()["releases"]]
     assert sorted(begun) == sorted(both)
