@@ -53,7 +53,7 @@ def served(directory: Path) -> Iterator[str]:
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     """Run the command with one JSON object expected on stdout."""
-    code = cli.main(["run", *arguments, "--processors", "ort", "--json", "--runs", "2", "--quiet"])
+    code = cli.main(["run", *arguments, "--processors", "ort@0", "--json", "--runs", "2", "--quiet"])
     out, err = capsys.readouterr()
     assert code == cli.OK, err
     return json.loads(out)

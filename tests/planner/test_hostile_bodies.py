@@ -238,6 +238,7 @@ HELD_UP_S = 0.002
 
 
 @pytest.mark.usefixtures("frozen")
+@pytest.mark.above_databases
 def test_named_attacks(api: Api, database_url: str) -> None:
     """Bodies of a few KB that took seconds and gigabytes: with a token a quarter of a second and 256 MiB at most."""
     claim = issue(database_url, "claim")
