@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
@@ -33,6 +33,7 @@ from agent_sdk.tensors import on_host
 from hope_schema import Job as PlannedNetwork
 from hope_schema import Plan, PlanReply, PlanRequest
 
+CLOSED: Final = "what ran these networks together is closed; the sessions are not"
 ROUNDS: Final = 5
 """Runs by which the plan is compared with one network after the other."""
 
@@ -152,7 +153,7 @@ class Together(Closes):
         """Compute all of them, of an input each, in the order of the sessions. Raises like ``Session.run``."""
         self._device.refuse_when_forked()  # the threads have stayed with the parent
         if self._closed:
-            raise DeviceClosedError("what ran these networks together is closed; the sessions are not")
+            raise DeviceClosedError(CLOSED)
         if len(feeds) != len(self._members):
             raise InputError(f"{len(self._members)} networks run together, of an input each, not {len(feeds)}")
         feeds = tuple(map(on_host, feeds))
@@ -183,8 +184,13 @@ class Together(Closes):
             turn = Turn(epoch_ns + part.start_ns, lambda program: program.starts_ns)
             return part.executor.run(feeds[index], turn=turn)
 
-        others = [self._threads.submit(one, index) for index in range(1, len(feeds))]
+        others: list[Future[tuple[dict[str, Any], Trace]]] = []
         try:
+            for index in range(1, len(feeds)):
+                try:
+                    others.append(self._threads.submit(one, index))
+                except RuntimeError as error:  # it was closed since the run began
+                    raise DeviceClosedError(CLOSED) from error
             answers = [one(0), *(other.result() for other in others)]
             return [outputs for outputs, _ in answers] if all(trace.ordinary for _, trace in answers) else []
         finally:

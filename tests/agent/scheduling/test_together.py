@@ -11,6 +11,7 @@ import pytest
 from agent_sdk import Agent, Session
 from agent_sdk.engine import Executor
 from agent_sdk.errors import DeviceClosedError, InputError, UnplannableError
+from agent_sdk.journey.plans import Feed, Plans
 from agent_sdk.scheduling import parts
 from agent_sdk.scheduling.member import JOINTLY
 from agent_sdk.scheduling.parts import part_of
@@ -135,6 +136,23 @@ def test_what_the_plan_is_not_for_is_answered_by_the_sessions(agent: Agent, sess
         feeds = [dict(session.draw()) for session in sessions]
         assert all(map(right, sessions, feeds, together.run(*feeds)))
         assert any("failed" in note for note in together.notes)
+
+
+def test_a_run_that_begins_while_the_set_is_closed_is_answered(
+    agent: Agent, sessions: list[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sessions answer it, as they do where a part fails: they are not closed."""
+    monkeypatch.setattr(Together, "faster", True)
+    feeds = [dict(session.draw()) for session in sessions]
+    with agent.together(*sessions) as together:
+        last = sessions[-1].plans
+
+        def closing(feed: Feed) -> object:
+            together.close()
+            return Plans.taking(last, feed)
+
+        monkeypatch.setattr(last, "taking", closing)
+        assert all(map(right, sessions, feeds, together.run(*feeds)))
 
 
 def test_a_policy_has_jobs_follow_the_plan(
