@@ -33,6 +33,8 @@ from planner_api.plans.repository import serves
 from planner_api.rollout.judging import KINDS
 from planner_api.rollout.repository import ACTIVE
 
+_CIRCUMSTANCES = PlanRow.frequency.label("at_frequency"), PlanRow.jobs.label("of_jobs")
+"""What else says how long a plan takes: a network takes longer beside another one, or at less speed."""
 COUNTS = ("reported", *(column for _, *columns in KINDS.values() for column in columns))
 
 
@@ -70,7 +72,8 @@ class Counting:
         described = select(one.id, one.soc, one.soc_since, one.enrolled_at, one.claim_id, one.labels)
         self._devices = {row.id: row for row in self._among(described, DeviceRow.id, devices)}
         plan_ids = sorted({each.run.plan_id for each in self._said})
-        plans = {row.id: row for row in self._among(select(PlanRow.id, PlanRow.soc), PlanRow.id, plan_ids)}
+        which = select(PlanRow.id, PlanRow.soc, *_CIRCUMSTANCES)
+        plans = {row.id: row for row in self._among(which, PlanRow.id, plan_ids)}
         served = select(PlanJobRow.plan_id, PlanJobRow.model_hash)
         self._plans, self._served = plans, set(map(tuple, self._among(served, PlanJobRow.plan_id, plan_ids)))
         for release in self._releases.values():
@@ -102,15 +105,20 @@ class Counting:
     def _find_baselines(
         self, release: Any, plan_ids: Sequence[str], news: Mapping[str, tuple[Any, MeasuredRun]]
     ) -> None:
-        """Find what these devices said of the version before."""
-        query = select(DriftRow).order_by(DriftRow.reported_at)
+        """Find what these devices said of the version before: of an alias, in the circumstances of the new report."""
+        query = select(DriftRow, *_CIRCUMSTANCES).join(PlanRow, PlanRow.id == DriftRow.plan_id)
+        query = query.order_by(DriftRow.reported_at)
         if release.alias is None:
             query = query.where(DriftRow.plan_id.in_(plan_ids))
         else:
-            query = query.join(PlanRow, PlanRow.id == DriftRow.plan_id).where(serves(release.before_hash))
+            query = query.where(serves(release.before_hash))
         for old in self._among(query, DriftRow.device_id, sorted(news)):
-            part, _ = news[old.device_id]
-            if release.alias is not None or (part.part == old.plan_id and part.before == old.plan_version):
+            part, run = news[old.device_id]
+            if release.alias is None:
+                alike = part.part == old.plan_id and part.before == old.plan_version
+            else:
+                alike = _circumstances(release, old) == _circumstances(release, self._plans[run.plan_id])
+            if alike:
                 self._before[release.id, old.device_id] = old
 
     def add(self) -> None:
@@ -168,6 +176,12 @@ class Counting:
             rows = [{"release_id": release_id, "device_id": device_id} for device_id in part]
             fresh += self._connection.execute(insert_into.returning(ReleaseDeviceRow.device_id), rows).scalars()
         return fresh
+
+
+def _circumstances(release: Any, plan: Any) -> tuple[str, list[str]]:
+    """The frequency that a plan is for, and the networks beside that of a release."""
+    released = release.before_hash, release.model_hash
+    return plan.at_frequency, sorted(job["model_hash"] for job in plan.of_jobs if job["model_hash"] not in released)
 
 
 def _gave(release: Any, part: Any, device: Any) -> bool:

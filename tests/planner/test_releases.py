@@ -329,6 +329,28 @@ def test_an_alias_moves_device_by_device(api: Api) -> None:
     assert {means(device) for device in DEVICES} == {1}
 
 
+def test_an_alias_is_judged_by_like_circumstances(api: Api) -> None:
+    """A version that runs beside another network now takes longer than the one before did alone, and harms nobody."""
+    third = chain(3, "third")
+    for graph in (OTHER, third):
+        api.learn(graph)
+    for graph in (GRAPH, OTHER):
+        api.post("/names/net/versions", NewModelVersion(model_hash=graph.model_hash))
+    api.put("/names/net/aliases/live", AliasTarget(version=1))
+    before, after = (
+        api.plan(third, jobs=tuple(Job(model_hash=each.model_hash) for each in (graph, third))).plan_id
+        for graph in (GRAPH, OTHER)
+    )
+    for device in DEVICES[:3]:
+        report(api, device, before, 1, us=400.0)
+        report(api, device, plan_of(api), 2, us=100.0)
+    release = begin(api, "net:2", alias="live", stages=(1.0,), hold_s=3600.0)
+    for device in DEVICES[:15]:
+        report(api, device, after, 1, us=300.0)
+    found = look(api, release)
+    assert (found.reported, found.latency.worse, found.latency.better) == (15, 0, 3)
+
+
 def test_a_group_is_who_gets_it(api: Api) -> None:
     """Only devices with the group's label, and of those the stage's share."""
     api.put("/groups/beta", GroupSelector(socs=(SOC,), labels={"channel": "beta"}))
