@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
@@ -22,25 +22,29 @@ class Cancel:
         within: what this is part of, and is cancelled with.
     """
 
-    # NOTE: without a lock, which each run would make. Whoever begins a step says how it is stopped, then looks; whoever
-    # cancels says so, then stops: one of the two sees the other.
+    # NOTE: without a lock, which each run would make. Whoever begins a step makes it known, then looks; whoever cancels
+    # says so, then stops what is known: one of the two sees the other.
 
     def __init__(self, within: Cancel | None = None) -> None:
         self._within = within
-        self._stops: dict[_Step, Callable[[], object]] = {}
+        self._steps: set[_Step] = set()
         self._cancelled = False
-        self._process = os.getpid()
 
     @property
     def cancelled(self) -> bool:
         return self._cancelled or (self._within is not None and self._within.cancelled)
 
     def cancel(self) -> None:
-        """Nobody waits any more. Idempotent. In a forked child nothing is stopped: that is the parent's."""
+        """Nobody waits any more. Idempotent. In a forked child, steps of the parent's go on."""
         self._cancelled = True
-        while self._stops and self._process == os.getpid():
-            with suppress(KeyError):  # the step has ended, or somebody else cancels, too
-                self._stops.popitem()[1]()
+        here = os.getpid()
+        while True:
+            try:
+                step = self._steps.pop()
+            except KeyError:  # all are stopped, or have ended
+                return
+            if step.process == here:
+                step.stop()
 
     def check(self) -> None:
         """Raise NotWantedError once this is cancelled."""
@@ -68,20 +72,25 @@ class _Step:
     """What a cancel stops, as long as the block lasts."""
 
     def __init__(self, cancel: Cancel, stop: Callable[[], object]) -> None:
-        self._cancel, self._stop = cancel, stop
+        self._cancel, self.stop = cancel, stop
+        self.process = os.getpid()
 
     def __enter__(self) -> None:
-        within: Cancel | None = self._cancel
-        while within is not None:
-            within._stops[self] = self._stop
-            within = within._within
-        if self._cancel.cancelled:
-            self._stop()
+        try:
+            within: Cancel | None = self._cancel
+            while within is not None:
+                within._steps.add(self)
+                within = within._within
+            if self._cancel.cancelled:
+                self.stop()
+        except BaseException:
+            self.__exit__()  # nobody else calls it
+            raise
 
     def __exit__(self, *_: object) -> None:
         within: Cancel | None = self._cancel
         while within is not None:
-            within._stops.pop(self, None)
+            within._steps.discard(self)
             within = within._within
 
 

@@ -249,7 +249,7 @@ def test_lanes_of_one_run_that_wait_for_one_another_leave_it_alone() -> None:
 def test_a_cancel_that_comes_late_ends_no_other_run(scene: Scene) -> None:
     """Who cancels a run may still be on the way to its flight when the next run has that."""
     cancel, late = Cancel(), []
-    scene.by_id["a"].hook = lambda segment: late.extend(cancel._stops.values())
+    scene.by_id["a"].hook = lambda segment: late.extend(step.stop for step in cancel._steps)
     scene.executor.run(scene.feeds, turn=Turn(cancel=cancel))
     assert late
     scene.by_id["a"].hook = lambda segment: [stop() for stop in late]

@@ -134,8 +134,28 @@ def test_a_step_that_begins_while_it_is_cancelled_is_stopped() -> None:
         with part.calling(stopped.set):
             assert stopped.wait(20)
         ending.join()
-        assert not whole._stops
-        assert not part._stops
+        assert not whole._steps
+        assert not part._steps
+
+
+def test_what_a_stop_raises_is_not_swallowed() -> None:
+    """Whoever cancels hears of it, and a step that comes too late and cannot be stopped is forgotten."""
+    cancel = Cancel()
+    with cancel.calling({}.popitem), pytest.raises(KeyError):
+        cancel.cancel()
+    with pytest.raises(KeyError), cancel.calling({}.popitem):
+        pass
+    assert not cancel._steps
+
+
+def test_a_forked_child_stops_its_own_steps_and_none_of_the_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that cancels what its parent began ends nothing there, and all that it began itself."""
+    cancel, stopped = Cancel(), list[str]()
+    with cancel.calling(lambda: stopped.append("parent's")):
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        with cancel.calling(lambda: stopped.append("child's")):
+            cancel.cancel()
+    assert stopped == ["child's"]
 
 
 def chain(length: int) -> bytes:
