@@ -14,7 +14,7 @@ from agent_sdk import Agent
 from agent_sdk.engine import Device
 from agent_sdk.runtimes.base import Processor
 from agent_sdk.runtimes.offered import discover
-from tests.agent.haste import measure_hastily, plan_in_a_thread, without_children
+from tests.agent.haste import hasten, measure_hastily, plan_in_a_thread, without_children
 from tests.agent.models import branching_model
 from tests.agent.once import made_once
 from tests.planner.in_thread import forget_all
@@ -55,8 +55,7 @@ def returning(known: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, proces
     """An agent that has planned ``BRANCHING`` and a narrower one: ``known`` is what it keeps, once for all tests."""
     if not known.exists():
         with pytest.MonkeyPatch.context() as patched:
-            for shorten in (measure_hastily, without_children, plan_in_a_thread):
-                shorten(patched)
+            hasten(patched)
             with Agent(processors=processors, cache=known) as made:
                 for channels in (4, 8):
                     made.load(branching_model(channels).SerializeToString(), background=False).close()

@@ -38,3 +38,10 @@ def without_children(monkeypatch: pytest.MonkeyPatch) -> None:
 def plan_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the embedded planner compute in a thread of this process."""
     monkeypatch.setattr("planner_api.runtime.JobProcess", InThread)
+
+
+def hasten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of these, where no fixture of this folder does it: in other processes, and for fixtures of a whole module."""
+    measure_hastily(monkeypatch)
+    without_children(monkeypatch)
+    plan_in_a_thread(monkeypatch)

@@ -25,7 +25,7 @@ from agent_sdk import Agent
 from agent_sdk.journey.verify import all_finite
 from agent_sdk.model.hard import FAR, TIES, choices
 from tests import CAMPAIGN
-from tests.agent.haste import measure_hastily, plan_in_a_thread, without_children
+from tests.agent.haste import hasten
 
 FLOATS = ("float32", "float64", "float16")
 WHOLE = ("int64", "int32", "uint8", "int8", "int16", "uint16", "uint32", "uint64")
@@ -480,8 +480,8 @@ def main(first: int, count: int, cache: str, processors: str | None = None) -> N
     Outside a campaign nothing is waited for, and all is done in this process, whose children take most of the time.
     """
     with pytest.MonkeyPatch.context() as patched:
-        for shorten in () if CAMPAIGN else (measure_hastily, without_children, plan_in_a_thread):
-            shorten(patched)
+        if not CAMPAIGN:
+            hasten(patched)
         with Agent(cache=cache, processors=processors, measuring_s=MEASURING_S) as agent:
             for seed in range(first, first + count):
                 print(json.dumps({"begun": seed}), flush=True)

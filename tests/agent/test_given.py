@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from agent_sdk import Agent
 from agent_sdk.errors import InputError
 from agent_sdk.session import Session
-from tests.agent.haste import measure_hastily, plan_in_a_thread, without_children
+from tests.agent.haste import hasten
 
 DATA, INDEX = np.array([0.5, -2], np.float32), np.array([4, 0], np.int32)
 
@@ -66,8 +66,7 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Session]
     cache: Path = tmp_path_factory.mktemp("given")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
-        for shorten in (measure_hastily, without_children, plan_in_a_thread):
-            shorten(patch)
+        hasten(patch)
         with Agent(processors="ov@0", cache=cache, measuring_s=0.3) as agent:
             planned = agent.load(source(), background=False)
             patch.setattr("agent_sdk.journey.preparing.Preparing._begin_behind", lambda *_: None)

@@ -22,7 +22,7 @@ from agent_sdk.model import read_model
 from agent_sdk.planner.client import PlannerClient, ServedPlan
 from agent_sdk.planner.identity import device_id, store_token, stored_token
 from hope_schema import PlanRequest
-from tests.agent.haste import measure_hastily, plan_in_a_thread, without_children
+from tests.agent.haste import hasten
 from tests.agent.models import BRANCHING, expected
 from tests.planner.in_thread import InThread
 
@@ -202,8 +202,7 @@ def test_what_a_killed_process_left_half_written_goes(tmp_path: Path) -> None:
 def measure_in(cache: str, ready: Barrier, measured: SimpleQueue[int]) -> None:
     """Obtain the plan in a process of its own; say how many signatures that took."""
     patched = pytest.MonkeyPatch()
-    for shorten in (measure_hastily, without_children, plan_in_a_thread):
-        shorten(patched)
+    hasten(patched)
     with Agent(processors="ort@0", cache=Path(cache)) as agent:
         model = read_model(BRANCHING)
         ready.wait(60)
