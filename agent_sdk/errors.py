@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from hope_schema import ProblemDetails
 
+SESSION_CLOSED: Final = "the session is closed"
+"""What a ``DeviceClosedError`` says of a session that its caller, or its agent, has closed."""
 MODEL_UNKNOWN: Final = "urn:hope:model-unknown"
 """Problem type by which the planner says that it does not hold the model's graph."""
 

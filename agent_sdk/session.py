@@ -12,7 +12,14 @@ import onnxruntime as ort
 
 from agent_sdk.binding import IOBinding, host_array, is_numeric, own_value
 from agent_sdk.closing import Closes
-from agent_sdk.errors import DeviceClosedError, InputError, ModelError, UnplannableError, refuse_unless_seconds
+from agent_sdk.errors import (
+    SESSION_CLOSED,
+    DeviceClosedError,
+    InputError,
+    ModelError,
+    UnplannableError,
+    refuse_unless_seconds,
+)
 from agent_sdk.explain import Explanation, explain, explain_whole
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.journey.plans import Feed, Stats
@@ -251,7 +258,7 @@ class Session(Closes, Forks):
         try:
             self._async.submit(work)
         except RuntimeError as error:
-            raise DeviceClosedError("the session is closed") from error
+            raise DeviceClosedError(SESSION_CLOSED) from error
 
     @overload
     async def arun(self, output_names: Feed, /, *, timeout_s: float | None = None) -> dict[str, Any]: ...

@@ -31,6 +31,7 @@ from agent_sdk.engine.trace import Trace
 from agent_sdk.engine.turn import NOW, Turn
 from agent_sdk.engine.turns import Turns
 from agent_sdk.errors import (
+    SESSION_CLOSED,
     DeviceClosedError,
     ExecutionError,
     FeedError,
@@ -40,8 +41,6 @@ from agent_sdk.errors import (
     refuse_unless_seconds,
 )
 from agent_sdk.runtimes.base import Executable
-
-CLOSED = "the session is closed"
 
 LONGEST_S = 1e6
 """Threads cannot wait much longer than that; nobody will notice."""
@@ -196,7 +195,7 @@ class Executor(Closes):
         """A flight that no run is in, and the nanoseconds that it took to get one."""
         self.device.refuse_when_forked()
         if self._closed:
-            raise DeviceClosedError(CLOSED)
+            raise DeviceClosedError(SESSION_CLOSED)
         flight = self._turns.take_now()
         if flight is not None and not self._closed:
             return flight, 0
@@ -212,7 +211,7 @@ class Executor(Closes):
             raise
         if self._closed:
             self._give(flight)
-            raise DeviceClosedError(CLOSED)
+            raise DeviceClosedError(SESSION_CLOSED)
         return flight, perf_counter_ns() - queueing
 
     def _give(self, flight: Flight) -> None:
@@ -290,8 +289,9 @@ class Executor(Closes):
         with DeferredInterrupts() as interrupts:
             self._wait_for_runs(interrupts, monotonic() + JOIN_S)
             if not self._free():
-                state = "hangs" if self._turns.withheld not in ("", CLOSED) else f"is still going on after {JOIN_S:g} s"
-                self._turns.withhold(CLOSED)
+                hangs = self._turns.withheld not in ("", SESSION_CLOSED)
+                state = "hangs" if hangs else f"is still going on after {JOIN_S:g} s"
+                self._turns.withhold(SESSION_CLOSED)
                 raise ExecutionError(f"a run of this session {state}; its memory is freed when it ends")
 
     def let_go(self) -> None:

@@ -19,6 +19,7 @@ from agent_sdk.closing import Closes
 from agent_sdk.engine.ports import NEW, check_feed, check_output, shape_of
 from agent_sdk.engine.turn import NOW, Turn
 from agent_sdk.errors import (
+    SESSION_CLOSED,
     DeviceClosedError,
     ExecutionError,
     InputError,
@@ -275,7 +276,7 @@ class Plans(Closes, Forks):
         """All that is ready. Raises DeviceClosedError once this is closed."""
         with self.lock:
             if self.closed:
-                raise DeviceClosedError("the session is closed")
+                raise DeviceClosedError(SESSION_CLOSED)
             return list(self._models.values())
 
     def ready_at(self, key: ShapeKey | None) -> Prepared | None:
@@ -312,7 +313,7 @@ class Plans(Closes, Forks):
         for each in (*gone.values(), *(() if taken else (prepared,))):
             self._free(each)
         if self.closed:
-            raise DeviceClosedError("the session is closed")
+            raise DeviceClosedError(SESSION_CLOSED)
         return kept, list(gone)
 
     def replace(self, older: Prepared, newer: Prepared) -> bool:
@@ -329,7 +330,7 @@ class Plans(Closes, Forks):
         if not held:
             newer.close()
             if self.closed:
-                raise DeviceClosedError("the session is closed")
+                raise DeviceClosedError(SESSION_CLOSED)
             return False
         try:
             self._free(older)

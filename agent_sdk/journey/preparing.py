@@ -16,6 +16,7 @@ import numpy as np
 from agent_sdk.cancel import Cancel, cancelling, check
 from agent_sdk.closing import Closes
 from agent_sdk.errors import (
+    SESSION_CLOSED,
     DeviceClosedError,
     ExecutionError,
     HopeError,
@@ -137,7 +138,7 @@ class Preparing(Closes, Forks):
         try:
             return making.result()
         except (NotWantedError, CancelledError) as error:
-            raise DeviceClosedError("the session is closed") from error
+            raise DeviceClosedError(SESSION_CLOSED) from error
         finally:
             cancel.cancel()
 
@@ -162,7 +163,7 @@ class Preparing(Closes, Forks):
         """Wait until ``begun``, for so long at most; whether it is. Raises DeviceClosedError once this is closed."""
         begun = self._begun.wait(timeout_s)
         if self._cancel.cancelled:
-            raise DeviceClosedError("the session is closed")
+            raise DeviceClosedError(SESSION_CLOSED)
         return begun
 
     # The steps of one preparation
@@ -241,7 +242,7 @@ class Preparing(Closes, Forks):
         with self._renewing:
             if not self.plans.holds(prepared):
                 if self.plans.closed:
-                    raise DeviceClosedError("the session is closed")
+                    raise DeviceClosedError(SESSION_CLOSED)
                 return False  # another has taken its place, or other shapes have
             model, before = prepared.model, prepared.obtained.plan
             fit = self.services.fit_for(model, prepared.drawn.tried)

@@ -4,7 +4,7 @@ import threading
 from contextlib import closing
 
 from agent_sdk.cancel import Cancel
-from agent_sdk.errors import DeviceClosedError, ExecutionError, ModelError
+from agent_sdk.errors import SESSION_CLOSED, DeviceClosedError, ExecutionError, ModelError
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.journey.services import Services
 from agent_sdk.model import Content
@@ -30,7 +30,7 @@ class Whole(Forks):
         """
         with self._lock:
             if self._closed:
-                raise DeviceClosedError("the session is closed")
+                raise DeviceClosedError(SESSION_CLOSED)
             if self.loaded is None:
                 with self._cancel.current():
                     self.loaded = self._opened(at_once=at_once)

@@ -19,6 +19,7 @@ from agent_sdk.engine import Device, Executor
 from agent_sdk.engine.arbiter import Hold
 from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.errors import (
+    SESSION_CLOSED,
     DeviceClosedError,
     DroppedError,
     NotWantedError,
@@ -42,7 +43,6 @@ MOST_QUEUED: Final = 1024
 """Runs that may wait by default."""
 THREADS: Final = 64
 """Runs under way at most; the arbiter tells no more resources apart."""
-CLOSED: Final = "the session is closed"
 NO_PARTS: Final[Mapping[Plans, Sequence[Part]]] = MappingProxyType({})
 """Of no joint plan."""
 LATE: Final = 2
@@ -242,7 +242,7 @@ class Jobs(Forks):
                 gone = [] if self._closed else self._decide()[1]
             self._tell_dropped(gone)
             for job in waiting:
-                job.set_exception(DeviceClosedError(CLOSED))
+                job.set_exception(DeviceClosedError(SESSION_CLOSED))
             for job in own:
                 job.wanted.cancel()
         for executor in executors:
@@ -274,7 +274,7 @@ class Jobs(Forks):
     def _open(self, plans: Plans) -> Member:
         """A session's member, to be run. Raises DeviceClosedError once the session is closed."""
         if plans.closed:
-            raise DeviceClosedError(CLOSED)
+            raise DeviceClosedError(SESSION_CLOSED)
         return self._member(plans)
 
     def _decide(self, kept: Job | None = None, *, first: bool = False) -> tuple[_Started | None, list[Job]]:
@@ -376,7 +376,7 @@ class Jobs(Forks):
                     if any(failed is part.executor for part in member.parts):
                         self.use(self.policy)
                 if isinstance(found, CancelledError) and not self._is_open(job.owner):
-                    found = DeviceClosedError(CLOSED)  # its caller waits, and cancelled nothing
+                    found = DeviceClosedError(SESSION_CLOSED)  # its caller waits, and cancelled nothing
                 # It does not run there where its executor has gone meanwhile, or a plan has come.
                 known = member.network.runs_on(one.dispatch.processor)
                 self._scheduler.finished(one.dispatch, took if known else None, failed=True)
