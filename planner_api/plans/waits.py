@@ -13,7 +13,7 @@ from planner_api.plans.solve import PLAN
 
 LOOK_S = 2.0
 """A look-out that hears nothing looks by itself this often."""
-_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])")
+_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d+)\"?(?=$|[,;\s])")
 
 Receive = Callable[[], Awaitable[Any]]
 

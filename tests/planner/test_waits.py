@@ -70,6 +70,7 @@ def test_everybody_gets_the_better_plan_as_they_asked_for_it(waiting: Waiting) -
         (KEY, {"accept_encoding": "zstd", "x_request_id": "mine-1"}, "zstd", "wait=20"),
         (NEW_KEY, {"accept_encoding": "gzip", "wait": "respond-async, wait=60"}, None, "wait=25.5"),
         (KEY, {"accept_encoding": "identity", "if_none_match": "*"}, None, "wait=20"),
+        (KEY, {"accept_encoding": "identity", "wait": f"wait={10**6}"}, None, "wait=25.5"),
     )
     answers = [waiting.ask(body, **asked) for body, asked, _, _ in requests]
     assert improve(waiting.api, waiting.plan_id) == 2
@@ -82,7 +83,7 @@ def test_everybody_gets_the_better_plan_as_they_asked_for_it(waiting: Waiting) -
     assert answers[0].result().headers["x-request-id"] == "mine-1"
     assert waiting.api.counted() == (len(requests), 1)
     metrics = waiting.api.client.get("/metrics").text
-    assert 'hope_http_request_seconds_count{method="POST",route="/plans",status="200"} 4.0' in metrics
+    assert 'hope_http_request_seconds_count{method="POST",route="/plans",status="200"} 5.0' in metrics
 
 
 @pytest.mark.parametrize("body", [KEY, NEW_KEY])
