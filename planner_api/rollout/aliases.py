@@ -40,7 +40,7 @@ async def point(database: Database, name: str, alias: str, version: int, actor: 
     """Let an alias stand for a version. Raises NotFoundError when there is no such version."""
     async with database.write() as session:
         await names.find_version(session, name, version)
-        before = await _lock(session, name, alias)
+        before = await lock_alias(session, name, alias)
         was = None if before is None else before.version
         await put(session, ModelAliasRow, {"name": name, "alias": alias, "version": version}, key=("name", "alias"))
         await record(session, actor, "alias.point", f"{name}@{alias}", version=version, before=was)
@@ -49,7 +49,7 @@ async def point(database: Database, name: str, alias: str, version: int, actor: 
 
 async def drop_alias(database: Database, name: str, alias: str, actor: Actor) -> None:
     async with database.write() as session:
-        if await _lock(session, name, alias) is None:
+        if await lock_alias(session, name, alias) is None:
             raise unknown("alias", name, alias)
         await session.execute(delete(ModelAliasRow).where(*_this(name, alias)))
         await record(session, actor, "alias.drop", f"{name}@{alias}")
@@ -63,7 +63,7 @@ def _this(name: str, alias: str) -> tuple[ColumnElement[bool], ...]:
     return ModelAliasRow.name == name, ModelAliasRow.alias == alias
 
 
-async def _lock(session: WriteSession, name: str, alias: str) -> ModelAliasRow | None:
+async def lock_alias(session: WriteSession, name: str, alias: str) -> ModelAliasRow | None:
     """An alias, locked until the transaction ends. Raises ConflictError for one that a release is moving."""
     row = (await session.scalars(select(ModelAliasRow).where(*_this(name, alias)).with_for_update())).one_or_none()
     if row is not None and row.release_id is not None:

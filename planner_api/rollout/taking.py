@@ -8,12 +8,12 @@ from sqlalchemy import func, select, update
 
 from hope_schema import GroupSelector, ModelVersion
 from planner_api.db.engine import WriteSession
-from planner_api.db.tables import DeviceRow, ModelAliasRow, ModelRow, PlanRow, ReleaseRow
+from planner_api.db.tables import DeviceRow, ModelRow, PlanRow, ReleaseRow
 from planner_api.devices.groups import chosen, position, within
 from planner_api.errors import ConflictError, unknown
 from planner_api.models import names
 from planner_api.plans.repository import serves
-from planner_api.rollout.aliases import stands_for
+from planner_api.rollout.aliases import lock_alias
 from planner_api.rollout.repository import by_itself, held
 
 Part = dict[str, Any]
@@ -54,21 +54,18 @@ async def take_alias(
         ConflictError: it stands for the version already, was taken back from it, or another release moves it.
     """
     name, after = version.name, version.version
-    known = await stands_for(session, name, alias)
-    if known is None:
+    row = await lock_alias(session, name, alias)
+    if row is None:
         raise unknown("alias to release", name, alias)
-    if known == after:
+    before = row.version
+    if before == after:
         raise ConflictError("nothing-to-release", f"{name}@{alias} stands for version {after} already")
     of_it = ReleaseRow.name == name, ReleaseRow.alias == alias, ReleaseRow.after == after
     newest = select(ReleaseRow.state).where(*of_it).order_by(ReleaseRow.created_at.desc(), ReleaseRow.id.desc())
     if not again and await session.scalar(newest.limit(1)) == "rolled_back":
         cure = f"`hope-planner releases begin {name}:{after} --alias {alias} --again` releases it all the same"
         raise ConflictError("nothing-to-release", f"version {after} was taken back from {name}@{alias}; {cure}")
-    free = ModelAliasRow.name == name, ModelAliasRow.alias == alias, ModelAliasRow.release_id.is_(None)
-    taken = update(ModelAliasRow).where(*free).values(release_id=release_id).returning(ModelAliasRow.version)
-    before = (await session.execute(taken)).scalar_one_or_none()
-    if before is None:
-        raise ConflictError("release-under-way", f"another release of {name}@{alias} is under way")
+    row.release_id = release_id
     before_hash = (await names.find_version(session, name, before)).model_hash
     return {"name": name, "alias": alias, "before": before, "after": after, "before_hash": before_hash}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import event, text, update
 
 from hope_schema import (
     AliasTarget,
@@ -28,10 +29,12 @@ from hope_schema import (
 )
 from planner_api.console.overview import count
 from planner_api.console.pages.models import sentence
+from planner_api.db.tables import ModelAliasRow
 from planner_api.devices.groups import position
 from planner_api.rollout import judging, repository, splits
 from planner_api.rollout.counting import compare
 from planner_api.rollout.splits import Splits
+from planner_api.web.principal import Actor
 from tests.planner.jobs_help import improve
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
 
@@ -327,6 +330,26 @@ def test_an_alias_moves_device_by_device(api: Api) -> None:
     assert {means(device) for device in DEVICES} == {2}
     act(api, again, "rollback")
     assert {means(device) for device in DEVICES} == {1}
+
+
+def test_an_alias_that_is_pointed_elsewhere_meanwhile_is_not_released_to_itself(api: Api) -> None:
+    """A release that begins while an admin lets the alias stand for its version already finds nothing to do."""
+    for _ in range(2):
+        api.post("/names/net/versions", NewModelVersion(model_hash=GRAPH.model_hash))
+    api.put("/names/net/aliases/live", AliasTarget(version=1))
+    planner, waiting = api.app.planner, text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+
+    async def begun_meanwhile() -> Any:
+        async with planner.database.write() as session:
+            await session.execute(update(ModelAliasRow).values(version=2))
+            request = ReleaseRequest(model="net:2", alias="live")
+            beginning = asyncio.create_task(planner.releases.begin(request, Actor("admin:1")))
+            while planner.database.dialect == "postgresql" and not await session.scalar(waiting):
+                await asyncio.sleep(0.01)
+        return (await asyncio.gather(beginning, return_exceptions=True))[0]
+
+    found = api.await_(begun_meanwhile)
+    assert "stands for version 2 already" in str(found)
 
 
 def test_an_alias_is_judged_by_like_circumstances(api: Api) -> None:
