@@ -106,12 +106,12 @@ class Counting:
         self, release: Any, plan_ids: Sequence[str], news: Mapping[str, tuple[Any, MeasuredRun]]
     ) -> None:
         """Find what these devices said of the version before: of an alias, in the circumstances of the new report."""
-        query = select(DriftRow, *_CIRCUMSTANCES).join(PlanRow, PlanRow.id == DriftRow.plan_id)
-        query = query.order_by(DriftRow.reported_at)
+        query = select(DriftRow).order_by(DriftRow.reported_at)
         if release.alias is None:
             query = query.where(DriftRow.plan_id.in_(plan_ids))
         else:
-            query = query.where(serves(release.before_hash))
+            query = query.join(PlanRow, PlanRow.id == DriftRow.plan_id).where(serves(release.before_hash))
+            query = query.add_columns(*_CIRCUMSTANCES)
         for old in self._among(query, DriftRow.device_id, sorted(news)):
             part, run = news[old.device_id]
             if release.alias is None:
@@ -179,9 +179,9 @@ class Counting:
 
 
 def _circumstances(release: Any, plan: Any) -> tuple[str, list[str]]:
-    """The frequency that a plan is for, and the networks beside that of a release."""
-    released = release.before_hash, release.model_hash
-    return plan.at_frequency, sorted(job["model_hash"] for job in plan.of_jobs if job["model_hash"] not in released)
+    """The frequency that a plan is for, and its networks: those that a release exchanges are one."""
+    hashes = (job["model_hash"] for job in plan.of_jobs)
+    return plan.at_frequency, sorted(release.model_hash if one == release.before_hash else one for one in hashes)
 
 
 def _gave(release: Any, part: Any, device: Any) -> bool:

@@ -20,6 +20,7 @@ from hope_schema import (
     GroupSelector,
     Job,
     MeasuredRun,
+    ModelGraph,
     NewModelVersion,
     PlanReply,
     Release,
@@ -360,18 +361,23 @@ def test_an_alias_is_judged_by_like_circumstances(api: Api) -> None:
     for graph in (GRAPH, OTHER):
         api.post("/names/net/versions", NewModelVersion(model_hash=graph.model_hash))
     api.put("/names/net/aliases/live", AliasTarget(version=1))
-    before, after = (
-        api.plan(third, jobs=tuple(Job(model_hash=each.model_hash) for each in (graph, third))).plan_id
-        for graph in (GRAPH, OTHER)
-    )
-    for device in DEVICES[:3]:
-        report(api, device, before, 1, us=400.0)
-        report(api, device, plan_of(api), 2, us=100.0)
+
+    def joint(*graphs: ModelGraph) -> str:
+        return api.plan(graphs[0], jobs=tuple(Job(model_hash=each.model_hash) for each in graphs)).plan_id
+
+    before, after = joint(GRAPH, third), joint(OTHER, third)
+    twice_before, twice_after = joint(GRAPH, GRAPH), joint(OTHER, OTHER)
+    for plan_id, devices in ((before, DEVICES[:3]), (twice_before, DEVICES[15:17])):
+        for device in devices:
+            report(api, device, plan_id, 1, us=400.0)
+            report(api, device, plan_of(api), 2, us=100.0)
     release = begin(api, "net:2", alias="live", stages=(1.0,), hold_s=3600.0)
     for device in DEVICES[:15]:
         report(api, device, after, 1, us=300.0)
+    for device in DEVICES[15:17]:
+        report(api, device, twice_after, 1, us=300.0)
     found = look(api, release)
-    assert (found.reported, found.latency.worse, found.latency.better) == (15, 0, 3)
+    assert (found.reported, found.latency.worse, found.latency.better) == (17, 0, 5)
 
 
 def test_a_group_is_who_gets_it(api: Api) -> None:
