@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from hope_schema import PlanRequest
+from hope_schema.releases import Rollout
 from planner_api.db.engine import WriteSession
 from planner_api.db.tables import (
     SERVED_VERSION,
@@ -42,6 +43,12 @@ NAME = select(func.aggregate_strings(_named.c.name, " + ")).scalar_subquery()
 
 def serves(model_hash: str) -> ColumnElement[bool]:
     return exists().where(PlanJobRow.plan_id == PlanRow.id, PlanJobRow.model_hash == model_hash)
+
+
+def rolled_out(*ways: Rollout) -> ColumnElement[bool]:
+    """A plan with a network whose plans' new versions reach devices in one of these ways."""
+    network = PlanJobRow.plan_id == PlanRow.id, PlanJobRow.model_hash == ModelRow.hash
+    return exists().where(*network, ModelRow.rollout.in_(ways)).correlate(PlanRow)
 
 
 async def find(session: AsyncSession, plan_id: str) -> PlanVersionRow | None:

@@ -8,7 +8,7 @@ from sqlalchemy import delete, exists, func, select, update
 
 from hope_schema import Method, PlanRequest
 from planner_api.db.engine import WriteSession
-from planner_api.db.tables import ModelRow, PlanJobRow, PlanRow, PlanVersionRow
+from planner_api.db.tables import PlanRow, PlanVersionRow
 from planner_api.jobs.kind import JobError, Kind, Lease, Task
 from planner_api.jobs.news import publish
 from planner_api.jobs.wanted import Wanted, put
@@ -138,9 +138,8 @@ async def _store_version(
     Devices keep the version they get, if it is a finished one and the next ones of a model wait for a release.
     """
     this = PlanRow.id == stored.plan_id
-    served = PlanJobRow.plan_id == PlanRow.id, PlanJobRow.model_hash == ModelRow.hash
-    waits = exists().where(*served, ModelRow.rollout != "at_once")
     finished = PlanRow.version > 0, PlanRow.provisional.is_(False), PlanRow.served_version.is_(None)
+    waits = repository.rolled_out("staged", "held")
     await session.execute(update(PlanRow).where(this, *finished, waits).values(served_version=PlanRow.version))
     newest = {"version": stored.version, "provisional": stored.provisional, "solved_at": stored.created_at}
     solves = PlanRow.solves + (0 if stored.provisional else 1)

@@ -5,7 +5,6 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Update, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import aliased
 
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import Page, page
@@ -22,6 +21,7 @@ from planner_api.db.tables import (
     ReleasePartRow,
     ReleaseRow,
 )
+from planner_api.plans.repository import rolled_out
 
 ACTIVE = ("running", "waiting", "paused")
 
@@ -34,9 +34,7 @@ def held(*, again: bool) -> ColumnElement[bool]:
 
 def by_itself() -> ColumnElement[bool]:
     """A plan that the planner may release by itself: none of its networks is held for an admin."""
-    model = aliased(ModelRow)
-    job = PlanJobRow.plan_id == PlanRow.id, PlanJobRow.model_hash == model.hash
-    return ~exists().where(*job, model.rollout == "held").correlate(PlanRow)
+    return ~rolled_out("held")
 
 
 async def lock(session: WriteSession, release_id: str) -> ReleaseRow | None:

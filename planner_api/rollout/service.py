@@ -88,8 +88,9 @@ class Releases:
             this = select(ModelRow.hash).where(ModelRow.hash == model_hash)
             await session.execute(this.with_for_update(key_share=True))
             if request.alias is None:
-                how = {"again": request.again, "alone": actor is PLANNER}
-                parts = await take_plans(session, release_id, model_hash, selector.socs, **how)
+                parts = await take_plans(
+                    session, release_id, model_hash, selector.socs, again=request.again, alone=actor is PLANNER
+                )
             elif version is None:
                 raise InvalidError("alias-of-nothing", "an alias belongs to a name: say the model as 'name:version'")
             else:
