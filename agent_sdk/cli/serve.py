@@ -91,7 +91,7 @@ def serve(
     if POLICIES[policy].joint and len(every_ms) != max(len(wanted), 2):
         raise click.UsageError(
             f"--policy {policy} follows one plan of networks whose rates are known: give two or more as FILE@30fps or "
-            "FILE@100ms; least_slack needs no plan"
+            f"FILE@100ms; {DEFAULT} needs no plan"
         )
     if every_ms and not POLICIES[policy].joint:
         raise click.UsageError("rates of networks, as in FILE@30fps, are followed by --policy planned alone")

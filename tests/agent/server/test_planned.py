@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from tritonclient import http
 
 from agent_sdk.cli.serve import serve
+from agent_sdk.scheduling.policies import DEFAULT
 from tests.agent.models import branching_model
 from tests.agent.server.running import running
 
@@ -20,6 +21,7 @@ from tests.agent.server.running import running
     [
         ("a.onnx,b.onnx", "planned", "FILE@30fps"),
         ("a.onnx@30fps", "planned", "two or more"),
+        ("a.onnx,b.onnx", "planned", f"{DEFAULT} needs no plan"),
         ("a.onnx@30fps,b.onnx", "planned", "FILE@30fps"),
         ("a.onnx@30fps,b.onnx@10fps", "least_slack", "--policy planned"),
         ("a.onnx@30fps,b.onnx@0fps", "planned", "above 0"),
