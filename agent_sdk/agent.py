@@ -98,7 +98,7 @@ class Agent(Closes):
     Raises:
         UnknownNameError: this device has no such processor, nothing computes in this precision, or there is no such
             policy.
-        InputError: the planner's address, the SoC, the frequency or a number of seconds is not one.
+        InputError: the planner's address, the SoC, the frequency, a number of seconds or of runs is not one.
     """
 
     def __init__(
@@ -125,6 +125,8 @@ class Agent(Closes):
         for name, seconds in times.items():
             if seconds is not None:
                 refuse_unless_seconds(name, seconds)
+        if not (isinstance(queued, int) and queued > 0):
+            raise InputError(f"queued is {queued!r}; one run or more may wait")
         here = read_soc()
         self.soc = replace(here, name=soc or here.name, frequency=frequency or here.frequency)
         self.progress = Reporter(*filter(None, [progress]))

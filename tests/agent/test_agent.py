@@ -46,6 +46,13 @@ def test_seconds_are_a_number_that_is_not_negative(name: str, seconds: float, tm
         Agent(cache=tmp_path, **{name: seconds})
 
 
+@pytest.mark.parametrize("queued", [0, -1, 0.5, float("nan")])
+def test_who_lets_nobody_wait_is_told(queued: int, tmp_path: Path) -> None:
+    """A queue without room refused each run, and one of NaN none: what is no number of runs is refused at once."""
+    with pytest.raises(errors.InputError, match="queued"):
+        Agent(cache=tmp_path, queued=queued)
+
+
 @pytest.mark.parametrize("kind", ["path", "text", "bytes", "proto"])
 def test_a_model_may_come_in_any_form(kind: str, returning_agent: Agent, tmp_path: Path) -> None:
     """A path, its text, the bytes and the proto of one model give one answer."""
