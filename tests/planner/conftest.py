@@ -102,10 +102,10 @@ def shared_url(
 
 @pytest.fixture(scope="module")
 def copied(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str, Callable[[str], None]], str]]:
-    """The URL of a fresh database of a kind, as a function that is called once, with another's URL, left that one."""
-    filled: dict[str, Path | str] = {}
+    request: pytest.FixtureRequest, database_kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[Callable[[str], None]], str]]:
+    """The URL of a fresh database as a function left it that is called once, with another's URL; once of each kind."""
+    filled: list[str] = []
     names: list[str] = []
 
     def created(template: str) -> str:
@@ -113,21 +113,21 @@ def copied(
         url: str = request.getfixturevalue("postgres").create(names[-1], template=template)
         return url
 
-    def copy(kind: str, fill: Callable[[str], None]) -> str:
-        if kind == "sqlite":
+    def copy(fill: Callable[[str], None]) -> str:
+        if database_kind == "sqlite":
             path = tmp_path_factory.mktemp("copied") / "hope.sqlite"
-            if kind not in filled:
-                filled[kind] = path.with_name("filled.sqlite")
-                shutil.copy(request.getfixturevalue("sqlite_template"), filled[kind])
-                fill(f"sqlite:///{filled[kind]}")
+            if not filled:
+                filled.append(str(path.with_name("filled.sqlite")))
+                shutil.copy(request.getfixturevalue("sqlite_template"), filled[0])
+                fill(f"sqlite:///{filled[0]}")
             # Not as a file: what was written last may stand in the log beside it.
-            with closing(sqlite3.connect(filled[kind])) as source, closing(sqlite3.connect(path)) as target:
+            with closing(sqlite3.connect(filled[0])) as source, closing(sqlite3.connect(path)) as target:
                 source.backup(target)
             return f"sqlite:///{path}"
-        if kind not in filled:
+        if not filled:
             fill(created(request.getfixturevalue("postgres_template")))
-            filled[kind] = names[-1]
-        return created(str(filled[kind]))
+            filled.append(names[-1])
+        return created(filled[0])
 
     yield copy
     for name in names:

@@ -47,9 +47,9 @@ def fill(url: str) -> None:
 
 
 @pytest.fixture
-def database_url(database_kind: str, copied: Callable[..., str]) -> str:
+def database_url(copied: Callable[..., str]) -> str:
     """A database with what `fill` does."""
-    return copied(database_kind, fill)
+    return copied(fill)
 
 
 def report(api: Api, device: str, plan_id: str, version: int, us: float, soc: str = SOC) -> None:

@@ -39,9 +39,9 @@ def fill(url: str) -> None:
 
 
 @pytest.fixture
-def database_url(database_kind: str, copied: Callable[..., str]) -> str:
+def database_url(copied: Callable[..., str]) -> str:
     """A database with what `fill` does."""
-    return copied(database_kind, fill)
+    return copied(fill)
 
 
 @pytest.fixture
