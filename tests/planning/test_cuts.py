@@ -120,6 +120,16 @@ def test_the_search_for_cuts_sees_what_the_simulator_sees(data: DataObject):
         ]
 
 
+def test_a_window_sees_that_a_chain_has_lost_its_hold():
+    """An op of a chain reads two others: where one is cut anew, the parts of the other are those without the chain."""
+    latency = [[10.0, 10.0], [76.0, 99.0], [123.0, 41.0], [15.0, 85.0], [10.0, 10.0]]
+    problem = cuttable(latency, [[], [0], [0, 1], [0, 1], [1]])
+    begun = solve(problem, "heft", Budget(0.0)).schedule
+    for seed in range(20):
+        search = Search(problem, begun, seed)
+        assert search.round(moves=342) >= search.value_us * (1 - 1e-12)
+
+
 def test_a_plan_with_cuts_takes_as_long_in_the_order_of_its_turns():
     """What a round sorts before it anneals stays as long: an op whose parts begin apart is overtaken by no other."""
     random = np.random.default_rng(0)

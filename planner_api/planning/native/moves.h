@@ -117,29 +117,46 @@ INLINE bool change_cut(const Arrays *a, const State *s, word op, word model, wor
     return made;
 }
 
-/* Work out what parts compute now that some ops have changed; negative, less one, where that lies before `low`.
+/* Work out again what a cut op's parts compute; negative, less one, where that has changed and the op is outside the
+ * window, where it must stay as it is. */
+INLINE word settle_one(const Arrays *a, const State *s, word low, word high, word op, word number, word changes) {
+    if (s->mode[op * a->width + PARTS] == 1) return changes;
+    word noted = remember(a, s, op, number, changes);
+    if (find_regions(a, s, op)) return s->position[op] < low || s->position[op] >= high ? -noted - 1 : noted;
+    if (noted > changes) s->touched[op] = 0;
+    return changes;
+}
+
+/* Work out what parts compute now that some ops have changed; negative, less one, where that is outside the window.
  *
  * What chains add to a part goes backwards, from who reads to what it reads. */
-INLINE word settle(const Arrays *a, const State *s, word low, word number, word changes) {
-    word last = low;
-    for (word change = 0; change < changes; change++) last = more(last, s->position[s->changed[change]]);
-    for (word at = last; at >= low; at--) {
-        word op = s->sequence[at];
-        bool own = s->touched[op] == number;
-        /* The op itself, then, if it has changed, what it reads from before the window, which must stay as it is. */
-        for (word k = NONE; k < (own ? a->before_at[op + 1] - a->before_at[op] : 0); k++) {
-            word one = k >= 0 ? a->before[a->before_at[op] + k] : op;
-            if (s->mode[one * a->width + PARTS] == 1 || (one != op && s->position[one] >= low)) continue;
-            word noted = remember(a, s, one, number, changes);
-            bool changed = find_regions(a, s, one);
-            if (changed && one != op) return -noted - 1;
-            if (one == op && (changed || own)) {
-                changes = noted;
-                own = true;
-            } else if (noted > changes) {
-                s->touched[one] = 0;
+INLINE word settle(const Arrays *a, const State *s, word low, word high, word number, word changes) {
+    const word *m = s->mode;
+    word last = low, made = changes;
+    for (word change = 0; change < made; change++) {
+        word op = s->changed[change];
+        last = more(last, s->position[op]);
+        /* Whether who reads it holds on to its chain is told by all that it reads. */
+        for (word k = a->after_at[op]; k < a->after_at[op + 1]; k++) {
+            word reader = a->after[k];
+            if (m[reader * a->width + PARTS] == 1 || m[reader * a->width + CHAINED] == 0) continue;
+            for (word b = a->before_at[reader]; b < a->before_at[reader + 1]; b++) {
+                word other = a->before[b];
+                last = more(last, s->position[other]);
+                if (s->position[other] < low) changes = settle_one(a, s, low, high, other, number, changes);
+                if (changes < 0) return changes;
             }
         }
+    }
+    for (word at = last; at >= low; at--) {
+        word op = s->sequence[at];
+        changes = settle_one(a, s, low, high, op, number, changes);
+        /* Of those that have changed, what they read from before the window. */
+        word end = changes >= 0 && s->touched[op] == number ? a->before_at[op + 1] : a->before_at[op];
+        for (word k = a->before_at[op]; changes >= 0 && k < end; k++)
+            if (s->position[a->before[k]] < low)
+                changes = settle_one(a, s, low, high, a->before[k], number, changes);
+        if (changes < 0) return changes;
     }
     return changes;
 }
@@ -225,7 +242,7 @@ INLINE Change propose(const Arrays *a, const State *s, word low, word high, word
                 link = a->after[a->after_at[link] + pick(s->draws[LINKS + turn % (DRAWS - LINKS)], successors)];
             if (successors == 0 || s->position[link] >= high) link = NONE;
         }
-        if (a->cuttable) changes = settle(a, s, low, number, changes);
+        if (a->cuttable) changes = settle(a, s, low, high, number, changes);
     }
     if (kind >= 0.50 && changes >= 0) {
         word target = slot_for(a, s, op, low, high);
