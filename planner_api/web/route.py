@@ -95,9 +95,11 @@ class StrictRoute(APIRoute):
             for name, alias, validate in in_path:
                 values[name], errors = validate(outside(request.path_params[alias]), loc=("path", alias))
                 wrong += errors
-            query = request.query_params
-            if len(query) < len(query.multi_items()):
-                raise InvalidError("repeated-parameter", "a parameter stands twice in the query; send each once")
+            query: Mapping[str, str] = {}
+            if scope["query_string"]:
+                query = request.query_params
+                if len(query) < len(request.query_params.multi_items()):
+                    raise InvalidError("repeated-parameter", "a parameter stands twice in the query; send each once")
             if unknown := sorted(set(query) - known):
                 names = ", ".join(alias for _, alias, *_ in in_query)
                 detail = f"there is no parameter '{unknown[0][:100]}' here; known are: {names or 'none'}"
