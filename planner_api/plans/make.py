@@ -93,9 +93,11 @@ def ready() -> None:
 def _figures(found: Plan, graphs: Sequence[ModelGraph]) -> bytes | None:
     known = {graph.model_hash: graph for graph in graphs}
     cuts = dict.fromkeys((job.model_hash, job.cuts) for job in found.jobs if job.cuts)
+    if not cuts:
+        return None
     cut = [cut_graph(known[model_hash], own) for model_hash, own in cuts]
     figures = union(figures_of(graph, merge(graph)) for graph in cut)
-    return zstd(figures.model_dump_json().encode()) if cut else None
+    return zstd(figures.model_dump_json().encode())
 
 
 def _read(graphs: tuple[bytes, ...]) -> tuple[ModelGraph, ...]:

@@ -151,12 +151,14 @@ INLINE word settle(const Arrays *a, const State *s, word low, word high, word nu
     for (word at = last; at >= low; at--) {
         word op = s->sequence[at];
         changes = settle_one(a, s, low, high, op, number, changes);
-        /* Of those that have changed, what they read from before the window. */
-        word end = changes >= 0 && s->touched[op] == number ? a->before_at[op + 1] : a->before_at[op];
-        for (word k = a->before_at[op]; changes >= 0 && k < end; k++)
-            if (s->position[a->before[k]] < low)
-                changes = settle_one(a, s, low, high, a->before[k], number, changes);
         if (changes < 0) return changes;
+        if (s->touched[op] != number) continue;
+        /* It has changed: so may have what it reads from before the window. */
+        for (word b = a->before_at[op]; b < a->before_at[op + 1]; b++) {
+            word other = a->before[b];
+            if (s->position[other] < low) changes = settle_one(a, s, low, high, other, number, changes);
+            if (changes < 0) return changes;
+        }
     }
     return changes;
 }
