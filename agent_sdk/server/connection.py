@@ -243,7 +243,7 @@ def _room(size: int, aligned_at: int) -> memoryview:
         memory = np.empty(size + ALIGNED, np.uint8)
     except MemoryError as error:
         raise RefusedError(503, f"this machine has no {size} bytes left") from error
-    start = -(memory.__array_interface__["data"][0] + aligned_at) % ALIGNED
+    start = -(memory.ctypes.data + aligned_at) % ALIGNED
     return memory.data[start : start + size]
 
 
