@@ -115,7 +115,7 @@ def written(path: Path | None, found: Sequence[Mapping[str, Any]]) -> None:
     tables = []
     counts = sorted({row["edges"] for row in found if row["kind"] == "row"})
     for edges in counts:
-        said = ["network", "link", "commit"]
+        said = ["network", "link"]
         timed = [*rows.TIERS, "auto", *rows.methods_of(edges), "ours", "ours planned", "bound"]
         shown = [
             [
