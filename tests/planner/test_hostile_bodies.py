@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import event
-from structlog.testing import capture_logs
 
 from hope_schema import (
     DeviceReport,
@@ -32,18 +30,14 @@ from hope_schema import (
     ProofRequest,
 )
 from planner_api.db.engine import Database
-from planner_api.errors import UnavailableError
-from planner_api.jobs.process import Tell
 from planner_api.models.reading import read_graph
 from planner_api.models.repository import AT_ONCE, insert_features
 from planner_api.models.repository import features as stored_features
 from planner_api.profiles.reading import read_upload
-from planner_api.web.body import MOST_EXPANDED, Body, inflate, is_slow
+from planner_api.web.body import MOST_EXPANDED, Body, is_slow
 from planner_api.web.problems import HttpError, answer
-from planner_api.web.reader import Reader
 from planner_api.web.shape import parse, shape_of
 from tests import CAMPAIGN
-from tests.planner.entries import kept_waiting, read_for_ever, read_whole, read_wrongly
 from tests.planner.samples import (
     JSON,
     PROCESSORS,
@@ -270,7 +264,7 @@ def test_sixteen_kilobytes_take_little_memory_whoever_reads_them(api: Api) -> No
     device = {**JSON, **enrolled(api, "device-1"), "content-encoding": "zstd"}
     reader = api.app.planner.reader
     honest = measure(Missing(profile_version=0)).model_dump_json().encode()
-    api.await_(reader.read, "idle", read_upload, received(honest))
+    api.await_(reader.read, "idle", read_upload, lambda: Body(honest, "identity"))
     for (path, what), body in FEW_KILOBYTES.items():
         assert len(body) == 16 * 1024
         busy, held, held_there = api.await_(_loop_s), forget_peak(), forget_peak(reader.pid)
@@ -348,130 +342,3 @@ async def _loop_s() -> float:
 
 def _never(*_: Any, **__: Any) -> Any:
     raise AssertionError("a body was read before its sender was known")
-
-
-def received(text: bytes) -> Callable[[], Body]:
-    """A body as it came."""
-    return lambda: Body(text, "identity")
-
-
-def asked_of(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The tasks that a reader's child is given from now on."""
-    asked = list[bytes]()
-
-    async def noted(task: bytes, tell: Tell | None) -> bytes:
-        asked.append(task)
-        return await Reader.ask(reader, task, tell)
-
-    monkeypatch.setattr(reader, "ask", noted)
-    return asked
-
-
-def test_what_was_costly_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same content, whoever sends it, costs its reading once: what was found is said again, and so is a refusal."""
-    monkeypatch.setattr("planner_api.web.reader.PATIENCE", 1000)
-
-    async def main() -> None:
-        reader = Reader(limit=SIZE, timeout_s=10.0, memory_bytes=256 * 2**20, refused=Counter())
-        asked = asked_of(reader, monkeypatch)
-        try:
-            for owner in ("a", "b", "c"):
-                assert (await reader.read(owner, kept_waiting, received(b"{}"))).count == 2
-            assert len(asked) == 1
-            assert (await reader.read("a", kept_waiting, received(b"[1]"))).count == 3
-            reader._timeout_s = 0.3
-            for owner in ("a", "b"):
-                with pytest.raises(HttpError, match=r"more than 0\.3 s"):
-                    await reader.read(owner, read_for_ever, received(b"{}"))
-            assert len(asked) == 3
-        finally:
-            await reader.kill()
-
-    asyncio.run(main())
-
-
-def test_answers_are_remembered_in_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was found of bodies is kept up to a size, the newest of it, and nothing that takes an eighth by itself."""
-    monkeypatch.setattr("planner_api.web.reader.COSTLY_S", 0.0)
-    monkeypatch.setattr("planner_api.web.reader.REMEMBERED_BYTES", 8000)
-
-    async def main() -> None:
-        reader = Reader(limit=SIZE, timeout_s=10.0, memory_bytes=256 * 2**20, refused=Counter())
-        asked = asked_of(reader, monkeypatch)
-
-        async def read(text: bytes) -> int:
-            """How often the child was asked so far, once this has been read."""
-            assert (await reader.read("a", read_whole, received(text))).text == text
-            return len(asked)
-
-        try:
-            small = [b"%03d" % number * 300 for number in range(20)]  # 18 000 bytes
-            assert [await read(text) for text in small] == list(range(1, 21))
-            assert await read(small[-1]) == 20
-            assert await read(small[0]) == 21
-            assert [await read(bytes(1200)) for _ in range(2)] == [22, 23]
-            assert reader._answers.currsize <= 8000
-        finally:
-            await reader.kill()
-
-    asyncio.run(main())
-
-
-def test_a_body_pays_for_what_it_takes_and_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that computes for too long is refused and its process killed; one that a busy machine keeps waiting is read,
-    and where it keeps it waiting for ever, that is no fault of the body's.
-    """
-    monkeypatch.setattr("planner_api.web.reader.PATIENCE", 1000)
-
-    async def main() -> None:
-        reader = Reader(limit=SIZE, timeout_s=10.0, memory_bytes=256 * 2**20, refused=Counter())
-        texts = iter([b"{}", b"[]", b"{}", b"0.", b"10"])
-        try:
-            assert (await reader.read("a", kept_waiting, received(next(texts)))).count == 2  # and has loaded the module
-            reader._timeout_s = 0.2
-            assert (await reader.read("a", kept_waiting, received(next(texts)))).count == 2
-            with pytest.raises(HttpError, match=r"more than 0\.2 s") as refused:
-                await reader.read("a", read_for_ever, received(next(texts)))
-            assert (refused.value.status, refused.value.kind) == (413, "body-too-costly")
-            reader._timeout_s = 10.0
-            assert (await reader.read("a", kept_waiting, received(next(texts)))).count == 2, (
-                "the next one gets a new process"
-            )
-            monkeypatch.setattr("planner_api.web.reader.PATIENCE", 0.01)
-            with pytest.raises(UnavailableError, match="too busy"):
-                await reader.read("a", kept_waiting, received(next(texts)))
-        finally:
-            await reader.kill()
-
-    asyncio.run(main())
-
-
-def test_why_a_body_was_not_read_is_in_the_log() -> None:
-    """Its sender is told that it costs too much; the log has the cause, which may be a fault of the reading's."""
-
-    async def main() -> None:
-        reader = Reader(limit=SIZE, timeout_s=10.0, memory_bytes=256 * 2**20, refused=Counter())
-        try:
-            with pytest.raises(HttpError, match="too much memory to read"):
-                await reader.read("a", read_wrongly, received(b"{}"))
-        finally:
-            await reader.kill()
-
-    with capture_logs() as said:
-        asyncio.run(main())
-    assert [line["cause"] for line in said if line["event"] == "body_not_read"] == [
-        "ZeroDivisionError: division by zero"
-    ]
-
-
-def test_what_says_that_it_is_too_large_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frame's own word for its size is enough to refuse it, and none is not enough to take it in."""
-    text = bytes(3 * 2**20)
-    silent = zstandard.ZstdCompressor(write_content_size=False).compress(text)
-    with pytest.raises(HttpError) as refused:
-        inflate(Body(silent, "zstd"), limit=2**20)
-    assert refused.value.status == 413
-    monkeypatch.setattr("planner_api.web.body._pieces", lambda *_: pytest.fail("it was inflated"))
-    with pytest.raises(HttpError) as refused:
-        inflate(Body(zstandard.compress(text), "zstd"), limit=2**20)
-    assert refused.value.status == 413

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text, update
+from sqlalchemy import event
 
 from hope_schema import (
-    AliasTarget,
-    AuditPage,
     DeviceDescription,
-    DeviceReport,
     GroupSelector,
     Job,
-    MeasuredRun,
-    ModelGraph,
-    NewModelVersion,
     PlanReply,
     Release,
     ReleasePartPage,
@@ -30,99 +22,36 @@ from hope_schema import (
 )
 from planner_api.console.overview import count
 from planner_api.console.pages.models import sentence
-from planner_api.db.tables import ModelAliasRow
 from planner_api.devices.groups import position
 from planner_api.rollout import judging, repository, splits
-from planner_api.rollout.counting import compare
 from planner_api.rollout.splits import Splits
-from planner_api.web.principal import Actor
 from tests.planner.jobs_help import improve
-from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
+from tests.planner.releases_help import (
+    AT_ONCE,
+    DEVICES,
+    GRAPH,
+    OTHER,
+    act,
+    audited,
+    begin,
+    fill,
+    given,
+    hold,
+    look,
+    plan_of,
+    report,
+    settle,
+    staged,
+)
+from tests.planner.samples import SOC, Api, eventually, serving
 
 pytestmark = pytest.mark.usefixtures("looks_often")
-
-GRAPH, OTHER = chain(4), chain(5, "other")
-DEVICES = [f"device-{number}" for number in range(30)]
-AT_ONCE: dict[str, Any] = {"stages": (0.5, 1.0), "hold_s": 0.0, "reported": 1.0}
-
-
-def fill(url: str) -> None:
-    """A model whose plans are held back, devices that said how long version 2 takes, and a version 3."""
-    with serving(url) as running:
-        running.learn(GRAPH)
-        plan_id = running.plan(GRAPH).plan_id
-        improve(running, plan_id)
-        hold(running, GRAPH.model_hash)
-        for device in DEVICES:
-            report(running, device, plan_id, 2, us=100.0)
-        improve(running, plan_id)
 
 
 @pytest.fixture
 def database_url(copied: Callable[..., str]) -> str:
     """A database with what `fill` does."""
     return copied(fill)
-
-
-def hold(api: Api, model_hash: str, rollout: Any = "held") -> None:
-    """Say how new versions of a model's plans reach devices."""
-    assert api.put(f"/models/{model_hash}/rollout", RolloutPolicy(rollout=rollout)).status_code == 204
-
-
-def report(
-    api: Api, device: str, plan_id: str, version: int, us: float | None = None, failures: int = 0, wrong: int = 0,
-    missed: int = 0,
-) -> None:  # fmt: skip
-    """Say what a device measured of a plan version; every run has a deadline."""
-    runs = 0 if us is None else 64 - failures - wrong
-    run = MeasuredRun(
-        plan_id=plan_id, plan_version=version, measured_us=us, runs=runs, failures=failures, wrong=wrong, deadlines=64,
-        missed=missed,
-    )  # fmt: skip
-    sent = DeviceReport(soc=SOC, frequency=FREQUENCY, measured=(run,))
-    assert api.put(f"/devices/{device}/report", sent).status_code == 204
-
-
-def begin(api: Api, model: str = GRAPH.model_hash, **more: Any) -> Release:
-    """Begin a release."""
-    answer = api.post("/releases", ReleaseRequest(model=model, **more))
-    assert answer.status_code == 201, answer.text
-    return Release.model_validate_json(answer.content)
-
-
-def look(api: Api, release: Release) -> Release:
-    """A release as it is now."""
-    return Release.model_validate_json(api.client.get(f"/releases/{release.release_id}").content)
-
-
-def act(api: Api, release: Release, verb: str) -> Any:
-    """Do something to a release."""
-    return api.client.post(f"/releases/{release.release_id}/{verb}")
-
-
-def staged(release: Release, stage: int = 0) -> list[str]:
-    """The devices that a stage takes and the one before did not."""
-    before = release.stages[stage - 1] if stage else 0.0
-    return [name for name in DEVICES if before <= position(name, release.release_id) < release.stages[stage]]
-
-
-def plan_of(api: Api) -> str:
-    """The id of the plan."""
-    return str(api.post("/plans", plan_request(GRAPH)).json()["plan_id"])
-
-
-def given(api: Api, device: str | None) -> set[int]:
-    """The versions that a device gets, by key and by id."""
-    headers = {} if device is None else {"hope-device": device}
-    answer = api.post("/plans", plan_request(GRAPH), **headers)
-    again = api.client.get(f"/plans/{answer.json()['plan_id']}", headers=headers)
-    return {answer.json()["version"], again.json()["version"]}
-
-
-def audited(api: Api, release: Release) -> list[tuple[str, str]]:
-    """Who did what to a release, oldest first."""
-    found = AuditPage.model_validate_json(api.client.get(f"/audit?subject={release.release_id}").content).entries
-    return [(entry.actor, entry.action) for entry in reversed(found)]
 
 
 def test_a_stage_is_given_to_its_devices_and_nobody_else(api: Api) -> None:
@@ -296,90 +225,6 @@ def test_two_admins_at_once(api: Api) -> None:
     assert set(codes) <= {200, 409}
 
 
-def test_an_alias_moves_device_by_device(api: Api) -> None:
-    """While a model version is released, a reference means the version that the device gets; then the new one."""
-    api.learn(OTHER)
-    for graph in (GRAPH, OTHER):
-        api.post("/names/net/versions", NewModelVersion(model_hash=graph.model_hash))
-    api.put("/names/net/aliases/live", AliasTarget(version=1))
-    missing = api.post("/releases", ReleaseRequest(model="net:2", alias="live"))
-    assert missing.json()["type"] == "urn:hope:release-without-plans"
-    other_id = api.plan(OTHER).plan_id
-    already = api.post("/releases", ReleaseRequest(model="net:1", alias="live"))
-    assert (already.status_code, already.json()["type"]) == (409, "urn:hope:nothing-to-release")
-    assert "net@live stands for version 1 already" in already.json()["detail"]
-    release = begin(api, "net:2", alias="live", stages=(0.9, 1.0), hold_s=3600.0)
-
-    def means(device: str) -> int:
-        return int(api.client.get("/references/net@live", headers={"hope-device": device}).json()["version"])
-
-    chosen = {device for device in DEVICES if position(device, release.release_id) < 0.9}
-    assert {device for device in DEVICES if means(device) == 2} == chosen
-    assert api.put("/names/net/aliases/live", AliasTarget(version=1)).json()["type"] == "urn:hope:release-under-way"
-    assert api.post("/releases", ReleaseRequest(model="net:2", alias="live")).status_code == 409
-    for device in sorted(chosen):
-        report(api, device, other_id, 1, us=150.0)
-    api.await_(api.app.planner.releases.steer)
-    assert eventually(lambda: look(api, release).state == "rolled_back")
-    assert (look(api, release).before, look(api, release).after) == (1, 2)
-    assert {means(device) for device in DEVICES} == {1}
-    refused = api.post("/releases", ReleaseRequest(model="net:2", alias="live"))
-    assert (refused.status_code, refused.json()["type"]) == (409, "urn:hope:nothing-to-release")
-    assert "`hope-planner releases begin net:2 --alias live --again`" in refused.json()["detail"]
-    again = begin(api, "net:2", alias="live", stages=(1.0,), again=True)
-    act(api, again, "approve")
-    assert {means(device) for device in DEVICES} == {2}
-    act(api, again, "rollback")
-    assert {means(device) for device in DEVICES} == {1}
-
-
-def test_an_alias_that_is_pointed_elsewhere_meanwhile_is_not_released_to_itself(api: Api) -> None:
-    """A release that begins while an admin lets the alias stand for its version already finds nothing to do."""
-    for _ in range(2):
-        api.post("/names/net/versions", NewModelVersion(model_hash=GRAPH.model_hash))
-    api.put("/names/net/aliases/live", AliasTarget(version=1))
-    planner, waiting = api.app.planner, text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-
-    async def begun_meanwhile() -> Any:
-        async with planner.database.write() as session:
-            await session.execute(update(ModelAliasRow).values(version=2))
-            request = ReleaseRequest(model="net:2", alias="live")
-            beginning = asyncio.create_task(planner.releases.begin(request, Actor("admin:1")))
-            while planner.database.dialect == "postgresql" and not await session.scalar(waiting):
-                await asyncio.sleep(0.01)
-        return (await asyncio.gather(beginning, return_exceptions=True))[0]
-
-    found = api.await_(begun_meanwhile)
-    assert "stands for version 2 already" in str(found)
-
-
-def test_an_alias_is_judged_by_like_circumstances(api: Api) -> None:
-    """A version that runs beside another network now takes longer than the one before did alone, and harms nobody."""
-    third = chain(3, "third")
-    for graph in (OTHER, third):
-        api.learn(graph)
-    for graph in (GRAPH, OTHER):
-        api.post("/names/net/versions", NewModelVersion(model_hash=graph.model_hash))
-    api.put("/names/net/aliases/live", AliasTarget(version=1))
-
-    def joint(*graphs: ModelGraph) -> str:
-        return api.plan(graphs[0], jobs=tuple(Job(model_hash=each.model_hash) for each in graphs)).plan_id
-
-    before, after = joint(GRAPH, third), joint(OTHER, third)
-    twice_before, twice_after = joint(GRAPH, GRAPH), joint(OTHER, OTHER)
-    for plan_id, devices in ((before, DEVICES[:3]), (twice_before, DEVICES[15:17])):
-        for device in devices:
-            report(api, device, plan_id, 1, us=400.0)
-            report(api, device, plan_of(api), 2, us=100.0)
-    release = begin(api, "net:2", alias="live", stages=(1.0,), hold_s=3600.0)
-    for device in DEVICES[:15]:
-        report(api, device, after, 1, us=300.0)
-    for device in DEVICES[15:17]:
-        report(api, device, twice_after, 1, us=300.0)
-    found = look(api, release)
-    assert (found.reported, found.latency.worse, found.latency.better) == (17, 0, 5)
-
-
 def test_a_group_is_who_gets_it(api: Api) -> None:
     """Only devices with the group's label, and of those the stage's share."""
     api.put("/groups/beta", GroupSelector(socs=(SOC,), labels={"channel": "beta"}))
@@ -533,16 +378,6 @@ def test_two_replicas_begin_one_staged_release(api: Api, monkeypatch: pytest.Mon
     assert sorted(begun) == sorted(both)
 
 
-def settle(api: Api) -> None:
-    """Say that no plan waits to be solved."""
-
-    async def work() -> None:
-        async with api.app.planner.database.write() as session:
-            await session.execute(text("DELETE FROM jobs"))
-
-    api.await_(work)
-
-
 def test_what_cannot_be_released_is_said(api: Api) -> None:
     """Models without plans, versions that everybody has, names and groups that are not there: each by its own name."""
     api.post("/models", OTHER)
@@ -564,33 +399,3 @@ def test_what_cannot_be_released_is_said(api: Api) -> None:
     everybody = api.post("/releases", ReleaseRequest(model=GRAPH.model_hash))
     assert (everybody.status_code, everybody.json()["type"]) == (409, "urn:hope:nothing-to-release")
     assert api.client.get("/releases?limit=1").json()["next"] is None
-
-
-def said(
-    us: float, runs: int = 64, failures: int = 0, wrong: int = 0, missed: int = 0, deadlines: int = 64
-) -> MeasuredRun:
-    """What a device says of a version."""
-    return MeasuredRun(
-        plan_id="plan", plan_version=1, measured_us=us, runs=runs, failures=failures, wrong=wrong, missed=missed,
-        deadlines=deadlines,
-    )  # fmt: skip
-
-
-def test_exchanging_before_and_after_exchanges_worse_and_better() -> None:
-    """The comparison treats both versions alike: that is what the test's error rate rests on."""
-    opposite = {"slower": "faster", "failing": "mended", "wrong": "righted", "missing": "keeping"}
-    opposite |= {value: key for key, value in opposite.items()}
-    drawn = itertools.product((90.0, 99.0, 110.0), (0, 2), (0, 1), (0, 3))
-    reports = [said(us, 64 - failures - wrong, failures, wrong, missed) for us, failures, wrong, missed in drawn]
-    for one, other in itertools.product(reports, repeat=2):
-        forth, back = compare(one, other, 0.05), compare(other, one, 0.05)
-        assert {opposite[name]: count for name, count in forth.items()} == dict(back)
-
-
-def test_more_runs_are_no_more_failures() -> None:
-    """A device that ran far more often since is not called failing for one failure among them."""
-    assert not compare(said(1.0, runs=10), said(1.0, runs=1000, failures=1), 0.05)["failing"]
-    assert compare(said(1.0, runs=1000), said(1.0, runs=10, failures=1), 0.05)["failing"]
-    assert not compare(None, said(1.0, failures=1), 0.05)
-    assert not compare(said(1.0, deadlines=10), said(1.0, missed=1, deadlines=1000), 0.05)["missing"]
-    assert compare(said(1.0, deadlines=1000), said(1.0, missed=1, deadlines=10), 0.05)["missing"]
