@@ -53,7 +53,7 @@ async def plan_ahead(database: Database, model_hash: str, request: FanoutRequest
                 jobs=(Job(model_hash=model_hash),),
                 soc=soc,
                 frequency=frequency,
-                processors=tuple(profile.kinds) if 0 < len(profile.kinds) <= MAX_NAMED else None,
+                processors=tuple(profile.processors) if 0 < len(profile.processors) <= MAX_NAMED else None,
                 method=request.method,
             )
         )

@@ -11,12 +11,13 @@ that takes up most gives way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import from_json
 
 from hope_schema.hashing import canonical
 from planner_api.profiles import statistics as stored
@@ -55,6 +56,8 @@ MERGED_AT_ONCE = 16_384
 NO_RANK = np.uint64(2**64 - 1)
 Estimates = dict[str, tuple[FloatArray, FloatArray]]
 """Per family: (F,) estimates and spreads of its figures in microseconds."""
+Definition = dict[str, Any]
+"""A processor or a channel, as parsed JSON."""
 MAX_PROCESSORS = 1024
 """Most definitions of processors, or of channels, remembered: as many as a profile may list. The least listed go
 first."""
@@ -110,8 +113,8 @@ class Folder:
             self._left_out: list[str] = []
             try:
                 found = self._said(name, upload)
-                _list(self.statistics.processors, name, upload["processors"])
-                _list(self.statistics.channels, name, upload.get("channels", ()))
+                _list(self.statistics.processors, name, upload["processors"], processor_name)
+                _list(self.statistics.channels, name, upload.get("channels", ()), channel_name)
             except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
                 failed[position] = f"{type(error).__name__}: {error}"[:500]
                 continue
@@ -202,11 +205,26 @@ class Folder:
         return len(dropped)
 
 
-def _list(known: dict[str, list[int]], device: int, definitions: Sequence[dict[str, Any]]) -> None:
-    for definition in definitions:
-        listed = known.setdefault(canonical(definition).decode(), [])
-        if device in listed:
-            listed.remove(device)
+def processor_name(processor: Definition) -> str:
+    return str(processor["id"])
+
+
+def channel_name(channel: Definition) -> tuple[str, str]:
+    return channel["source"], channel["target"]
+
+
+def _list(
+    known: dict[str, list[int]], device: int, definitions: Sequence[Definition], name: Callable[[Definition], Hashable]
+) -> None:
+    """Note what a device lists: of what it listed under a name before, nothing counts any more."""
+    said = {name(definition): canonical(definition).decode() for definition in definitions}
+    for text in [text for text, listed in known.items() if device in listed]:
+        if name(from_json(text)) in said:
+            known[text].remove(device)
+            if not known[text] and text not in said.values():
+                del known[text]
+    for text in said.values():
+        listed = known.setdefault(text, [])
         listed.append(device)
         del listed[:-VOTES]
     while len(known) > MAX_PROCESSORS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hope_schema import Channel, Profile
+from hope_schema import Channel, Processor, Profile
 from planner_api.compression import loaded
 from planner_api.models.figures import Figures, Latency, Transfer
 
@@ -20,10 +20,8 @@ class Known:
     """The figures of one profile version; a latency of None says unsupported."""
 
     version: int
-    kinds: dict[str, str]
-    """Processor id to kind."""
-    places: dict[str, str]
-    """Processor id to place."""
+    processors: dict[str, Processor]
+    """By their ids."""
     latencies: dict[Latency, float | None]
     shares: dict[Latency, float]
     """Only those below 1."""
@@ -43,8 +41,7 @@ class Known:
         moves = zip(types, transfers.source, transfers.target, transfers.us, strict=True)
         return cls(
             version=profile.version,
-            kinds={processor.id: processor.kind for processor in profile.processors},
-            places={processor.id: processor.place for processor in profile.processors},
+            processors={processor.id: processor for processor in profile.processors},
             latencies=dict(zip(rows, latencies.us, strict=True)),
             shares={row: share for row, share in shares.items() if share < 1.0},
             transfers={(dtype, shape, source, target): us for (dtype, shape), source, target, us in moves},
@@ -54,18 +51,17 @@ class Known:
 
 
 def differ(old: Known, new: Known, figures: Figures, processors: Iterable[str] | None, threshold: float) -> bool:
-    """Whether a figure that a plan rests on appeared, vanished or moved by more than a fraction between versions.
+    """Whether what a plan rests on differs: a definition, or a figure that came, went or moved by more than a fraction.
 
     ``processors`` are the plan's candidates; None: all, so that a new processor makes a difference too.
     """
-    names = list({*old.kinds, *new.kinds} if processors is None else processors)
-    if old.channels != new.channels or any(
-        old.kinds.get(name) != new.kinds.get(name) or old.places.get(name) != new.places.get(name) for name in names
-    ):
+    names = list({*old.processors, *new.processors} if processors is None else processors)
+    if old.channels != new.channels or any(old.processors.get(name) != new.processors.get(name) for name in names):
         return True
-    kinds = list(dict.fromkeys(old.kinds[name] for name in names if name in old.kinds))
+    candidates = [old.processors[name] for name in names if name in old.processors]
+    kinds = list(dict.fromkeys(processor.kind for processor in candidates))
     latencies = list(figures.latencies(kinds))
-    transfers = figures.transfers([old.places[name] for name in names if name in old.places])
+    transfers = figures.transfers([processor.place for processor in candidates])
     overheads = ((name, kind) for name in PER_KIND for kind in kinds)
     return (
         any(_moved(old.latencies.get(key, -1.0), new.latencies.get(key, -1.0), threshold) for key in latencies)

@@ -10,14 +10,23 @@ import msgspec
 import numpy as np
 
 from hope_schema import HOST, Processor
-from planner_api.profiles.folding import LISTED_BY, MATERIAL, Estimates, moved
+from hope_schema.hashing import canonical
+from planner_api.profiles.folding import (
+    LISTED_BY,
+    MATERIAL,
+    Definition,
+    Estimates,
+    channel_name,
+    moved,
+    processor_name,
+)
 from planner_api.profiles.known import PER_KIND
 from planner_api.profiles.statistics import FloatArray, Statistics, Votes
 
 
 def materially_changed(statistics: Statistics, found: Estimates) -> bool:
-    """Whether a figure appeared, vanished or moved so far that the profile deserves a new version."""
-    return any(
+    """Whether the profile deserves a new version: a definition changed, or a figure came, went or moved so far."""
+    return _texts(*listing(statistics)) != statistics.listed or any(
         votes.lost or bool(moved(votes.published, _counting(votes, found[name][0]), MATERIAL).any())
         for name, votes in statistics.families.items()
     )
@@ -28,14 +37,26 @@ def _counting(votes: Votes, us: FloatArray) -> FloatArray:
     return np.where(votes.held, np.nan, us)
 
 
-def agreed(listed: Mapping[str, Sequence[int]], name: Callable[[dict[str, Any]], Hashable]) -> list[dict[str, Any]]:
+def listing(statistics: Statistics) -> tuple[list[Definition], list[Definition]]:
+    """Return the processors, and the channels between their places."""
+    processors = agreed(statistics.processors, processor_name)
+    places = {processor.get("place", HOST) for processor in processors} | {HOST}
+    channels = agreed(statistics.channels, channel_name)
+    return processors, [one for one in channels if {one["source"], one["target"]} <= places]
+
+
+def _texts(*listed: Sequence[Definition]) -> list[str]:
+    return sorted(canonical(definition).decode() for some in listed for definition in some)
+
+
+def agreed(listed: Mapping[str, Sequence[int]], name: Callable[[Definition], Hashable]) -> list[Definition]:
     """Return the definitions that enough devices list; of two under one name the commoner, then the newer.
 
     Devices are counted up to ``VOTES``.
     """
     weight = Counter({definition: len(set(devices)) for definition, devices in listed.items()})
     fleet = max(weight.values(), default=0)
-    chosen: dict[Hashable, tuple[int, int, dict[str, Any]]] = {}
+    chosen: dict[Hashable, tuple[int, int, Definition]] = {}
     for age, text in enumerate(listed):
         definition = json.loads(text)
         if weight[text] * LISTED_BY < fleet:
@@ -47,19 +68,15 @@ def agreed(listed: Mapping[str, Sequence[int]], name: Callable[[dict[str, Any]],
 
 
 def publish(statistics: Statistics, found: Estimates, soc: str, frequency: str, version: int) -> bytes:
-    """Return the profile as JSON, and remember its figures as the published ones.
+    """Return the profile as JSON, and remember its figures and definitions as the published ones.
 
     Figures of processors that are no longer listed, and those held back, are kept in the statistics but left out.
     """
-    processors = agreed(statistics.processors, lambda processor: processor["id"])
+    processors, channels = listing(statistics)
+    statistics.listed = _texts(processors, channels)
     known = [Processor.model_validate_json(json.dumps(processor)) for processor in processors]
     kinds = {processor.kind for processor in known}
     places = {processor.place for processor in known} | {HOST}
-    channels = [
-        channel
-        for channel in agreed(statistics.channels, lambda channel: (channel["source"], channel["target"]))
-        if {channel["source"], channel["target"]} <= places
-    ]
     body: dict[str, Any] = {
         "soc": soc, "frequency": frequency, "version": version, "processors": processors, "channels": channels,
     }  # fmt: skip

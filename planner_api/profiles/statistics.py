@@ -181,8 +181,9 @@ class Statistics:
     """Everything known of one SoC at one frequency.
 
     ``processors`` and ``channels`` map a definition (canonical JSON) to the newest devices that listed it, by their
-    hashes. ``key`` is a secret of the profile's that decides whose votes are kept; None: a new one. ``doubted`` says
-    whether any upload came from somebody who is not simply believed.
+    hashes; ``listed`` are the definitions of the profile's current version. ``key`` is a secret of the profile's that
+    decides whose votes are kept; None: a new one. ``doubted`` says whether any upload came from somebody who is not
+    simply believed.
     """
 
     def __init__(self, key: tuple[int, int] | None = None) -> None:
@@ -192,6 +193,7 @@ class Statistics:
         self.families: dict[str, Votes] = {name: getattr(self, name) for name in FAMILIES}
         self.processors: dict[str, list[int]] = {}
         self.channels: dict[str, list[int]] = {}
+        self.listed: list[str] = []
 
     @property
     def size_bytes(self) -> int:
@@ -225,7 +227,7 @@ class Statistics:
 
     def dump(self) -> bytes:
         arrays: dict[str, Any] = {}
-        head: dict[str, Any] = {"processors": self.processors, "channels": self.channels}
+        head: dict[str, Any] = {"processors": self.processors, "channels": self.channels, "listed": self.listed}
         head |= {"key": self.key, "doubted": self.doubted}
         for name, votes in self.families.items():
             head[name] = votes.keys
@@ -248,6 +250,7 @@ class Statistics:
             statistics = cls(tuple(head["key"]))
             statistics.doubted = head["doubted"]
             statistics.processors, statistics.channels = head["processors"], head["channels"]
+            statistics.listed = head.get("listed", [])  # an earlier release kept none
             for name, votes in statistics.families.items():
                 votes.keys = [_tuples(key) for key in head[name]]
                 votes.index = {key: row for row, key in enumerate(votes.keys)}

@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 
 from hope_schema import Processor, Profile
 from hope_schema.base import MAX_ROWS
+from planner_api.compression import zstd
+from planner_api.models.figures import Figures
 from planner_api.profiles import statistics as statistics_module
 from planner_api.profiles.folding import MAX_PROCESSORS, Folder, estimate, estimates, median, moved
+from planner_api.profiles.known import Known, differ
 from planner_api.profiles.snapshot import materially_changed, publish
-from planner_api.profiles.statistics import Statistics
+from planner_api.profiles.statistics import Statistics, device_hash
 from tests import CAMPAIGN
 from tests.planner.samples import PROCESSORS
 
@@ -183,6 +186,47 @@ def test_versions_follow_material_changes() -> None:
     publish(statistics, estimates(statistics), "soc", "max", 4)
     folder.fold([("five", upload({"b": None}))])
     assert materially_changed(statistics, estimates(statistics))
+
+
+def test_a_profile_lists_what_devices_list_now() -> None:
+    """A device that lists a processor anew, and as before again, is followed each time, and without new figures too."""
+    folder, other = Folder(Statistics()), PROCESSORS[0].model_copy(update={"resources": ("cpu9",)})
+    for version, first in enumerate((PROCESSORS[0], other, PROCESSORS[0], other, PROCESSORS[0])):
+        said = upload({"a": 1.0}, processors=(first, *PROCESSORS[1:]))
+        folder.fold([("one", said)])
+        found = estimates(folder.statistics)
+        assert materially_changed(folder.statistics, found)
+        profile = Profile.model_validate_json(publish(folder.statistics, found, "soc", "max", version))
+        assert {*profile.processors} == {first, *PROCESSORS[1:]}
+        folder = Folder(Statistics.load(folder.statistics.dump()))
+        folder.fold([("one", said)])
+        assert not materially_changed(folder.statistics, estimates(folder.statistics))
+
+
+def test_what_a_forgotten_device_listed_leaves_the_profile() -> None:
+    """A processor that a device alone listed, of which nobody has figures, goes with it."""
+    odd = PROCESSORS[0].model_copy(update={"id": "npu@0", "runtime": "npu"})
+    folder = Folder(Statistics())
+    folder.fold([("one", upload({"a": 1.0})), ("odd", upload({}, processors=(*PROCESSORS, odd)))])
+    publish(folder.statistics, estimates(folder.statistics), "soc", "max", 1)
+    folder.statistics.forget([device_hash("odd")])
+    found = estimates(folder.statistics)
+    assert materially_changed(folder.statistics, found)
+    profile = Profile.model_validate_json(publish(folder.statistics, found, "soc", "max", 2))
+    assert {*profile.processors} == {*PROCESSORS}
+
+
+@pytest.mark.parametrize("changed", [{"resources": ("cpu9",)}, {"place": "host/other"}, {"version": "9"}])
+def test_plans_are_compared_by_what_processors_are(changed: dict[str, Any]) -> None:
+    """A processor on other resources differs for those who may use it, though every figure is the same."""
+    first = PROCESSORS[0].model_copy(update=changed)
+    versions = (PROCESSORS, (first, *PROCESSORS[1:]))
+    bodies = (Profile(soc="soc", frequency="max", version=1, processors=those).model_dump_json() for those in versions)
+    old, new = (Known.read(zstd(body.encode())) for body in bodies)
+    figures = Figures(signatures=("a",), inputs=(), inner=(), outputs=())
+    assert differ(old, new, figures, None, 0.1)
+    assert differ(old, new, figures, [PROCESSORS[0].id], 0.1)
+    assert not differ(old, new, figures, [PROCESSORS[1].id], 0.1)
 
 
 def test_a_lone_device_cannot_add_a_processor_for_all() -> None:
