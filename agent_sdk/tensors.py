@@ -72,9 +72,8 @@ class TorchTensor:
 def with_tensors(feed: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
     """A feed with its tensors wrapped, and the device of the first; None without tensors. Raises InputError."""
     torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return feed, None
-    given = {name: value.detach() for name, value in feed.items() if isinstance(value, torch.Tensor)}
+    kind = getattr(torch, "Tensor", ())  # another thread may be importing it
+    given = {name: value.detach() for name, value in feed.items() if isinstance(value, kind)}
     wrapped = {
         name: TorchTensor(name, tensor, torch.cuda.current_stream(tensor.get_device()) if tensor.is_cuda else None)
         for name, tensor in given.items()

@@ -19,9 +19,8 @@ EXPORTER: Final = "onnxscript"
 
 
 def is_module(source: object) -> TypeGuard[Any]:
-    """Whether this is a module of torch's; where nobody has imported torch, nothing is."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(source, torch.nn.Module)
+    """Whether this is a module of torch's; where nobody has imported torch by now, nothing is."""
+    return isinstance(source, getattr(sys.modules.get("torch.nn"), "Module", ()))
 
 
 def named_source(source: Source | Any, inputs: tuple[Any, ...]) -> tuple[str, Source]:

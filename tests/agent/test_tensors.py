@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import product
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,11 @@ import pytest
 
 from agent_sdk import Agent
 from agent_sdk.errors import HopeError, InputError
+from agent_sdk.journey.verify import relative_error
 from agent_sdk.model.bounds import Guard
 from agent_sdk.session import Session
 from agent_sdk.tensors import TorchTensor, as_tensors, with_tensors
+from tests.agent.models import BRANCHING, expected
 from tests.agent.test_session_shapes import until
 
 torch = pytest.importorskip("torch")
@@ -52,6 +56,17 @@ def right(image: Any, words: Any) -> Any:
     """What torch says."""
     with torch.no_grad():
         return Net().eval()(image, words)
+
+
+def test_nothing_is_a_tensor_while_another_thread_imports_torch(
+    returning_agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module stands in ``sys.modules`` as soon as its import begins, and has nothing in it then."""
+    feed, wanted = expected(BRANCHING, seed=1)
+    for name in ("torch", "torch.nn"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    with returning_agent.load(BRANCHING, background=False) as session:
+        assert relative_error(session.run(feed), wanted) < 1e-5
 
 
 def test_a_session_takes_and_gives_tensors(agent: Agent) -> None:
