@@ -232,10 +232,17 @@ class Plans(Closes, Forks):
         return prepared if prepared is not None and prepared.takes(feed) else None
 
     def _ready_at(self, feed: Feed) -> Prepared | None:
-        """What is ready for inputs of these shapes, whatever their values: plans have own values of initialisers."""
+        """What is ready for inputs of these shapes, whatever their values."""
+        return None if self.is_for_whole(feed) else self.ready_at(self.key_of(feed))
+
+    def is_for_whole(self, feed: Feed) -> bool:
+        """Whether the whole network alone takes a feed: plans have own values of initialisers, and scalars where the
+        file has them, for which ONNX Runtime takes any shape.
+        """
         if len(feed) > len(self.inputs) and any(port.name in feed for port in self.whole.about.optional):
-            return None
-        return self.ready_at(self.key_of(feed))
+            return True
+        scalars = () if self.read is None else self.read.scalars
+        return any(name in feed and shape_of(feed[name]) != () for name in scalars)
 
     def _answering(self, feed: Feed) -> Prepared | WholeOrt:
         """Who answers: decided together with who takes over from whom, so that nobody is asked who has just gone."""

@@ -277,6 +277,9 @@ class Preparing(Closes, Forks):
         What was fed first at these shapes is kept, copied: a plan is tried with it where nothing can be drawn.
         """
         plans = self.plans
+        if plans.is_for_whole(feed):
+            self._first_answer.set()
+            return
         key = plans.key_of(feed)
         with self._lock:
             if (key or ()) not in self._fed and plans.planned and not plans.closed:
@@ -287,8 +290,8 @@ class Preparing(Closes, Forks):
                     self._fed.popitem(last=False)
         self._first_answer.set()
         network = plans.read
-        whole = network is not None and feed.keys() == {port.name for port in network.inputs}
-        if key is not None and whole and self._demand.used(key):
+        every = network is not None and feed.keys() == {port.name for port in network.inputs}
+        if key is not None and every and self._demand.used(key):
             self._worker.submit(self._plan_next)
 
     def _own(self, shapes: Shapes | None) -> Feed | None:

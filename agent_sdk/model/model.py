@@ -138,6 +138,11 @@ class Network:
     def is_open(self) -> bool:
         return any(port.is_open for port in self.inputs)
 
+    @cached_property
+    def scalars(self) -> tuple[str, ...]:
+        """Inputs that the file says are scalars."""
+        return tuple(port.name for port in self.inputs if port.shape == ())
+
     def check(self, shapes: Shapes) -> None:
         """Raise what ``bind`` raises for shapes that contradict the inputs or leave one open, and make no model."""
         with self._named():

@@ -98,6 +98,28 @@ def test_what_no_plan_can_answer_the_whole_network_answers(agent: Agent) -> None
         assert "is asked what all others fail" in session.notes[-1]
 
 
+@pytest.mark.parametrize("size", [2, "n"])
+def test_other_shapes_for_a_scalar_are_answered_as_before_the_plan(agent: Agent, size: int | str) -> None:
+    """ONNX Runtime takes any shape where the file has a scalar: a plan does not, so the whole network answers."""
+    shapes: dict[str, list[int | str]] = {"x": [size, 3], "s": [], "y": [size, 3]}
+    x, s, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
+    nodes = [helper.make_node("Mul", ["x", "s"], ["m"]), helper.make_node("Relu", ["m"], ["y"])]
+    graph = helper.make_graph(nodes, "scaled", [x, s], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    source, feed = model.SerializeToString(), {"x": np.ones((2, 3), np.float32), "s": np.float32(2)}
+    with agent.load(source, shapes={"x": (2, 3)}, background=False) as session:
+        np.testing.assert_array_equal(session.run(feed)["y"], np.full((2, 3), 2))
+        for _ in range(USES + 1):
+            for scale in (np.float32([3]), np.float32([1, 2, 3]), [4.0]):
+                odd = {**feed, "s": scale}
+                np.testing.assert_array_equal(session.run(odd)["y"], right(source, odd)["y"])
+        assert session.stats.answered["whole:onnxruntime"] == 3 * (USES + 1)
+        assert session.verify({**feed, "s": np.float32([3])}).correct
+        assert [note for note in session.notes if "s" in note.split()] == []
+        with pytest.raises(InputError, match=r"'s' is float32\[2, 2\], the model wants float32\[\]"):
+            session.run({**feed, "s": np.ones((2, 2), np.float32)})
+
+
 def test_a_shape_that_comes_again_is_planned_behind(agent: Agent) -> None:
     """The whole network answers the first runs, a plan the later ones, with the same answer; both are counted."""
     source = open_model()
