@@ -74,7 +74,7 @@ class Heft(Policy):
     def _one(self, state: Scheduler, group: list[Request]) -> Request | None:
         """Who got a processor, or was dropped; None where nobody can."""
         waiting = [0] * len(state.masks)
-        for other in state.alive():
+        for other in state.under_way():
             if other.then is not None:
                 waiting[other.then[0]] += other.then[1]
         yielding = list(group)

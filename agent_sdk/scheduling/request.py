@@ -54,6 +54,11 @@ class Request:
         """Its deadline, or what counts as such."""
         return self.release_ns + PATIENCE_NS if self.deadline_ns is None else self.deadline_ns
 
+    @property
+    def patient_ns(self) -> int:
+        """Until when it waits; from then on it has waited for too long."""
+        return PATIENCE_NS + (self.release_ns if self.deadline_ns is None else self.deadline_ns)
+
     def ranked(self, ns: int) -> int:
         """A key at the arbiter: of equal priority the smallest goes first."""
         return ns - self.priority * _CLASS_NS

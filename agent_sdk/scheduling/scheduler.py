@@ -11,15 +11,15 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from array import array
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Final, NamedTuple
 
 from agent_sdk.scheduling.network import NEVER, Network
-from agent_sdk.scheduling.request import PATIENCE_NS, Late, Request
+from agent_sdk.scheduling.queue import Queue
+from agent_sdk.scheduling.request import Late, Request
 from agent_sdk.scheduling.sequence import Choice, Shortest
 
 log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class Scheduler:
         masks: likewise.
         every: all of their resources.
         overlaps: per processor those that share a resource with it, itself among them.
-        queue: what waits for a decision, in the order of arrival; what has begun stands before the rest.
+        queue: what waits for a decision.
         running: what was started.
         committed: what a policy gave to a processor that is busy, in that order.
         now_ns: when the decision is taken.
@@ -148,7 +148,7 @@ class Scheduler:
         self.masks = list(masks)
         self.every = reduce(or_, self.masks)
         self.overlaps = [[q for q, other in enumerate(self.masks) if other & mask] for mask in self.masks]
-        self.queue: list[Request] = []
+        self.queue = Queue()
         self.running: list[Dispatch] = []
         self.committed: list[Dispatch] = []
         self.active: dict[Network, tuple[int, int]] = {}
@@ -183,7 +183,7 @@ class Scheduler:
         self.policy.arrived(request)
         if deadline_ns is not None:
             self.active[network] = (deadline_ns - now_ns, now_ns)
-        self.queue.append(request)
+        self.queue.add(request)
         return request
 
     def cancel(self, request: Request) -> bool:
@@ -195,9 +195,8 @@ class Scheduler:
 
     def wait_again(self, request: Request, network: Network) -> None:
         """A request that was taken out, or whose run came to nothing, waits in its old place for this network."""
-        request.network, request.epoch_ns, request.unit = network, None, 0
-        later = (at for at, one in enumerate(self.queue) if not one.unit and one.number > request.number)
-        self.queue.insert(next(later, len(self.queue)), request)
+        request.network, request.epoch_ns, request.unit, request.then = network, None, 0, None
+        self.queue.add(request)
 
     def finished(self, dispatch: Dispatch, took_ns: int | None, *, failed: bool = False) -> bool:
         """A subgraph has ended; whether its request has.
@@ -212,7 +211,7 @@ class Scheduler:
         request.unit = dispatch.last + 1
         over = failed or request.unit >= request.network.units
         if not over:
-            self.queue.insert(0, request)
+            self.queue.add(request)
         return over
 
     def decide(self, now_ns: int) -> tuple[list[Dispatch], list[Request]]:
@@ -239,9 +238,11 @@ class Scheduler:
         dropped = -1
         while dropped < len(self._dropped):  # who is dropped makes room for later runs of the same network
             dropped = len(self._dropped)
-            for aged, group in self._groups(offered):
-                offered.update(group)
-                self._choose(group)
+            for aged, first in self.queue.groups(now_ns, self.under_way()):
+                group = [request for request in first if request not in offered]
+                if group:
+                    offered.update(group)
+                    self._choose(group)
                 for request in group if aged else ():
                     if request in self.queue:
                         self.block(self.alone(request.network, request.unit).processor)
@@ -256,33 +257,6 @@ class Scheduler:
             log.exception("the policy %s fails, and %s decides instead", self.policy, self._instead)
             self.policy = self._instead
             self.policy.choose(self, [request for request in group if request in self.queue])
-
-    def _groups(self, offered: set[Request]) -> Iterator[tuple[bool, list[Request]]]:
-        """Requests of one priority, the highest first; of equal ones those that have waited for too long come before.
-
-        Nobody who comes later may take the processor of one of those. Those that were offered already are left out, and
-        those whose network has as many runs under way as it may; a later run never passes an earlier one.
-        """
-        long_ago = self.now_ns - PATIENCE_NS
-        groups: defaultdict[tuple[int, bool], list[Request]] = defaultdict(list)
-        under_way: defaultdict[Network, int] = defaultdict(int)
-        for one in (*self.running, *self.committed):
-            under_way[one.request.network] += 1
-        for request in self.queue:
-            since = request.release_ns if request.deadline_ns is None else request.deadline_ns
-            groups[-request.priority, since > long_ago].append(request)
-            under_way[request.network] += request.unit > 0
-        for (_, fresh), waiting in sorted(groups.items()):
-            members = []
-            for request in waiting:
-                if not request.unit:
-                    if under_way[request.network] >= request.network.in_flight:
-                        continue
-                    under_way[request.network] += 1
-                if request not in offered:
-                    members.append(request)
-            if members:
-                yield not fresh, members
 
     # What policies ask and say
 
@@ -328,9 +302,9 @@ class Scheduler:
         busy = self.view(request).busy[processor] if self._in_pieces else self._busy & mask
         return not (busy or self._blocked & mask)
 
-    def alive(self) -> set[Request]:
-        """Who waits or runs."""
-        return {*self.queue, *(one.request for one in (*self.running, *self.committed))}
+    def under_way(self) -> list[Request]:
+        """What has begun and not ended, and what waits for the processor that it was given."""
+        return [*self.queue.begun, *(one.request for one in (*self.running, *self.committed))]
 
     def any_idle(self) -> bool:
         """Whether something may be able to start anywhere."""
@@ -386,7 +360,9 @@ class Scheduler:
             self._dropped.append(request)
             return None
         if request.on_late == "degrade" and (cheaper := request.network.cheaper) is not None:
+            self.queue.remove(request)
             request.network, request.epoch_ns = cheaper, None
+            self.queue.add(request)
             return self.kept(request, self.shortest(request))
         return choice
 
