@@ -372,9 +372,12 @@ class Agent(Closes):
         """Have another session answer runs of this one that would be late and were asked for ``on_late="degrade"``.
 
         It has to take the same inputs and give outputs of the same names and types; what it does not answer all the
-        same, this one answers. Raises InputError where it does not, or where it would have this one answer in turn.
+        same, this one answers. Raises InputError where it does not, where it would have this one answer in turn, or for
+        a ``deterministic`` session, which has one answer for one input.
         """
         self._refuse_others(session, to)
+        if session.plans.options.deterministic:
+            raise InputError(f"'{session.name}' is deterministic: another would give other answers")
         refused = f"'{to.name}' cannot answer for '{session.name}': it"
         if not accepts(to.plans.inputs, session.plans.inputs):
             raise InputError(f"{refused} takes other inputs")

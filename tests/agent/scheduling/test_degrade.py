@@ -20,6 +20,12 @@ from tests.agent.scheduling.answers import occupied, right
 from tests.agent.test_session_shapes import until
 
 
+def test_nobody_answers_for_a_session_with_one_answer_for_one_input(agent: Agent, session: Session) -> None:
+    """A deterministic session is refused another that answers its late runs, which would be to the bit no longer."""
+    with agent.load(branching_model(), deterministic=True) as exact, pytest.raises(InputError, match="deterministic"):
+        agent.degrade(exact, session)
+
+
 def test_a_late_run_is_degraded_to_a_cheaper_network(agent: Agent, session: Session) -> None:
     """``degrade`` has another session answer that takes the same inputs; one with others is refused."""
     feed = dict(session.draw())
