@@ -6,16 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.haste import measure_hastily
+from tests.agent.haste import hasten, measure_hastily
 from tests.agent.models import branching_model
 from tests.agent.once import made_once
+from tests.planner.in_thread import forget_all
 
 __all__ = ["made_once"]
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give the agent an empty cache directory, no token, and a planner that solves within half a second."""
+    """Give the agent an empty cache directory, no token, and a planner that solves within half a second; no children
+    of it, which take seconds to start: a first run with them is ``first`` in ``test_main_job.py``.
+    """
+    forget_all()
+    hasten(monkeypatch)
     return at_home(tmp_path, monkeypatch)
 
 

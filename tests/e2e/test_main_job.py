@@ -36,7 +36,7 @@ class Known:
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Known:
-    """The first run, once for every test of what comes after one."""
+    """The first run, once for every test of what comes after one, with all its children."""
     folder = tmp_path_factory.mktemp("first")
     with pytest.MonkeyPatch.context() as monkeypatch:
         directory = at_home(folder, monkeypatch)

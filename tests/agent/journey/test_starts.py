@@ -28,7 +28,7 @@ from agent_sdk.model.content import ENDS_BYTES
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.planner.embedded import stands
 from hope_schema import Plan
-from tests.agent.haste import measure_hastily
+from tests.agent.haste import hasten, measure_hastily
 from tests.agent.models import BRANCHING, branching_model, expected
 from tests.agent.test_session_shapes import image, open_model, right, until
 
@@ -41,7 +41,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
         patched.setenv("HOPE_CACHE_DIR", str(folder / "cache"))
-        measure_hastily(patched)
+        hasten(patched)
         arguments = ["plan", "export", str(folder / "net.onnx"), "-o", str(folder / "net.plan"), "--processors", "ort"]
         assert main([*arguments, "--quiet"]) == 0
     return folder
