@@ -25,6 +25,13 @@ T = TypeVar("T")
 Tell = Callable[[bytes], Coroutine[Any, Any, bytes]]
 
 
+class NoChildError(JobError):
+    """A child did not start: that says nothing of the job."""
+
+    def __init__(self) -> None:
+        super().__init__("the child process does not start; see the worker's log", permanent=False, late=True)
+
+
 class JobProcess:
     """Does one job at a time in a child process under a time and a memory limit. A worker holds one per slot.
 
@@ -50,7 +57,7 @@ class JobProcess:
         """Start the child unless it runs, and wait until it has loaded its libraries.
 
         Raises:
-            TimeoutError, asyncio.IncompleteReadError: it does not come up.
+            OSError, asyncio.IncompleteReadError: it does not come up.
         """
         if self.pid is not None:
             return
@@ -69,12 +76,12 @@ class JobProcess:
 
         Raises:
             JobError: refused by the function (permanent), or timed out, out of memory or crashed.
+            NoChildError: there is no child to run it in.
         """
         try:
             await self.start()
-        except (TimeoutError, asyncio.IncompleteReadError) as error:
-            reason = "the child process does not start; see the worker's log"
-            raise JobError(reason, permanent=False, late=True) from error
+        except (OSError, asyncio.IncompleteReadError) as error:
+            raise NoChildError from error
         call = msgspec.msgpack.encode(Call(function, msgspec.msgpack.encode(order)))
         try:
             async with asyncio.timeout(timeout_s) as self._deadline:

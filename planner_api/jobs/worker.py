@@ -12,7 +12,7 @@ import structlog
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.chores import end, keep_doing
 from planner_api.jobs.kind import JobError, Kind, Lease, Task
-from planner_api.jobs.process import JobProcess
+from planner_api.jobs.process import JobProcess, NoChildError
 from planner_api.jobs.queue import Queue
 from planner_api.jobs.wanted import WORK
 from planner_api.jobs.workers import tell_end, tell_life
@@ -26,6 +26,8 @@ IDLE_S = 5.0
 PERSIST_S = 120.0
 """How long a worker tries to store what it found while the database is away."""
 RETRY_S = 0.5
+NO_CHILD_S = 5.0
+"""How long a slot whose child did not start takes no job: others may do it meanwhile."""
 HAND_BACK_S = 5.0
 """How long a stop waits until a job is in the queue again; one that is not waits until its lease expires."""
 
@@ -101,7 +103,7 @@ class Worker:
 
     async def _serve(self, names: Sequence[str], runner: JobProcess, stop: asyncio.Event) -> None:
         if self._eager:
-            with contextlib.suppress(TimeoutError, asyncio.IncompleteReadError):  # the first job will say so
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):  # the first job will say so
                 await runner.start()
         stopped = asyncio.ensure_future(stop.wait())
         try:
@@ -110,7 +112,8 @@ class Worker:
                     work.clear()
                     lease, due_in_s = await self._next(names)
                     if lease is not None:
-                        await self._do(lease, runner)
+                        if await self._do(lease, runner) == "handed_back":
+                            await asyncio.wait({stopped}, timeout=NO_CHILD_S)
                         continue
                     came = asyncio.ensure_future(work.wait())
                     pause_s = IDLE_S if due_in_s is None else min(due_in_s, IDLE_S)
@@ -137,8 +140,8 @@ class Worker:
             return await asyncio.shield(asyncio.wait_for(self._queue.hand_back(lease), HAND_BACK_S))
         return False
 
-    async def _do(self, lease: Lease, runner: JobProcess) -> None:
-        """Do one leased job and end its lease in one way or another."""
+    async def _do(self, lease: Lease, runner: JobProcess) -> str:
+        """Do one leased job and end its lease in one way or another; return which."""
         started = time.monotonic()
         outcome = "lost"
         try:
@@ -148,6 +151,10 @@ class Worker:
             if await self._hand_back(lease):
                 outcome = "handed_back"
             raise
+        except NoChildError as error:
+            log.error("no_child", kind=lease.kind, key=lease.key, error=repr(error.__cause__)[:500])
+            if await self._hand_back(lease):
+                outcome = "handed_back"
         except Exception:
             log.exception("job_left", kind=lease.kind, key=lease.key)  # its lease expires, and another try follows
         finally:
@@ -156,6 +163,7 @@ class Worker:
             log.info("job_ended", **named, outcome=outcome, seconds=seconds)
             if self._count is not None:
                 self._count(lease.kind, outcome, seconds)
+        return outcome
 
     async def _outcome(self, lease: Lease, runner: JobProcess) -> str:
         kind, task = self._kinds[lease.kind], None
@@ -166,6 +174,8 @@ class Worker:
                 await self._awake.wait()
                 answer = await runner.run(kind.function, task.order, kind.tell, task.timeout_s, kind.answers)
                 prepared = await kind.prepare(lease, task, answer)
+        except NoChildError:
+            raise
         except JobError as error:
             reason, permanent = str(error), error.permanent
             say = log.info if permanent else log.warning  # which is an answer, and told to whoever asked

@@ -125,6 +125,32 @@ async def _is_failed(setup: Setup, key: str) -> bool:
     return await setup.count(key, "failed") == 1
 
 
+def test_a_worker_whose_child_does_not_start_leaves_jobs_to_others(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it takes one, the job has not failed, and a worker with a child does it."""
+    monkeypatch.setattr(worker, "NO_CHILD_S", 0.02)
+
+    async def scenario(setup: Setup) -> None:
+        await setup.put("p")
+        broken = setup.worker()
+        for _, runner in broken._slots:
+            runner._command = (sys.executable, "-c", "raise SystemExit(3)")
+        async with Running(broken):
+            await setup.until(lambda: _have_ended(setup, 4))
+            assert {*setup.outcomes.seen} == {"handed_back"}
+        async with Running(setup.worker()):
+            await setup.until_done("p")
+        assert setup.outcomes.seen[-1] == "done"
+        assert await setup.count("p", "failed") == 0
+
+    on(sqlite_url, scenario)
+
+
+async def _have_ended(setup: Setup, many: int) -> bool:
+    return len(setup.outcomes.seen) >= many
+
+
 def test_a_job_without_its_subject_fails(sqlite_url: str) -> None:
     """What it takes is gone: it is not tried again."""
 
