@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter
 from collections.abc import Iterable
-from itertools import groupby
 
 from agent_sdk.scheduling.network import Network
 from agent_sdk.scheduling.request import Request
@@ -59,15 +57,16 @@ class Queue:
             _, _, request = self._patient.pop(0)
             self._leave(request)
             self._stand(request, patient=False)
-        taken = Counter(request.network for request in under_way)
-        first = [
-            (-request.priority, request.patient_ns > now_ns, at - len(self.begun), request)
-            for at, request in enumerate(self.begun)
-        ]
-        for network, line in self._lines.items():
-            first += line[: max(network.in_flight - taken[network], 0)]
-        by_group = groupby(sorted(first), key=lambda place: place[:2])
-        return [(not patient, [request for *_, request in places]) for (_, patient), places in by_group]
+        room = {network: network.in_flight for network in self._lines}
+        for request in under_way:
+            if request.network in room:
+                room[request.network] -= 1
+        first = [(-request.priority, request.patient_ns > now_ns, -1, request) for request in self.begun]
+        later = [place for network, line in self._lines.items() if room[network] > 0 for place in line[: room[network]]]
+        groups: dict[tuple[int, bool], list[Request]] = {}
+        for priority, patient, _, request in [*first, *sorted(later)]:
+            groups.setdefault((priority, patient), []).append(request)
+        return [(not patient, groups[priority, patient]) for priority, patient in sorted(groups)]
 
     def _stand(self, request: Request, *, patient: bool) -> None:
         place = self._places[request] = (-request.priority, patient, request.number, request)

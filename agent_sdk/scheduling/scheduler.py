@@ -239,7 +239,7 @@ class Scheduler:
         while dropped < len(self._dropped):  # who is dropped makes room for later runs of the same network
             dropped = len(self._dropped)
             for aged, first in self.queue.groups(now_ns, self.under_way()):
-                group = [request for request in first if request not in offered]
+                group = [request for request in first if request not in offered] if offered else first
                 if group:
                     offered.update(group)
                     self._choose(group)
@@ -313,7 +313,8 @@ class Scheduler:
 
     def shortest(self, request: Request, free_ns: array[int] | None = None) -> Choice:
         """The way on that ends a request soonest."""
-        return self._shortest(request.network, request.unit, free_ns or self._free(request), self.now_ns)
+        free = self._free(request) if free_ns is None else free_ns
+        return self._shortest(request.network, request.unit, free, self.now_ns)
 
     def alone(self, network: Network, unit: int = 0) -> Choice:
         """The way on that would end soonest if nobody else were there; its end is what is left."""
