@@ -84,7 +84,6 @@ def rows(precision: str) -> list[dict[str, Any]]:
             joint = opened.enter_context(agent.together(*(session for session, _ in own), wait_s=WAIT_S))
             us = _interleaved({"joint": partial(joint.run, *(feed for _, feed in own)), "apart": partial(_each, own)})
             whole = joint.whole
-            assert whole is not None
             model = whole.program.model
             assert isinstance(model, UnitedModel)
             graphs = {

@@ -100,6 +100,7 @@ def planned(agent: Agent, mix: Mix, ready: Mapping[str, Voice], closing: ExitSta
             due_ms.append(one.due_ms or one.period_ms)
     try:
         found = closing.enter_context(agent.together(*sessions, every_ms=every_ms, deadlines_ms=due_ms))
+        found.parts  # noqa: B018  compiled now, or not at all
     except (InputError, ExecutionError, PlannerError) as error:
         return None, f"no joint plan: {error}"
     runs = f"a round of {len(found.plan.jobs)} runs"

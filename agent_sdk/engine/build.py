@@ -55,7 +55,7 @@ def build_program(
     views, steps = find_views(model, steps, used)
     places = Places(model, steps, processors, views)
     nodes, lanes = _synchronise(steps, plan, model, used, places, views)
-    _cut(nodes, frozenset(borders))
+    _cut(nodes, model, frozenset(borders))
     halved = {
         (one.tensor, memory_of(end))
         for one in plan.transfers
@@ -225,9 +225,9 @@ def _synchronise(
     return nodes, lanes
 
 
-def _cut(nodes: Sequence[_Node], borders: Collection[int]) -> None:
-    """Begin a piece of work at a border, or where a step waits, moves something or changes processor; end one where
-    somebody waits.
+def _cut(nodes: Sequence[_Node], model: Model, borders: Collection[int]) -> None:
+    """Begin a piece of work at a border, or where a step waits, moves something or changes processor, or the network
+    where that computes one at a time; end one where somebody waits.
 
     One that reads what several steps write has begun already: they may stand before it in its lane.
     So whatever a segment waits for is needed by its first step, and what others wait for is made by its last:
@@ -238,6 +238,9 @@ def _cut(nodes: Sequence[_Node], borders: Collection[int]) -> None:
         previous = before.get(node.lane)
         if previous is None or node.waits or node.move or previous.move or previous.processor is not node.processor:
             node.begins = True
+        else:
+            places = {model.member(one.ops[0])[0] for one in (previous, node)}
+            node.begins |= len(places) > 1 and not node.processor.joins
         if node.step is not None and node.step.id in borders:
             node.begins = True
         for other in node.waits:

@@ -8,10 +8,12 @@ read from there, and nobody carries out the slices and joins between them.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from agent_sdk.model import Model
 from agent_sdk.model.cutting import CutModel
+from agent_sdk.model.united import UnitedModel, marked
 from agent_sdk.runtimes.base import Processor
 from hope_schema import ModelGraph, Step
 from hope_schema.cutgraph import CutOp
@@ -49,6 +51,8 @@ def find_views(
     That is so where all who make or read them compute in one memory, which can be divided, and only what steps make is
     written, each place once.
     """
+    if isinstance(model, UnitedModel):
+        return _by_member(model, steps, processors)
     if not isinstance(model, CutModel):
         return {}, list(steps)
     places = _places(model)
@@ -83,6 +87,27 @@ def find_views(
     needless = glue & views.keys()
     left = [step.model_copy(update={"ops": tuple(op for op in step.ops if op not in needless)}) for step in steps]
     return views, [step for step in left if step.ops]
+
+
+def _by_member(
+    model: UnitedModel, steps: Sequence[Step], processors: Mapping[str, Processor]
+) -> tuple[dict[str, View], list[Step]]:
+    """What networks side by side have each by itself."""
+    found: dict[str, View] = {}
+    left: dict[int, Step] = {}
+    for place, member in enumerate(model.members):
+        called = partial(marked, place)
+        own = [
+            step.model_copy(update={"ops": tuple(model.member(op)[2] for op in step.ops)})
+            for step in steps
+            if model.member(step.ops[0])[0] == place
+        ]
+        views, needed = find_views(member, own, processors)
+        for name, view in views.items():
+            found[called(name)] = View(called(view.storage), view.start, tuple(map(called, view.parts)))
+        for step in needed:
+            left[step.id] = step.model_copy(update={"ops": tuple(map(called, step.ops))})
+    return found, [left[step.id] for step in steps if step.id in left]
 
 
 def same_layout(makers: Mapping[str, Processor], model: Model) -> bool:

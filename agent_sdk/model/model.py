@@ -77,6 +77,10 @@ class Model:
     def constants(self) -> Mapping[str, onnx.TensorProto]:
         return {tensor.name: tensor for tensor in self.proto.graph.initializer}
 
+    def member(self, name: str) -> tuple[int, Model, str]:
+        """The network that a tensor or an op is of: its place among those side by side, itself, and the name there."""
+        return 0, self, name
+
 
 def read_model(source: Source, *, shapes: Shapes | None = None, name: str | None = None, seed: int = 0) -> Model:
     """Read an ONNX model for one set of input shapes: what :func:`read_network` and ``Network.bind`` do, in one step.

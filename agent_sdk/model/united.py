@@ -1,7 +1,7 @@
 """Networks side by side as one: a graph in which every name begins with its network's place among them.
 
-What one runtime computes of several networks at once is a program like any other then: it has the inputs and outputs of
-all, and whoever compiles an op looks it up in the network that it comes from, whose weights it uses.
+A joint plan of several networks is a plan of one model then, and its program like any other: it has the inputs and
+outputs of all, and whoever compiles an op looks it up in the network that it comes from, whose weights it uses.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import onnx
+from typing_extensions import override
 
 from agent_sdk.model.bounds import Guard
 from agent_sdk.model.model import Model
@@ -30,11 +31,15 @@ class UnitedModel(Model):
         """Follows from what it is made of."""
         return digest([member.content_digest for member in self.members])
 
+    @override
+    def member(self, name: str) -> tuple[int, Model, str]:
+        place, _, own = name.partition("/")
+        return int(place), self.members[int(place)], own
+
     def source(self, super_op: SuperOp) -> tuple[int, SuperOp]:
         """Whose super-op it is, and that one's own."""
-        place = int(super_op.id.partition("/")[0])
-        graph = self.members[place].graph
-        return place, SuperOp(graph, tuple(graph.op[op.id.partition("/")[2]] for op in super_op.ops))
+        place, member, _ = self.member(super_op.id)
+        return place, SuperOp(member.graph, tuple(member.graph.op[self.member(op.id)[2]] for op in super_op.ops))
 
     def feed(self, feeds: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         """What is given to the members, in their order, as one feed."""

@@ -25,6 +25,7 @@ import errno
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -143,6 +144,27 @@ class Segment:
             raise ValueError("a segment has at least one op and one output")
         if not self.exports <= set(self.outputs) or not self.imports <= set(self.inputs):
             raise ValueError("a segment exports only its outputs and imports only its inputs")
+
+    @cached_property
+    def own(self) -> Segment:
+        """The same of the one network that its ops come from, under the names that it has there."""
+        _, model, _ = self.model.member(self.ops[0])
+        if model is self.model:
+            return self
+
+        def bare(names: Iterable[str]) -> tuple[str, ...]:
+            return tuple(self.model.member(name)[2] for name in names)
+
+        return Segment(
+            model,
+            bare(self.ops),
+            bare(self.inputs),
+            bare(self.outputs),
+            frozenset(bare(self.exports)),
+            frozenset(bare(self.imports)),
+            lingers=self.lingers,
+            halved=frozenset(bare(self.halved)),
+        )
 
     @classmethod
     def plain(cls, model: Model, ops: Iterable[Op], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Segment:

@@ -1,14 +1,13 @@
-"""The runs of each network in a plan of several: with their times in a round, and what computes them.
+"""What computes a plan of several networks: one program of all, or one for each run where each has its own time.
 
-Each run is a program of its own. Where all of a round is asked for at once and one processor can compute several
-networks as one segment, as a GPU does in one CUDA graph, the whole round is a program too.
+Runs that are asked for at once are one program, whose segments follow the plan's order exactly. A run that is asked
+for by itself is a program of its own: its answer is held back by nobody, and it waits for nobody's request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from itertools import chain
 from typing import Any, NamedTuple
 
 from agent_sdk.engine import Device, Executor, build_program
@@ -21,6 +20,7 @@ from agent_sdk.journey.verify import relative_error
 from agent_sdk.model.united import UnitedModel, marked, united
 from agent_sdk.model.weights import copies_at_once
 from agent_sdk.planner.field import Sample
+from agent_sdk.runtimes.base import Processor
 from hope_schema import Plan, PlannedJob
 
 
@@ -118,41 +118,47 @@ def _opened(plan: Plan, prepared: Prepared, services: Services, device: Device) 
 def plan_of_all(plan: Plan, jobs: Sequence[int], model: UnitedModel) -> Plan:
     """A plan of several networks as a plan of one, of which they are members; ``jobs`` are their runs, in its order."""
     place = {job: index for index, job in enumerate(jobs)}
-    whole = PlannedJob(model_hash=model.graph.model_hash, finish_us=max(job.finish_us for job in plan.jobs))
+    whole = PlannedJob(model_hash=model.graph.model_hash, finish_us=max(plan.jobs[job].finish_us for job in jobs))
     steps = [
         step.model_copy(update={"job": 0, "ops": tuple(marked(place[step.job], op) for op in step.ops)})
         for step in plan.steps
+        if step.job in place
     ]
     moves = [
-        move.model_copy(update={"job": 0, "tensor": marked(place[move.job], move.tensor)}) for move in plan.transfers
+        move.model_copy(update={"job": 0, "tensor": marked(place[move.job], move.tensor)})
+        for move in plan.transfers
+        if move.job in place
     ]
-    return Plan.model_construct(**{**dict(plan), "jobs": (whole,), "steps": tuple(steps), "transfers": tuple(moves)})
-
-
-def joins(plan: Plan, parts: Sequence[Sequence[Part]]) -> bool:
-    """Whether a round is one run of each network, asked for at once, and one processor computes all as one segment."""
-    own = {name: made for part in chain(*parts) for name, made in part.executor.program.processors.items()}
-    at_once = all(len(runs) == 1 and not runs[0].release_ns for runs in parts) and len(parts) == len(plan.jobs)
-    return at_once and len(own) == 1 and all(processor.joins for processor in own.values())
+    own = {step.id for step in steps}
+    order = tuple(step for step in plan.order if step in own)
+    update = {"jobs": (whole,), "steps": tuple(steps), "order": order, "transfers": tuple(moves)}
+    return Plan.model_construct(**{**dict(plan), **update})
 
 
 def open_whole(
-    plan: Plan, jobs: Sequence[int], parts: Sequence[Sequence[Part]], feeds: Sequence[Mapping[str, Any]], device: Device
+    plan: Plan, jobs: Sequence[int], networks: Sequence[Prepared], services: Services, device: Device
 ) -> Executor:
-    """A round as one program; ``jobs``, ``parts`` and ``feeds`` are by network, and ``parts`` have been judged.
+    """A run of each network as one program; ``jobs`` are these runs, by network.
 
-    Raises ProcessorError where it cannot be compiled, or does not compute what its parts do.
+    Each network's part is compiled by itself first, judged by the network's file, and let go again. Raises
+    ProcessorError where the networks cannot be compiled as one, or do not compute what their parts do.
     """
-    programs = [runs[0].executor.program for runs in parts]
-    model = united([program.model for program in programs])
-    executor = Executor(build_program(plan_of_all(plan, jobs, model), model, programs[0].processors), device)
+    members, alone = [], []
+    processors: dict[str, Processor] = {}
+    for job, prepared in zip(jobs, networks, strict=True):
+        with _opened(part_of(plan, job), prepared, services, device) as part:
+            members.append(part.program.model)
+            alone.append(part.run(prepared.drawn.tried[0])[0])
+        processors |= services.fit_for(prepared.model, prepared.drawn.tried).processors
+    model = united(members)
+    executor = Executor(build_program(plan_of_all(plan, jobs, model), model, processors), device)
     try:
-        answers, failures = warm({"whole": executor}, model.feed(feeds))
+        answers, failures = warm({"whole": executor}, model.feed(one.drawn.tried[0] for one in networks))
         for error in failures.values():
             raise ProcessorError(f"the networks do not run as one: {error}") from error
-        for [part], feed, found in zip(parts, feeds, model.answers(answers["whole"]), strict=True):
-            if relative_error(found, part.executor.run(feed)[0]) > SWITCH:
-                raise ProcessorError(f"the networks as one answer otherwise than '{part.executor.program.model.name}'")
+        for prepared, wanted, found in zip(networks, alone, model.answers(answers["whole"]), strict=True):
+            if relative_error(found, wanted) > SWITCH:
+                raise ProcessorError(f"the networks as one answer otherwise than '{prepared.model.name}'")
     except BaseException:
         executor.let_go()
         raise

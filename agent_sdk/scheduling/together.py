@@ -1,25 +1,21 @@
-"""A known set of networks that run together: one plan for all of them, followed by keys at the arbiter.
+"""A known set of networks that run together: one plan for all of them.
 
-Each run of a network in the plan is a program of its own. A round of the plan begins at one epoch, and a segment stands
-at the arbiter by epoch + planned start: who is late goes behind nobody whom the plan has later, and no network waits
-for another where the plan shares nothing. On a GPU a round in which all are asked for at once is one program, and so
-one launch. What the plan cannot answer the sessions answer as jobs, by the policy.
+Asked for at once they are one program (``UnitedModel``): its segments follow the plan's order over one set of lanes,
+and on a GPU they are one launch. Where a policy has jobs follow the plan, each is asked for at a time of its own, and
+each run in a round is a program of its own. What the plan cannot answer the sessions answer as jobs, by the policy.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from time import perf_counter_ns
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from agent_sdk.closing import Closes
-from agent_sdk.engine import Device, Executor
-from agent_sdk.engine.trace import Trace
-from agent_sdk.engine.turn import Turn
-from agent_sdk.errors import DeviceClosedError, InputError, ProcessorError, UnplannableError
+from agent_sdk.engine import Device
+from agent_sdk.errors import DeviceClosedError, InputError, UnplannableError
 from agent_sdk.journey.plans import Feed, Plans
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.services import Services
@@ -27,7 +23,7 @@ from agent_sdk.journey.trial import FAILURES
 from agent_sdk.machine.timing import timed
 from agent_sdk.model.united import UnitedModel
 from agent_sdk.scheduling.jobs import Jobs
-from agent_sdk.scheduling.parts import Part, joins, open_parts, open_whole
+from agent_sdk.scheduling.parts import Part, open_parts, open_whole
 from agent_sdk.scheduling.rounds import Rate
 from agent_sdk.tensors import on_host
 from hope_schema import Job as PlannedNetwork
@@ -58,8 +54,7 @@ class Together(Closes):
 
     Attributes:
         plan: of all of them.
-        runs: each session's in a round of it, also where it does not answer.
-        whole: what computes a round as one program; None where its parts do.
+        whole: what computes a run of each as one program.
         joint_us: what a run of the plan takes, microseconds; the median.
         apart_us: what the sessions take as jobs, as the agent's policy has them run.
         notes: what was not as it should be.
@@ -76,34 +71,27 @@ class Together(Closes):
         jobs: Jobs,
     ) -> None:
         plan = self.plan = reply.plan
-        self._device, self._jobs = device, jobs
-        sample = None if services.field is None else services.field.follow(reply)
+        self._members, self._services, self._device, self._jobs = members, services, device, jobs
+        self._sample = None if services.field is None else services.field.follow(reply)
         self._closed = False
         self.notes: list[str] = []
-        self._members = [member.plans for member in members]
-        self.runs: list[list[Part]] = []
-        self.whole: Executor | None = None
-        self._threads = ThreadPoolExecutor(len(members), thread_name_prefix="hope-together")
         left = list(range(len(plan.jobs)))
-        feeds = [member.prepared.drawn.tried[0] for member in members]
-        first: list[int] = []
-        with ExitStack() as opened:
-            opened.callback(self.close)
-            for member in members:
-                own = _runs_of(plan, left, member)
-                first.append(own[0])
-                left = [job for job in left if job not in own]
-                self.runs.append(open_parts(plan, own, member.prepared, services, device, sample))
-            if joins(plan, self.runs):
-                try:
-                    self.whole = open_whole(plan, first, self.runs, feeds, device)
-                except ProcessorError as error:
-                    self.notes.append(f"each network is launched by itself: {error}")
-            joint, apart = [], []
+        self._own: list[list[int]] = []
+        for member in members:
+            self._own.append(_runs_of(plan, left, member))
+            left = [job for job in left if job not in self._own[-1]]
+        self._opened = ExitStack()
+        prepared = [member.prepared for member in members]
+        feeds = [one.drawn.tried[0] for one in prepared]
+        joint, apart = [], []
+        with ExitStack() as opening:
+            opening.callback(self.close)
+            self.whole = open_whole(plan, [own[0] for own in self._own], prepared, services, device)
+            self._opened.callback(self.whole.close)
             for _ in range(ROUNDS):
                 joint.append(timed(lambda: self._planned(feeds))[0])
                 apart.append(timed(lambda: self._apart(feeds))[0])
-            opened.pop_all()
+            opening.pop_all()
         self.joint_us, self.apart_us = statistics.median(joint), statistics.median(apart)
         if plan.lateness_us is not None and plan.lateness_us > 0:
             self.notes.append(f"the plan misses a deadline by {plan.lateness_us / 1e3:.2f} ms: the policy decides")
@@ -141,25 +129,43 @@ class Together(Closes):
         """Whether the plan is, and keeps its deadlines: then it answers."""
         return self.joint_us < self.apart_us and (self.plan.lateness_us or 0.0) <= 0.0
 
+    @cached_property
+    def runs(self) -> list[list[Part]]:
+        """Each session's in a round of the plan, compiled when they are first asked for, also where it does not answer.
+
+        Raises ProcessorError where one cannot run here, UnplannableError where memory has no room.
+        """
+        if self._closed:
+            raise DeviceClosedError(CLOSED)
+        found: list[list[Part]] = []
+        for member, own in zip(self._members, self._own, strict=True):
+            parts = open_parts(self.plan, own, member.prepared, self._services, self._device, self._sample)
+            for executor in {part.executor for part in parts}:
+                self._opened.callback(executor.close)
+            found.append(parts)
+        return found
+
     @property
     def parts(self) -> dict[Plans, list[Part]]:
-        """Each session's runs in a round, for a policy that follows the plan; nothing where it does not answer."""
+        """Each session's runs in a round, for a policy that follows the plan; nothing where it does not answer.
+
+        Raises like ``runs``.
+        """
         found: dict[Plans, list[Part]] = {}
-        for plans, own in zip(self._members, self.runs, strict=True) if self.faster else ():
-            found[plans] = sorted([*found.get(plans, []), *own], key=lambda part: part.release_ns)
+        for member, own in zip(self._members, self.runs, strict=True) if self.faster else ():
+            found[member.plans] = sorted([*found.get(member.plans, []), *own], key=lambda part: part.release_ns)
         return found
 
     def run(self, *feeds: Feed) -> list[dict[str, Any]]:
         """Compute all of them, of an input each, in the order of the sessions. Raises like ``Session.run``."""
-        self._device.refuse_when_forked()  # the threads have stayed with the parent
         if self._closed:
             raise DeviceClosedError(CLOSED)
         if len(feeds) != len(self._members):
             raise InputError(f"{len(self._members)} networks run together, of an input each, not {len(feeds)}")
         feeds = tuple(map(on_host, feeds))
-        asked = zip(self._members, self.runs, feeds, strict=True)
-        fits = all(plans.taking(feed) is not None and own[0].executor.takes(feed) for plans, own, feed in asked)
-        if not fits or not self.faster:  # the mix is not as planned
+        asked = zip(self._members, feeds, strict=True)
+        fits = all(member.plans.taking(feed) is not None for member, feed in asked)
+        if not (fits and self.faster and self.whole.takes(self._model.feed(feeds))):  # the mix is not as planned
             return self._apart(feeds)
         try:
             answers = self._planned(feeds)
@@ -169,35 +175,19 @@ class Together(Closes):
             answers = []
         return answers or self._apart(feeds)
 
+    @property
+    def _model(self) -> UnitedModel:
+        model = self.whole.program.model
+        assert isinstance(model, UnitedModel)
+        return model
+
     def _planned(self, feeds: Sequence[Feed]) -> list[dict[str, Any]]:
         """What the plan computes; nothing where that is not to be believed."""
-        epoch_ns = perf_counter_ns()
-        if self.whole is not None:
-            model = self.whole.program.model
-            assert isinstance(model, UnitedModel)
-            turn = Turn(epoch_ns, lambda program: program.starts_ns)
-            outputs, trace = self.whole.run(model.feed(feeds), turn=turn)
-            return model.answers(outputs) if trace.ordinary else []
-
-        def one(index: int) -> tuple[dict[str, Any], Trace]:
-            part = self.runs[index][0]
-            turn = Turn(epoch_ns + part.start_ns, lambda program: program.starts_ns)
-            return part.executor.run(feeds[index], turn=turn)
-
-        others: list[Future[tuple[dict[str, Any], Trace]]] = []
-        try:
-            for index in range(1, len(feeds)):
-                try:
-                    others.append(self._threads.submit(one, index))
-                except RuntimeError as error:  # it was closed since the run began
-                    raise DeviceClosedError(CLOSED) from error
-            answers = [one(0), *(other.result() for other in others)]
-            return [outputs for outputs, _ in answers] if all(trace.ordinary for _, trace in answers) else []
-        finally:
-            wait(others)  # nothing of it goes on behind the caller
+        outputs, trace = self.whole.run(self._model.feed(feeds))
+        return self._model.answers(outputs) if trace.ordinary else []
 
     def _apart(self, feeds: Sequence[Feed]) -> list[dict[str, Any]]:
-        asked = [self._jobs.submit(plans, feed) for plans, feed in zip(self._members, feeds, strict=True)]
+        asked = [self._jobs.submit(one.plans, feed) for one, feed in zip(self._members, feeds, strict=True)]
         try:
             return [job.result() for job in asked]
         finally:
@@ -207,11 +197,7 @@ class Together(Closes):
     def close(self) -> None:
         """Free what the plan runs on; the sessions stay. Idempotent."""
         self._closed = True
-        self._threads.shutdown(wait=True)
-        with ExitStack() as closing:
-            whole = () if self.whole is None else (self.whole,)
-            for executor in {*whole, *(part.executor for own in self.runs for part in own)}:
-                closing.callback(executor.close)
+        self._opened.close()
 
 
 def _runs_of(plan: Plan, left: Sequence[int], member: Participant) -> list[int]:

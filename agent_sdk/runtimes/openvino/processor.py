@@ -84,7 +84,7 @@ class OpenVinoProcessor(HostProcessor):
     @override
     def compile(self, segment: Segment) -> OpenVinoExecutable:
         core = native_core() or runtime()
-        return OpenVinoExecutable(self, segment, self.compiled(self.read(segment, core), core))
+        return OpenVinoExecutable(self, segment, self.compiled(self.read(segment.own, core), core))
 
     def read(self, segment: Segment, core: AnyCore | None = None) -> Any:
         """Convert a segment. Raises UnsupportedOp for an op that is not trusted or imported, and OutOfMemory."""

@@ -1,7 +1,9 @@
 """Cuts a segment out of ONNX Runtime's frozen graph, fusions and blocked layouts included."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,18 @@ class Piece:
     output_types: Mapping[str, TensorType]
     optimise: bool
     weights: Path
+
+    def named_as(self, segment: Segment) -> Piece:
+        """The piece of ``segment.own``, with the tensors called as the segment does."""
+        own = segment.own
+        called = dict(zip((*own.inputs, *own.outputs), (*segment.inputs, *segment.outputs), strict=True))
+        return replace(
+            self,
+            inputs={called[name]: carrier for name, carrier in self.inputs.items()},
+            outputs={called[name]: carrier for name, carrier in self.outputs.items()},
+            input_types={called[name]: kind for name, kind in self.input_types.items()},
+            output_types={called[name]: kind for name, kind in self.output_types.items()},
+        )
 
 
 def cut(frozen: FrozenGraph, segment: Segment, lights: LightModels) -> Piece:

@@ -88,16 +88,16 @@ class OrtProcessor(HostProcessor):
 
     @override
     def compile(self, segment: Segment) -> OrtExecutable:
-        lights = self._frozen.lights
+        lights, own = self._frozen.lights, segment.own
         # From a whole network nothing is cut: the runtime may optimise it as it does for its own users.
-        frozen = None if not self.on_cores or _is_whole(segment) else self._frozen.get(segment.model)
-        piece = from_source(None, segment, lights) if frozen is None else cut(frozen, segment, lights)
+        frozen = None if not self.on_cores or _is_whole(own) else self._frozen.get(own.model)
+        piece = from_source(None, own, lights) if frozen is None else cut(frozen, own, lights)
         if not piece.optimise:
             try:
                 return self._compiled(segment, piece)
             except CompilationFailed as error:
                 log.warning("a cut of the frozen graph was refused and is compiled from the source: %s", error)
-                piece = from_source(frozen, segment, lights)
+                piece = from_source(frozen, own, lights)
         return self._compiled(segment, piece)
 
     def _compiled(self, segment: Segment, piece: Piece, profile_prefix: str | None = None) -> OrtExecutable:
@@ -106,9 +106,9 @@ class OrtProcessor(HostProcessor):
             optimise=piece.optimise,
             weights=piece.weights,
             profile_prefix=profile_prefix,
-            lingers=segment.lingers or _is_whole(segment),
+            lingers=segment.lingers or _is_whole(segment.own),
         )
-        return OrtExecutable(self, segment, piece, session)
+        return OrtExecutable(self, segment, piece.named_as(segment), session)
 
     def session(
         self,
@@ -188,13 +188,16 @@ class OrtProcessor(HostProcessor):
 
     @override
     def reads_native(self, model: Model, tensor: str, ops: tuple[str, ...]) -> bool:
-        frozen = self._frozen.get(model) if self.on_cores else None
-        return frozen is not None and frozen.native_blocked(tensor) and frozen.reads_blocked(tensor, ops)
+        _, own, name = model.member(tensor)
+        frozen = self._frozen.get(own) if self.on_cores else None
+        reading = [model.member(op)[2] for op in ops]
+        return frozen is not None and frozen.native_blocked(name) and frozen.reads_blocked(name, reading)
 
     @override
     def block(self, model: Model, tensor: str) -> int:
-        frozen = self._frozen.get(model) if self.on_cores else None
-        return block_size() if frozen is not None and frozen.native_blocked(tensor) else 1
+        _, own, name = model.member(tensor)
+        frozen = self._frozen.get(own) if self.on_cores else None
+        return block_size() if frozen is not None and frozen.native_blocked(name) else 1
 
     @override
     def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:

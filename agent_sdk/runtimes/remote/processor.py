@@ -98,8 +98,9 @@ class RemoteProcessor(Processor):
 
     def file(self, segment: Segment) -> bytes:
         """A segment as it is sent. Raises OutOfMemory for one that is too large."""
-        proto = extract(segment.model, segment.ops, segment.inputs, segment.outputs)
-        cast_at_border(proto, self.halved(segment))
+        own = segment.own
+        proto = extract(own.model, own.ops, own.inputs, own.outputs)
+        cast_at_border(proto, self.halved(own))
         return file_of(proto)
 
     @override
@@ -149,7 +150,8 @@ class RemoteExecutable(Executable, ABC):
         return {"inputs": inputs, "outputs": outputs}
 
     def _called(self, name: str) -> str:
-        return crossing_name(name) if name in self.halved else name
+        own = self.segment.model.member(name)[2]
+        return crossing_name(own) if name in self.halved else own
 
     def _described(self, name: str) -> dict[str, Any]:
         kind = self.types[name]

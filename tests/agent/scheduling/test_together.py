@@ -127,12 +127,12 @@ def test_a_part_that_cannot_be_judged_holds_nothing(
 
 
 def test_what_the_plan_is_not_for_is_answered_by_the_sessions(agent: Agent, sessions: list[Session]) -> None:
-    """A part that fails leaves the answers to the sessions, and says so; one session alone is refused."""
+    """Where all as one fail the sessions answer, and it says so; one session alone is refused."""
     with pytest.raises(InputError, match="two sessions"):
         agent.together(sessions[0])
     with agent.together(*sessions) as together:
         together.joint_us = 0.0
-        together.runs[1][0].executor.close()
+        together.whole.close()
         feeds = [dict(session.draw()) for session in sessions]
         assert all(map(right, sessions, feeds, together.run(*feeds)))
         assert any("failed" in note for note in together.notes)

@@ -1,4 +1,4 @@
-"""A round of a joint plan as one program: on torch's CPU, which stands in for a GPU that takes several networks."""
+"""Networks of a joint plan as one program; torch's CPU stands in for a GPU that takes several as one launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk import Agent, Session
 from agent_sdk.engine import Executor
-from agent_sdk.errors import FeedError, InputError, ProcessorLost
+from agent_sdk.errors import FeedError, InputError, ProcessorError, ProcessorLost
 from agent_sdk.model import read_model
 from agent_sdk.model.united import united
 from agent_sdk.runtimes.base import Segment
@@ -50,7 +50,6 @@ def test_a_round_is_one_launch_that_answers_each_network(
     monkeypatch.setattr(TorchCall, "launch", counted)
     three = [*sessions, sessions[0]]
     with agent_apart.together(*three) as together:
-        assert together.whole is not None
         assert len(together.whole.program.segments) == 1
         launched.clear()
         for seed in range(3):
@@ -77,56 +76,44 @@ def test_a_plan_of_all_has_every_step_where_it_was(agent_apart: Agent, sessions:
             assert own.ops in [alone.ops for alone in merge(model.members[place].graph)]
 
 
-def test_what_one_program_cannot_do_the_parts_do(
+def test_networks_that_cannot_run_as_one_are_refused(
     agent_apart: Agent, sessions: list[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the networks cannot be compiled as one, or their runs have times of their own, each is launched by itself;
-    a round that fails is answered by the sessions.
+    """A set that does not compile, or answers otherwise than its networks, is refused, and nothing of it stays open; a
+    round that fails later is answered by the sessions.
     """
     feeds = [dict(session.draw()) for session in sessions]
-    with agent_apart.together(*sessions, every_ms=(2000, 1000)) as together:
-        assert together.whole is None
     [own] = agent_apart.device.processors.values()
-    compiled = own.compile
+    compiled, run = own.compile, Executor.run
+    opened: list[Executor] = []
 
     def alone(segment: Segment) -> object:
         if segment.model.name.count("+"):
             raise ProcessorLost("only one at a time")
         return compiled(segment)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(own, "compile", alone)
-        with agent_apart.together(*sessions) as together:
-            assert together.whole is None
-            assert "only one at a time" in "".join(together.notes)
-            assert all(map(right, sessions, feeds, together.run(*feeds)))
-    with agent_apart.together(*sessions) as together:
-        assert together.whole is not None
-        together.whole.close()
-        assert all(map(right, sessions, feeds, together.run(*feeds)))
-        assert any("failed" in note for note in together.notes)
-
-
-def test_networks_that_answer_otherwise_as_one_are_launched_each(
-    agent_apart: Agent, sessions: list[Session], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A round's answers are compared with its parts', and nothing of one that is wrong stays open."""
-    opened: list[Executor] = []
-    run = Executor.run
-
     def wrong(executor: Executor, *given: Any, **named: Any) -> Any:
         outputs, trace = run(executor, *given, **named)
+        opened.append(executor)
         if executor.program.model.name.count("+"):
-            opened.append(executor)
             outputs = {name: value + 1 for name, value in outputs.items()}
         return outputs, trace
 
-    monkeypatch.setattr(Executor, "run", wrong)
-    with agent_apart.together(*sessions) as together:
-        assert together.whole is None
-        assert "otherwise" in "".join(together.notes)
+    with monkeypatch.context() as patched:
+        patched.setattr(own, "compile", alone)
+        with pytest.raises(ProcessorError, match="only one at a time"):
+            agent_apart.together(*sessions)
+    with monkeypatch.context() as patched:
+        patched.setattr(Executor, "run", wrong)
+        with pytest.raises(ProcessorError, match="otherwise"):
+            agent_apart.together(*sessions)
     assert opened
     assert all(executor._freed for executor in opened)
+    with agent_apart.together(*sessions, every_ms=(2000, 1000)) as together:  # the first run of each
+        assert all(map(right, sessions, feeds, together.run(*feeds)))
+        together.whole.close()
+        assert all(map(right, sessions, feeds, together.run(*feeds)))
+        assert any("failed" in note for note in together.notes)
 
 
 def one_op(kind: str, inputs: Mapping[str, tuple[int, list[int | str]]], table: Mapping[str, np.ndarray]) -> bytes:
@@ -143,7 +130,6 @@ def test_what_a_session_refuses_a_round_refuses_in_its_words(agent_apart: Agent,
     """Names, shapes and types are told by the network that they are of, not by where it stands among others."""
     feed, other = (dict(session.draw()) for session in sessions)
     with agent_apart.together(*sessions) as together:
-        assert together.whole is not None
         for wrong in ({}, {**feed, "z": feed["x"]}, {"x": feed["x"].astype(np.float64)}, {"x": feed["x"][0]}):
             with pytest.raises(FeedError) as alone:
                 sessions[0].run(wrong)
@@ -163,7 +149,6 @@ def test_a_feed_that_a_joint_plan_is_not_for_is_the_sessions(
         agent_apart.load(picked, background=False) as picking,
         agent_apart.together(open_one, picking) as together,
     ):
-        assert together.whole is not None
         planned, run = list[bool](), together._planned
         monkeypatch.setattr(together, "_planned", lambda feeds: planned.append(True) or run(feeds))
         feeds = [{"x": np.full((2, 4), -1, np.float32)}, {"x": np.array([0, 1, -5])}]
