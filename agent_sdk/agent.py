@@ -53,7 +53,7 @@ from agent_sdk.runtimes.torch.choice import without_effect
 from agent_sdk.scheduling.groups import spread
 from agent_sdk.scheduling.job import Job, Terms
 from agent_sdk.scheduling.jobs import MOST_QUEUED, Jobs
-from agent_sdk.scheduling.periodic import Periodic
+from agent_sdk.scheduling.periodic import Periodic, refuse_unless_period
 from agent_sdk.scheduling.policies import DEFAULT
 from agent_sdk.scheduling.policies import policy as chosen
 from agent_sdk.scheduling.request import Late
@@ -316,6 +316,7 @@ class Agent(Closes):
         unless it is given. Raises InputError.
         """
         self._refuse_others(session)
+        refuse_unless_period(every_ms)
         terms = Terms(every_ms if deadline_ms is None else deadline_ms, priority, on_late)
         return Periodic(lambda feed: self.jobs.submit(session.plans, on_host(feed), terms), inputs, every_ms, told)
 

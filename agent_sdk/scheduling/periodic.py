@@ -12,6 +12,12 @@ from agent_sdk.journey.plans import Feed
 from agent_sdk.scheduling.job import Job
 
 
+def refuse_unless_period(every_ms: float) -> None:
+    """Raise InputError unless a run may be asked for every so many milliseconds."""
+    if not 0 < every_ms < 1e9:
+        raise InputError(f"every_ms is to be milliseconds above 0, not {every_ms!r}")
+
+
 class Periodic(Closes):
     """Asks for a job each period, from a thread of its own; made by ``Agent.stream``.
 
@@ -33,8 +39,6 @@ class Periodic(Closes):
         every_ms: float,
         told: Callable[[Job], object],
     ) -> None:
-        if not 0 < every_ms < 1e9:
-            raise InputError(f"every_ms is to be milliseconds above 0, not {every_ms!r}")
         self._submit, self._inputs, self._every_s, self._told = submit, inputs, float(every_ms) / 1e3, told
         self._stopped = threading.Event()
         self.refused = 0

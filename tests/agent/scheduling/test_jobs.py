@@ -391,7 +391,7 @@ def test_a_stream_asks_for_a_run_each_period(agent: Agent, session: Session) -> 
     with agent.stream(session, {}.pop, every_ms=5) as broken:  # type: ignore[arg-type]
         until(lambda: broken.failure is not None)
     for terms in ({"every_ms": 0}, {"every_ms": 5, "deadline_ms": -1}, {"every_ms": 5, "priority": 999}):
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match=[*terms][-1]):
             agent.stream(session, {}, **terms)
 
 
