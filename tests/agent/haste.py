@@ -1,12 +1,17 @@
-"""Tests care for what is done with figures, not for how good the figures are."""
+"""Tests care for what is done with figures, not for how good the figures are.
+
+``python -m tests.agent.haste`` is ``hope-agent``, hastened.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from agent_sdk.cli import main
 from agent_sdk.journey import trial
 from agent_sdk.machine import timing
 from agent_sdk.machine.witness import Witness
@@ -45,3 +50,8 @@ def hasten(monkeypatch: pytest.MonkeyPatch) -> None:
     measure_hastily(monkeypatch)
     without_children(monkeypatch)
     plan_in_a_thread(monkeypatch)
+
+
+if __name__ == "__main__":
+    hasten(pytest.MonkeyPatch())
+    sys.exit(main())

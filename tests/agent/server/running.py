@@ -18,6 +18,8 @@ from onnx import TensorProto, helper
 from tests import end_with_tests
 from tests.agent.models import BRANCHING
 
+HASTY = "tests.agent.haste"
+
 TYPES: Mapping[str, int] = {
     "BOOL": TensorProto.BOOL,
     **{f"{sign}INT{bits}": getattr(TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)},
@@ -38,12 +40,15 @@ class Running:
 
 
 @contextmanager
-def running(models: Sequence[Path], cache: Path, *options: str) -> Iterator[Running]:
-    """Serve networks on free ports of this machine, and end the process by SIGTERM."""
+def running(models: Sequence[Path], cache: Path, *options: str, program: str = "agent_sdk.cli") -> Iterator[Running]:
+    """Serve networks on free ports of this machine, and end the process by SIGTERM.
+
+    ``program``: the module that serves; ``HASTY`` measures hastily, and neither tries nor plans in children.
+    """
     command = [
         sys.executable,
         "-m",
-        "agent_sdk.cli",
+        program,
         "serve",
         *(["--models", ",".join(map(str, models))] if models else []),
     ]

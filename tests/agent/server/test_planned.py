@@ -13,7 +13,7 @@ from tritonclient import http
 from agent_sdk.cli.serve import serve
 from agent_sdk.scheduling.policies import DEFAULT
 from tests.agent.models import branching_model
-from tests.agent.server.running import running
+from tests.agent.server.running import HASTY, running
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_networks_are_served_by_one_plan_of_them(tmp_path: Path) -> None:
         file = tmp_path / f"net{size}.onnx"
         file.write_bytes(branching_model(size).SerializeToString())
         files.append(Path(f"{file}@{size * 125}ms"))
-    with running(files, tmp_path, "--policy", "planned") as server:
+    with running(files, tmp_path, "--policy", "planned", program=HASTY) as server:
         client = http.InferenceServerClient(f"127.0.0.1:{server.http}")
         for name in ("net4", "net8", "net4"):
             assert is_right(client, tmp_path / f"{name}.onnx")
@@ -51,7 +51,7 @@ def test_a_network_is_served_on_core_groups(tmp_path: Path) -> None:
     """A network that is spread is answered right, with a deadline by the group that the policy chooses."""
     file = tmp_path / "net.onnx"
     file.write_bytes(branching_model(4).SerializeToString())
-    with running([file], tmp_path, "--spread", "--processors", "ort@0,ort@1") as server:
+    with running([file], tmp_path, "--spread", "--processors", "ort@0,ort@1", program=HASTY) as server:
         client = http.InferenceServerClient(f"127.0.0.1:{server.http}")
         assert is_right(client, file)
         assert is_right(client, file, timeout=10_000_000)
