@@ -325,18 +325,15 @@ def test_a_release_that_goes_wrong_comes_back_before_ones_eyes(signed_in: Page, 
         expect(signed_in.get_by_role("status")).to_contain_text(f"{share} of the devices")
     told = signed_in.get_by_role("status")
     plan = console.plans[RELEASED]
-    for number in range(30):
-        device = f"{RELEASED[1]}-phone-{number}"
-        run = MeasuredRun(
-            plan_id=plan.plan_id, plan_version=plan.version + 1, measured_us=2 * plan.plan.makespan_us, runs=64
-        )
-        sent = DeviceReport(soc=RELEASED[1], frequency=FREQUENCY, measured=(run,))
-        answer = httpx.put(
-            f"{console.url}/devices/{device}/report",
-            content=sent.model_dump_json(),
-            headers={**console.bearer, "content-type": "application/json"},
-        )
-        assert answer.status_code == 204
+    headers = {**console.bearer, "content-type": "application/json"}
+    run = MeasuredRun(
+        plan_id=plan.plan_id, plan_version=plan.version + 1, measured_us=2 * plan.plan.makespan_us, runs=64
+    )
+    sent = DeviceReport(soc=RELEASED[1], frequency=FREQUENCY, measured=(run,)).model_dump_json()
+    with httpx.Client(base_url=console.url, headers=headers) as phones:
+        for number in range(30):
+            answer = phones.put(f"/devices/{RELEASED[1]}-phone-{number}/report", content=sent)
+            assert answer.status_code == 204
     expect(told).to_contain_text("Taken back")
     expect(told).to_contain_text("slower")
     expect(signed_in.get_by_role("button", name="Next stage now")).to_have_count(0)
