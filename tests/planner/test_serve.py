@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -23,10 +24,14 @@ SERVE = [sys.executable, "-m", "planner_api", "serve", "--port"]
 
 @contextmanager
 def served(folder: Path, *arguments: str) -> Iterator[tuple[str, str]]:
-    """The address that a server names, and its last line."""
+    """The address that a server names, and its last line; no worker begins beside it, for nothing here is planned."""
     database = ["--database", f"sqlite:///{folder}/hope.sqlite"]
     process = subprocess.Popen(
-        [*SERVE, "0", *database, *arguments], stderr=subprocess.PIPE, text=True, preexec_fn=end_with_tests
+        [*SERVE, "0", *database, *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=end_with_tests,
+        env={**os.environ, "HOPE_WORKER_IN_PROCESS": "false"},
     )
     try:
         assert process.stderr is not None
