@@ -102,6 +102,7 @@ class Job(Future[dict[str, Any]]):
         wanted: cancelled when nobody waits for it any more.
         started_ns: when it began, nanoseconds of the monotonic clock; 0 before.
         ended_ns: when its outputs were there; 0 before.
+        taken_back: whether its caller cancelled it while it ran.
         where: the processor that ran it; empty where whoever answers the session did.
     """
 
@@ -119,6 +120,7 @@ class Job(Future[dict[str, Any]]):
         self.wanted = Cancel()
         self.started_ns = self.ended_ns = 0
         self.where = ""
+        self.taken_back = False
         self._ended_by_caller = False
 
     @property

@@ -184,6 +184,7 @@ class Jobs(Forks):
             if waits:
                 job.give_up()
             else:
+                job.taken_back = True
                 job.wanted.cancel()
             return True
 
@@ -375,8 +376,8 @@ class Jobs(Forks):
                     member.lose(failed)  # nothing where it was spread again meanwhile
                     if any(failed is part.executor for part in member.parts):
                         self.use(self.policy)
-                if isinstance(found, CancelledError) and not self._is_open(job.owner):
-                    found = DeviceClosedError(SESSION_CLOSED)  # its caller waits, and cancelled nothing
+                if isinstance(found, CancelledError) and not job.taken_back:
+                    found = DeviceClosedError(SESSION_CLOSED)  # its session was closed under it
                 # It does not run there where its executor has gone meanwhile, or a plan has come.
                 known = member.network.runs_on(one.dispatch.processor)
                 self._scheduler.finished(one.dispatch, took if known else None, failed=True)

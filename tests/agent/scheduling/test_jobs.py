@@ -425,6 +425,18 @@ def test_sessions_of_another_agent_are_refused(agent: Agent, session: Session, t
                 ask()
 
 
+def test_a_job_cancelled_while_its_session_closes_is_cancelled(agent: Agent, session: Session) -> None:
+    """What ``cancel`` has promised holds, whatever ends the run first."""
+    with occupied(agent):
+        running = agent.submit(session, dict(session.draw()))
+        until(lambda: running.started_ns)
+        with agent.jobs._lock:  # it cannot end before its session is closed
+            assert running.cancel()
+            agent.jobs.leave(session.plans)
+    with pytest.raises(CancelledError):
+        running.result(60)
+
+
 def test_a_closed_agent_takes_no_jobs(agent: Agent, session: Session) -> None:
     """Jobs after the end are refused."""
     agent.close()
