@@ -91,7 +91,9 @@ async def have(database: Database, *wanted: Wanted) -> None:
 
 
 def _put(session: WriteSession, wanted: Sequence[Wanted], *, again: bool) -> Any:
-    insert = upserting(session.get_bind().dialect.name, JobRow).values([_row(session, one) for one in wanted])
+    rows = [_row(session, one) for one in wanted]
+    # The list of one row, unlike the row itself, is compiled to SQL anew each time.
+    insert = upserting(session.get_bind().dialect.name, JobRow).values(rows if len(rows) > 1 else rows[0])
     new = insert.excluded
     sooner = and_(WAITS, new.rank < JobRow.rank)
     # What has failed waits out its pause, whoever asks for it.
