@@ -8,14 +8,15 @@ each run in a round is a program of its own. What the plan cannot answer the ses
 from __future__ import annotations
 
 import statistics
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from agent_sdk.closing import Closes
 from agent_sdk.engine import Device
 from agent_sdk.errors import DeviceClosedError, InputError, UnplannableError
+from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.journey.plans import Feed, Plans
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.services import Services
@@ -42,7 +43,7 @@ class Participant(NamedTuple):
     rate: Rate | None = None
 
 
-class Together(Closes):
+class Together(Closes, Forks):
     """Sessions that run together; made by ``Agent.together``. May be used from any number of threads.
 
     Args:
@@ -80,14 +81,17 @@ class Together(Closes):
         for member in members:
             self._own.append(_runs_of(plan, left, member))
             left = [job for job in left if job not in self._own[-1]]
+        self._lock = threading.Lock()
         self._opened = ExitStack()
+        self._runs: list[list[Part]] = []
+        watch_forks(self)
         prepared = [member.prepared for member in members]
         feeds = [one.drawn.tried[0] for one in prepared]
         joint, apart = [], []
         with ExitStack() as opening:
             opening.callback(self.close)
-            self.whole = open_whole(plan, [own[0] for own in self._own], prepared, services, device)
-            self._opened.callback(self.whole.close)
+            first = [own[0] for own in self._own]
+            self.whole = self._opened.enter_context(open_whole(plan, first, prepared, services, device))
             for _ in range(ROUNDS):
                 joint.append(timed(lambda: self._planned(feeds))[0])
                 apart.append(timed(lambda: self._apart(feeds))[0])
@@ -129,20 +133,29 @@ class Together(Closes):
         """Whether the plan is, and keeps its deadlines: then it answers."""
         return self.joint_us < self.apart_us and (self.plan.lateness_us or 0.0) <= 0.0
 
-    @cached_property
+    @property
     def runs(self) -> list[list[Part]]:
         """Each session's in a round of the plan, compiled when they are first asked for, also where it does not answer.
 
-        Raises ProcessorError where one cannot run here, UnplannableError where memory has no room.
+        Raises ProcessorError where one cannot run here, UnplannableError where memory has no room, DeviceClosedError
+        once this is closed.
         """
-        if self._closed:
-            raise DeviceClosedError(CLOSED)
+        with self._lock:  # what is compiled while another thread closes this is closed too
+            if self._closed:
+                raise DeviceClosedError(CLOSED)
+            if not self._runs:
+                self._runs = self._compiled()
+            return self._runs
+
+    def _compiled(self) -> list[list[Part]]:
         found: list[list[Part]] = []
-        for member, own in zip(self._members, self._own, strict=True):
-            parts = open_parts(self.plan, own, member.prepared, self._services, self._device, self._sample)
-            for executor in {part.executor for part in parts}:
-                self._opened.callback(executor.close)
-            found.append(parts)
+        with ExitStack() as opening:
+            for member, own in zip(self._members, self._own, strict=True):
+                parts = open_parts(self.plan, own, member.prepared, self._services, self._device, self._sample)
+                for executor in {part.executor for part in parts}:
+                    opening.enter_context(executor)
+                found.append(parts)
+            self._opened.push(opening.pop_all())
         return found
 
     @property
@@ -196,8 +209,9 @@ class Together(Closes):
 
     def close(self) -> None:
         """Free what the plan runs on; the sessions stay. Idempotent."""
-        self._closed = True
-        self._opened.close()
+        with self._lock:
+            self._closed = True
+            self._opened.close()
 
 
 def _runs_of(plan: Plan, left: Sequence[int], member: Participant) -> list[int]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 
 from agent_sdk import Agent, Session
 from agent_sdk.engine import Executor
-from agent_sdk.errors import DeviceClosedError, InputError, UnplannableError
+from agent_sdk.errors import DeviceClosedError, InputError, ProcessorError, UnplannableError
 from agent_sdk.journey.plans import Feed, Plans
-from agent_sdk.scheduling import parts
+from agent_sdk.scheduling import parts, together
 from agent_sdk.scheduling.member import JOINTLY
-from agent_sdk.scheduling.parts import part_of
+from agent_sdk.scheduling.parts import Part, part_of
 from agent_sdk.scheduling.policies import Planned
 from agent_sdk.scheduling.rounds import MOST_RUNS, rates
 from agent_sdk.scheduling.together import Together
@@ -124,6 +127,36 @@ def test_a_part_that_cannot_be_judged_holds_nothing(
         agent.together(*sessions)
     assert opened
     assert all(executor._freed for executor in opened)
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_parts_that_come_too_late_or_fail_hold_nothing(
+    agent: Agent, sessions: list[Session], closes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of runs that are compiled while another thread closes the set, or of which one fails, none stays open."""
+    opened: list[Executor] = []
+    with agent.together(*sessions) as joint:
+        closing = threading.Thread(target=joint.close)
+
+        def open_parts(*given: Any) -> list[Part]:
+            if closes and not opened:
+                closing.start()
+                closing.join(0.1)
+            elif opened and not closes:
+                raise ProcessorError("the second one fails")
+            found = parts.open_parts(*given)
+            opened.extend(part.executor for part in found)
+            return found
+
+        monkeypatch.setattr(together, "open_parts", open_parts)
+        with nullcontext() if closes else pytest.raises(ProcessorError, match="the second"):
+            assert len(joint.runs) == len(sessions)
+        if closes:
+            closing.join(60)
+            with pytest.raises(DeviceClosedError, match="closed"):
+                list(joint.runs)
+        assert opened
+        assert all(executor._freed for executor in opened)
 
 
 def test_what_the_plan_is_not_for_is_answered_by_the_sessions(agent: Agent, sessions: list[Session]) -> None:
