@@ -14,6 +14,7 @@ from agent_sdk.cli.options import positive, refuse_unwritable, write
 from agent_sdk.cli.terminal import TerminalProgress
 from agent_sdk.errors import UnknownNameError
 from agent_sdk.progress import Progress
+from agent_sdk.scheduling.jobs import NO_PARTS
 from agent_sdk.scheduling.mixes import read_mix
 from agent_sdk.scheduling.policies import DEFAULT, POLICIES
 
@@ -65,10 +66,10 @@ def mix(
         alone_ms = {name: voice.alone_ms for name, voice in ready.items()}
         asked = asked if load is None else asked.at_load(load, alone_ms)
         wanted = any(POLICIES[name].joint for name in chosen)
-        joint, note = mixing.planned(agent, asked, ready, closing) if wanted else (None, "")
+        parts, note = mixing.planned(agent, asked, ready, closing) if wanted else (NO_PARTS, "")
         for name in chosen:
             progress(Progress(f"playing {asked.seconds:g} s of {asked.name} under {name}"))
-            found.append(mixing.played(agent, asked, ready, name, joint if POLICIES[name].joint else None))
+            found.append(mixing.played(agent, asked, ready, name, parts if POLICIES[name].joint else NO_PARTS))
         load = asked.load(alone_ms)
     if as_json:
         shown = {"mix": asked.model_dump(), "load": load, "policies": [one.as_json() for one in found], "note": note}

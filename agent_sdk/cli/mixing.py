@@ -16,11 +16,11 @@ from agent_sdk.errors import ExecutionError, InputError, PlannerError, Unplannab
 from agent_sdk.explain.perfetto import name_event, slice_event
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.scheduling.job import Job
+from agent_sdk.scheduling.jobs import NO_PARTS, JointParts
 from agent_sdk.scheduling.mixes import Mix, Stream
 from agent_sdk.scheduling.outcome import Ended, Summary, missed, summed_up
 from agent_sdk.scheduling.playing import play
 from agent_sdk.scheduling.policies import policy
-from agent_sdk.scheduling.together import Together
 from agent_sdk.session import Session
 
 MOST_AT_ONCE: Final = 16
@@ -90,8 +90,8 @@ class Played:
         }
 
 
-def planned(agent: Agent, mix: Mix, ready: Mapping[str, Voice], closing: ExitStack) -> tuple[Together | None, str]:
-    """A joint plan of the mix's periodic streams, for policies that follow one; and what is to be said of it."""
+def planned(agent: Agent, mix: Mix, ready: Mapping[str, Voice], closing: ExitStack) -> tuple[JointParts, str]:
+    """The periodic streams' runs in a joint plan, for policies that follow one; and what is to be said of it."""
     sessions, every_ms, due_ms = [], [], []
     for one in mix.streams:
         if one.period_ms is not None and one.arrival == "periodic" and one.after is None:
@@ -100,18 +100,18 @@ def planned(agent: Agent, mix: Mix, ready: Mapping[str, Voice], closing: ExitSta
             due_ms.append(one.due_ms or one.period_ms)
     try:
         found = closing.enter_context(agent.together(*sessions, every_ms=every_ms, deadlines_ms=due_ms))
-        found.parts  # noqa: B018  compiled now, or not at all
+        parts = found.parts
     except (InputError, ExecutionError, PlannerError) as error:
-        return None, f"no joint plan: {error}"
+        return NO_PARTS, f"no joint plan: {error}"
     runs = f"a round of {len(found.plan.jobs)} runs"
-    return found, "; ".join([runs, *found.notes])
+    return parts, "; ".join([runs, *found.notes])
 
 
 def played(
-    agent: Agent, mix: Mix, ready: Mapping[str, Voice], which: str, joint: Together | None = None, *, seed: int = 0
+    agent: Agent, mix: Mix, ready: Mapping[str, Voice], which: str, parts: JointParts = NO_PARTS, *, seed: int = 0
 ) -> Played:
     """Play a mix under a policy, which may follow a joint plan."""
-    agent.jobs.use(policy(which), {} if joint is None else joint.parts)
+    agent.jobs.use(policy(which), parts)
 
     def ask(stream: Stream, due_ms: float | None) -> Job:
         voice = ready[stream.name]

@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from itertools import pairwise
 from time import perf_counter_ns
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from agent_sdk.engine import Device, Executor
 from agent_sdk.engine.arbiter import Hold
@@ -43,7 +43,9 @@ MOST_QUEUED: Final = 1024
 """Runs that may wait by default."""
 THREADS: Final = 64
 """Runs under way at most; the arbiter tells no more resources apart."""
-NO_PARTS: Final[Mapping[Plans, Sequence[Part]]] = MappingProxyType({})
+JointParts: TypeAlias = Mapping[Plans, Sequence[Part]]
+"""By network its runs in a round of a joint plan."""
+NO_PARTS: Final[JointParts] = MappingProxyType({})
 """Of no joint plan."""
 LATE: Final = 2
 """A run is not as planned that is asked for further from its time than one in so many parts of the longest run of its
@@ -93,7 +95,7 @@ class Jobs(Forks):
         """Who goes first, and where."""
         return self._scheduler.policy
 
-    def use(self, policy: Policy, parts: Mapping[Plans, Sequence[Part]] = NO_PARTS) -> None:
+    def use(self, policy: Policy, parts: JointParts = NO_PARTS) -> None:
         """Have another policy decide from now on; it may follow a joint plan, of which these are the networks' parts.
 
         Whoever opened the parts closes them, once another policy decides.
