@@ -114,8 +114,9 @@ class Problem:
         job: (n,) job of each op; None: there is one.
         jobs: the jobs.
         objective: ``makespan`` and ``throughput`` (when the last job is done) or ``lateness`` (the largest
-            weight * (finish - deadline); a job without a deadline counts only where it ends later than all work could,
-            one after the other).
+            weight * (finish - deadline); a job without a deadline is due at ``latest_us``).
+        latest_us: when all work could end, one after the other; None: on the slowest processors. What is derived from
+            a problem keeps it, so that values of both are comparable.
         in_parts: (n, P) True where the op's parts run one after the other because that is faster, or all there is.
         predicted_spread: (n, P) standard deviation of latencies that were predicted, relative to them; 0: measured.
         cutter: how ops can be cut into parts.
@@ -138,6 +139,7 @@ class Problem:
     job: IntArray | None = None
     jobs: tuple[Job, ...] = (Job(),)
     objective: Objective = "makespan"
+    latest_us: float | None = None
     in_parts: BoolArray | None = None
     predicted_spread: FloatArray | None = None
     cutter: Cutter = WHOLE
@@ -163,6 +165,10 @@ class Problem:
         self._check_figures()
         self._check_jobs()
         self._check_graph()
+        if self.latest_us is None:
+            slowest = np.where(np.isfinite(self.latency_us), self.latency_us, 0.0).max(axis=1).sum()
+            latest = float(slowest + max(job.release_us for job in self.jobs))
+            object.__setattr__(self, "latest_us", latest)
 
     def _check_figures(self) -> None:
         ops, processors, places = self.ops, self.processors, self.machine.places
@@ -234,9 +240,7 @@ class Problem:
         """(n,) from when on the finish of each op's job counts."""
         if self.objective != "lateness":
             return np.zeros(len(self.ops))
-        slowest = np.where(np.isfinite(self.latency_us), self.latency_us, 0.0).max(axis=1).sum()
-        never = float(slowest + max(job.release_us for job in self.jobs))
-        due = [never if job.deadline_us is None else job.deadline_us for job in self.jobs]
+        due = [self.latest_us if job.deadline_us is None else job.deadline_us for job in self.jobs]
         return np.array(due, dtype=np.float64)[self.job_of]
 
     @cached_property
