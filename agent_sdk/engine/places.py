@@ -47,7 +47,6 @@ class Places:
             family = [name for name, view in views.items() if view.storage == storage]
             makers = {name: self._makers[name] for name in family}
             plain = any(self.made[name] == makers[name].place.memory for name in family)
-            plain |= len({maker.place.name for maker in makers.values()}) > 1
             if plain or any(self._elsewhere(name) for name in family) or not same_layout(makers, model):
                 self.made |= {name: makers[name].place.memory for name in family}
         self._read: dict[Hop, str] = {}

@@ -113,8 +113,10 @@ def _by_member(
 def same_layout(makers: Mapping[str, Processor], model: Model) -> bool:
     """Whether parts of one tensor are handed over in one layout, in which they stand one behind the other.
 
-    ``makers`` are by tensor who makes it, or of what is joined a part.
+    ``makers`` are by tensor who makes it, or of what is joined a part. What stands in two places has two layouts.
     """
+    if len({processor.place.name for processor in makers.values()}) > 1:
+        return False
     blocks = {processor.block(model, name) for name, processor in makers.items()}
     sizes = {model.graph.tensor[name].shape[1] for name in makers} if blocks != {1} else set()
     return len(blocks) == 1 and all(size % block == 0 for size in sizes for block in blocks)
