@@ -3,14 +3,14 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from hope_schema import HOST, Processor
-from hope_schema.hashing import canonical
 from planner_api.profiles.folding import (
     LISTED_BY,
     MATERIAL,
@@ -26,7 +26,7 @@ from planner_api.profiles.statistics import FloatArray, Statistics, Votes
 
 def materially_changed(statistics: Statistics, found: Estimates) -> bool:
     """Whether the profile deserves a new version: a definition changed, or a figure came, went or moved so far."""
-    return _texts(*listing(statistics)) != statistics.listed or any(
+    return _texts(listing(statistics)) != statistics.listed or any(
         votes.lost or bool(moved(votes.published, _counting(votes, found[name][0]), MATERIAL).any())
         for name, votes in statistics.families.items()
     )
@@ -37,34 +37,34 @@ def _counting(votes: Votes, us: FloatArray) -> FloatArray:
     return np.where(votes.held, np.nan, us)
 
 
-def listing(statistics: Statistics) -> tuple[list[Definition], list[Definition]]:
-    """Return the processors, and the channels between their places."""
+def listing(statistics: Statistics) -> tuple[dict[str, Definition], dict[str, Definition]]:
+    """Return the processors, and the channels between their places, by their canonical JSON."""
     processors = agreed(statistics.processors, processor_name)
-    places = {processor.get("place", HOST) for processor in processors} | {HOST}
+    places = {processor.get("place", HOST) for processor in processors.values()} | {HOST}
     channels = agreed(statistics.channels, channel_name)
-    return processors, [one for one in channels if {one["source"], one["target"]} <= places]
+    return processors, {text: one for text, one in channels.items() if {one["source"], one["target"]} <= places}
 
 
-def _texts(*listed: Sequence[Definition]) -> list[str]:
-    return sorted(canonical(definition).decode() for some in listed for definition in some)
+def _texts(listed: Iterable[Iterable[str]]) -> list[str]:
+    return sorted(chain.from_iterable(listed))
 
 
-def agreed(listed: Mapping[str, Sequence[int]], name: Callable[[Definition], Hashable]) -> list[Definition]:
+def agreed(listed: Mapping[str, Sequence[int]], name: Callable[[Definition], Hashable]) -> dict[str, Definition]:
     """Return the definitions that enough devices list; of two under one name the commoner, then the newer.
 
     Devices are counted up to ``VOTES``.
     """
     weight = Counter({definition: len(set(devices)) for definition, devices in listed.items()})
     fleet = max(weight.values(), default=0)
-    chosen: dict[Hashable, tuple[int, int, Definition]] = {}
+    chosen: dict[Hashable, tuple[int, int, str, Definition]] = {}
     for age, text in enumerate(listed):
         definition = json.loads(text)
         if weight[text] * LISTED_BY < fleet:
             continue
         rank = (weight[text], age)
         if name(definition) not in chosen or rank > chosen[name(definition)][:2]:
-            chosen[name(definition)] = (*rank, definition)
-    return [definition for _, _, definition in chosen.values()]
+            chosen[name(definition)] = (*rank, text, definition)
+    return {text: definition for _, _, text, definition in chosen.values()}
 
 
 def publish(statistics: Statistics, found: Estimates, soc: str, frequency: str, version: int) -> bytes:
@@ -72,8 +72,9 @@ def publish(statistics: Statistics, found: Estimates, soc: str, frequency: str, 
 
     Figures of processors that are no longer listed, and those held back, are kept in the statistics but left out.
     """
-    processors, channels = listing(statistics)
-    statistics.listed = _texts(processors, channels)
+    listed = listing(statistics)
+    statistics.listed = _texts(listed)
+    processors, channels = (list(definitions.values()) for definitions in listed)
     known = [Processor.model_validate_json(json.dumps(processor)) for processor in processors]
     kinds = {processor.kind for processor in known}
     places = {processor.place for processor in known} | {HOST}
