@@ -112,7 +112,7 @@ class Worker:
                     work.clear()
                     lease, due_in_s = await self._next(names)
                     if lease is not None:
-                        if await self._do(lease, runner) == "handed_back":
+                        if not await self._do(lease, runner):
                             await asyncio.wait({stopped}, timeout=NO_CHILD_S)
                         continue
                     came = asyncio.ensure_future(work.wait())
@@ -140,9 +140,9 @@ class Worker:
             return await asyncio.shield(asyncio.wait_for(self._queue.hand_back(lease), HAND_BACK_S))
         return False
 
-    async def _do(self, lease: Lease, runner: JobProcess) -> str:
-        """Do one leased job and end its lease in one way or another; return which."""
-        started = time.monotonic()
+    async def _do(self, lease: Lease, runner: JobProcess) -> bool:
+        """Do one leased job and end its lease in one way or another; return whether there was a child for it."""
+        started, has_child = time.monotonic(), True
         outcome = "lost"
         try:
             async with self._kept(lease):
@@ -152,6 +152,7 @@ class Worker:
                 outcome = "handed_back"
             raise
         except NoChildError as error:
+            has_child = False
             log.error("no_child", kind=lease.kind, key=lease.key, error=repr(error.__cause__)[:500])
             if await self._hand_back(lease):
                 outcome = "handed_back"
@@ -163,7 +164,7 @@ class Worker:
             log.info("job_ended", **named, outcome=outcome, seconds=seconds)
             if self._count is not None:
                 self._count(lease.kind, outcome, seconds)
-        return outcome
+        return has_child
 
     async def _outcome(self, lease: Lease, runner: JobProcess) -> str:
         kind, task = self._kinds[lease.kind], None
