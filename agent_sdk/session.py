@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, overload
@@ -17,6 +16,7 @@ from agent_sdk.errors import (
     DeviceClosedError,
     InputError,
     ModelError,
+    ProcessorLost,
     UnplannableError,
     refuse_unless_seconds,
 )
@@ -31,6 +31,7 @@ from agent_sdk.machine.timing import timed
 from agent_sdk.model import Shapes
 from agent_sdk.model.feeds import feeds_of_ports
 from agent_sdk.model.ports import ModelMetadata, NodeArg, bound, node_args
+from agent_sdk.pool import Pool
 from agent_sdk.scheduling.job import Terms
 from agent_sdk.scheduling.jobs import Jobs
 from agent_sdk.scheduling.request import Late
@@ -61,7 +62,7 @@ class Session(Closes, Forks):
 
     def in_child(self) -> None:
         """``run_async`` has threads of its own in every process."""
-        self._async = ThreadPoolExecutor(ASYNC_THREADS, thread_name_prefix="hope-async")
+        self._async = Pool(ASYNC_THREADS, thread_name_prefix="hope-async")
         self._called_back = threading.local()
 
     def __repr__(self) -> str:
@@ -256,9 +257,9 @@ class Session(Closes, Forks):
                 self._called_back.own = False
 
         try:
-            self._async.submit(work)
-        except RuntimeError as error:
-            raise DeviceClosedError(SESSION_CLOSED) from error
+            self._async.begin(work)
+        except ProcessorLost as error:
+            raise DeviceClosedError(SESSION_CLOSED) if self.plans.closed else error from error
 
     @overload
     async def arun(self, output_names: Feed, /, *, timeout_s: float | None = None) -> dict[str, Any]: ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from itertools import pairwise
 from time import perf_counter_ns
 from types import MappingProxyType
@@ -22,7 +22,9 @@ from agent_sdk.errors import (
     SESSION_CLOSED,
     DeviceClosedError,
     DroppedError,
+    ExecutionError,
     NotWantedError,
+    ProcessorLost,
     QueueFullError,
     RunTimeoutError,
     forgiven,
@@ -30,6 +32,7 @@ from agent_sdk.errors import (
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.journey.plans import Feed, Plans
 from agent_sdk.journey.trial import FAILURES
+from agent_sdk.pool import Pool
 from agent_sdk.scheduling.groups import Group
 from agent_sdk.scheduling.job import USUAL, Job, JobStats, Terms
 from agent_sdk.scheduling.member import Member, Where
@@ -60,6 +63,10 @@ class _Started(NamedTuple):
     member: Member
 
 
+Lost: TypeAlias = list[tuple[Job, ExecutionError]]
+"""Jobs that nobody runs, and why."""
+
+
 class Jobs(Forks):
     """The queue of an agent.
 
@@ -88,7 +95,7 @@ class Jobs(Forks):
         self._lock = threading.RLock()
         self._alarm: threading.Timer | None = None
         self._alarm_ns = NEVER
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hope-job")
+        self._threads = Pool(THREADS, thread_name_prefix="hope-job")
 
     @property
     def policy(self) -> Policy:
@@ -139,7 +146,8 @@ class Jobs(Forks):
             if job is not None:
                 job.cancel()  # a Ctrl-C: nobody waits any more
                 if mine is not None and not job.started_ns:
-                    self._threads.submit(self._work, mine)  # what it was given comes back
+                    with DeferredInterrupts():
+                        self._work(mine, only=True)  # it computes nothing any more, and gives back what it was given
             raise
 
     def _submit(self, plans: Plans, inputs: Feed, terms: Terms, here: bool) -> tuple[Job, _Started | None]:
@@ -166,8 +174,8 @@ class Jobs(Forks):
                 fits=fits,
             )
             job = self._jobs[request] = Job(request, inputs, terms.timeout_s, member, self.cancel)
-            mine, gone = self._decide(kept=job if here else None)
-        self._tell_dropped(gone)
+            mine, lost = self._decide(kept=job if here else None)
+        _tell(lost)
         return job, mine
 
     def cancel(self, job: Job) -> bool:
@@ -177,12 +185,12 @@ class Jobs(Forks):
                 if job.done() or job.request not in self._jobs:
                     return job.cancelled()
                 waits = self._scheduler.cancel(job.request)
-                gone: list[Job] = []
+                lost: Lost = []
                 if waits:
                     del self._jobs[job.request]
                     job.owner.stats.cancelled += 1
-                    _, gone = self._decide()
-            self._tell_dropped(gone)
+                    _, lost = self._decide()
+            _tell(lost)
             if waits:
                 job.give_up()
             else:
@@ -242,8 +250,8 @@ class Jobs(Forks):
                 for job in here:
                     if self._is_open(job.owner) and self._scheduler.cancel(job.request):
                         self._scheduler.wait_again(job.request, job.owner.network)
-                gone = [] if self._closed else self._decide()[1]
-            self._tell_dropped(gone)
+                lost = [] if self._closed else self._decide()[1]
+            _tell(lost)
             for job in waiting:
                 job.set_exception(DeviceClosedError(SESSION_CLOSED))
             for job in own:
@@ -280,26 +288,38 @@ class Jobs(Forks):
             raise DeviceClosedError(SESSION_CLOSED)
         return self._member(plans)
 
-    def _decide(self, kept: Job | None = None, *, first: bool = False) -> tuple[_Started | None, list[Job]]:
-        """Have threads run what starts now, but for what the caller runs: this job, or the ``first``; that, and whose
-        runs were dropped. With the lock.
+    def _decide(self, kept: Job | None = None, *, first: bool = False) -> tuple[_Started | None, Lost]:
+        """Have threads run what starts now, but for what the caller runs: this job, or the ``first``; that, and which
+        jobs are lost: they were dropped, or no thread is left for them. With the lock.
         """
-        started, dropped = self._scheduler.decide(perf_counter_ns())
         mine: _Started | None = None
-        for dispatch in started:
-            one = _Started(dispatch, self._jobs[dispatch.request], self._of[dispatch.request.network])
-            if mine is None and (first or one.job is kept):
-                mine = one
-            else:
-                self._threads.submit(self._work, one)
-        gone: list[Job] = []
-        for request in dropped:
-            gone.append(job := self._jobs.pop(request))
-            job.owner.stats.dropped += 1
-            self._note_deadline(job, missed=True)
+        lost: Lost = []
+        over = False
+        while not over:
+            started, dropped = self._scheduler.decide(perf_counter_ns())
+            over = True
+            for dispatch in started:
+                one = _Started(dispatch, self._jobs[dispatch.request], self._of[dispatch.request.network])
+                if mine is None and (first or one.job is kept):
+                    mine = one
+                    continue
+                try:
+                    self._threads.begin(self._work, one)
+                except ProcessorLost as error:  # others may have what was taken for it
+                    self._scheduler.finished(dispatch, None, failed=True)
+                    del self._jobs[dispatch.request]
+                    one.job.owner.stats.failed += 1
+                    lost.append((one.job, error))
+                    over = False
+            for request in dropped:
+                job = self._jobs.pop(request)
+                job.owner.stats.dropped += 1
+                self._note_deadline(job, missed=True)
+                allowed = ((job.deadline_ns or 0) - job.release_ns) / 1e6
+                lost.append((job, DroppedError(f"the run could not have ended within its {allowed:.3f} ms")))
         if self._scheduler.look_ns < self._alarm_ns:
             self._set_alarm(self._scheduler.look_ns)
-        return mine, gone
+        return mine, lost
 
     def _set_alarm(self, look_ns: int) -> None:
         """Decide again then: somebody has waited for long enough. With the lock."""
@@ -307,8 +327,11 @@ class Jobs(Forks):
             self._alarm.cancel()
         alarm = threading.Timer(max(look_ns - perf_counter_ns(), 0) / 1e9, self._look_again, (look_ns,))
         alarm.daemon = True
-        alarm.start()
         self._alarm, self._alarm_ns = alarm, look_ns
+        try:
+            alarm.start()
+        except RuntimeError:  # no thread is left: the next decision sets it
+            self._alarm, self._alarm_ns = None, NEVER
 
     def _look_again(self, look_ns: int) -> None:
         with DeferredInterrupts():
@@ -316,8 +339,8 @@ class Jobs(Forks):
                 if self._closed or look_ns != self._alarm_ns:
                     return
                 self._alarm, self._alarm_ns = None, NEVER
-                _, gone = self._decide()
-            self._tell_dropped(gone)
+                _, lost = self._decide()
+            _tell(lost)
 
     def _note_deadline(self, job: Job, *, missed: bool) -> None:
         """Have the planner told whether a job kept its deadline: of its own session's plan, also where a cheaper
@@ -325,11 +348,6 @@ class Jobs(Forks):
         """
         if job.request.deadline_ns is not None and self._is_open(job.owner):
             job.owner.note_deadline(missed=missed)
-
-    def _tell_dropped(self, gone: list[Job]) -> None:
-        for job in gone:
-            allowed = ((job.deadline_ns or 0) - job.release_ns) / 1e6
-            job.set_exception(DroppedError(f"the run could not have ended within its {allowed:.3f} ms"))
 
     def _work(self, started: _Started, *, only: bool = False) -> None:
         """Run what was started, and unless it is to be ``only`` that what starts behind it, on the same thread."""
@@ -393,12 +411,18 @@ class Jobs(Forks):
                     job.owner.stats.count(found, late=job.is_late)
                 if not isinstance(found, BaseException):
                     self._note_deadline(job, missed=job.is_late)
-                following, gone = self._decide(first=not only)
+                following, lost = self._decide(first=not only)
             if following is None:
                 hold.give_back()
-            self._tell_dropped(gone)
+            _tell(lost)
             if not again:
                 job.settle(found)
         if failed is not None:
             failed.let_go()
         return following
+
+
+def _tell(lost: Lost) -> None:
+    """Say so to those who wait for jobs. Without the lock, for their callbacks may ask for more."""
+    for job, error in lost:
+        job.set_exception(error)

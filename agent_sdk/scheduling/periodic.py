@@ -5,17 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from time import monotonic
+from typing import Final
 
 from agent_sdk.closing import Closes
 from agent_sdk.errors import InputError, QueueFullError
 from agent_sdk.journey.plans import Feed
 from agent_sdk.scheduling.job import Job
 
+TICK_MS: Final = 1e-6
+"""No clock here tells times apart that are closer."""
+
 
 def refuse_unless_period(every_ms: float) -> None:
-    """Raise InputError unless a run may be asked for every so many milliseconds."""
-    if not 0 < every_ms < 1e9:
-        raise InputError(f"every_ms is to be milliseconds above 0, not {every_ms!r}")
+    """Raise InputError unless a run may be asked for every so many milliseconds: a clock's tick at least."""
+    if not TICK_MS <= every_ms < 1e9:
+        raise InputError(f"every_ms is to be milliseconds, {TICK_MS:f} or more, not {every_ms!r}")
 
 
 class Periodic(Closes):

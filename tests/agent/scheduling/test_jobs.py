@@ -26,6 +26,7 @@ from agent_sdk.errors import (
     FeedError,
     InputError,
     ProcessorError,
+    ProcessorLost,
     QueueFullError,
 )
 from agent_sdk.journey.trial import PLAN
@@ -277,6 +278,55 @@ def test_an_interrupt_while_a_session_closes_leaves_nobody_waiting(agent: Agent,
     session.close()
 
 
+@contextmanager
+def no_thread_left(*names: str) -> Iterator[None]:
+    """The system refuses threads of these names, as it does where a process may have no more."""
+    own = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith(names):
+            raise RuntimeError("can't start new thread")
+        own(thread)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        yield
+
+
+def test_a_job_for_which_no_thread_is_left_loses_only_itself(agent: Agent, session: Session) -> None:
+    """It fails with the reason, and later ones are answered; one that runs has those behind it answered on its thread,
+    and what failed is not run after all once there are threads again.
+    """
+    feed = dict(session.draw())
+    with no_thread_left("hope-job"):
+        lost = [agent.submit(session, feed) for _ in range(3)]
+        assert all(isinstance(job.exception(60), ProcessorLost) for job in lost)
+        assert right(session, feed, session.run(feed, deadline_ms=60_000))  # by its caller
+    assert right(session, feed, agent.submit(session, feed).result(60))
+    stats = agent.jobs.stats(session.plans)
+    assert (stats.failed, stats.done, agent.jobs.waiting) == (3, 2, 0)
+    with occupied(agent):
+        running = agent.submit(session, feed)
+        until(lambda: running.started_ns)
+        with no_thread_left("hope-job"):
+            behind = [agent.submit(session, feed) for _ in range(3)]
+    assert all(right(session, feed, job.result(60)) for job in (running, *behind))
+
+
+def test_a_callback_is_called_or_its_run_is_refused(agent: Agent, session: Session) -> None:
+    """``run_async`` says where no thread can be started for a run, and does not run it later all the same."""
+    feed, called = dict(session.draw()), list[str]()
+    with no_thread_left("hope-async"), pytest.raises(ProcessorLost, match="no thread"):
+        session.run_async(None, feed, lambda outputs, data, error: called.append("refused"))
+    session.run_async(None, feed, lambda outputs, data, error: called.append(error))
+    until(lambda: called)
+    assert called == [""]
+    session.close()
+    with pytest.raises(DeviceClosedError):
+        session.run_async(None, feed, lambda outputs, data, error: called.append("closed"))
+    assert called == [""]
+
+
 def test_a_network_that_fails_every_time_costs_nobody_else(agent: Agent, session: Session) -> None:
     """Under every policy each of its jobs fails with its reason, and each of another network's is answered."""
     model = parser.parse_model(
@@ -390,7 +440,13 @@ def test_a_stream_asks_for_a_run_each_period(agent: Agent, session: Session) -> 
     assert stream.failure is None
     with agent.stream(session, {}.pop, every_ms=5) as broken:  # type: ignore[arg-type]
         until(lambda: broken.failure is not None)
-    for terms in ({"every_ms": 0}, {"every_ms": 5, "deadline_ms": -1}, {"every_ms": 5, "priority": 999}):
+    for terms in (
+        {"every_ms": 0},
+        {"every_ms": 5e-324},
+        {"every_ms": float("nan")},
+        {"every_ms": 5, "deadline_ms": -1},
+        {"every_ms": 5, "priority": 999},
+    ):
         with pytest.raises(InputError, match=[*terms][-1]):
             agent.stream(session, {}, **terms)
 

@@ -1,0 +1,33 @@
+"""Threads on which runs go on behind their callers; a process may be refused one."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from agent_sdk.errors import ProcessorLost
+
+
+class Pool(ThreadPoolExecutor):
+    """Starts threads as they are needed, up to as many as it is given."""
+
+    def begin(self, work: Callable[..., object], *given: object) -> None:
+        """Have a thread do this. Raises ProcessorLost where none can be started; then nobody does it."""
+        unclaimed = [work]
+
+        def claim() -> None:
+            for own in _taken(unclaimed):
+                own(*given)
+
+        try:
+            self.submit(claim)
+        except RuntimeError as error:
+            # NOTE: it stays in the pool's queue where no thread starts: one that is at work comes round to it.
+            if _taken(unclaimed):
+                raise ProcessorLost(f"no thread could be started: {error}") from error
+
+
+def _taken(unclaimed: list[Callable[..., object]]) -> list[Callable[..., object]]:
+    """What one of those who ask gets, and nobody else."""
+    try:
+        return [unclaimed.pop()]
+    except IndexError:
+        return []
