@@ -25,6 +25,8 @@ from planner_api.db.upsert import insert_or_ignore
 
 SERVED = (PlanVersionRow.plan_id == PlanRow.id) & (PlanVersionRow.version == SERVED_VERSION)
 """Joins a plan with the version that devices get."""
+REQUEST = tuple(getattr(PlanRow, name) for name in PlanRequest.model_fields)
+"""What a plan was asked for with."""
 LOOKED_AT = 16
 """Plans of a network on a device that are looked at for one to begin with, the latest."""
 
@@ -128,8 +130,7 @@ async def rest_on(session: WriteSession, plan_id: str, pair: tuple[str, str], **
 
 
 async def request_of(session: AsyncSession, plan_id: str) -> PlanRequest | None:
-    columns = [getattr(PlanRow, name) for name in PlanRequest.model_fields]
-    row = (await session.execute(select(*columns).where(PlanRow.id == plan_id))).first()
+    row = (await session.execute(select(*REQUEST).where(PlanRow.id == plan_id))).first()
     return None if row is None else PlanRequest.model_validate(dict(row._mapping))
 
 

@@ -29,12 +29,10 @@ from planner_api.db.tables import (
 from planner_api.db.upsert import add_all, ignoring
 from planner_api.devices.groups import selector_of, takes, within
 from planner_api.devices.reports import Said
-from planner_api.plans.repository import serves
+from planner_api.plans.repository import REQUEST, serves
 from planner_api.rollout.judging import KINDS
 from planner_api.rollout.repository import ACTIVE
 
-_CIRCUMSTANCES = PlanRow.frequency.label("at_frequency"), PlanRow.jobs.label("of_jobs")
-"""What else says how long a plan takes: a network takes longer beside another one, or at less speed."""
 COUNTS = ("reported", *(column for _, *columns in KINDS.values() for column in columns))
 
 
@@ -72,7 +70,7 @@ class Counting:
         described = select(one.id, one.soc, one.soc_since, one.enrolled_at, one.claim_id, one.labels)
         self._devices = {row.id: row for row in self._among(described, DeviceRow.id, devices)}
         plan_ids = sorted({each.run.plan_id for each in self._said})
-        which = select(PlanRow.id, PlanRow.soc, *_CIRCUMSTANCES)
+        which = select(PlanRow.id, *REQUEST)
         plans = {row.id: row for row in self._among(which, PlanRow.id, plan_ids)}
         served = select(PlanJobRow.plan_id, PlanJobRow.model_hash)
         self._plans, self._served = plans, set(map(tuple, self._among(served, PlanJobRow.plan_id, plan_ids)))
@@ -105,19 +103,19 @@ class Counting:
     def _find_baselines(
         self, release: Any, plan_ids: Sequence[str], news: Mapping[str, tuple[Any, MeasuredRun]]
     ) -> None:
-        """Find what these devices said of the version before: of an alias, in the circumstances of the new report."""
+        """Find what these devices said of the version before: of an alias, where they asked alike for both."""
         query = select(DriftRow).order_by(DriftRow.reported_at)
         if release.alias is None:
             query = query.where(DriftRow.plan_id.in_(plan_ids))
         else:
             query = query.join(PlanRow, PlanRow.id == DriftRow.plan_id).where(serves(release.before_hash))
-            query = query.add_columns(*_CIRCUMSTANCES)
+            query = query.add_columns(*REQUEST)
         for old in self._among(query, DriftRow.device_id, sorted(news)):
             part, run = news[old.device_id]
             if release.alias is None:
                 alike = part.part == old.plan_id and part.before == old.plan_version
             else:
-                alike = _circumstances(release, old) == _circumstances(release, self._plans[run.plan_id])
+                alike = _asked(release, old) == _asked(release, self._plans[run.plan_id])
             if alike:
                 self._before[release.id, old.device_id] = old
 
@@ -178,10 +176,14 @@ class Counting:
         return fresh
 
 
-def _circumstances(release: Any, plan: Any) -> tuple[str, list[str]]:
-    """The frequency that a plan is for, and its networks: those that a release exchanges are one."""
-    hashes = (job["model_hash"] for job in plan.of_jobs)
-    return plan.at_frequency, sorted(release.model_hash if one == release.before_hash else one for one in hashes)
+def _asked(release: Any, plan: Any) -> list[Any]:
+    """What a plan was asked for with, as if the networks that a release exchanges were one.
+
+    All of it says how long a run takes: the networks beside this one, deadlines, processors, hosts and their links.
+    """
+    exchanged = {release.before_hash: release.model_hash}
+    jobs = [{**job, "model_hash": exchanged.get(job["model_hash"], job["model_hash"])} for job in plan.jobs]
+    return [sorted(jobs, key=str), *(getattr(plan, column.key) for column in REQUEST if column.key != "jobs")]
 
 
 def _gave(release: Any, part: Any, device: Any) -> bool:

@@ -123,3 +123,29 @@ def test_an_alias_is_judged_by_like_circumstances(api: Api) -> None:
         report(api, device, twice_after, 1, us=300.0)
     found = look(api, release)
     assert (found.reported, found.latency.worse, found.latency.better) == (17, 0, 5)
+
+
+def test_an_alias_is_judged_by_plans_that_were_asked_for_alike(api: Api) -> None:
+    """A device that asks otherwise for the version after, with one processor say, is slower through no fault of it."""
+    api.learn(OTHER)
+    for graph in (GRAPH, OTHER):
+        api.post("/names/net/versions", NewModelVersion(model_hash=graph.model_hash))
+    api.put("/names/net/aliases/live", AliasTarget(version=1))
+
+    def plan(graph: ModelGraph, deadline_us: float | None = None, **more: Any) -> str:
+        job = Job(model_hash=graph.model_hash, deadline_us=deadline_us)
+        return api.plan(graph, **{**more, "jobs": (job,)}).plan_id
+
+    plain, otherwise = plan(GRAPH), plan(GRAPH, processors=("ort@0",))
+    ways: list[dict[str, Any]] = [
+        {"processors": ("ort@0",)}, {"objective": "throughput"}, {"method": "greedy"}, {"deadline_us": 900.0}
+    ]  # fmt: skip
+    after = [plan(OTHER, **way) for way in ways]
+    report(api, DEVICES[len(ways)], otherwise, 1, us=500.0)
+    for device in DEVICES[: len(ways) + 1]:
+        report(api, device, plain, 2, us=100.0)
+    release = begin(api, "net:2", alias="live", stages=(1.0,), hold_s=3600.0)
+    for device, plan_id in zip(DEVICES, [*after, after[0]], strict=False):
+        report(api, device, plan_id, 1, us=300.0)
+    found = look(api, release)
+    assert (found.reported, found.latency.worse, found.latency.better) == (len(ways) + 1, 0, 1)
