@@ -115,10 +115,15 @@ async def said(session: AsyncSession, release_id: str) -> tuple[Sequence[Release
 
 
 async def ready_by_themselves(session: AsyncSession) -> Sequence[str]:
-    """Models whose plans are released by the planner, have held versions, and none that is still being solved."""
-    busy = or_(PlanRow.release_id.is_not(None), exists().where(JobRow.key == PlanRow.id))
-    ready = _with_plan(and_(held(again=False), by_itself()))
-    query = select(ModelRow.hash).where(ModelRow.rollout == "staged", ready, ~_with_plan(busy))
+    """Models whose plans are released by the planner, have held versions that no release takes along, and neither a
+    release of their own under way nor a plan that is still being solved.
+    """
+    ready = _with_plan(and_(held(again=False), by_itself(), PlanRow.release_id.is_(None)))
+    solving = _with_plan(exists().where(JobRow.key == PlanRow.id))
+    under_way = exists().where(
+        ReleaseRow.model_hash == ModelRow.hash, ReleaseRow.alias.is_(None), ReleaseRow.state.in_(ACTIVE)
+    )
+    query = select(ModelRow.hash).where(ModelRow.rollout == "staged", ready, ~solving, ~under_way)
     return (await session.scalars(query)).all()
 
 

@@ -315,6 +315,26 @@ def test_a_joint_plan_of_a_held_network_waits_for_an_admin(api: Api) -> None:
     assert begin(api).plans == 2, "an admin releases the joint plan, and the held network's own"
 
 
+def test_a_joint_plan_in_a_release_of_its_other_network_holds_up_nobody(api: Api) -> None:
+    """A staged model's own plans go out while another network's release has the joint one, once for all of them."""
+    api.learn(OTHER)
+    jobs = tuple(Job(model_hash=graph.model_hash) for graph in (OTHER, GRAPH))
+    joint, alone = (api.plan(OTHER, **more).plan_id for more in ({"jobs": jobs}, {}))
+    hold(api, OTHER.model_hash)
+    for plan_id in (joint, joint):
+        improve(api, plan_id)
+    settle(api)
+    assert begin(api).plans == 2, "the joint plan goes out with the network beside"
+    for plan_id in (alone, alone):
+        improve(api, plan_id)
+    settle(api)
+    hold(api, OTHER.model_hash, "staged")
+    for _ in range(2):
+        api.await_(api.app.planner.releases.steer)
+        found = [(one["model_hash"], one["plans"]) for one in api.client.get("/releases").json()["releases"]]
+        assert found == [(OTHER.model_hash, 1), (GRAPH.model_hash, 2)]
+
+
 def test_every_process_follows(api: Api, database_url: str) -> None:
     """Another replica gives the same devices the same versions soon after, and takes them back too."""
     with serving(database_url) as beside:
