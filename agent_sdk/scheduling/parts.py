@@ -10,18 +10,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.engine import Device, Executor, Program, build_program
 from agent_sdk.errors import ProcessorError, UnplannableError
 from agent_sdk.journey.prepared import Prepared
-from agent_sdk.journey.rounding import SWITCH
+from agent_sdk.journey.rounding import SWITCH, rounding
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.trial import warm
 from agent_sdk.journey.verify import relative_error
 from agent_sdk.model.united import UnitedModel, marked, united
 from agent_sdk.model.weights import copies_at_once
 from agent_sdk.planner.field import Sample
-from agent_sdk.runtimes.base import Processor
-from hope_schema import Plan, PlannedJob
+from hope_schema import Plan, PlannedJob, Step, Transfer
 
 
 class Part(NamedTuple):
@@ -44,29 +43,43 @@ class Part(NamedTuple):
 
 def part_of(plan: Plan, job: int) -> Plan:
     """One run's part of a plan of several, with the times that it has there, from its first step on."""
-    mine = [step for step in plan.steps if step.job == job]
-    start = min(step.start_us for step in mine)
+    return _as_one(plan, {job: ""}, plan.jobs[job], _start_us(plan, job))
 
-    def moved(us: float) -> float:
-        return max(us - start, 0.0)
 
-    steps = tuple(
-        step.model_copy(update={"job": 0, "start_us": moved(step.start_us), "finish_us": moved(step.finish_us)})
-        for step in mine
-    )
-    own = {step.id for step in steps}
-    return plan.model_copy(
-        update={
-            "jobs": (plan.jobs[job],),
-            "steps": steps,
-            "order": tuple(step for step in plan.order if step in own),
-            "transfers": tuple(
-                move.model_copy(update={"job": 0, "start_us": moved(move.start_us), "finish_us": moved(move.finish_us)})
-                for move in plan.transfers
-                if move.job == job
-            ),
+def plan_of_all(plan: Plan, jobs: Sequence[int], model: UnitedModel) -> Plan:
+    """A plan of several networks as a plan of one, of which they are members; ``jobs`` are their runs, in its order."""
+    whole = PlannedJob(model_hash=model.graph.model_hash, finish_us=max(plan.jobs[job].finish_us for job in jobs))
+    return _as_one(plan, {job: marked(place, "") for place, job in enumerate(jobs)}, whole)
+
+
+def _as_one(plan: Plan, runs: Mapping[int, str], whole: PlannedJob, start_us: float = 0.0) -> Plan:
+    """What a plan has of these runs as one job; their names begin as said by run, their times count from the start."""
+
+    def of_one(own: Step | Transfer) -> dict[str, Any]:
+        return {
+            "job": 0,
+            "start_us": max(own.start_us - start_us, 0.0),
+            "finish_us": max(own.finish_us - start_us, 0.0),
         }
-    )
+
+    steps = [
+        step.model_copy(update={**of_one(step), "ops": tuple(runs[step.job] + op for op in step.ops)})
+        for step in plan.steps
+        if step.job in runs
+    ]
+    moves = [
+        move.model_copy(update={**of_one(move), "tensor": runs[move.job] + move.tensor})
+        for move in plan.transfers
+        if move.job in runs
+    ]
+    own = {step.id for step in steps}
+    order = tuple(step for step in plan.order if step in own)
+    update = {"jobs": (whole,), "steps": tuple(steps), "order": order, "transfers": tuple(moves)}
+    return Plan.model_construct(**{**dict(plan), **update})  # not validated: a name may be as long as names may be
+
+
+def _start_us(plan: Plan, job: int) -> float:
+    return min(step.start_us for step in plan.steps if step.job == job)
 
 
 def open_parts(
@@ -88,22 +101,25 @@ def open_parts(
             if alike not in opened:
                 if opened and copies_at_once(prepared.model) < 2:
                     raise UnplannableError(f"memory has no room for all ways in which '{prepared.model.name}' runs")
-                opened[alike] = closing.enter_context(_opened(part, prepared, services, device))
-            start = min(step.start_us for step in plan.steps if step.job == job)
-            release, begin, end = (
-                round(us * 1e3) for us in (plan.jobs[job].release_us, start, plan.jobs[job].finish_us)
-            )
+                opened[alike] = closing.enter_context(_opened(_program(part, prepared, services), prepared, device))
+            run = plan.jobs[job]
+            release, begin, end = (round(us * 1e3) for us in (run.release_us, _start_us(plan, job), run.finish_us))
             found.append(Part(opened[alike], release, begin, end, sample))
         closing.pop_all()
     return found
 
 
-def _opened(plan: Plan, prepared: Prepared, services: Services, device: Device) -> Executor:
+def _program(plan: Plan, prepared: Prepared, services: Services) -> Program:
+    """One run's part, once it has not crashed in a child."""
+    fit = services.fit_for(prepared.model, prepared.drawn.tried).processors
+    services.first_runs.at_plan(prepared.model, plan, prepared.drawn.tried)
+    return build_program(plan, prepared.model, fit)
+
+
+def _opened(program: Program, prepared: Prepared, device: Device) -> Executor:
     """One run's part, compiled and judged by the network's file."""
     feed = prepared.drawn.tried[0]
-    fit: Mapping[str, Any] = services.fit_for(prepared.model, prepared.drawn.tried).processors
-    services.first_runs.at_plan(prepared.model, plan, prepared.drawn.tried)
-    executor = Executor(build_program(plan, prepared.model, fit), device)
+    executor = Executor(program, device)
     try:
         answers, failures = warm({"plan": executor}, feed)
         wrong = {**failures, **prepared.judge(feed).agreement({"plan": executor}, answers).wrong}
@@ -115,51 +131,38 @@ def _opened(plan: Plan, prepared: Prepared, services: Services, device: Device) 
     return executor
 
 
-def plan_of_all(plan: Plan, jobs: Sequence[int], model: UnitedModel) -> Plan:
-    """A plan of several networks as a plan of one, of which they are members; ``jobs`` are their runs, in its order."""
-    place = {job: index for index, job in enumerate(jobs)}
-    whole = PlannedJob(model_hash=model.graph.model_hash, finish_us=max(plan.jobs[job].finish_us for job in jobs))
-    steps = [
-        step.model_copy(update={"job": 0, "ops": tuple(marked(place[step.job], op) for op in step.ops)})
-        for step in plan.steps
-        if step.job in place
-    ]
-    moves = [
-        move.model_copy(update={"job": 0, "tensor": marked(place[move.job], move.tensor)})
-        for move in plan.transfers
-        if move.job in place
-    ]
-    own = {step.id for step in steps}
-    order = tuple(step for step in plan.order if step in own)
-    update = {"jobs": (whole,), "steps": tuple(steps), "order": order, "transfers": tuple(moves)}
-    return Plan.model_construct(**{**dict(plan), **update})
-
-
 def open_whole(
     plan: Plan, jobs: Sequence[int], networks: Sequence[Prepared], services: Services, device: Device
 ) -> Executor:
     """A run of each network as one program; ``jobs`` are these runs, by network.
 
-    Each network's part is compiled by itself first, judged by the network's file, and let go again. Raises
-    ProcessorError where the networks cannot be compiled as one, or do not compute what their parts do.
+    Raises ProcessorError where the networks cannot be compiled as one, or are answered otherwise than by their files.
     """
-    members, alone = [], []
-    processors: dict[str, Processor] = {}
-    for job, prepared in zip(jobs, networks, strict=True):
-        with _opened(part_of(plan, job), prepared, services, device) as part:
-            members.append(part.program.model)
-            alone.append(part.run(prepared.drawn.tried[0])[0])
-        processors |= services.fit_for(prepared.model, prepared.drawn.tried).processors
-    model = united(members)
+    parts = [_program(part_of(plan, job), prepared, services) for job, prepared in zip(jobs, networks, strict=True)]
+    processors = {name: own for part in parts for name, own in part.processors.items()}
+    model = united([part.model for part in parts])
     executor = Executor(build_program(plan_of_all(plan, jobs, model), model, processors), device)
     try:
         answers, failures = warm({"whole": executor}, model.feed(one.drawn.tried[0] for one in networks))
         for error in failures.values():
             raise ProcessorError(f"the networks do not run as one: {error}") from error
-        for prepared, wanted, found in zip(networks, alone, model.answers(answers["whole"]), strict=True):
-            if relative_error(found, wanted) > SWITCH:
-                raise ProcessorError(f"the networks as one answer otherwise than '{prepared.model.name}'")
+        for part, prepared, found in zip(parts, networks, model.answers(answers["whole"]), strict=True):
+            _refuse_other(part, prepared, found, device)
     except BaseException:
         executor.let_go()
         raise
     return executor
+
+
+def _refuse_other(part: Program, prepared: Prepared, found: Mapping[str, Any], device: Device) -> None:
+    """Raise ProcessorError where a network is answered otherwise than by its file.
+
+    What rounding does not explain at first sight its part is asked, judged by itself: it may magnify what is rounded.
+    """
+    feed = prepared.drawn.tried[0]
+    tolerance = max(rounding(prepared.model.graph, precision).tolerance for precision in part.precisions)
+    if relative_error(found, prepared.judge(feed).outputs) > tolerance:
+        with _opened(part, prepared, device) as alone:
+            wanted = alone.run(feed)[0]
+        if relative_error(found, wanted) > SWITCH:
+            raise ProcessorError(f"the networks as one answer otherwise than '{prepared.model.name}'")

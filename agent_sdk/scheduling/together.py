@@ -58,7 +58,6 @@ class Together(Closes, Forks):
         whole: what computes a run of each as one program.
         joint_us: what a run of the plan takes, microseconds; the median.
         apart_us: what the sessions take as jobs, as the agent's policy has them run.
-        notes: what was not as it should be.
 
     Raises ProcessorError where the plan cannot run here, or answers otherwise than the networks' files.
     """
@@ -75,7 +74,8 @@ class Together(Closes, Forks):
         self._members, self._services, self._device, self._jobs = members, services, device, jobs
         self._sample = None if services.field is None else services.field.follow(reply)
         self._closed = False
-        self.notes: list[str] = []
+        self._notes: list[str] = []
+        self._failure = ""
         left = list(range(len(plan.jobs)))
         self._own: list[list[int]] = []
         for member in members:
@@ -97,10 +97,14 @@ class Together(Closes, Forks):
                 apart.append(timed(lambda: self._apart(feeds))[0])
             opening.pop_all()
         self.joint_us, self.apart_us = statistics.median(joint), statistics.median(apart)
+        if hosts := self.whole.program.halved_to:
+            self._notes.append(
+                f"float32 crosses to and from {', '.join(hosts)} as float16, as that host's entry allows"
+            )
         if plan.lateness_us is not None and plan.lateness_us > 0:
-            self.notes.append(f"the plan misses a deadline by {plan.lateness_us / 1e3:.2f} ms: the policy decides")
+            self._notes.append(f"the plan misses a deadline by {plan.lateness_us / 1e3:.2f} ms: the policy decides")
         elif not self.faster:
-            self.notes.append(
+            self._notes.append(
                 f"the plan takes {self.joint_us / 1e3:.2f} ms, the sessions as jobs {self.apart_us / 1e3:.2f} ms: "
                 "these answer"
             )
@@ -127,6 +131,11 @@ class Together(Closes, Forks):
         objective = "makespan" if members[0].rate is None else "lateness"
         request = PlanRequest.model_validate({**dict(alone), "jobs": wanted, "objective": objective})
         return cls(members, services.supplier.joint(request, wait_s).reply, services, device, jobs)
+
+    @property
+    def notes(self) -> list[str]:
+        """What was not as it should be; of runs that failed the latest."""
+        return [*self._notes, *filter(None, [self._failure])]
 
     @property
     def faster(self) -> bool:
@@ -183,8 +192,7 @@ class Together(Closes, Forks):
         try:
             answers = self._planned(feeds)
         except FAILURES as error:
-            note = f"the plan of all failed ({error}); the sessions answer as jobs"
-            self.notes += [note] if note not in self.notes else []
+            self._failure = f"the plan of all failed ({error}); the sessions answer as jobs"
             answers = []
         return answers or self._apart(feeds)
 
