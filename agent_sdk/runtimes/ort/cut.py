@@ -171,6 +171,10 @@ class _Cutter:
             outputs[name] = made
             types[name] = physical(graph.tensor[name].type, blocked=blocked)
         nodes = [self.frozen.nodes[index] for index in sorted(self.visited, key=self.frozen.order.__getitem__)]
+        # The runtime makes slices of one tensor by one kernel: it may make what the segment is given, too.
+        for name in (name for node in nodes for name in node.output):
+            if name in self.declared or name in self.reorders:
+                raise NotThere(name)
         proto = onnx.ModelProto(ir_version=self.frozen.proto.ir_version, producer_name="hope")
         proto.opset_import.extend(self.frozen.proto.opset_import)
         if BLOCKED_DOMAIN not in {entry.domain for entry in proto.opset_import}:

@@ -195,6 +195,32 @@ def test_a_clip_that_took_in_a_relu_is_not_taken_apart(graphs: FrozenGraphs) -> 
         assert error(found["y"], evaluate(model, inputs)["y"]) < 1e-5
 
 
+def test_slices_that_one_kernel_makes_are_not_made_where_they_are_given(
+    graphs: FrozenGraphs, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ONNX Runtime makes slices of one tensor by one Split: a segment that is given one and makes another compiles."""
+    steps = range(3)
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3, 8]) for name in ("x", "y")]
+    places = [numpy_helper.from_array(np.array([step]), f"at{step}") for step in range(4)]
+    nodes = [onnx.helper.make_node("Slice", ["x", f"at{step}", f"at{step + 1}", "at0"], [f"x{step}"]) for step in steps]
+    nodes += [onnx.helper.make_node("Exp", [f"x{step}"], [f"e{step}"]) for step in steps]
+    nodes += [onnx.helper.make_node("Sum", [f"e{step}" for step in steps] + ["x"], ["y"])]
+    graph = onnx.helper.make_graph(nodes, "slices", ends[:1], ends[1:], places)
+    model = read_model(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8))
+    frozen = graphs.get(model)
+    assert frozen is not None
+    assert "Split" in {node.op_type for node in frozen.kernels}
+    whole = SuperOp(graph=model.graph, ops=model.graph.topological_ops)
+    parts = [
+        [replace(whole, ops=tuple(model.graph.op[name] for name in group))]
+        for group in (["x0"], ["e0", "x1"], ["e1", "x2", "e2", "y"])
+    ]
+    inputs = image(model)
+    found = run_segments([processor(graphs)], segments_of(model, parts, set()), inputs)
+    assert error(found["y"], evaluate(model, inputs)["y"]) < 1e-5
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("seed", [239, 324])
 def test_networks_that_break_the_optimiser_still_run(seed: int, graphs: FrozenGraphs) -> None:
     """ONNX Runtime 1.31 refuses these at its highest level, whole or in pieces; a lower one must do."""
