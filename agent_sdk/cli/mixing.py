@@ -137,7 +137,8 @@ def busy(ended: Sequence[Ended], last_ms: float) -> dict[str, float]:
 def show(found: Played, console: Console) -> None:
     """Print a table, the use of processors and a timeline."""
     title = f"{found.mix.name} under {found.policy}: {missed(found.ended):.1%} of deadlines missed"
-    table = Table(title=title, box=SIMPLE_HEAD)  # fits into the 80 columns of a pipe
+    # Fits into the 80 columns of a pipe.
+    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in ("stream", "runs", "p50 ms", "p99 ms", "missed", "dropped", "failed", "runs/s"):
         table.add_column(column, justify="left" if column == "stream" else "right", no_wrap=True)
     for mark, one in zip(MARKS, found.summaries, strict=False):

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from agent_sdk.cli.commands import main
-from agent_sdk.cli.mixing import busy
+from agent_sdk.cli.mixing import Played, busy, show
 from agent_sdk.errors import InputError
 from agent_sdk.scheduling.mixes import Mix, read_mix
 from agent_sdk.scheduling.network import Network
@@ -145,3 +146,13 @@ def test_outcomes_are_summed_up() -> None:
     assert (found.p50_ms, found.per_second) == (20.0, 50.0)
     assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.0
     assert percentile([], 0.5) is None
+
+
+def test_the_table_of_a_mix_fits_into_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of networks with names as long as the zoo's every column is whole in 80 columns."""
+    name = "pnasnet_mobile"
+    ended = [Ended(name, 0.0, 0.0, 1_000.0, 2_000.0)] * 1000
+    show(Played("earliest_deadline", read_mix(f"{name}@50fps"), ended, {}), Console(width=80))
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    assert "runs/s" in printed
