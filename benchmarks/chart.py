@@ -17,6 +17,8 @@ from xml.sax.saxutils import escape
 
 WIDTH, STRIP, TOP, BOTTOM, MARGIN = 860, 84, 14, 40, 30
 """Pixels: the chart's width, a strip's height, what stands above and below the strips, and beside the axis."""
+LETTER = 6.8
+"""Pixels: the width of a letter of a label, on average."""
 LEAST, MOST = 0.35, 1.25
 """The axis, in logarithms; a ratio beyond is drawn at its end."""
 
@@ -71,7 +73,14 @@ STRIPS = (
         ("milliseconds",),
     ),
     Strip(
-        "Phones (CPU + GPU, simulated from profiles): over HOPE's own plans",
+        "Phones' CPU and GPU, simulated from measured profiles: over the faster of the two alone",
+        "phones.json",
+        "auto",
+        ("single",),
+        ("profile", "CPU"),
+    ),
+    Strip(
+        "The same phones: over the plans that the authors of HOPE published",
         "phones.json",
         "auto",
         ("authors' HOPE:LP",),
@@ -113,15 +122,19 @@ def _strip(strip: Strip, ratios: Mapping[str, float], y: int) -> list[str]:
             for name, ratio in sorted(ratios.items())
         ),
         f'<path d="M{_x(mean):.1f} {middle - 10}v20" stroke="#2563eb" stroke-width="3"/>',
-        *(
-            f'<text x="{_x(ratios[name]):.1f}" y="{middle + 20}" text-anchor="{anchor}">'
-            f"{escape(name)} {ratios[name]:.2f}</text>"
-            for name, anchor in (
-                (best, "end" if _x(ratios[best]) > WIDTH / 3 else "start"),
-                (worst, "end" if _x(ratios[worst]) > WIDTH - 7 * len(worst) - MARGIN else "start"),
-            )
-        ),
+        _label(f"{best} {ratios[best]:.2f}", _x(ratios[best]), middle + 20, "end"),
+        _label(f"{worst} {ratios[worst]:.2f}", _x(ratios[worst]), middle + 20, "start"),
     ]
+
+
+def _label(text: str, x: float, y: float, anchor: str) -> str:
+    """A text beside its dot, to the left (its end) or the right (its start); at the margin where that has no room."""
+    width = LETTER * len(text)
+    if anchor == "end" and x - width < MARGIN:
+        x, anchor = MARGIN, "start"
+    elif anchor == "start" and x + width > WIDTH - MARGIN:
+        x, anchor = WIDTH - MARGIN, "end"
+    return f'<text x="{x:.1f}" y="{y}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _x(ratio: float) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from benchmarks import page
-from benchmarks.chart import Strip
+from benchmarks.chart import LETTER, MARGIN, WIDTH, Strip, chart
 
 
 def test_the_page_is_up_to_date() -> None:
@@ -48,3 +49,15 @@ def test_a_ratio_is_to_the_best_rival_that_has_a_figure(tmp_path: Path) -> None:
     (tmp_path / "some.json").write_text(json.dumps({"tables": [table]}))
     strip = Strip("title", "some.json", "ours", ("one", "other"), ("network",))
     assert strip.ratios(tmp_path) == {"a": 0.5, "b": 1.5}
+
+
+def test_labels_of_the_chart_are_read() -> None:
+    """The two labels of a strip stand beside each other within the chart, however long their names are."""
+    ends = re.findall(r'<text x="([\d.]+)" y="(\d+)" text-anchor="(start|end)">([^<]+)</text>', chart(page.RESULTS))
+    rows: dict[str, list[tuple[float, float]]] = {}
+    for x, y, anchor, text in ends:
+        left = float(x) - (LETTER * len(text) if anchor == "end" else 0)
+        rows.setdefault(y, []).append((left, left + LETTER * len(text)))
+    assert len(rows) > 1
+    for best, worst in rows.values():
+        assert MARGIN <= best[0] < best[1] < worst[0] < worst[1] <= WIDTH - MARGIN
