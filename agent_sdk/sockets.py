@@ -2,8 +2,9 @@
 
 import socket
 import ssl
-import time
 from collections.abc import Sequence
+from math import inf
+from time import monotonic
 from typing import Final
 
 MOST_PARTS: Final = 1024
@@ -15,6 +16,7 @@ AT_ONCE: Final = 16 * 1024
 """A message of so few bytes comes in a few packets."""
 HELD: Final = 32 * 1024
 """Bytes that TLS may have taken from the system and not given out: of a record, which has 16 KB at most."""
+END: Final = b"\r\n\r\n"
 
 
 class ReadAhead:
@@ -32,25 +34,37 @@ class ReadAhead:
         self._view = memoryview(self._memory)
         self.filled = 0
 
-    @property
-    def is_full(self) -> bool:
-        return self.filled == len(self._memory)
+    def head(self, connection: socket.socket, until: float = inf, begun_s: float = inf) -> bytes:
+        """Take out what comes up to a blank line, and that; empty where the other side ended before it.
 
-    def more(self, connection: socket.socket) -> int:
-        """Wait for bytes, and return how many have come: 0 where the other side ended. Raises OSError."""
-        count = connection.recv_into(self._view[self.filled :])
-        self.filled += count
-        return count
+        Args:
+            connection: its timeout is the longest silence.
+            until: when it is late, by `time.monotonic`, seconds.
+            begun_s: how long it may take from its first byte.
 
-    def find(self, end: bytes, start: int = 0) -> int:
-        """Where this begins, from ``start`` on; -1 where it has not come."""
-        return self._memory.find(end, start, self.filled)
+        Raises ValueError where it is longer than what is held, TimeoutError where it is late, OSError.
+        """
+        searched = 0
+        while (end := self._memory.find(END, max(0, searched - len(END) + 1), self.filled)) < 0:
+            if self.filled == len(self._memory):
+                raise ValueError("the head is too long")
+            searched = self.filled
+            count = connection.recv_into(self._view[searched:])
+            if not count:
+                return b""
+            self.filled += count
+            now = monotonic()
+            until = min(until, now + begun_s) if not searched else until
+            if now > until:
+                raise TimeoutError
+        end += len(END)
+        head = bytes(self._view[:end])
+        self._drop(end)
+        return head
 
-    def take(self, count: int) -> bytes:
-        """The first bytes, which are taken out."""
-        taken = bytes(self._view[:count])
-        self._drop(count)
-        return taken
+    def clear(self) -> None:
+        """Forget what was read."""
+        self.filled = 0
 
     def fill(self, connection: socket.socket, into: memoryview, until: float) -> int:
         """As ``receive``, beginning with what was read already."""
@@ -95,16 +109,16 @@ def receive(connection: socket.socket, into: memoryview, until: float) -> int:
         if gathers:
             wanted = max(1, min(size - have - held, GATHERED))
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
-            left_s = max(until - time.monotonic(), 1e-3)
+            left_s = max(until - monotonic(), 1e-3)
             connection.settimeout(left_s if silence_s is None else min(left_s, silence_s))
         try:
             count = connection.recv_into(into[have:])
         except TimeoutError:
-            if time.monotonic() < until:
+            if monotonic() < until:
                 raise
             break
         have += count
-        if not count or (have < size and time.monotonic() > until):
+        if not count or (have < size and monotonic() > until):
             break
     if gathers:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)

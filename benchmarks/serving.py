@@ -85,7 +85,7 @@ from agent_sdk.server.access import Address
 from agent_sdk.server.listener import Listener
 
 def give_back(exchange):
-    size = exchange.number("inference-header-content-length", 2**20)
+    size = exchange.head.number("inference-header-content-length", 2**20)
     body = exchange.body(lambda _: None, aligned_at=size)
     exchange.answer(200, b"{}", [body[size:]])
 
@@ -184,9 +184,9 @@ class Client:
 
     def infer(self) -> None:
         """Ask once. Raises SystemExit where the answer is an error."""
-        reply, said = self._line.ask(self._parts, self._into, 10.0)
-        if reply.status != 200:
-            raise SystemExit(f"the server answers {reply.status}: {said[:200]!r}")
+        status, _, said = self._line.ask(self._parts, self._into, 10.0)
+        if status != 200:
+            raise SystemExit(f"the server answers {status}: {said[:200]!r}")
 
     def close(self) -> None:
         """Close the connection."""

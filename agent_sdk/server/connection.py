@@ -13,6 +13,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
@@ -24,6 +25,8 @@ from agent_sdk.sockets import ReadAhead, send_parts
 
 MOST_HEAD: Final = 16 * 1024
 """Most bytes of a request line with all its fields."""
+HEADS: Final = 64
+"""Heads of late that are kept read."""
 MOST_BODY: Final = 2**60
 """Most bytes that a body can be said to have; what is admitted are far fewer."""
 SILENCE_S: Final = 60.0
@@ -47,20 +50,20 @@ ONCE: Final = frozenset(
 PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
-class Exchange:
-    """One request and its answer.
+class Head:
+    """What a request says before its body.
 
     Attributes:
-        connection: what it came over.
         method, path: of the request line; the path without a query.
         fields: the header's, by lower-case name.
+        goes_on: whether the client leaves the connection open.
         length: bytes of the body.
+
+    Raises RefusedError where it is no head of HTTP/1.1 that can be answered.
     """
 
-    def __init__(self, connection: Connection, head: bytes) -> None:
-        self.connection = connection
+    def __init__(self, head: bytes) -> None:
         self.fields: dict[str, str] = {}
-        self.answered = self._read = False
         self._target, self._twice = b"", ""
         parser = httptools.HttpRequestParser(self)
         try:
@@ -93,29 +96,41 @@ class Exchange:
             raise RefusedError(400, f"{field.title()} is a number of bytes, up to {most}")
         return int(given)
 
+
+_read: Final = lru_cache(HEADS)(Head)
+"""Clients say the same again and again: it is read once."""
+
+
+class Exchange:
+    """One request, whose ``head`` was read, and its answer; ``connection`` is what both come over."""
+
+    def __init__(self, connection: Connection, head: Head) -> None:
+        self.connection, self.head, self.goes_on = connection, head, head.goes_on
+        self.answered = self._read = False
+
     def body(self, take: Callable[[int], None], aligned_at: int = 0) -> memoryview:
         """Read the body, with the byte ``aligned_at`` at an address that any tensor may have.
 
         ``take`` is told of bytes before they are held, and may refuse. Raises RefusedError, OSError.
         """
-        encoding = self.fields.get("content-encoding", "identity").lower()
+        encoding = self.head.fields.get("content-encoding", "identity").lower()
         if encoding not in ("identity", "gzip", "deflate"):
             raise RefusedError(415, f"a body may be sent as it is, or as gzip or deflate, not as '{encoding:.16}'")
-        take(self.length)
+        take(self.head.length)
         plain = encoding == "identity"
         body = self._received(aligned_at if plain else 0)
         return body if plain else _inflated(body, take, aligned_at)
 
     def pass_over(self) -> None:
         """Read a body that says nothing here. Raises RefusedError where it is longer than a head, OSError."""
-        if self.length > MOST_HEAD:
+        if self.head.length > MOST_HEAD:
             raise RefusedError(413, f"the body of this call may have {MOST_HEAD} bytes")
         self._received(0)
 
     def _received(self, aligned_at: int) -> memoryview:
-        if self.fields.get("expect", "").lower() == "100-continue":
+        if self.head.fields.get("expect", "").lower() == "100-continue":
             self.connection.send([b"HTTP/1.1 100 Continue\r\n\r\n"])
-        body = _room(self.length, aligned_at)
+        body = _room(self.head.length, aligned_at)
         self.connection.receive(body)
         self._read = True
         return body
@@ -125,18 +140,20 @@ class Exchange:
     ) -> None:
         """Send the answer: JSON unless ``fields`` say otherwise, and what stands behind it. Raises OSError."""
         self.answered = True
-        unread = self.length > 0 and not self._read
+        unread = self.head.length > 0 and not self._read
         self.goes_on = self.goes_on and not unread and not self.connection.ending
-        said: dict[str, str | int] = {
-            "content-type": "application/octet-stream" if tail else "application/json",
-            "content-length": len(body) + sum(map(len, tail)),
-            **({"inference-header-content-length": len(body)} if tail else {}),
-            **(fields or {}),
-            **({} if self.goes_on else {"connection": "close"}),
-        }
+        said: dict[str, str | int] = {"content-type": "application/json", "content-length": len(body)}
+        if tail:
+            said["content-type"] = "application/octet-stream"
+            said["content-length"] = len(body) + sum(map(len, tail))
+            said["inference-header-content-length"] = len(body)
+        if fields:
+            said |= fields
+        if not self.goes_on:
+            said["connection"] = "close"
         lines = "".join([f"{name}: {value}\r\n" for name, value in said.items()])
         head = f"HTTP/1.1 {status} {PHRASES[status]}\r\n{lines}\r\n".encode("latin-1")
-        self.connection.send([head + body, *tail] if self.method != "HEAD" else [head])
+        self.connection.send([head + body, *tail] if self.head.method != "HEAD" else [head])
         if unread:
             self.connection.linger()
 
@@ -216,18 +233,18 @@ class Connection:
 
     def _next(self) -> Exchange | None:
         """The next request, once its head is there; None where none comes. Raises RefusedError, OSError."""
-        ahead, latest, searched = self._ahead, 0.0, 0
-        while (end := ahead.find(b"\r\n\r\n", max(0, searched - 3))) < 0:
-            if ahead.is_full:
-                raise RefusedError(431, f"the head of a request may have {MOST_HEAD} bytes")
-            searched = ahead.filled
-            if not ahead.more(self._socket):
-                return None
-            latest = latest or time.monotonic() + HEAD_S
-            if time.monotonic() > latest:
-                raise RefusedError(408, f"the head of the request did not arrive within {HEAD_S:g} s")
+        try:
+            head = self._ahead.head(self._socket, begun_s=HEAD_S)
+        except ValueError:
+            raise RefusedError(431, f"the head of a request may have {MOST_HEAD} bytes") from None
+        except TimeoutError:
+            if not self._ahead.filled:
+                raise
+            raise RefusedError(408, f"the head of the request did not arrive within {HEAD_S:g} s") from None
+        if not head:
+            return None
         self.idle = False
-        return Exchange(self, ahead.take(end + 4))
+        return Exchange(self, _read(head))
 
     def _last_words(self, error: RefusedError) -> None:
         body = json.dumps({"error": str(error)})

@@ -66,7 +66,7 @@ class GrpcPeer(Peer):
     @override
     def ask(
         self, parts: Sequence[bytes | memoryview], into: Sequence[memoryview], within_s: float
-    ) -> tuple[Mapping[str, str], bytes]:
+    ) -> tuple[str, bytes]:
         head, *tensors = parts
         made = with_contents(bytes(head), RAW_INPUTS, tensors)
         found, raw = self._call("ModelInfer", made, within_s, [len(part) for part in into])
@@ -82,7 +82,7 @@ class GrpcPeer(Peer):
             for one, contents in zip(found.outputs, raw, strict=True)
         ]
         said = {"model_name": found.model_name, "model_version": found.model_version, "outputs": outputs}
-        return {}, json.dumps(said).encode()
+        return "", json.dumps(said).encode()
 
     @override
     def close(self) -> None:
@@ -98,7 +98,7 @@ class GrpcPeer(Peer):
 
     def _call(self, method: str, made: bytes, within_s: float, sizes: Sequence[int]) -> tuple[Any, list[bytes]]:
         """The answer to a call, and its raw contents, of these sizes."""
-        with self.trying():
+        with self.trying:
             try:
                 said = self._carried(method, made, within_s, sum(sizes))
                 found = message(f"{method}Response").FromString(said)

@@ -10,7 +10,7 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Final
 from urllib.parse import quote
 
@@ -92,17 +92,17 @@ class RemoteHost(HttpPeer):
         self.way = self.measured_way()
 
     @override
-    def learn(self, fields: Mapping[str, str], sent: int, received: int, asked: Interval) -> Interval | None:
+    def learn(self, timing: str, sent: int, received: int, asked: Interval) -> Interval | None:
         """Take in when a run began and ended there, as it says, and thereby how long the way took."""
         took_s = asked[1] - asked[0]
-        ran_s, placed = self._ran(fields, asked)
+        ran_s, placed = self._ran(timing, asked)
         self.way.learn(sent, received, (took_s - min(ran_s, took_s)) * 1e6)
         self._crossed = True
         return placed
 
-    def _ran(self, fields: Mapping[str, str], asked: Interval) -> tuple[float, Interval | None]:
+    def _ran(self, timing: str, asked: Interval) -> tuple[float, Interval | None]:
         """Seconds that the host says it computed, and when that was by this machine's clock, where it says that."""
-        said = _RAN.search(fields.get("server-timing", ""))
+        said = _RAN.search(timing)
         if said is None:
             return 0.0, None
         ran_s = float(said[1]) / 1e3
@@ -207,8 +207,8 @@ class RemoteHost(HttpPeer):
         took = []
         for _ in range(times):
             began = time.perf_counter()
-            fields, _ = self.ask([head, body], [into], CONNECT_S + (sent + received) / SLOWEST)
+            timing, _ = self.ask([head, body], [into], CONNECT_S + (sent + received) / SLOWEST)
             ended = time.perf_counter()
             took.append(ended - began)
-            self._ran(fields, (began, ended))
+            self._ran(timing, (began, ended))
         return statistics.median(took) * 1e6

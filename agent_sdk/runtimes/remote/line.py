@@ -1,10 +1,12 @@
 """A kept connection to a host: requests that stand ready as bytes, answers that arrive where they stay."""
 
+import re
 import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Final
 
 import httptools
@@ -14,6 +16,8 @@ from agent_sdk.sockets import ReadAhead, send_parts
 
 MOST_HEAD: Final = 64 * 1024
 """Most bytes that are read of an answer before it is known how long it is."""
+HEADS: Final = 64
+"""Heads of late that are kept read."""
 MOST_SAID: Final = 64 * 2**20
 """Most bytes of an answer that is JSON."""
 
@@ -23,22 +27,27 @@ class GoneError(ProcessorLost):
 
 
 class Reply:
-    """The head of an answer."""
+    """The head of an answer, but for what it says of its run's time."""
 
     def __init__(self, head: bytes) -> None:
-        self.fields: dict[str, str] = {}
+        self._fields: dict[str, str] = {}
         parser = httptools.HttpResponseParser(self)
         parser.feed_data(head)
         self.status = parser.get_status_code()
         self.goes_on = parser.should_keep_alive()
-        self.length = int(self.fields["content-length"])
-        self.said = int(self.fields.get("inference-header-content-length", self.length))
+        self.length = int(self._fields["content-length"])
+        self.said = int(self._fields.get("inference-header-content-length", self.length))
         if not 0 <= self.said <= self.length:
             raise ValueError("lengths that contradict each other")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take in a field."""
-        self.fields[name.decode("latin-1").lower()] = value.decode("latin-1")
+        self._fields[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+
+_TIMING: Final = re.compile(rb"(?<=\r\n)server-timing:([^\r\n]*)\r\n", re.IGNORECASE)
+_read: Final = lru_cache(HEADS)(Reply)
+"""Hosts say the same again and again, but for the timing: it is read once."""
 
 
 class Line:
@@ -57,7 +66,7 @@ class Line:
     def __init__(self, address: tuple[str, int], context: ssl.SSLContext | None, name: str, within_s: float) -> None:
         self._name = name
         self._ahead = ReadAhead(MOST_HEAD)
-        self.used = self.closed = self._begun = False
+        self.used = self.closed = False
         try:
             self._socket = socket.create_connection(address, within_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -73,17 +82,27 @@ class Line:
 
     def ask(
         self, parts: Sequence[bytes | memoryview], into: Sequence[memoryview], within_s: float
-    ) -> tuple[Reply, bytes]:
+    ) -> tuple[int, str, bytes]:
         """Send a request and read its answer: what it says, and the tensors behind that into the memory given.
 
-        Where the answer is an error, or says nothing of tensors, nothing is written.
+        Returns the status, the answer's Server-Timing, and what it says. Where it is an error, or says nothing of
+        tensors, nothing is written.
         """
         until = time.monotonic() + within_s
-        self._begun = False
+        reply = None
+        self._ahead.clear()  # nothing that came unasked is an answer
         try:
             self._socket.settimeout(within_s)
             send_parts(self._socket, parts)
-            reply, said = self._head(until)
+            head = self._ahead.head(self._socket, until)
+            if not head:
+                raise ConnectionError("it ended in the middle of an answer" if self._ahead.filled else "it was closed")
+            timing = _TIMING.search(head)
+            reply = _read(head if timing is None else head[: timing.start()] + head[timing.end() :])
+            if reply.said > MOST_SAID:
+                raise ValueError(f"{reply.said} bytes of JSON")
+            said = bytearray(reply.said)
+            self._fill(memoryview(said), until)
             if reply.status == 200 and reply.length != reply.said:
                 if reply.length - reply.said != sum(map(len, into)):
                     raise ValueError(f"{reply.length - reply.said} bytes of tensors instead of {sum(map(len, into))}")
@@ -95,7 +114,7 @@ class Line:
             self.close()
             late = isinstance(error, TimeoutError)
             what = f"did not answer within {within_s:.3g} s" if late else f"broke the connection: {error}"
-            gone = self.used and not late and not self._begun
+            gone = self.used and not late and reply is None and not self._ahead.filled
             lost = HostLate if late else GoneError if gone else ProcessorLost
             raise lost(f"host '{self._name}' {what}") from error
         except (ValueError, KeyError, httptools.HttpParserError) as error:
@@ -107,31 +126,13 @@ class Line:
         self.used = True
         if not reply.goes_on:
             self.close()
-        return reply, said
+        return reply.status, "" if timing is None else timing[1].decode("latin-1"), bytes(said)
 
     def close(self) -> None:
         """End it. Idempotent."""
         self.closed = True
         with suppress(OSError):
             self._socket.close()
-
-    def _head(self, until: float) -> tuple[Reply, bytes]:
-        ahead = self._ahead
-        ahead.take(ahead.filled)  # nothing that came unasked is an answer
-        while (end := ahead.find(b"\r\n\r\n")) < 0:
-            if ahead.is_full:
-                raise ValueError("the head of the answer is too long")
-            if not ahead.more(self._socket):
-                raise ConnectionError("it ended in the middle of an answer" if self._begun else "it was closed")
-            self._begun = True
-            if time.monotonic() > until:
-                raise TimeoutError
-        reply = Reply(ahead.take(end + 4))
-        if reply.said > MOST_SAID:
-            raise ValueError(f"{reply.said} bytes of JSON")
-        said = bytearray(reply.said)
-        self._fill(memoryview(said), until)
-        return reply, bytes(said)
 
     def _fill(self, into: memoryview, until: float) -> None:
         if self._ahead.fill(self._socket, into, until) < len(into):

@@ -52,10 +52,9 @@ class Way:
         with self._lock:
             us = max(self.us(sent, received), LEAST_US)
             change = part * min(max(math.log(max(took_us, LEAST_US) / us), -MOST), MOST)
-            self.fixed_us, self.there, self.back = (
-                figure * math.exp(change * count * figure / us)
-                for figure, count in ((self.fixed_us, 1), (self.there, sent), (self.back, received))
-            )
+            self.fixed_us *= math.exp(change * self.fixed_us / us)
+            self.there *= math.exp(change * sent * self.there / us)
+            self.back *= math.exp(change * received * self.back / us)
 
     def links(self) -> tuple[Link, Link]:
         """The same as the planner takes it: two ways on one resource, as of a radio."""

@@ -4,8 +4,7 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
@@ -28,6 +27,43 @@ class AbsentError(ProcessorLost):
     """The host has no such network, or has it no more."""
 
 
+class Trying:
+    """What a host is asked within: after ProcessorLost it is left alone for a while, which is raised at once meanwhile.
+
+    HostLate is raised as it is, until the host, called ``name``, was late too often.
+
+    Attributes:
+        lost: how often it has failed.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self._why = name, ""
+        self._down_until = 0.0
+        self._late = 0  # how often in a row
+        self.lost = 0
+
+    @property
+    def is_down(self) -> bool:
+        return time.monotonic() < self._down_until
+
+    def __enter__(self) -> None:
+        if self.is_down:
+            raise ProcessorLost(f"host '{self._name}' is left alone for a while: {self._why}")
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None:
+            self._late = 0
+        if not isinstance(error, ProcessorLost):
+            return
+        if isinstance(error, HostLate) and self._late + 1 < LATE_RUNS:
+            self._late += 1
+            return
+        self._down_until, self._why, self._late = time.monotonic() + RETRY_S, str(error), 0
+        self.lost += 1
+        if isinstance(error, HostLate):
+            raise ProcessorLost(f"{error}, for the {LATE_RUNS}th time in a row") from error
+
+
 class Peer(ABC):
     """A machine that answers runs of networks, over any transport; may be used from any number of threads.
 
@@ -38,7 +74,7 @@ class Peer(ABC):
     Attributes:
         extension: what a server must say that it has, so that tensors cross as bytes; "": nothing.
         shown: host and port, as a URL has them.
-        lost: how often it has failed.
+        trying: what each request is made within.
 
     Raises InputError for settings that are none.
     """
@@ -49,42 +85,18 @@ class Peer(ABC):
         self.name = name
         host, port, _ = settings.place
         self.shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._down_until = 0.0
-        self._why = ""
-        self._late = 0  # how often in a row
-        self.lost = 0
+        self.trying = Trying(name)
         self.closed = False
 
     @property
     def is_down(self) -> bool:
         """Whether it failed a moment ago, and is left alone for a while."""
-        return time.monotonic() < self._down_until
+        return self.trying.is_down
 
-    @contextmanager
-    def trying(self) -> Iterator[None]:
-        """Leave the host alone for a while after ProcessorLost, and raise that at once meanwhile.
-
-        HostLate is raised as it is, until the host was late too often.
-        """
-        if self.is_down:
-            raise ProcessorLost(f"host '{self.name}' is left alone for a while: {self._why}")
-        try:
-            yield
-        except HostLate as error:
-            self._late += 1
-            if self._late < LATE_RUNS:
-                raise
-            self._leave_alone(error)
-            raise ProcessorLost(f"{error}, for the {LATE_RUNS}th time in a row") from error
-        except ProcessorLost as error:
-            self._leave_alone(error)
-            raise
-        self._late = 0
-
-    def _leave_alone(self, why: ProcessorLost) -> None:
-        self._down_until, self._why = time.monotonic() + RETRY_S, str(why)
-        self._late = 0
-        self.lost += 1
+    @property
+    def lost(self) -> int:
+        """How often it has failed."""
+        return self.trying.lost
 
     def refused(self, status: int, why: str) -> ProcessorError:
         """What it means that the host refused, by the status that HTTP has for it."""
@@ -112,15 +124,15 @@ class Peer(ABC):
     @abstractmethod
     def ask(
         self, parts: Sequence[bytes | memoryview], into: Sequence[memoryview], within_s: float
-    ) -> tuple[Mapping[str, str], bytes]:
+    ) -> tuple[str, bytes]:
         """Make a request, and read the tensors of its answer into the memory given.
 
-        Returns the fields of the answer's head, and what it says in JSON. Raises ProcessorLost where the host does not
+        Returns the answer's Server-Timing, and what it says in JSON. Raises ProcessorLost where the host does not
         answer in time, or not as the protocol has it; what a refusal means, AbsentError among it.
         """
 
     def learn(  # plans are made only for links to those that lend processors
-        self, fields: Mapping[str, str], sent: int, received: int, asked: Interval
+        self, timing: str, sent: int, received: int, asked: Interval
     ) -> Interval | None:
         """Take in how long a run took, from sending to the answer; when it was computed there, if the peer says so.
 
@@ -161,37 +173,38 @@ class HttpPeer(Peer):
     @override
     def ask(
         self, parts: Sequence[bytes | memoryview], into: Sequence[memoryview], within_s: float
-    ) -> tuple[Mapping[str, str], bytes]:
-        began = time.monotonic()
-        with self.trying():
-            while True:
-                with self._line(within_s) as line:
-                    try:
-                        reply, said = line.ask(parts, into, max(0.001, within_s - (time.monotonic() - began)))
-                        break
-                    except GoneError:  # it was idle for too long; what was asked changes nothing there, so ask again
-                        continue
-        if reply.status != 200:
+    ) -> tuple[str, bytes]:
+        until = time.monotonic() + within_s
+        answer = None
+        with self.trying:
+            while answer is None:
+                line = self._line(within_s)
+                try:
+                    answer = line.ask(parts, into, max(0.001, until - time.monotonic()))
+                except GoneError:  # it was idle for too long; what was asked changes nothing there, so ask again
+                    continue
+                finally:
+                    self._keep(line)
+        status, timing, said = answer
+        if status != 200:
             try:
                 why = str(json.loads(said)["error"])
             except (ValueError, KeyError, TypeError):
                 why = ""
-            raise self.refused(reply.status, why)
-        return reply.fields, said
+            raise self.refused(status, why)
+        return timing, said
 
-    @contextmanager
-    def _line(self, within_s: float) -> Iterator[Line]:
+    def _line(self, within_s: float) -> Line:
         try:
-            line = self._idle.pop()
+            return self._idle.pop()
         except IndexError:
-            line = Line(self._address, self._context, self.name, min(within_s, CONNECT_S))
-        try:
-            yield line
-        finally:
-            if self.closed:
-                line.close()
-            elif not line.closed:
-                self._idle.append(line)
+            return Line(self._address, self._context, self.name, min(within_s, CONNECT_S))
+
+    def _keep(self, line: Line) -> None:
+        if self.closed:
+            line.close()
+        elif not line.closed:
+            self._idle.append(line)
 
     @override
     def run_request(self, name: str, said: Mapping[str, Any], tensors: int) -> bytes:

@@ -278,18 +278,18 @@ class RemoteCall(BoundCall):
         parts: list[bytes | memoryview] = [self._request, *self._inputs.values()]
         began = time.perf_counter()
         try:
-            fields, said = host.ask(parts, self._into, within_s)
+            timing, said = host.ask(parts, self._into, within_s)
         except AbsentError:
             self._executable.bring_back()
             began = time.perf_counter()
-            fields, said = host.ask(parts, self._into, FIRST_S)
+            timing, said = host.ask(parts, self._into, FIRST_S)
         ended = time.perf_counter()
         if said != self._answer:  # it says the same each time, but what was never read may say anything
             self._executable.check(said, self._outputs)
             self._answer = said
         for name, wide in self._wide.items():
             widen(wide, self._halves[name], name)
-        self.computed = host.learn(fields, self._sent, self._received, (began, ended))
+        self.computed = host.learn(timing, self._sent, self._received, (began, ended))
         self._runs += 1
         self._longest_s = max(ended - began, self._longest_s * FADING)
 

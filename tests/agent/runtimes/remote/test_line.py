@@ -19,7 +19,7 @@ ANSWERS = {
     ),
     "no tensors": (b"content-length: 2\r\n\r\n{}", "without the tensors"),
     "lengths": (b"content-length: 2\r\ninference-header-content-length: 3\r\n\r\n{}", "contradict each other"),
-    "an endless head": (b"a: b\r\n" * 20_000, "the head of the answer is too long"),
+    "an endless head": (b"a: b\r\n" * 20_000, "the head is too long"),
     "endless JSON": (b"content-length: 1000000000\r\n\r\n", "1000000000 bytes of JSON"),
 }
 
@@ -65,9 +65,35 @@ def test_only_a_connection_that_ends_before_an_answer_was_merely_idle(kept: int)
         thread.start()
         line, into = Line(listening.getsockname(), None, "edge", 20.0), bytearray(4)
         asked = [request("GET", "/", {"host": "edge"}, 0)]
-        assert line.ask(asked, [memoryview(into)], 20.0)[1] == b"{}"
+        assert line.ask(asked, [memoryview(into)], 20.0)[2] == b"{}"
         assert into == b"0123"
         with pytest.raises(ProcessorLost) as lost:
             line.ask(asked, [memoryview(into)], 20.0)
         assert isinstance(lost.value, GoneError) == (not kept)
+        thread.join(20)
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1 << 16])
+def test_what_an_answer_says_of_its_time_is_its_own(at_once: int) -> None:
+    """However it is written, and however the answer comes: all that it says beside that is the same each time."""
+    said = [("Server-Timing: run;dur=1.5;at=2\r\n", " run;dur=1.5;at=2"), ("", ""), ("server-timing:x\r\n", "x")]
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            client, _ = listening.accept()
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with client:
+                for field, _ in said * 2:
+                    client.recv(1 << 16)
+                    answer = OK + field.encode() + b"content-length: 2\r\n\r\n{}"
+                    for start in range(0, len(answer), at_once):
+                        client.sendall(answer[start : start + at_once])
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        line = Line(listening.getsockname(), None, "edge", 20.0)
+        asked = [request("GET", "/", {"host": "edge"}, 0)]
+        for _, timing in said * 2:
+            assert line.ask(asked, [], 20.0) == (200, timing, b"{}")
+        line.close()
         thread.join(20)
