@@ -12,7 +12,7 @@ from planner_api.db.engine import shown, sync_engine
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "2.0002"
+HEAD = "2.0003"
 """Newest revision; kept here so that an up-to-date database is recognised without importing Alembic."""
 EPOCH = "."
 """Ends a revision's epoch (``2.0042``; the first, 0, had none). Within an epoch revisions only add what older programs

@@ -74,5 +74,10 @@ class Kind(ABC):
         """Store the result in the transaction that ends the job; return whether it has to be done once more."""
 
     @abstractmethod
-    async def failed(self, session: WriteSession, lease: Lease, task: Task | None, error: str) -> None:
-        """Store, in the transaction that ends the job, that it failed for good; ``task``: of the last try, if known."""
+    async def failed(
+        self, session: WriteSession, lease: Lease, task: Task | None, error: str, *, permanent: bool
+    ) -> None:
+        """Store, in the transaction that ends the job, that it failed, so that no other try follows by itself.
+
+        ``task`` is that of the last try, if it is known; with ``permanent`` the job was refused (see ``JobError``).
+        """

@@ -106,6 +106,13 @@ class Queue:
         self.owner = this_process()
         self.kept: set[Lease] = set()
         """What this process is at: however late it renews a lease, it does not take it for a vanished worker's."""
+        self.no_child = ""
+        """Why this process's worker had no child to do the last job in; empty: it had one, or there is no job."""
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether this process's worker has no child, and does not try to start one just now."""
+        return bool(self.no_child) and not self.kept
 
     async def next(self, kinds: Sequence[str]) -> tuple[Lease | None, float | None]:
         """Lease the first job of these kinds; without one, the seconds until there may be one (None: nobody knows)."""
@@ -163,7 +170,7 @@ class Queue:
                 return None
             if permanent or failures + 1 >= MAX_FAILURES:
                 await self.finish(session, lease)
-                await kind.failed(session, lease, task, error)
+                await kind.failed(session, lease, task, error, permanent=permanent)
                 return False
             pause = now(session, min(RETRY_S * 2.0**failures, RETRY_MOST_S))
             values = {"failures": failures + 1, "error": error[:MAX_ERROR], "not_before": pause, **_RELEASED}
@@ -201,11 +208,13 @@ class Queue:
             for lease in failed:
                 error = f"its worker vanished {MAX_ABANDONED} times while at it"
                 await self.finish(session, lease)
-                await kinds[lease.kind].failed(session, lease, None, error)
+                await kinds[lease.kind].failed(session, lease, None, error, permanent=False)
         return waiting
 
     async def ended(self, *jobs: Job, timeout_s: float) -> bool:
-        """Hasten jobs that are there, and wait, one after the other, until none is; False when that takes too long."""
+        """Hasten jobs that are there, and wait, one after the other, until none is; False when that takes too long, or
+        this process's worker has no child.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 while (job := await self._first_there(jobs)) is not None:
@@ -213,10 +222,10 @@ class Queue:
                         async with self.database.write() as session:
                             there = await hasten(session, [job], URGENT)
                             await publish(session, WORK)
-                        if there and not self.news.stopping.is_set():
+                        if there and not self.news.stopping.is_set() and not self.stands_still:
                             with contextlib.suppress(TimeoutError):
                                 await asyncio.wait_for(ended.wait(), LOOK_S)
-                    if self.news.stopping.is_set():
+                    if self.news.stopping.is_set() or self.stands_still:
                         return False
         except TimeoutError:
             return False

@@ -115,6 +115,7 @@ class Worker:
                         if not await self._do(lease, runner):
                             await asyncio.wait({stopped}, timeout=NO_CHILD_S)
                         continue
+                    self._queue.no_child = ""
                     came = asyncio.ensure_future(work.wait())
                     pause_s = IDLE_S if due_in_s is None else min(due_in_s, IDLE_S)
                     await asyncio.wait({stopped, came}, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
@@ -147,13 +148,15 @@ class Worker:
         try:
             async with self._kept(lease):
                 outcome = await self._outcome(lease, runner)
+            self._queue.no_child = ""
         except asyncio.CancelledError:
             if await self._hand_back(lease):
                 outcome = "handed_back"
             raise
         except NoChildError as error:
             has_child = False
-            log.error("no_child", kind=lease.kind, key=lease.key, error=repr(error.__cause__)[:500])
+            self._queue.no_child = repr(error.__cause__)[:500]
+            log.error("no_child", kind=lease.kind, key=lease.key, error=self._queue.no_child)
             if await self._hand_back(lease):
                 outcome = "handed_back"
         except Exception:

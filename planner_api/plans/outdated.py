@@ -115,7 +115,9 @@ class Outdated(Kind):
         await put(session, *(Wanted(BETTER, plan_id, again=True) for plan_id in sorted(prepared)))
         return order.more
 
-    async def failed(self, session: WriteSession, lease: Lease, task: Task | None, error: str) -> None:
+    async def failed(
+        self, session: WriteSession, lease: Lease, task: Task | None, error: str, *, permanent: bool
+    ) -> None:
         """Have the plans made anew that could not be compared: their figures may have moved."""
         if task is None:
             return

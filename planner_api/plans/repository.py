@@ -22,11 +22,14 @@ from planner_api.db.tables import (
     PlanVersionRow,
 )
 from planner_api.db.upsert import insert_or_ignore
+from planner_api.jobs.wanted import now
 
 SERVED = (PlanVersionRow.plan_id == PlanRow.id) & (PlanVersionRow.version == SERVED_VERSION)
 """Joins a plan with the version that devices get."""
 REQUEST = tuple(getattr(PlanRow, name) for name in PlanRequest.model_fields)
 """What a plan was asked for with."""
+PASSES_S = 600.0
+"""After this a plan may be asked for again that could not be made for want of memory, say, or time."""
 LOOKED_AT = 16
 """Plans of a network on a device that are looked at for one to begin with, the latest."""
 
@@ -87,24 +90,34 @@ STATUS = case(
 class Standing:
     """How a plan stands: its newest version (0: none), why it failed, and whether anybody is to make it.
 
+    ``retry_in_s`` are the seconds until what it failed of may have passed; None: that holds until a profile changes.
     ``checked`` says by SoC and frequency up to which version of the profile it was compared.
     """
 
     version: int
     error: str | None
+    retry_in_s: float | None
     status: str
     checked: Mapping[tuple[str, str], int | None]
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it failed, of what only another version of a profile changes, or of what has not passed yet."""
+        # A longer time was written before a clock was set back.
+        return self.status == "failed" and (self.retry_in_s is None or 0.0 < self.retry_in_s <= PASSES_S)
 
 
 async def standing(session: AsyncSession, plan_id: str) -> Standing | None:
     rests = PlanRestsOnRow
-    query = select(PlanRow.version, PlanRow.error, STATUS, rests.soc, rests.frequency, rests.checked_version)
+    query = select(PlanRow.version, PlanRow.error, STATUS, PlanRow.retry_at, now(session).label("moment"))
+    query = query.add_columns(rests.soc, rests.frequency, rests.checked_version)
     query = query.outerjoin(rests, rests.plan_id == PlanRow.id).where(PlanRow.id == plan_id)
     rows = (await session.execute(query)).all()
     if not rows:
         return None
-    version, error, status = rows[0][:3]
-    return Standing(version, error, status, {(row.soc, row.frequency): row.checked_version for row in rows})
+    version, error, status, retry_at, moment = rows[0][:5]
+    retry_in_s = None if retry_at is None else (retry_at - moment).total_seconds()
+    return Standing(version, error, retry_in_s, status, {(row.soc, row.frequency): row.checked_version for row in rows})
 
 
 async def count_by_status(session: AsyncSession) -> dict[str, int]:

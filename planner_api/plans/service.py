@@ -123,7 +123,7 @@ class Plans:
         for pair, version in versions.items():
             if not version and pair not in to_fold:
                 raise unknown("profile", *pair)
-        if before is not None and before.status == "failed" and not to_fold and before.checked == versions:
+        if before is not None and before.lasts and not to_fold and before.checked == versions:
             return  # nothing has changed since it failed
         async with self._database.write() as session:
             waiting = await self._waiting(session, caller)
@@ -158,10 +158,15 @@ class Plans:
             standing = await repository.standing(session, wanted)
             known = {pair: await profiles.head(session, *pair) for pair in request.profiles}
         if standing is None or standing.status != "failed":
+            if self._settings.embedded and (cause := self._queue.no_child):
+                raise UnavailableError(f"no plan can be made: the planner starts no process ({cause})")
             return
         for pair, head in known.items():
             if head is None or not head.version:
                 raise unknown("profile", *pair)
+        if standing.retry_in_s is not None:
+            detail = f"no plan could be made for now: {standing.error}"[:2000]
+            raise UnavailableError(detail, retry_after_s=max(MADE_S, standing.retry_in_s))
         raise InvalidError("unplannable", f"no plan exists: {standing.error}"[:2000])
 
     async def _settle(self, wanted: str) -> None:
@@ -176,7 +181,9 @@ class Plans:
     async def _pending(self, wanted: str) -> bool:
         async with self._database.read() as session:
             standing = await repository.standing(session, wanted)
-        return standing is not None and standing.status in ("queued", "solving")
+        if standing is not None and standing.status == "queued":
+            return not (self._settings.embedded and self._queue.stands_still)  # in a fleet another worker comes
+        return standing is not None and standing.status == "solving"
 
     async def flush_counts(self) -> None:
         """Add hits and misses since the last call to the plans' rows; they count on when that fails."""

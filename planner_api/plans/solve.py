@@ -11,7 +11,7 @@ from planner_api.db.engine import WriteSession
 from planner_api.db.tables import PlanRow, PlanVersionRow
 from planner_api.jobs.kind import JobError, Kind, Lease, Task
 from planner_api.jobs.news import publish
-from planner_api.jobs.wanted import Wanted, put
+from planner_api.jobs.wanted import Wanted, now, put
 from planner_api.models import repository as models
 from planner_api.plans import repository
 from planner_api.plans.made import Made, PlanOrder, RestsOn
@@ -102,9 +102,14 @@ class _Solve(Kind):
         await publish(session, PLAN, lease.key, str(version))
         return False
 
-    async def failed(self, session: WriteSession, lease: Lease, task: Task | None, error: str) -> None:
-        """Keep the cause, with the profile's version that it was found with; who waits is told."""
-        await repository.store(session, lease.key, {"error": error[:2000]})
+    async def failed(
+        self, session: WriteSession, lease: Lease, task: Task | None, error: str, *, permanent: bool
+    ) -> None:
+        """Keep the cause, and until when it holds: what was refused stays so until a profile has a newer version than
+        it was found with, what memory or time was short for passes. Who waits is told.
+        """
+        retry_at = None if permanent else now(session, repository.PASSES_S)
+        await repository.store(session, lease.key, {"error": error[:2000], "retry_at": retry_at})
         for pair, used in () if task is None else task.order.rests_on:
             await repository.rest_on(session, lease.key, pair, checked_version=used)
         await publish(session, PLAN, lease.key, "0")
@@ -143,7 +148,7 @@ async def _store_version(
     await session.execute(update(PlanRow).where(this, *finished, waits).values(served_version=PlanRow.version))
     newest = {"version": stored.version, "provisional": stored.provisional, "solved_at": stored.created_at}
     solves = PlanRow.solves + (0 if stored.provisional else 1)
-    values = {**newest, "error": None, "solves": solves, "figures_zstd": figures}
+    values = {**newest, "error": None, "retry_at": None, "solves": solves, "figures_zstd": figures}
     await repository.store(session, stored.plan_id, values)
     for pair, version in rests_on:
         await repository.rest_on(session, stored.plan_id, pair, profile_version=version, checked_version=version)

@@ -1,11 +1,13 @@
 """One batch of uploads on its way into a profile: folded, doubted, published where it matters. Runs in a child."""
 
 from typing import Any
+from zipfile import BadZipFile
 
 from pydantic_core import from_json
+from zstandard import ZstdError
 
 from planner_api.compression import zstd
-from planner_api.errors import PlannerError
+from planner_api.errors import PlannerError, RefusedError
 from planner_api.jobs.computing import Ask
 from planner_api.profiles.facts import Facts
 from planner_api.profiles.fold import FoldOrder, FoldOutcome, Upload
@@ -16,12 +18,17 @@ from planner_api.profiles.snapshot import materially_changed, publish
 from planner_api.profiles.statistics import Statistics, device_hash
 from planner_api.web.body import Body, inflate
 
+UNREADABLE = (ZstdError, BadZipFile, KeyError, TypeError, ValueError)
+"""Statistics raise these where they are damaged, or a later release of the planner wrote them."""
 _predictions = Predictions()
 
 
 def fold(order: FoldOrder, ask: Ask) -> FoldOutcome:
-    """Fold a batch into the statistics of its profile."""
-    known = Statistics.load(order.statistics)
+    """Fold a batch into the statistics of its profile. Raises RefusedError: those cannot be read."""
+    try:
+        known = Statistics.load(order.statistics)
+    except UNREADABLE as error:
+        raise RefusedError(f"the statistics of this profile cannot be read: {error!r}") from error
     if order.taken_back:
         known.forget(map(device_hash, order.taken_back))
     outcome = FoldOutcome()

@@ -160,9 +160,17 @@ class Fold(Kind):
         await publish(session, PROFILE, lease.key)
         return order.more
 
-    async def failed(self, session: WriteSession, lease: Lease, task: Task | None, error: str) -> None:
-        """Leave the first upload out, which three children in a row did not survive, and go on with the next."""
+    async def failed(
+        self, session: WriteSession, lease: Lease, task: Task | None, error: str, *, permanent: bool
+    ) -> None:
+        """Leave the first upload out, which three children in a row did not survive, and go on with the next.
+
+        A batch that was refused waits: what it was to be added to cannot be read, which is no fault of any upload.
+        """
         soc, frequency = pair_of(lease.key)
+        if permanent:
+            log.error("profile_unreadable", soc=soc, frequency=frequency, error=error)
+            return
         waiting = await inbox.pending(session, soc, frequency, 1)
         log.warning("upload_left_out", soc=soc, frequency=frequency, rows=[row_id for row_id, _ in waiting])
         await inbox.mark_unusable(session, {row_id: error for row_id, _ in waiting}, datetime.now(UTC))

@@ -54,7 +54,9 @@ class Count(Kind):
         assert prepared == lease.key.encode()
         return await usage.use(session, lease.key, "done", "", 1) < 2 and lease.key.startswith("twice")
 
-    async def failed(self, session: WriteSession, lease: Lease, task: Task | None, error: str) -> None:
+    async def failed(
+        self, session: WriteSession, lease: Lease, task: Task | None, error: str, *, permanent: bool
+    ) -> None:
         """Remember why."""
         self.failures.append(error)
         await usage.use(session, lease.key, "failed", "", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sqlite3
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -16,6 +18,9 @@ from hope_schema import (
     PlanReply,
     merge,
 )
+from planner_api.jobs import worker
+from planner_api.jobs.process import JobProcess
+from planner_api.plans import service
 from planner_api.plans.standing import standing_tag
 from tests.planner.samples import (
     PROCESSORS,
@@ -47,6 +52,20 @@ def test_embedded_solves_in_the_call(embedded: Api) -> None:
     second = embedded.post("/plans", plan_request(GRAPH))
     assert second.headers["hope-plan-cache"] == "hit"
     assert second.content == first.content
+
+
+def test_a_planner_without_a_child_says_so_at_once(embedded: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its child does not start, who asks for a plan hears the cause, and gets the plan once it does."""
+    monkeypatch.setattr(service, "EMBEDDED_WAIT_S", 20.0)  # who waits all that long hears of no cause
+    monkeypatch.setattr(worker, "NO_CHILD_S", 1.0)
+    embedded.learn(GRAPH)
+    with monkeypatch.context() as short:
+        short.setattr(JobProcess, "start", AsyncMock(side_effect=OSError(errno.ENOMEM, "Cannot allocate memory")))
+        for _ in range(2):
+            answer = embedded.post("/plans", plan_request(GRAPH))
+            assert (answer.status_code, answer.json()["type"]) == (503, "urn:hope:unavailable")
+            assert "Cannot allocate memory" in answer.json()["detail"]
+    assert eventually(lambda: embedded.post("/plans", plan_request(GRAPH)).status_code == 200)
 
 
 def test_embedded_plans_again_when_figures_moved(embedded: Api) -> None:

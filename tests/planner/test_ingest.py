@@ -24,7 +24,7 @@ from planner_api.jobs.queue import Queue
 from planner_api.jobs.worker import Worker
 from planner_api.models.reading import describe
 from planner_api.models.service import submit
-from planner_api.profiles import fold, inbox, oversight, repository
+from planner_api.profiles import batch, fold, inbox, oversight, repository
 from planner_api.profiles.fold import Fold
 from planner_api.profiles.jobs import FOLD, key_of
 from planner_api.profiles.reading import UploadHead, read_upload
@@ -325,6 +325,33 @@ def test_an_upload_that_kills_children_is_left_out(sqlite_url: str, monkeypatch:
         assert "died" in found["deadly"].error
         assert all(row.folded_at for row in found.values())
         assert await ingest.scalars(select(ProfileRow.uploads)) == [3]
+
+    on(sqlite_url, scenario)
+
+
+def test_uploads_wait_while_their_profile_cannot_be_read(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is left out for statistics that are damaged, or a later release's; all are folded once those can be read."""
+    load = batch.Statistics.load
+
+    def unreadable(data: bytes | None) -> Any:
+        return load(None if data is None else data[:-9])
+
+    async def scenario(ingest: Ingest) -> None:
+        key = FOLD, key_of(SOC, FREQUENCY)
+        async with Running(ingest.worker()):
+            await ingest.accept(measure(ingest.missing, "first"))
+            assert await ingest.queue.ended(key, timeout_s=60.0)
+            with monkeypatch.context() as damaged:
+                damaged.setattr(batch.Statistics, "load", unreadable)
+                await ingest.accept(*(measure(ingest.missing, name) for name in ("a", "b")))
+                assert await ingest.queue.ended(key, timeout_s=60.0)
+            rows = await ingest.scalars(select(InboxRow))
+            assert [row.device_id for row in rows if row.folded_at is None] == ["a", "b"]
+            await ingest.accept(measure(ingest.missing, "c"))
+            assert await ingest.queue.ended(key, timeout_s=60.0)
+        rows = await ingest.scalars(select(InboxRow))
+        assert all(row.folded_at and row.error is None for row in rows)
+        assert await ingest.scalars(select(ProfileRow.uploads)) == [4]
 
     on(sqlite_url, scenario)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
+from datetime import timedelta
 from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import select, update
 
 from hope_schema import HOST, Job, TensorType
+from planner_api.db.tables import PlanRow
+from planner_api.jobs import queue
 from planner_api.models.figures import Figures
 from planner_api.plans import make, service
 from planner_api.prediction import predictor
@@ -101,6 +106,30 @@ def test_a_plan_that_is_too_large_is_told_so(api: Api, monkeypatch: pytest.Monke
     other = enrolled(api, "device-2")
     monkeypatch.setattr(make, "MOST_PRICES", 5 * 3**2)
     assert api.post("/plans", plan_request(GRAPH, method="greedy"), **other).status_code == 200, "as large as may be"
+
+
+@pytest.mark.parametrize("by", [timedelta(minutes=-11), timedelta(days=1)], ids=["passed", "set_back"])
+def test_a_shortage_that_has_passed_is_forgotten(api: Api, monkeypatch: pytest.MonkeyPatch, by: timedelta) -> None:
+    """A plan for which memory was short is told so at first, and made for who asks once that may have passed."""
+    monkeypatch.setattr(queue, "RETRY_S", 0.0)
+    device = enrolled(api, "device-1")
+    short = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(make, "plan", short)
+    for _ in range(2):
+        answer = api.post("/plans", plan_request(GRAPH), **device)
+        assert (answer.status_code, answer.json()["type"]) == (503, "urn:hope:unavailable")
+        assert "No space left on device" in answer.json()["detail"]
+        assert 500 < int(answer.headers["retry-after"]) <= 600
+    assert short.call_count == queue.MAX_FAILURES, "it is not tried again meanwhile"
+    monkeypatch.undo()
+
+    async def later() -> None:
+        async with api.app.planner.database.write() as session:
+            retry_at = await session.scalar(select(PlanRow.retry_at))
+            await session.execute(update(PlanRow).values(retry_at=retry_at + by))
+
+    api.await_(later)
+    assert api.post("/plans", plan_request(GRAPH), **device).status_code == 200
 
 
 def test_jobs_that_are_too_many_together_are_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

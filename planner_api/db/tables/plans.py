@@ -55,6 +55,8 @@ class PlanRow(Base):
     """Plans stored so far that are not provisional; a burst of identical requests must raise it by one."""
     error: Mapped[str | None] = mapped_column(Text)
     """Why it could not be planned the last time; null: it could."""
+    retry_at: Mapped[datetime | None]
+    """From when on that may have passed; null: it holds until a profile changes."""
     figures_zstd: Mapped[bytes | None] = mapped_column(deferred=True)
     """``Figures`` of the networks as the newest version cuts them, compressed; null: it cuts none."""
 
