@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -137,23 +138,16 @@ class Mix(Strict):
         return self
 
     def scaled(self, factor: float) -> Mix:
-        """The same with all periods, deadlines, jitters and traces so many times as long."""
-
-        def times(ms: float | None) -> float | None:
-            return None if ms is None else ms * factor
-
-        streams = tuple(
-            stream.model_copy(
-                update={
-                    "period_ms": times(stream.period_ms),
-                    "deadline_ms": times(stream.deadline_ms),
-                    "jitter_ms": stream.jitter_ms * factor,
-                    "trace_ms": tuple(at * factor for at in stream.trace_ms),
-                }
-            )
-            for stream in self.streams
-        )
-        return self.model_copy(update={"streams": streams})
+        """The same with all periods, deadlines, jitters and traces so many times as long. Raises InputError where that
+        is no mix: of more runs than there may be, or with times beyond bounds.
+        """
+        streams = []
+        for stream in self.streams:
+            times = {name: getattr(stream, name) for name in ("period_ms", "deadline_ms", "jitter_ms")}
+            longer: dict[str, object] = {name: ms and ms * factor for name, ms in times.items()}
+            longer["trace_ms"] = [at * factor for at in stream.trace_ms]
+            streams.append(stream.model_dump() | longer)
+        return _validated(self.model_dump() | {"streams": streams}, f"{self.name} with times {factor:g} as long")
 
     def load(self, alone_ms: Mapping[str, float]) -> float:
         """Σ latency alone ÷ period, over the streams that have a period; ``alone_ms`` is by name of the stream."""
@@ -162,7 +156,7 @@ class Mix(Strict):
     def at_load(self, load: float, alone_ms: Mapping[str, float]) -> Mix:
         """The same mix with its times scaled by one factor so that its load is ``load``.
 
-        Raises InputError where no stream has a period.
+        Raises InputError where no stream has a period, or like ``scaled``.
         """
         now = self.load(alone_ms)
         if not now:
@@ -197,13 +191,14 @@ def read_mix(given: str, seconds: float | None = None) -> Mix:
     """
     if given.endswith(".json"):
         mix = _read_file(Path(given))
-        return mix if seconds is None else mix.model_copy(update={"seconds": seconds})
+        return mix if seconds is None else _validated(mix.model_dump() | {"seconds": seconds}, given)
     streams: list[dict[str, object]] = []
+    names = Counter[str]()
     for part in given.split(","):
         model, period_ms = read_rate(part)
         name = Path(model).stem if model.endswith(".onnx") else model
-        taken = sum(stream["model"] == model for stream in streams)
-        stream: dict[str, object] = {"name": f"{name}#{taken + 1}" if taken else name, "model": model}
+        names[name] += 1
+        stream: dict[str, object] = {"name": f"{name}#{names[name]}" if names[name] > 1 else name, "model": model}
         stream |= {"arrival": "closed"} if period_ms is None else {"period_ms": period_ms}
         streams.append(stream)
     return _validated({"streams": streams} | ({} if seconds is None else {"seconds": seconds}), given)

@@ -29,7 +29,7 @@ def rates(every_ms: Sequence[float], deadlines_ms: Sequence[float]) -> list[Rate
     Raises InputError for times of no length, UnplannableError where the periods come together too seldom.
     """
     if not all(0 < ms < 1e9 for ms in (*every_ms, *deadlines_ms)):
-        raise InputError("every_ms and deadlines_ms are milliseconds above 0")
+        raise InputError("every_ms and deadlines_ms are milliseconds, above 0 and below 1e9")
     shortest = 1e3 * min(every_ms)
     for parts in range(1, FINEST + 1):
         tick = max(round(shortest / parts), 1)

@@ -128,6 +128,32 @@ def test_a_mix_keeps_its_shape_at_another_load() -> None:
     assert [stream.period_ms for stream in twice.streams] == [50.0, 25.0, None]
 
 
+@pytest.mark.parametrize("load", [1e300, 1e-300, 5e6])
+def test_a_load_that_no_mix_has_is_refused(load: float) -> None:
+    """Periods without end, and more runs than there may be, however they are asked for."""
+    for mix in (read_mix("a@100ms,b@50ms,c"), Mix.model_validate({"streams": [RANDOM]})):
+        with pytest.raises(InputError, match="no mix"):
+            mix.at_load(load, {"a": 10.0, "b": 20.0})
+
+
+def test_a_file_is_not_played_for_longer_than_its_runs_allow(tmp_path: Path) -> None:
+    """``--seconds`` is held against the same bounds as the file's own."""
+    file = written(tmp_path, {"seconds": 1, "streams": [{**RANDOM, "period_ms": 0.01}]})
+    assert read_mix(file, 5.0).seconds == 5.0
+    for seconds in (80_000.0, 1e6):
+        with pytest.raises(InputError, match="no mix"):
+            read_mix(file, seconds)
+
+
+def test_networks_of_one_name_are_told_apart() -> None:
+    """The same file twice, and files of one name in two folders."""
+    mix = read_mix("x/a.onnx@10ms,y/a.onnx@10ms,x/a.onnx")
+    assert [stream.name for stream in mix.streams] == ["a", "a#2", "a#3"]
+
+
+RANDOM = {"name": "a", "model": "m", "period_ms": 10, "arrival": "poisson"}
+
+
 def test_a_processor_is_busy_for_no_longer_than_the_time() -> None:
     """Runs that step in count within those that give way, and what goes on after the mix does not."""
     times = {"a": [(0, 10), (2, 4), (3, 12), (30, 50)], "b": [(5, 6)]}
