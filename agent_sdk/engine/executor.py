@@ -139,7 +139,7 @@ class Executor(Closes):
         end = inf
         if timeout_s is not None:
             refuse_unless_seconds("timeout_s", timeout_s)
-            end = monotonic() + min(timeout_s, LONGEST_S)
+            end = monotonic() + float(min(timeout_s, LONGEST_S))
         if into:
             self._check_outputs(into)
         feeds = check_feed(self._wanted, inputs)

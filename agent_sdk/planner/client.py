@@ -76,6 +76,8 @@ MAX_RESPONSE_BYTES: Final = 64 * 2**20
 """Largest answer accepted, before and after decompression."""
 RETRIED_STATUSES: Final = frozenset({408, 425, 429, 502, 503, 504})
 """Answers that say "later"; 500 is a fault that repeating would only repeat."""
+LONGEST_WAIT_S: Final = 86_400.0
+"""No plan is improved for longer."""
 DEADLINE_S: Final = 10.0
 """Seconds that one call may take by default, all its attempts together; a plan may wait longer, see ``plan``."""
 CONNECT_S: Final = 5.0
@@ -194,9 +196,10 @@ class PlannerClient(Closes):
 
         ``wait_s`` asks the planner to hold the answer up to that many seconds for an improved plan.
         """
-        headers = {} if wait_s is None else {"Prefer": f"wait={max(0, round(wait_s))}"}
+        patience_s = min(wait_s or 0.0, LONGEST_WAIT_S)
+        headers = {} if wait_s is None else {"Prefer": f"wait={round(patience_s)}"}
         key = digest(request.model_dump(mode="json"))
-        return _served(self._call("POST", "/plans", request, key=key, headers=headers, patience_s=wait_s or 0.0))
+        return _served(self._call("POST", "/plans", request, key=key, headers=headers, patience_s=patience_s))
 
     def revalidate(self, copy: ServedPlan) -> ServedPlan:
         """``GET /plans/{id}`` with ``If-None-Match``: the copy itself if it is still the newest, else the newer one.

@@ -154,7 +154,7 @@ class Jobs(Forks):
         """Queue a run; it, and where it starts ``here`` what the caller is to work on. With interrupts deferred."""
         now = perf_counter_ns()
         self._device.refuse_when_forked()
-        deadline = None if terms.deadline_ms is None else now + round(terms.deadline_ms * 1e6)
+        deadline = None if terms.deadline_ms is None else now + round(float(terms.deadline_ms) * 1e6)
         known = self._members.get(plans)
         fits = known is None or known.fits(inputs)
         with self._lock:

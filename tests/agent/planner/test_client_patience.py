@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
@@ -197,3 +198,11 @@ def test_waiting_is_asked_for_and_waited_for() -> None:
     with pytest.raises(errors.PlannerUnavailableError):
         run(transport, lambda c: c.plan(REQUEST), deadline_s=0.1)
     assert "Prefer" not in transport.requests[1].headers
+
+
+@pytest.mark.parametrize("wait_s", [math.inf, 1e300])
+def test_a_wait_without_end_is_a_day(wait_s: float) -> None:
+    """Whoever asks for the best there is asks for no number that nobody can read."""
+    transport = ScriptedTransport(plan_answer(small_plan()))
+    run(transport, lambda c: c.plan(REQUEST, wait_s=wait_s))
+    assert transport.requests[0].headers["Prefer"] == "wait=86400"

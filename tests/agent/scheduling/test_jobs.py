@@ -11,6 +11,7 @@ from concurrent.futures import CancelledError, wait
 from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -449,6 +450,16 @@ def test_a_stream_asks_for_a_run_each_period(agent: Agent, session: Session) -> 
     ):
         with pytest.raises(InputError, match=[*terms][-1]):
             agent.stream(session, {}, **terms)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, int])
+def test_times_of_any_type_of_number_are_times(agent: Agent, session: Session, kind: type) -> None:
+    """None of them goes beyond what its own type holds."""
+    feed, before = dict(session.draw()), perf_counter_ns()
+    job = agent.submit(session, feed, deadline_ms=kind(60_000), timeout_s=kind(60))
+    assert right(session, feed, job.result(60))
+    assert job.deadline_ns is not None
+    assert job.deadline_ns - before == pytest.approx(60e9, rel=0.01)
 
 
 def test_what_a_run_cannot_keep_to_is_refused(agent: Agent, session: Session) -> None:
