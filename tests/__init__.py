@@ -23,6 +23,11 @@ if "_hypothesis_pytestplugin" in sys.modules:  # children that run something of 
     settings.register_profile("campaign", settings.get_profile("steady"), max_examples=1000)
     settings.load_profile("campaign" if CAMPAIGN else "steady")
 
+# NOTE: containers often set PYTHONDONTWRITEBYTECODE. Every worker of pytest then rewrites all assertions anew, and
+# every process that a test starts compiles the project anew: nobody who installed it waits for that, pip has done it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # NOTE: with an arena of the C library for every thread, what different plans leave is different holes in each: 64
 # random plans of squeezenet on OpenVINO take 7 to 20 MiB more than the first, and 1.4 MiB with one arena for all. It
 # must be the only one from the start: arenas that are there go on being used.

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Iterator
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -180,8 +181,15 @@ def test_reading_by_shape_accepts_what_the_contract_accepts(
 
 def bomb(before: str, unit: str, after: str, size: int = 16 * 2**20 - 1024) -> bytes:
     """A body that inflates to almost the limit."""
-    last = unit.rstrip(",")
-    return zstandard.compress((before + unit * (size // len(unit)) + last + after).encode())
+    parts = before.encode(), repeated(unit, size), (unit.rstrip(",") + after).encode()
+    compressing = zstandard.ZstdCompressor().compressobj(size=sum(map(len, parts)))
+    return b"".join([*map(compressing.compress, parts), compressing.flush()])
+
+
+@lru_cache(1)
+def repeated(unit: str, size: int) -> bytes:
+    """A unit as often as it fits."""
+    return unit.encode() * (size // len(unit))
 
 
 def padded(body: bytes, size: int = 16 * 2**20 // MOST_EXPANDED) -> bytes:
@@ -191,18 +199,23 @@ def padded(body: bytes, size: int = 16 * 2**20 // MOST_EXPANDED) -> bytes:
 
 
 KEYS = ",".join(f'"k{number}":1' for number in range(45_000))
-ATTACKS: dict[str, tuple[str, str, bytes, int]] = {
-    "versions": ("POST", "/devices", bomb('{"device_id":"x","versions":{', '"":1,', "}}"), 413),
-    "report": ("PUT", "/devices/device-1/report", bomb('{"measured":[', "{},", "]}"), 413),
-    "attributes": ("POST", "/models", padded(bomb('{"ops":[{"attributes":{"a":[', "{},", "]}}]}")), 422),
-    "ops": ("POST", "/models", padded(bomb('{"ops":[', "{},", "]}")), 422),
-    "columns": ("POST", "/profiles", padded(bomb('{"latencies":{"us":[', '"",', "]}}")), 422),
-    "long columns": ("POST", "/profiles", padded(bomb('{"latencies":{"us":[', "1.5,", "]}}")), 413),
-    "tiny numbers": ("POST", "/profiles", bomb('{"latencies":{"us":[', "5e-324,", "]}}", 95 * 1024), 422),
-    "extra keys": ("POST", "/plans", zstandard.compress(f"{{{KEYS}}}".encode()), 413),
-    "extra keys of an upload": ("POST", "/profiles", zstandard.compress(f"{{{KEYS}}}".encode()), 422),
-    "processors": ("POST", "/profiles/missing", bomb('{"processors":[', "{},", "]}"), 413),
-}
+
+
+@cache
+def attacks() -> dict[str, tuple[str, str, bytes, int]]:
+    """By name: the method, the path, the body and what the planner answers."""
+    return {
+        "versions": ("POST", "/devices", bomb('{"device_id":"x","versions":{', '"":1,', "}}"), 413),
+        "report": ("PUT", "/devices/device-1/report", bomb('{"measured":[', "{},", "]}"), 413),
+        "attributes": ("POST", "/models", padded(bomb('{"ops":[{"attributes":{"a":[', "{},", "]}}]}")), 422),
+        "ops": ("POST", "/models", padded(bomb('{"ops":[', "{},", "]}")), 422),
+        "columns": ("POST", "/profiles", padded(bomb('{"latencies":{"us":[', '"",', "]}}")), 422),
+        "long columns": ("POST", "/profiles", padded(bomb('{"latencies":{"us":[', "1.5,", "]}}")), 413),
+        "tiny numbers": ("POST", "/profiles", bomb('{"latencies":{"us":[', "5e-324,", "]}}", 95 * 1024), 422),
+        "extra keys": ("POST", "/plans", zstandard.compress(f"{{{KEYS}}}".encode()), 413),
+        "extra keys of an upload": ("POST", "/profiles", zstandard.compress(f"{{{KEYS}}}".encode()), 422),
+        "processors": ("POST", "/profiles/missing", bomb('{"processors":[', "{},", "]}"), 413),
+    }
 
 
 pytestmark = pytest.mark.planner(tokens_required=True, rate_per_token=0, rate_per_address=0)
@@ -237,7 +250,7 @@ def test_named_attacks(api: Api, database_url: str) -> None:
     """Bodies of a few KB that took seconds and gigabytes: with a token a quarter of a second and 256 MiB at most."""
     claim = issue(database_url, "claim")
     device = api.post("/devices", Enrolment(device_id="device-1"), authorization=f"Bearer {claim}").json()["token"]
-    for name, (method, path, body, status) in ATTACKS.items():
+    for name, (method, path, body, status) in attacks().items():
         assert len(body) < 300_000
         bearer = claim if path == "/devices" else device
         headers = {**JSON, "content-encoding": "zstd", "authorization": f"Bearer {bearer}"}
@@ -249,12 +262,7 @@ def test_named_attacks(api: Api, database_url: str) -> None:
 
 
 LARGE = {ModelGraph: "/models", Observations: "/profiles"}
-FEW_KILOBYTES = {
-    (path, before + unit): padded(bomb(before, unit, after), 16 * 1024)
-    for kind, before, after in PLACES
-    for unit in ("1.5,", '"a",', "[[]],", '{"shape":[],"dtype":"bool"},')
-    if (path := LARGE.get(kind)) is not None
-}
+REPEATED = ("1.5,", '"a",', "[[]],", '{"shape":[],"dtype":"bool"},')
 
 
 @pytest.mark.usefixtures("frozen")
@@ -265,7 +273,10 @@ def test_sixteen_kilobytes_take_little_memory_whoever_reads_them(api: Api) -> No
     reader = api.app.planner.reader
     honest = measure(Missing(profile_version=0)).model_dump_json().encode()
     api.await_(reader.read, "idle", read_upload, lambda: Body(honest, "identity"))
-    for (path, what), body in FEW_KILOBYTES.items():
+    places = [(LARGE[kind], before, after) for kind, before, after in PLACES if kind in LARGE]
+    bodies = {(path, b + unit): padded(bomb(b, unit, a), 16 * 1024) for unit in REPEATED for path, b, a in places}
+    repeated.cache_clear()
+    for (path, what), body in bodies.items():
         assert len(body) == 16 * 1024
         busy, held, held_there = api.await_(_loop_s), forget_peak(), forget_peak(reader.pid)
         answer = api.client.post(path, content=body, headers=device)
@@ -306,7 +317,7 @@ def test_nobody_unknown_is_read(api: Api, monkeypatch: pytest.MonkeyPatch) -> No
     """With a forged token, or a claim that is none, no byte of a body is inflated or parsed, on any route."""
     monkeypatch.setattr("planner_api.web.body.inflate", _never)
     monkeypatch.setattr("planner_api.web.body.receive", _never)
-    for name, (method, path, body, _) in ATTACKS.items():
+    for name, (method, path, body, _) in attacks().items():
         headers = {**JSON, "content-encoding": "zstd", "authorization": "Bearer hope_d_forged"}
         answer = api.client.request(method, path, content=body, headers=headers)
         assert answer.status_code == 401, (name, answer.text)
