@@ -7,10 +7,10 @@ step takes alone, and each move. So what has changed is read off the plan, and t
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from graphlib import CycleError
 from itertools import pairwise
 from typing import Final
 
-import networkx as nx
 import numpy as np
 
 from hope_schema import Plan, Step
@@ -19,6 +19,7 @@ from planner_api.planning.budget import Budget
 from planner_api.planning.judge.simulator import Schedule, in_start_order, simulate
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Earlier, PlanningError, Problem, called
+from planner_api.planning.problem.order import ordered
 from planner_api.planning.search.search import Search
 
 BAND: Final = 0.1
@@ -65,10 +66,10 @@ def _sequence(plan: Plan, problem: Problem, home: Sequence[int], by_start: Seque
     """The order in which ops were placed: a queue carries moves in that of their first readers, not of their starts."""
     machine, lists = problem.machine, problem.lists
     rank = {op: turn for turn, op in enumerate(by_start)}
-    graph = nx.DiGraph((earlier, op) for op, before in enumerate(lists.before) for earlier in before)
-    graph.add_nodes_from(by_start)
+    before = {op: {*earlier} for op, earlier in enumerate(lists.before)}
     for resource in range(machine.uses.shape[1] if problem.share is None else 0):
-        graph.add_edges_from(pairwise(op for op in by_start if machine.uses[home[op], resource]))
+        for one, other in pairwise(op for op in by_start if machine.uses[home[op], resource]):
+            before[other].add(one)
     tensors = {name: tensor for tensor, name in enumerate(problem.tensors)}
     places = {name: place for place, name in enumerate(machine.places)}
     owner = np.arange(len(places)) if machine.owner is None else machine.owner
@@ -80,10 +81,12 @@ def _sequence(plan: Plan, problem: Problem, home: Sequence[int], by_start: Seque
             first = min(readers, key=rank.__getitem__, default=lists.producer[tensor])
             carried.setdefault(move.over, []).append(first)
     for ops in carried.values():
-        graph.add_edges_from((one, other) for one, other in pairwise(ops) if one != other and min(one, other) >= 0)
+        for one, other in pairwise(ops):
+            if one != other and min(one, other) >= 0:
+                before[other].add(one)
     try:
-        return list(nx.lexicographical_topological_sort(graph, key=rank.__getitem__))
-    except nx.NetworkXUnfeasible:
+        return ordered(before, key=rank.__getitem__)
+    except CycleError:
         return by_start
 
 

@@ -8,8 +8,8 @@ import heapq
 import math
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
+from graphlib import TopologicalSorter
 
-import networkx as nx
 import numpy as np
 
 from hope_schema import Cut
@@ -44,9 +44,13 @@ def upward_rank(problem: Problem, *, moves: bool = False) -> list[float]:
 def layers(ops: Sequence[int], before: Before) -> list[list[int]]:
     """Some ops by their longest distance from those that read none of the others; in each layer by index."""
     inside = set(ops)
-    graph = nx.DiGraph((earlier, op) for op in ops for earlier in inside.intersection(before[op]))
-    graph.add_nodes_from(ops)
-    return [sorted(layer) for layer in nx.topological_generations(graph)]
+    sorter = TopologicalSorter({op: inside.intersection(before[op]) for op in ops})
+    sorter.prepare()
+    found: list[list[int]] = []
+    while sorter.is_active():
+        found.append(sorted(sorter.get_ready()))
+        sorter.done(*found[-1])
+    return found
 
 
 def by_rank(problem: Problem, rank: Sequence[float]) -> list[int]:

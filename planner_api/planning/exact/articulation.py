@@ -21,10 +21,9 @@ programming there by more than a factor of ten.
 
 import math
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import accumulate, permutations
 from typing import NamedTuple
 
-import networkx as nx
 import numpy as np
 
 from planner_api.planning.budget import Budget
@@ -84,24 +83,20 @@ def solve_pieces(problem: Problem, budget: Budget) -> Result | None:
 def cut_ops(problem: Problem) -> list[int]:
     """Positions in ``lists.order`` of the ops that everything must pass and no tensor jumps over.
 
-    They are what dominates the end of the graph. A network's input is brought by its first reader to whoever follows,
-    if that takes time: it jumps over all ops up to its last reader.
+    No edge leads from an earlier position to a later one. A network's input is brought by its first reader to whoever
+    follows, if that takes time: it jumps over all ops up to its last reader.
     """
     lists = problem.lists
     place = {op: position for position, op in enumerate(lists.order)}
     n = len(place)
-    graph = nx.DiGraph((place[earlier], place[op]) for op, before in enumerate(lists.before) for earlier in before)
-    graph.add_edges_from((-1, place[op]) for op, before in enumerate(lists.before) if not before)
-    graph.add_edges_from((place[op], n) for op, after in enumerate(lists.after) if not after)
+    first = max(place[op] for op, before in enumerate(lists.before) if not before)
+    # far[p]: the last position that an edge leads to from the one before p; -1 is the start, n the end.
+    far = [first] + [max((place[reader] for reader in lists.after[op]), default=n) for op in lists.order]
     for tensor, producer in enumerate(lists.producer):
         readers = sorted(place[reader] for reader in lists.readers[tensor])
         if producer < 0 and readers and problem.crossing_us(tensor)[problem.host].any():
-            graph.add_edge(readers[0] - 1, readers[-1])
-    above = nx.immediate_dominators(graph, -1)
-    cuts = [above[n]]
-    while cuts[-1] >= 0:
-        cuts.append(above[cuts[-1]])
-    return cuts[-2::-1]
+            far[readers[0]] = max(far[readers[0]], readers[-1])
+    return [position for position, last in enumerate(accumulate(far[:n], max)) if last <= position]
 
 
 def pieces(problem: Problem) -> list[list[int]]:

@@ -6,14 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from graphlib import CycleError
 
-import networkx as nx
 import numpy as np
 
 from hope_schema import Objective
 from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError, check_shapes, wrong
 from planner_api.planning.problem.choices import WHOLE, Choices, Cutter
 from planner_api.planning.problem.machine import Machine
+from planner_api.planning.problem.order import ordered
 
 MOST_AT_ONCE = 64
 """Ops that may share one resource: smaller shares count as 1/64."""
@@ -294,13 +295,10 @@ class Problem:
                 after[earlier].append(op)
             for tensor in tensors:
                 readers[tensor].append(op)
-        graph = nx.DiGraph((earlier, op) for op, ops in enumerate(before) for earlier in ops)
-        graph.add_nodes_from(range(n))
         try:
-            order = list(nx.lexicographical_topological_sort(graph))
-        except nx.NetworkXUnfeasible:
-            cycle = nx.find_cycle(graph)
-            raise PlanningError(f"the graph has a cycle through op '{self.ops[cycle[0][0]]}'") from None
+            order = ordered(dict(enumerate(before)), key=lambda op: op)
+        except CycleError as error:
+            raise PlanningError(f"the graph has a cycle through op '{self.ops[error.args[1][0]]}'") from None
         return Lists(
             latency=self.latency_us.tolist(),
             producer=producer,
