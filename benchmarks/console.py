@@ -95,7 +95,7 @@ def _device(random: Random, now: datetime, number: int, socs: list[str]) -> Row:
     seen = now - timedelta(minutes=random.expovariate(1 / 2000))
     return {
         "id": f"phone-{number:08}", "soc": socs[min(int(random.expovariate(1 / 60)), SOCS - 1)], "frequency": "max",
-        "versions": {"hope-agent": "0.1.0"}, "enrolled_at": now - timedelta(days=30), "last_seen_at": seen,
+        "versions": {"hope-inference": "0.1.0"}, "enrolled_at": now - timedelta(days=30), "last_seen_at": seen,
     }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from hope_schema.plan import FoundBy, Method
 from hope_schema.registry import Labels
 
 Versions = Annotated[dict[Label, Label], Field(max_length=64, json_schema_extra={"additionalProperties": False})]
-"""Component to version, e.g. ``{"hope-agent": "0.1.0", "onnxruntime": "1.23.0"}``."""
+"""Component to version, e.g. ``{"hope-inference": "0.1.0", "onnxruntime": "1.23.0"}``."""
 Runs = Annotated[int, Field(ge=0, le=1_000_000_000)]
 PlanStatus = Literal["queued", "solving", "done", "failed"]
 

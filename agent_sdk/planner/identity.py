@@ -12,7 +12,7 @@ from agent_sdk.files import read_whole, replace_whole
 from agent_sdk.runtimes.base import PACKAGES
 from hope_schema.hashing import digest
 from hope_schema.proof import address_of
-from hope_schema.version import VERSION
+from hope_schema.version import DISTRIBUTION, VERSION
 
 TOKENS: Final = "tokens"
 
@@ -64,7 +64,7 @@ def store_token(directory: Path, planner: str, token: str) -> Path:
 
 def versions() -> dict[str, str]:
     """Return the versions of what is installed here and decides how long ops take."""
-    found = {"hope-inference": VERSION}
+    found = {DISTRIBUTION: VERSION}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):  # then it decides nothing here
             found[name] = version(name)

@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hope_schema.version import DISTRIBUTION
 from hope_schema.wording import TITLES, count, duration, plural, reason
 from planner_api.console.address import HOME, home
 
@@ -160,6 +161,7 @@ def _environment() -> Environment:
     found.globals |= {
         "asset": lambda name: home() + ASSETS[name],
         "home": home,
+        "agent": DISTRIBUTION,
         "causes": TITLES,
         "section": section,
         "sections": SECTIONS,

@@ -77,7 +77,7 @@ def test_a_report_shows_versions_skew_and_drift(api: Api, admin: dict[str, str])
     report = DeviceReport(
         soc=SOC,
         frequency=FREQUENCY,
-        versions={"hope-agent": "0.1.0"},
+        versions={"hope-inference": "0.1.0"},
         sent_at=datetime.now(UTC) + timedelta(hours=5),
         measured=(
             MeasuredRun(
@@ -93,7 +93,7 @@ def test_a_report_shows_versions_skew_and_drift(api: Api, admin: dict[str, str])
     for _ in range(2):
         assert api.put("/devices/device-1/report", report, **device).status_code == 204
     found = api.client.get("/devices/device-1", headers=admin).json()
-    assert found["versions"] == {"hope-agent": "0.1.0"}
+    assert found["versions"] == {"hope-inference": "0.1.0"}
     assert found["drift"] == pytest.approx(0.25)
     assert found["clock_skew_s"] == pytest.approx(5 * 3600, abs=60)
     assert datetime.fromisoformat(found["last_seen_at"]) < datetime.now(UTC) + timedelta(minutes=1)

@@ -220,7 +220,7 @@ def report(api: Api, device_id: str, soc: str, reply: PlanReply) -> None:
     run = MeasuredRun(
         plan_id=reply.plan_id, plan_version=reply.version, measured_us=reply.plan.makespan_us * off, runs=30
     )
-    versions = {"hope-agent": "0.1.0", "onnxruntime": "1.22.0"}
+    versions = {"hope-inference": "0.1.0", "onnxruntime": "1.22.0"}
     sent = DeviceReport(soc=soc, frequency=FREQUENCY, versions=versions, sent_at=datetime.now(UTC), measured=(run,))
     put(api, f"/devices/{device_id}/report", sent)
 

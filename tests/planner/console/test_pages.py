@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select, update
 from structlog.testing import capture_logs
 
+from agent_sdk.planner.identity import versions
+from agent_sdk.runtimes.base import PACKAGES
 from hope_schema import Cause, DeviceDescription, DeviceReport, MeasuredRun
 from planner_api.compression import zstd
 from planner_api.console import overview
@@ -84,6 +86,14 @@ def test_a_plan_over_hosts_shows_them_and_how_the_links_are(api: Api) -> None:
     run = MeasuredRun(plan_id=reply.plan_id, plan_version=reply.version, measured_us=5.0, runs=3)
     api.put("/devices/device-1/report", DeviceReport(soc=SOC, frequency=FREQUENCY, measured=(run,)))
     assert "with <bdi>edge</bdi>" in api.client.get(f"{HOME}/devices/device-1").text
+
+
+def test_the_agents_version_is_what_agents_report(api: Api) -> None:
+    """The list of devices shows the version under the name by which an agent reports itself."""
+    [agent] = versions().keys() - set(PACKAGES)
+    report = DeviceReport(soc=SOC, frequency=FREQUENCY, versions={**versions(), agent: "9.8.7"})
+    api.put("/devices/device-1/report", report)
+    assert "9.8.7" in api.client.get(f"{HOME}/devices").text
 
 
 def test_a_comparison_counts_moves_as_the_api_does(api: Api) -> None:
