@@ -173,9 +173,10 @@ class Report:
         for row in self.rows[profile, cpu].values():
             against = f"{row.makespan_us / reference:8.3f}" if reference else f"{'-':>8}"
             says = [row.found_by] * (row.found_by != row.method) + [row.bound_method, *row.notes]
+            bound = f"{row.lower_bound_us / 1e3:10.2f} {row.gap:7.2%}" if row.lower_bound_us else f"{'-':>10} {'-':>7}"
             print(
                 f"{profile:30} {cpu:12} {row.method:22} {row.makespan_us / 1e3:10.2f} {against} "
-                f"{row.lower_bound_us / 1e3:10.2f} {row.gap:7.2%} {row.seconds:7.3f}  " + "; ".join(says),
+                f"{bound} {row.seconds:7.3f}  " + "; ".join(says),
                 flush=True,
             )
 

@@ -129,7 +129,7 @@ def serve(settings: Settings, host: str, port: int, tls_cert: Path | None, tls_k
 @click.option("--probe-host", default="127.0.0.1", show_default=True, help="address of the probes")
 @on_database(makes=True)
 def worker(settings: Settings, slots: int | None, probe_port: int | None, probe_host: str) -> int:
-    """Solve what is queued, as a process of its own, until SIGTERM or Ctrl-C; what runs is finished or handed back."""
+    """Solve what is queued, until SIGTERM or Ctrl-C. What runs then is finished or handed back."""
     from planner_api.cli.worker import work  # seconds, which no other command waits for
 
     if slots is not None:
@@ -156,7 +156,7 @@ def migrate(settings: Settings, revision: str) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @on_database(makes=False)
 def backup(settings: Settings, file: Path) -> None:
-    """Write every row into one FILE of JSON lines under gzip, as the database stands at one moment, while served."""
+    """Write every row into a FILE, while served. It holds JSON lines under gzip, as of one moment."""
     url = settings.database_url
     with working(f"writing {file}"):
         rows = backups.write(url, file)
@@ -178,7 +178,7 @@ def restore(settings: Settings, file: Path) -> None:
 @click.option("--label", default="", help="a note to know it by")
 @on_database(makes=False)
 def admin_token(settings: Settings, label: str) -> None:
-    """Make an admin's token where there is none yet, or all are lost; `tokens create` makes others over HTTP."""
+    """Make the first admin's token, or one where all are lost. `tokens create` makes others over HTTP."""
     if len(label) > 128 or not label.isprintable():
         raise UsageError("--label may have 128 printable characters")
     click.echo(f"hope-planner: a token of {shown(parse_url(settings.database_url))}", err=True)
