@@ -15,7 +15,7 @@ def zstd(data: bytes | bytearray) -> bytes:
 
 
 def unzstd(data: bytes) -> bytes:
-    """Return what ``zstd`` compressed. Only for our own rows: uploads go through ``web.body.inflate``."""
+    """Return what ``zstd`` compressed. Only for our own rows: uploads go through ``web.inflate.inflate``."""
     return zstandard.ZstdDecompressor().decompress(data)
 
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from hope_schema.base import PRINTABLE
 from planner_api.errors import InvalidError
 from planner_api.web.body import receive
-from planner_api.web.problems import HttpError
+from planner_api.web.errors import HttpError
 
 MAX_BYTES = 8 * 1024
 MAX_FIELDS = 32

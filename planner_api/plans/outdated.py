@@ -3,62 +3,22 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import msgspec
 from sqlalchemy import or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from planner_api.compression import loaded
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import chunks
 from planner_api.db.tables import PlanRestsOnRow, PlanRow
-from planner_api.jobs.computing import Ask
 from planner_api.jobs.kind import Kind, Lease, Task
 from planner_api.jobs.wanted import Wanted, put
 from planner_api.models import repository as models
-from planner_api.models.figures import Figures
+from planner_api.plans.compare import CompareOrder, Resting
 from planner_api.plans.solve import BETTER
 from planner_api.profiles import repository as profiles
 from planner_api.profiles.jobs import OUTDATED, pair_of
-from planner_api.profiles.known import Known, differ
 
 COMPARED_AT_ONCE = 200
 """Plans per job; while there are more it stands in the queue anew."""
-
-
-class Resting(msgspec.Struct):
-    """A plan, the processors that it may use, and by the place in the order the figures that it rests on."""
-
-    plan_id: str
-    processors: tuple[str, ...] | None
-    figures: tuple[int, ...]
-
-
-class CompareOrder(msgspec.Struct):
-    """Plans that rest on one older version of a profile, that version, if it is kept, and the newest; compressed.
-
-    ``version`` is the newest; with ``more`` there are plans that are compared after these.
-    """
-
-    before: bytes | None
-    after: bytes
-    plans: tuple[Resting, ...]
-    figures: tuple[bytes, ...]
-    threshold: float
-    version: int
-    more: bool
-
-
-def compare(order: CompareOrder, _ask: Ask) -> list[str]:
-    """Return the ids of the plans that rest on figures that moved, or that nobody knows any more. Runs in a child."""
-    if order.before is None:
-        return [plan.plan_id for plan in order.plans]
-    before, after = Known.read(order.before), Known.read(order.after)
-    figures = [loaded(Figures, body) for body in order.figures]
-    return [
-        plan.plan_id
-        for plan in order.plans
-        if any(differ(before, after, figures[n], plan.processors, order.threshold) for n in plan.figures)
-    ]
 
 
 def _candidates(row: Any, pair: tuple[str, str]) -> tuple[str, ...] | None:
@@ -72,7 +32,7 @@ class Outdated(Kind):
     """Compares plans with their profile."""
 
     name: ClassVar[str] = OUTDATED
-    function = "planner_api.plans.outdated:compare"
+    function = "planner_api.plans.compare:compare"
     answers = list[str]
 
     async def load(self, lease: Lease) -> Task | None:

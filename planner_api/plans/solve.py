@@ -16,7 +16,7 @@ from planner_api.models import repository as models
 from planner_api.plans import repository
 from planner_api.plans.made import Made, PlanOrder, RestsOn
 from planner_api.plans.stored import serialise
-from planner_api.profiles import facts
+from planner_api.profiles import answering
 from planner_api.profiles import repository as profiles
 from planner_api.profiles.jobs import OUTDATED, key_of
 
@@ -73,7 +73,7 @@ class _Solve(Kind):
         return Task(order, max(self._settings.solve_timeout_s, budget_s + STARTING_S))
 
     async def tell(self, question: bytes) -> bytes:
-        return await facts.answer(self._database, question)
+        return await answering.answer(self._database, question)
 
     async def prepare(self, lease: Lease, task: Task, answer: Made) -> Prepared:
         """Make the bytes that are served; they count as the next version."""

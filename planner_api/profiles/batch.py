@@ -1,8 +1,10 @@
 """One batch of uploads on its way into a profile: folded, doubted, published where it matters. Runs in a child."""
 
+from datetime import datetime
 from typing import Any
 from zipfile import BadZipFile
 
+import msgspec
 from pydantic_core import from_json
 from zstandard import ZstdError
 
@@ -10,17 +12,65 @@ from planner_api.compression import zstd
 from planner_api.errors import PlannerError, RefusedError
 from planner_api.jobs.computing import Ask
 from planner_api.profiles.facts import Facts
-from planner_api.profiles.fold import FoldOrder, FoldOutcome, Upload
 from planner_api.profiles.folding import Folder, estimates
 from planner_api.profiles.plausibility import held_of
 from planner_api.profiles.predictions import Predictions
 from planner_api.profiles.snapshot import materially_changed, publish
 from planner_api.profiles.statistics import Statistics, device_hash
-from planner_api.web.body import Body, inflate
+from planner_api.web.inflate import Body, Encoding, inflate
 
 UNREADABLE = (ZstdError, BadZipFile, KeyError, TypeError, ValueError)
 """Statistics raise these where they are damaged, or a later release of the planner wrote them."""
+
 _predictions = Predictions()
+
+
+class Upload(msgspec.Struct):
+    """An upload as it came: its row in the inbox, whose it is, its body, whether it is believed, and its rows."""
+
+    row_id: int
+    device_id: str
+    encoding: Encoding
+    body: bytes
+    trusted: bool
+    rows: int
+    revoked: bool
+
+
+class FoldOrder(msgspec.Struct):
+    """What is folded into which profile, as it stands.
+
+    ``folded`` counts earlier uploads. Devices in ``taken_back`` are forgotten first. One device that is not trusted may
+    say ``share`` figures of a family alone; an upload may inflate to ``most_bytes``. The last of those was taken back
+    at ``taken_back_at``; with ``more`` there are uploads that are folded after these.
+    """
+
+    profile_id: int
+    soc: str
+    frequency: str
+    version: int
+    folded: int
+    statistics: bytes | None
+    taken_back: tuple[str, ...]
+    uploads: tuple[Upload, ...]
+    share: int
+    most_bytes: int
+    taken_back_at: datetime | None
+    more: bool
+
+
+class FoldOutcome(msgspec.Struct):
+    """What is stored of a profile after a batch, and what became of its uploads, by their rows in the inbox.
+
+    ``values`` are the profile's columns, ``snapshot`` the body of its new version, if it has one; ``refused`` counts
+    outliers. ``errors`` says why an upload could not be read, ``unused`` why one was used in part only.
+    """
+
+    values: dict[str, Any] = {}
+    snapshot: bytes | None = None
+    refused: int = 0
+    errors: dict[int, str] = {}
+    unused: dict[int, str] = {}
 
 
 def fold(order: FoldOrder, ask: Ask) -> FoldOutcome:

@@ -1,15 +1,11 @@
 """What a computation asks for while it runs, in a child or in a thread: what only the database knows."""
 
-import asyncio
 from collections.abc import Callable, Iterable
 from typing import Literal
 
 import msgspec
 
-from planner_api.db.engine import Database
-from planner_api.models import repository as models
 from planner_api.prediction.features import Features
-from planner_api.profiles import repository
 
 
 class Question(msgspec.Struct):
@@ -41,19 +37,3 @@ class Facts:
 
     def _answer(self, question: Question) -> bytes:
         return self._ask(msgspec.msgpack.encode(question))
-
-
-def asker(database: Database) -> Callable[[bytes], bytes]:
-    """What a thread of this process asks by, which the running event loop answers."""
-    loop = asyncio.get_running_loop()
-    return lambda question: asyncio.run_coroutine_threadsafe(answer(database, question), loop).result()
-
-
-async def answer(database: Database, question: bytes) -> bytes:
-    asked = msgspec.msgpack.decode(question, type=Question)
-    async with database.read() as session:
-        if asked.what == "features":
-            return msgspec.msgpack.encode(await models.features(session, asked.names))
-        if asked.what == "richest":
-            return await repository.richest(session, besides=asked.names[0]) or b""
-        return await repository.statistics(session, asked.profile_id) or b""

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-import msgspec
 import structlog
 from sqlalchemy import delete, distinct, func, select, update
 
@@ -19,9 +18,9 @@ from planner_api.db.upsert import upserting
 from planner_api.jobs.kind import Kind, Lease, Task
 from planner_api.jobs.news import publish
 from planner_api.jobs.wanted import Wanted, put
-from planner_api.profiles import facts, inbox, repository
+from planner_api.profiles import answering, inbox, repository
+from planner_api.profiles.batch import FoldOrder, FoldOutcome, Upload
 from planner_api.profiles.jobs import FOLD, OUTDATED, PROFILE, pair_of
-from planner_api.web.body import Encoding
 
 log = structlog.get_logger(__name__)
 
@@ -32,54 +31,6 @@ ESTABLISHED_BY = 3
 FOLD_TIMEOUT_S = 60.0
 FEWER = 16
 """By this factor a batch shrinks each time that a child died of it: the third has one upload, which is to blame."""
-
-
-class Upload(msgspec.Struct):
-    """An upload as it came: its row in the inbox, whose it is, its body, whether it is believed, and its rows."""
-
-    row_id: int
-    device_id: str
-    encoding: Encoding
-    body: bytes
-    trusted: bool
-    rows: int
-    revoked: bool
-
-
-class FoldOrder(msgspec.Struct):
-    """What is folded into which profile, as it stands.
-
-    ``folded`` counts earlier uploads. Devices in ``taken_back`` are forgotten first. One device that is not trusted may
-    say ``share`` figures of a family alone; an upload may inflate to ``most_bytes``. The last of those was taken back
-    at ``taken_back_at``; with ``more`` there are uploads that are folded after these.
-    """
-
-    profile_id: int
-    soc: str
-    frequency: str
-    version: int
-    folded: int
-    statistics: bytes | None
-    taken_back: tuple[str, ...]
-    uploads: tuple[Upload, ...]
-    share: int
-    most_bytes: int
-    taken_back_at: datetime | None
-    more: bool
-
-
-class FoldOutcome(msgspec.Struct):
-    """What is stored of a profile after a batch, and what became of its uploads, by their rows in the inbox.
-
-    ``values`` are the profile's columns, ``snapshot`` the body of its new version, if it has one; ``refused`` counts
-    outliers. ``errors`` says why an upload could not be read, ``unused`` why one was used in part only.
-    """
-
-    values: dict[str, Any] = {}
-    snapshot: bytes | None = None
-    refused: int = 0
-    errors: dict[int, str] = {}
-    unused: dict[int, str] = {}
 
 
 class Fold(Kind):
@@ -121,7 +72,7 @@ class Fold(Kind):
         return Task(order, FOLD_TIMEOUT_S)
 
     async def tell(self, question: bytes) -> bytes:
-        return await facts.answer(self._database, question)
+        return await answering.answer(self._database, question)
 
     async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: FoldOutcome) -> bool:
         """Store what was folded, and queue what follows a new version; return whether there is more to fold.

@@ -26,12 +26,12 @@ from planner_api.jobs.process import JobProcess
 from planner_api.jobs.queue import Queue
 from planner_api.models import repository as model_rows
 from planner_api.models import service as models
-from planner_api.profiles import facts, inbox, oversight, repository
+from planner_api.profiles import answering, inbox, oversight, repository
 from planner_api.profiles.jobs import FOLD, PROFILE, key_of
 from planner_api.profiles.lacking import Asked, Lack, Looking, answer
 from planner_api.profiles.reading import UploadHead
 from planner_api.settings import EMBEDDED_WAIT_S, Settings
-from planner_api.web.body import Body
+from planner_api.web.inflate import Body
 from planner_api.web.principal import ANONYMOUS, Actor, Principal
 
 MAX_KINDS = 64
@@ -230,9 +230,9 @@ class Profiles:
             began = time.monotonic()
             try:
                 if small or self._settings.embedded:
-                    return await asyncio.to_thread(self._looking.answer, asked, facts.asker(self._database))
+                    return await asyncio.to_thread(self._looking.answer, asked, answering.asker(self._database))
                 name = f"{answer.__module__}:{answer.__qualname__}"
-                return await self._child.run(name, asked, partial(facts.answer, self._database), LOOK_S, Lack)
+                return await self._child.run(name, asked, partial(answering.answer, self._database), LOOK_S, Lack)
             except RefusedError as error:
                 raise InvalidError("too-many-figures", str(error)) from None
             except JobError as error:

@@ -5,54 +5,29 @@ own limit. Graphs and uploads may be large: those are read by a function of the 
 they are (``web/reader.py``), and only what has to be stored comes back.
 """
 
-import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from tempfile import SpooledTemporaryFile
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-import zstandard
 from pydantic import BaseModel
 from starlette.requests import Request
 
+from planner_api.web.errors import HttpError
+from planner_api.web.inflate import Body, Encoding, TooLargeError, inflate, refuse_declared
 from planner_api.web.principal import principal_of
-from planner_api.web.problems import HttpError
 from planner_api.web.shape import parse
 
-CHUNK = 64 * 1024
-MAX_WINDOW = 8 * 2**20
-"""Largest zstd window accepted: a frame may ask its reader for gigabytes otherwise (RFC 8878 recommends 8 MiB)."""
-
-MOST_EXPANDED, ALWAYS_BYTES = 128, 2**20
-"""A body may inflate to so many times its size as sent and these bytes more: graphs and uploads inflate to some ten
-times theirs, and who sends 16 KB makes nobody read 16 MiB."""
 SMALL_BYTES = 256 * 1024
 """Largest body of most routes, as it is sent and inflated; the contract's own bounds keep honest ones far below it."""
 _EXPONENTS = (b"e-", b"e+", b"e0", b"e1", b"e2", b"e3")
 MOST_EXPONENTS = 2000
 """How often these may stand in a body that is read at once. A number as small or as large as a float can be takes ten
 microseconds, a hundred times what others do; what honest devices send has them in names only."""
-Encoding = Literal["identity", "gzip", "zstd"]
 Message = TypeVar("Message", bound=BaseModel)
 Result = TypeVar("Result")
 Reading = Callable[[bytes | bytearray], Result]
 """Makes of a body's text what is stored of it; a function of a module, so that another process finds it too."""
-
-
-class TooLargeError(HttpError):
-    """A body beyond its limit."""
-
-    def __init__(self, when: str, limit: int) -> None:
-        super().__init__(413, "body-too-large", f"the body exceeds the limit of {limit} bytes{when}")
-
-
-@dataclass(frozen=True)
-class Body:
-    """A request body as it was sent."""
-
-    raw: bytes
-    encoding: Encoding
 
 
 async def receive(request: Request, limit: int) -> AsyncIterator[bytes]:
@@ -142,58 +117,6 @@ def is_slow(text: bytes | bytearray) -> bool:
     signs = text.count(b"E")
     # Counting one byte costs a tenth of counting two.
     return signs + text.count(b"e") > MOST_EXPONENTS and signs + sum(map(text.count, _EXPONENTS)) > MOST_EXPONENTS
-
-
-def inflate(body: Body, *, limit: int) -> bytes | bytearray:
-    """Return the decompressed body; never holds more than ``limit`` bytes and one chunk of it.
-
-    NOTE: one-shot decompression would trust the size that a zstd frame declares, so both formats are streamed.
-
-    Raises:
-        HttpError: 413 beyond ``limit``, or for what inflates beyond measure; 400 for damaged data.
-    """
-    limit = refuse_declared(body, limit)
-    if body.encoding == "identity":
-        return body.raw
-    out = bytearray()
-    try:
-        for piece in _pieces(body):
-            out += piece
-            if len(out) > limit:
-                raise TooLargeError(" after decompression", limit)
-    except (EOFError, zlib.error, zstandard.ZstdError, MemoryError):
-        of = "zstd with a window of at most 8 MiB" if body.encoding == "zstd" else "gzip"
-        raise HttpError(400, "damaged-body", f"the body is not valid {of}, or ends too early or too late") from None
-    return out
-
-
-def _pieces(body: Body) -> Iterator[bytes]:
-    if body.encoding == "zstd":
-        inflating = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW)
-        with inflating.stream_reader(body.raw, read_across_frames=True) as reader:
-            yield from iter(lambda: reader.read(CHUNK), b"")
-        return
-    inflater, rest = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16), body.raw
-    while not inflater.eof and (piece := inflater.decompress(rest, CHUNK)):
-        yield piece
-        rest = inflater.unconsumed_tail
-    if not inflater.eof or inflater.unused_data:
-        raise EOFError
-
-
-def refuse_declared(body: Body, limit: int) -> int:
-    """Return to how many bytes a body may inflate at most. Raises HttpError where it says itself that it has more.
-
-    What it says is only ever a reason to refuse it, before the work of finding out.
-    """
-    limit = min(limit, ALWAYS_BYTES + MOST_EXPANDED * len(body.raw))
-    declared = len(body.raw)
-    if body.encoding == "zstd":  # gzip says so at its end, where a damaged body says anything
-        with suppress(zstandard.ZstdError):  # damaged, which inflating it says
-            declared = zstandard.frame_content_size(body.raw)
-    if declared > limit:
-        raise TooLargeError(" after decompression", limit)
-    return limit
 
 
 def coding_of(request: Request, limit: int) -> Encoding:

@@ -1,7 +1,6 @@
-"""Errors as RFC 9457 puts them: here, and only here, an error gets its HTTP status. Those that only HTTP has, too."""
+"""Errors as RFC 9457 puts them: here, and only here, an error gets its HTTP status."""
 
 import math
-from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -13,6 +12,7 @@ from hope_schema import ProblemDetails
 from planner_api import errors
 from planner_api.errors import PlannerError
 from planner_api.web.asgi import Headers, Scope, address
+from planner_api.web.errors import HttpError
 
 log = structlog.get_logger(__name__)
 
@@ -26,23 +26,6 @@ STATUS: dict[type[PlannerError], int] = {
     errors.TooOftenError: 429,
     errors.UnavailableError: 503,
 }
-
-
-class HttpError(PlannerError):
-    """What only HTTP knows: a body in a coding nobody reads, a method that a path does not have."""
-
-    def __init__(
-        self,
-        status: int,
-        kind: str,
-        detail: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        causes: Sequence[str] = (),
-    ) -> None:
-        super().__init__(kind, detail, causes=causes)
-        self.status = status
-        self.headers = dict(headers or {})
 
 
 def status_of(error: Exception) -> int:

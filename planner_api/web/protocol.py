@@ -15,7 +15,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from planner_api.web.connections import MOST_FILES, Connections
-from planner_api.web.problems import HttpError, answer
+from planner_api.web.errors import HttpError
+from planner_api.web.problems import answer
 
 MAX_HEAD_BYTES = 32 * 1024
 """Longest request line with all its fields, and trailer if there is one; looked at after each piece."""

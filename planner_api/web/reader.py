@@ -6,7 +6,6 @@ lock. The child gets the bytes as they came and answers with what the route's re
 
 import asyncio
 import hashlib
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -18,11 +17,12 @@ from cachetools import LRUCache
 
 from planner_api.concurrency import Turns
 from planner_api.errors import UnavailableError
-from planner_api.jobs.computing import Ask, named
 from planner_api.jobs.kind import JobError
 from planner_api.jobs.process import JobProcess
-from planner_api.web.body import Body, Encoding, Reading, inflate, refuse_declared
-from planner_api.web.problems import HttpError
+from planner_api.web.body import Reading
+from planner_api.web.child import BodyToRead, refusal
+from planner_api.web.errors import HttpError
+from planner_api.web.inflate import Body, inflate, refuse_declared
 
 log = structlog.get_logger(__name__)
 
@@ -36,16 +36,6 @@ REMEMBERED_BYTES = 32 * 2**20
 """... in so many bytes together."""
 WAITING = 8
 """Large bodies of one sender that may wait to be read."""
-
-
-class BodyToRead(msgspec.Struct):
-    """A body, the name of its reading, its limit when inflated, and the processor time that it may take."""
-
-    reading: str
-    raw: bytes
-    encoding: Encoding
-    limit: int
-    seconds: float
 
 
 class Reader(JobProcess):
@@ -104,28 +94,11 @@ class Reader(JobProcess):
 
     async def _answer(self, task: BodyToRead) -> bytes:
         try:
-            return await self.run(f"{__name__}:answer_to", task, None, PATIENCE * self._timeout_s, bytes)
+            return await self.run("planner_api.web.child:answer_to", task, None, PATIENCE * self._timeout_s, bytes)
         except JobError as error:
             if error.late:
                 detail = "the planner is too busy to read a large body; try again"
                 raise UnavailableError(detail, retry_after_s=10) from None
             log.warning("body_not_read", cause=str(error)[:500])  # the sender is told less: it may be a fault of ours
         detail = f"the body takes more than {self._timeout_s:g} s or too much memory to read"
-        return _refusal(HttpError(413, "body-too-costly", detail))
-
-
-def answer_to(task: BodyToRead, _ask: Ask) -> bytes:
-    """Return what the child answers: a byte that says whether it went well, and the result or the refusal."""
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, in the middle of whatever it computes
-    signal.setitimer(signal.ITIMER_PROF, task.seconds)
-    try:
-        text = inflate(Body(task.raw, task.encoding), limit=task.limit)
-        return b"\x01" + msgspec.msgpack.encode(named(task.reading)(text))
-    except HttpError as error:
-        return _refusal(error)
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _refusal(error: HttpError) -> bytes:
-    return b"\x00" + msgspec.msgpack.encode((error.status, error.kind, error.detail, error.causes))
+        return refusal(HttpError(413, "body-too-costly", detail))

@@ -17,7 +17,7 @@ from pydantic import AwareDatetime, BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from planner_api.errors import MAX_CAUSES
-from planner_api.web.problems import HttpError
+from planner_api.web.errors import HttpError
 
 BOUNDS = ("gt", "ge", "lt", "le", "min_length", "max_length", "pattern")
 TOLD_BYTES = 2048

@@ -35,8 +35,10 @@ from planner_api.models.reading import read_graph
 from planner_api.models.repository import AT_ONCE, insert_features
 from planner_api.models.repository import features as stored_features
 from planner_api.profiles.reading import read_upload
-from planner_api.web.body import MOST_EXPANDED, Body, is_slow
-from planner_api.web.problems import HttpError, answer
+from planner_api.web.body import is_slow
+from planner_api.web.errors import HttpError
+from planner_api.web.inflate import MOST_EXPANDED, Body
+from planner_api.web.problems import answer
 from planner_api.web.shape import parse, shape_of
 from tests import CAMPAIGN
 from tests.planner.samples import (

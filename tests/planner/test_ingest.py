@@ -30,7 +30,7 @@ from planner_api.profiles.jobs import FOLD, key_of
 from planner_api.profiles.reading import UploadHead, read_upload
 from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings
-from planner_api.web.body import Body
+from planner_api.web.inflate import Body
 from planner_api.web.principal import Actor, Principal
 from tests import CAMPAIGN
 from tests.planner.in_thread import InThread, computed

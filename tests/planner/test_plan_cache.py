@@ -27,7 +27,7 @@ from planner_api.plans.make import make
 from planner_api.plans.solve import BETTER, BetterPlan
 from planner_api.plans.stored import OVERHEAD_BYTES, PlanCache, matches
 from planner_api.profiles.jobs import FOLD, OUTDATED, key_of
-from planner_api.web.problems import HttpError
+from planner_api.web.errors import HttpError
 from planner_api.web.stored import reads_zstd
 from tests.planner.jobs_help import improve
 from tests.planner.samples import (

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from planner_api.errors import UnavailableError
 from planner_api.jobs.process import Tell
-from planner_api.web.body import Body, inflate
-from planner_api.web.problems import HttpError
+from planner_api.web.errors import HttpError
+from planner_api.web.inflate import Body, inflate
 from planner_api.web.reader import Reader
 from tests import CAMPAIGN
 from tests.planner.entries import kept_waiting, read_for_ever, read_whole, read_wrongly
@@ -142,7 +142,7 @@ def test_what_says_that_it_is_too_large_is_not_inflated(monkeypatch: pytest.Monk
     with pytest.raises(HttpError) as refused:
         inflate(Body(silent, "zstd"), limit=2**20)
     assert refused.value.status == 413
-    monkeypatch.setattr("planner_api.web.body._pieces", lambda *_: pytest.fail("it was inflated"))
+    monkeypatch.setattr("planner_api.web.inflate._pieces", lambda *_: pytest.fail("it was inflated"))
     with pytest.raises(HttpError) as refused:
         inflate(Body(zstandard.compress(text), "zstd"), limit=2**20)
     assert refused.value.status == 413

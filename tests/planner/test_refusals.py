@@ -135,8 +135,8 @@ def test_limits_on_bodies(database_url: str) -> None:
 
 BOMB = """
 import resource, sys, zstandard, gzip
-from planner_api.web.body import Body, inflate
-from planner_api.web.problems import HttpError
+from planner_api.web.errors import HttpError
+from planner_api.web.inflate import Body, inflate
 bomb = {"zstd": zstandard.compress, "gzip": gzip.compress}[sys.argv[1]](bytes(256 << 20))
 import os
 pid = os.fork()
