@@ -53,12 +53,12 @@ class Counting:
             row.id: row for row in connection.execute(select(ReleaseRow).where(ReleaseRow.state.in_(ACTIVE)))
         }
         self._parts: dict[tuple[str, str], Any] = {}
-        self._before: dict[tuple[str, str], Any] = {}
-        """By release and device: what it said of the version before, a row with what ``compare`` reads."""
+        self._before: dict[tuple[str, str, str], Any] = {}
+        """By release, device and the plan that it is compared for: what it said of the version before, as a row."""
         self._plans: dict[str, Any] = {}
         self._served: set[tuple[str, str]] = set()
         """Plans, each with a model that it serves."""
-        self._news: dict[str, dict[str, tuple[Any, MeasuredRun]]] = {}
+        self._news: dict[str, dict[str, list[tuple[Any, MeasuredRun]]]] = {}
         self._devices: dict[str, Any] = {}
         if self._releases and (said or moved):
             self._look_up()
@@ -82,14 +82,14 @@ class Counting:
             news = self._news[release.id] = self._of_new_versions(release)
             self._find_baselines(release, plan_ids, news)
 
-    def _of_new_versions(self, release: Any) -> dict[str, tuple[Any, MeasuredRun]]:
-        """By device: the first report on a version that the release gives out, and the part it belongs to."""
-        found: dict[str, tuple[Any, MeasuredRun]] = {}
+    def _of_new_versions(self, release: Any) -> dict[str, list[tuple[Any, MeasuredRun]]]:
+        """By device: the reports on versions that the release gives out, each with the part it belongs to."""
+        found: dict[str, list[tuple[Any, MeasuredRun]]] = defaultdict(list)
         for device_id, run in self._said:
             plan = self._plans.get(run.plan_id)
             part = None if plan is None else self._part(release, run, plan)
             if part is not None and _gave(release, part, self._devices[device_id]):
-                found.setdefault(device_id, (part, run))
+                found[device_id].append((part, run))
         return found
 
     def _part(self, release: Any, run: MeasuredRun, plan: Any) -> Any | None:
@@ -101,7 +101,7 @@ class Counting:
         return self._parts.get((release.id, plan.soc)) if served else None
 
     def _find_baselines(
-        self, release: Any, plan_ids: Sequence[str], news: Mapping[str, tuple[Any, MeasuredRun]]
+        self, release: Any, plan_ids: Sequence[str], news: Mapping[str, Sequence[tuple[Any, MeasuredRun]]]
     ) -> None:
         """Find what these devices said of the version before: of an alias, where they asked alike for both."""
         query = select(DriftRow).order_by(DriftRow.reported_at)
@@ -111,23 +111,29 @@ class Counting:
             query = query.join(PlanRow, PlanRow.id == DriftRow.plan_id).where(serves(release.before_hash))
             query = query.add_columns(*REQUEST)
         for old in self._among(query, DriftRow.device_id, sorted(news)):
-            part, run = news[old.device_id]
-            if release.alias is None:
-                alike = part.part == old.plan_id and part.before == old.plan_version
-            else:
-                alike = _asked(release, old) == _asked(release, self._plans[run.plan_id])
-            if alike:
-                self._before[release.id, old.device_id] = old
+            for part, run in news[old.device_id]:
+                if release.alias is None:
+                    alike = part.part == old.plan_id and part.before == old.plan_version
+                else:
+                    alike = _asked(release, old) == _asked(release, self._plans[run.plan_id])
+                if alike:
+                    self._before[release.id, old.device_id, run.plan_id] = old
 
     def add(self) -> None:
-        """Count the reports on new versions, each device's first one alone, and who left."""
+        """Count who reported on new versions, once each, and who left.
+
+        Of what a device says first that counts which it can be compared by.
+        """
         found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         of_claims: dict[tuple[str, str, int], Counter[str]] = defaultdict(Counter)
         for release_id, news in self._news.items():
             release = self._releases[release_id]
             for device_id in self._first_time(release_id, sorted(news)):
-                part, run = news[device_id]
-                counted = compare(self._before.get((release_id, device_id)), run, release.tolerance)
+                before = {
+                    run.plan_id: self._before.get((release_id, device_id, run.plan_id)) for _, run in news[device_id]
+                }
+                part, run = next((one for one in news[device_id] if before[one[1].plan_id]), news[device_id][0])
+                counted = compare(before[run.plan_id], run, release.tolerance)
                 counted["reported"] = 1
                 found[release_id, part.part].update(counted)
                 claim_id = self._devices[device_id].claim_id

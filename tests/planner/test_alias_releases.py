@@ -11,7 +11,9 @@ from sqlalchemy import text, update
 
 from hope_schema import (
     AliasTarget,
+    DeviceReport,
     Job,
+    MeasuredRun,
     ModelGraph,
     NewModelVersion,
     ReleaseRequest,
@@ -30,7 +32,7 @@ from tests.planner.releases_help import (
     plan_of,
     report,
 )
-from tests.planner.samples import Api, chain, eventually
+from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually
 
 pytestmark = pytest.mark.usefixtures("looks_often")
 
@@ -141,11 +143,18 @@ def test_an_alias_is_judged_by_plans_that_were_asked_for_alike(api: Api) -> None
         {"processors": ("ort@0",)}, {"objective": "throughput"}, {"method": "greedy"}, {"deadline_us": 900.0}
     ]  # fmt: skip
     after = [plan(OTHER, **way) for way in ways]
-    report(api, DEVICES[len(ways)], otherwise, 1, us=500.0)
-    for device in DEVICES[: len(ways) + 1]:
+    *others, both, busy = DEVICES[: len(ways) + 2]
+    report(api, both, otherwise, 1, us=500.0)
+    for device in (*others, both, busy):
         report(api, device, plain, 2, us=100.0)
     release = begin(api, "net:2", alias="live", stages=(1.0,), hold_s=3600.0)
-    for device, plan_id in zip(DEVICES, [*after, after[0]], strict=False):
+    for device, plan_id in zip((*others, both), (*after, after[0]), strict=True):
         report(api, device, plan_id, 1, us=300.0)
     found = look(api, release)
-    assert (found.reported, found.latency.worse, found.latency.better) == (len(ways) + 1, 0, 1)
+    assert (found.reported, found.latency.worse, found.latency.better) == (len(others) + 1, 0, 1)
+    runs = [
+        MeasuredRun(plan_id=each, plan_version=1, measured_us=300.0, runs=64) for each in (*after, plan(OTHER))
+    ]  # fmt: skip
+    sent = DeviceReport(soc=SOC, frequency=FREQUENCY, measured=tuple(runs))
+    assert api.put(f"/devices/{busy}/report", sent).status_code == 204
+    assert look(api, release).latency.worse == 1, "of all that it says the one counts that it can be compared by"
