@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from hope_schema import Objective
 from hope_schema.periods import runs
+from planner_api.planning.bound.fluid import rates
 from planner_api.planning.bound.trivial import longest
 from planner_api.planning.problem import Job, PlanningError, Problem
 
@@ -36,11 +37,13 @@ def check_periods(problem: Problem) -> None:
     """Refuse a network that begins anew before one run of it can be over.
 
     Raises:
-        PlanningError: its period is shorter than its longest path on the fastest processors.
+        PlanningError: its period is shorter than its longest path on the fastest processors, of parts where ops may be
+            cut.
     """
     if all(job.period_us is None for job in problem.jobs):
         return
-    finish = longest(problem, problem.latency_us.min(axis=1).tolist())
+    least = rates(problem)[1] if problem.cuttable else problem.latency_us
+    finish = longest(problem, least.min(axis=1).tolist())
     for us, number in zip(finish, problem.job_of.tolist(), strict=True):
         period = problem.jobs[number].period_us
         if period is not None and period < us:

@@ -24,7 +24,7 @@ from hope_schema import (
 )
 from hope_schema.cutgraph import cut_graph, part_super_op
 from hope_schema.cutting import Region
-from planner_api.planning import Budget, Job, build_problem, optimise, plan
+from planner_api.planning import Budget, Job, PlanningError, build_problem, optimise, plan
 from planner_api.planning.bound.fluid import fluid
 from planner_api.planning.compose import compose
 from planner_api.planning.problem import parts
@@ -127,6 +127,17 @@ def test_a_plan_with_cuts_runs_the_ops_of_the_cut_graph(method: str):
     )
     assert any("parts that were never measured" in sentence for sentence in found.filled)
     assert {move.tensor for move in found.transfers} <= set(cut.tensor)
+
+
+def test_a_period_that_only_cuts_can_keep_is_planned():
+    """A network is refused whose parts, one behind the other, take longer than its period; not one of long ops."""
+    period_us = 2600.0
+    assert len(merge(GRAPH)) * min(WHOLE.values()) > period_us
+    found = plan(GRAPH, profile(WHOLE), jobs=[Job(period_us=period_us)], rounds=30)
+    assert found.makespan_us <= period_us
+    for method, period_us in (("auto", 100.0), ("grain", 2600.0)):
+        with pytest.raises(PlanningError, match="takes at least"):
+            plan(GRAPH, profile(WHOLE), jobs=[Job(period_us=period_us)], method=method, rounds=30)
 
 
 @pytest.mark.parametrize("objective", ["makespan", "lateness"])
