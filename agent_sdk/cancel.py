@@ -99,11 +99,6 @@ NEVER: Final = Cancel()
 _current: ContextVar[Cancel] = ContextVar("cancel", default=NEVER)
 
 
-def current() -> Cancel:
-    """What this thread works under: to be handed to threads that it starts."""
-    return _current.get()
-
-
 def check() -> None:
     """Raise NotWantedError where nobody waits any more for what this thread does."""
     _current.get().check()

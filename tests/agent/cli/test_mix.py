@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from rich.console import Console
 
 from agent_sdk.cli.commands import main
 from agent_sdk.cli.mixing import Played, busy, show
-from agent_sdk.errors import InputError
-from agent_sdk.scheduling.mixes import Mix, read_mix
+from agent_sdk.errors import InputError, QueueFullError
+from agent_sdk.scheduling.mixes import Mix, Stream, read_mix
 from agent_sdk.scheduling.network import Network
 from agent_sdk.scheduling.outcome import Ended, percentile, summed_up
+from agent_sdk.scheduling.playing import play
 from agent_sdk.scheduling.policies import POLICIES, policy
 from benchmarks.mixes.simulation import simulate
 from tests.agent.models import BRANCHING
@@ -149,6 +151,26 @@ def test_networks_of_one_name_are_told_apart() -> None:
     """The same file twice, and files of one name in two folders."""
     mix = read_mix("x/a.onnx@10ms,y/a.onnx@10ms,x/a.onnx")
     assert [stream.name for stream in mix.streams] == ["a", "a#2", "a#3"]
+
+
+def test_what_is_refused_or_never_ends_is_missed() -> None:
+    """A full queue drops a run and the loop asks again; what has not ended when the mix is over is taken out."""
+    streams = [{"name": "hangs", "model": "m", "period_ms": 10}, {"name": "refused", "model": "m", "arrival": "closed"}]
+    asked: list[Future[Any]] = []
+
+    def ask(stream: Stream, deadline_ms: float | None) -> Future[Any]:
+        if stream.name == "refused":
+            raise QueueFullError("full")
+        asked.append(Future())
+        return asked[-1]
+
+    ended = play(Mix.model_validate({"seconds": 0.05, "streams": streams}), ask, grace_s=0.01)
+    assert len(asked) == 5
+    assert all(future.cancelled() for future in asked)
+    hung, refused = ([one for one in ended if one.stream == name] for name in ("hangs", "refused"))
+    assert [one.missed and not one.dropped for one in hung] == [True] * 5
+    assert len(refused) > 1
+    assert all(one.dropped and one.failure == "full" for one in refused)
 
 
 RANDOM = {"name": "a", "model": "m", "period_ms": 10, "arrival": "poisson"}

@@ -288,6 +288,23 @@ def test_nobody_starves(name: str) -> None:
     assert patient.end_ms < 1500
 
 
+@pytest.mark.parametrize(("due_ms", "steps_in"), [(300, False), (109, True)])
+def test_nobody_steps_in_where_another_would_be_late_for_that(due_ms: int, steps_in: bool) -> None:
+    """Also who goes first by its priority waits, if that is in time; if not, it steps in."""
+    longer = Network("longer", 1, 1, {(0, 0, 0): 90 * MS})
+    longer.border_ns[0] = 5 * MS
+    scheduler = Scheduler(policy("earliest_deadline"), [1])
+    scheduler.submit(longer, 0, deadline_ns=100 * MS)
+    (running,), _ = scheduler.decide(0)
+    urgent = Network("urgent", 1, 1, {(0, 0, 0): 20 * MS})
+    request = scheduler.submit(urgent, 10 * MS, deadline_ns=due_ms * MS, priority=1)
+    started, _ = scheduler.decide(10 * MS)
+    assert [one.request for one in started] == [request] * steps_in
+    scheduler.finished(running, None)
+    started, _ = scheduler.decide(90 * MS)
+    assert [one.request for one in started] == [request] * (not steps_in)
+
+
 def test_runs_of_one_network_keep_their_order() -> None:
     """With one run in flight, later runs of a network wait, and others pass them."""
     one = Network("one", 1, 2, {(0, 0, 0): 10, (0, 0, 1): 10})
