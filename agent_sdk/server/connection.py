@@ -29,6 +29,7 @@ HEADS: Final = 64
 """Heads of late that are kept read."""
 MOST_BODY: Final = 2**60
 """Most bytes that a body can be said to have; what is admitted are far fewer."""
+DIGITS: Final = len(str(MOST_BODY))
 SILENCE_S: Final = 60.0
 """Longest time in which a client sends nothing, or takes an answer: then its connection ends."""
 HEAD_S: Final = 10.0
@@ -92,7 +93,7 @@ class Head:
     def number(self, field: str, most: int) -> int:
         """A field that counts bytes; 0 where it is missing. Raises RefusedError for more than so many."""
         given = self.fields.get(field, "0")
-        if not given.isdecimal() or len(given) > len(str(most)) or int(given) > most:
+        if not given.isdecimal() or len(given) > DIGITS or int(given) > most:
             raise RefusedError(400, f"{field.title()} is a number of bytes, up to {most}")
         return int(given)
 

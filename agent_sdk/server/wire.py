@@ -9,6 +9,7 @@ inputs of a later one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -27,7 +28,7 @@ MOST_SIZES: Final = 32
 WRITTEN: Final = 64
 """Bytes that a value takes while it is written out: as an object, and as text."""
 KEPT: Final = 64
-"""Forms of requests that are kept read of a network; ``KEPT_BYTES`` each at most."""
+"""Forms of requests that are kept read of a network, ``KEPT_BYTES`` each at most; and so many forms of answers."""
 KEPT_BYTES: Final = 4096
 _Name = Annotated[str, Field(min_length=1, max_length=512)]
 _Parameters = Annotated[dict[str, Any], Field(max_length=64)]
@@ -131,25 +132,45 @@ class Form:
         self, outputs: Sequence[np.ndarray], room: Room, held: Held | None = None, owner: object = None
     ) -> tuple[bytes, list[memoryview]]:
         """The JSON of the answer, and the tensors behind it. Raises RefusedError where there is no room for it."""
-        described: list[dict[str, Any]] = []
+        described: list[_Described] = []
         tail: list[memoryview] = []
+        values: dict[str, list[Any]] = {}
         for name, array, as_bytes in zip(self.asked.outputs, outputs, self._as_bytes, strict=True):
             if held is not None and name in self._kept:
                 held.put(self._kept[name], array, owner)
                 if not as_bytes:
                     continue
-            tensor: dict[str, Any] = {"name": name, "datatype": datatype_of(array), "shape": list(array.shape)}
+            size = None
             if as_bytes:
                 tail.append(to_bytes(array))
-                tensor["parameters"] = {"binary_data_size": len(tail[-1])}
+                size = len(tail[-1])
             else:
                 room.take(array.size * WRITTEN)
-                tensor["data"] = array.ravel().tolist()
-            described.append(tensor)
-        head: dict[str, Any] = {"model_name": self._served.name, "model_version": VERSION, "outputs": described}
-        if self._identity:
-            head["id"] = self._identity
-        return to_json(head, inf_nan_mode="constants"), tail
+                values[name] = array.ravel().tolist()
+            described.append((name, datatype_of(array), array.shape, size))
+        about = (self._served.name, self._identity, tuple(described))
+        return (_written(*about, values) if values else _written_alike(*about)), tail
+
+
+_Described = tuple[str, str, tuple[int, ...], int | None]
+"""An output in an answer: name, type, shape, and how many bytes behind the JSON are its."""
+
+
+def _written(network: str, identity: str, outputs: tuple[_Described, ...], values: Mapping[str, list[Any]]) -> bytes:
+    """The JSON of an answer, with the values of outputs that are not sent as bytes."""
+    described = [
+        {"name": name, "datatype": datatype, "shape": shape}
+        | ({"data": values[name]} if size is None else {"parameters": {"binary_data_size": size}})
+        for name, datatype, shape, size in outputs
+    ]
+    head: dict[str, Any] = {"model_name": network, "model_version": VERSION, "outputs": described}
+    if identity:
+        head["id"] = identity
+    return to_json(head, inf_nan_mode="constants")
+
+
+_written_alike: Final = lru_cache(KEPT)(partial(_written, values={}))
+"""What all runs of a network have their answers begin with."""
 
 
 def said_wrong(error: ValidationError) -> str:
