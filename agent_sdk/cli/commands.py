@@ -58,7 +58,7 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Load one. Raises InputError where its extra is not installed."""
+        """Load one. Raises InputError where a package of the command line is not installed."""
         if name not in COMMANDS or name in self.commands:
             return super().get_command(context, name)
         try:
@@ -66,8 +66,7 @@ class Commands(click.Group):
         except ModuleNotFoundError as error:
             if os.environ.get("HOPE_DEBUG"):
                 raise
-            extra = "serve" if name == "serve" else "cli"
-            raise InputError(f"{error}; {name} needs its extra: pip install 'hope-inference[{extra}]'") from None
+            raise InputError(f"{error}; {name} needs its extra: pip install 'hope-inference[cli]'") from None
         assert isinstance(found, click.Command)
         return found
 

@@ -12,7 +12,6 @@ from agent_sdk.agent import Agent
 from agent_sdk.cli import mixing, options
 from agent_sdk.cli.options import positive, refuse_unwritable, write
 from agent_sdk.cli.terminal import TerminalProgress
-from agent_sdk.errors import UnknownNameError
 from agent_sdk.progress import Progress
 from agent_sdk.scheduling.jobs import NO_PARTS
 from agent_sdk.scheduling.mixes import read_mix
@@ -27,10 +26,23 @@ examples:
 """
 
 
+def listed(text: str) -> list[str]:
+    """``LIST|all``: names of policies."""
+    policy = click.Choice(tuple(POLICIES))
+    return list(POLICIES) if text == "all" else [policy.convert(name, None, None) for name in text.split(",")]
+
+
 @click.command(epilog=EXAMPLES)
 @click.argument("mix", metavar="FILE.json|MODEL@30fps,MODEL@100ms,MODEL")
 @click.option("--seconds", type=positive, metavar="S", help="time of each policy (default: the file's, or 20)")
-@click.option("--policies", default=DEFAULT, show_default=True, metavar="LIST|all", help=f"of {', '.join(POLICIES)}")
+@click.option(
+    "--policies",
+    type=listed,
+    default=DEFAULT,
+    show_default=True,
+    metavar="LIST|all",
+    help=f"of {', '.join(POLICIES)}",
+)
 @click.option(
     "--load", type=positive, metavar="X", help="scale all periods and deadlines until Σ latency alone ÷ period is X"
 )
@@ -42,7 +54,7 @@ examples:
 def mix(
     mix: str,
     seconds: float | None,
-    policies: str,
+    policies: list[str],
     load: float | None,
     processors: str | None,
     planner: str | None,
@@ -51,10 +63,6 @@ def mix(
     quiet: bool,
 ) -> int:
     """Run several networks at once and say which deadlines are kept."""
-    chosen = list(POLICIES) if policies == "all" else policies.split(",")
-    for name in chosen:
-        if name not in POLICIES:
-            raise UnknownNameError("policy", name, POLICIES)
     if trace is not None:
         refuse_unwritable("--trace", trace)
     asked = read_mix(mix, seconds)
@@ -65,9 +73,9 @@ def mix(
         ready = mixing.voices(agent, asked, closing)
         alone_ms = {name: voice.alone_ms for name, voice in ready.items()}
         asked = asked if load is None else asked.at_load(load, alone_ms)
-        wanted = any(POLICIES[name].joint for name in chosen)
+        wanted = any(POLICIES[name].joint for name in policies)
         parts, note = mixing.planned(agent, asked, ready, closing) if wanted else (NO_PARTS, "")
-        for name in chosen:
+        for name in policies:
             progress(Progress(f"playing {asked.seconds:g} s of {asked.name} under {name}"))
             found.append(mixing.played(agent, asked, ready, name, parts if POLICIES[name].joint else NO_PARTS))
         load = asked.load(alone_ms)

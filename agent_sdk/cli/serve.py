@@ -12,14 +12,12 @@ import click
 
 from agent_sdk.agent import Agent
 from agent_sdk.cli import options
+from agent_sdk.errors import InputError
 from agent_sdk.model.weights import available_bytes
 from agent_sdk.scheduling.mixes import read_rate
 from agent_sdk.scheduling.policies import DEFAULT, POLICIES
 from agent_sdk.scheduling.request import ON_LATE, Late
 from agent_sdk.server.access import Access, Address, Tls
-from agent_sdk.server.lending import Lending
-from agent_sdk.server.models import Served
-from agent_sdk.server.serving import Server, Settings
 
 EXAMPLES: Final = """\b
 examples:
@@ -82,6 +80,12 @@ def serve(
     precision: str,
 ) -> int:
     """Serve networks to other programs until a signal asks to stop; then answer what is under way, and end."""
+    try:
+        from agent_sdk.server.lending import Lending
+        from agent_sdk.server.models import Served
+        from agent_sdk.server.serving import Server, Settings
+    except ModuleNotFoundError as error:
+        raise InputError(f"{error}; serve needs its extra: pip install 'hope-inference[serve]'") from error
     if not models and not lend:
         raise click.UsageError("say what to serve: --models FILE,..., or --lend")
     if (tls_cert is None) != (tls_key is None):
@@ -104,6 +108,10 @@ def serve(
         grace_s=grace,
     )
     access = Access.read(tokens)
+    for option, address in (("--listen", settings.http), ("--grpc", settings.grpc)):
+        if address is not None:
+            access.refuse_open(address)
+            refuse_taken(option, address)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a client takes one
     with ExitStack() as closing:
@@ -143,6 +151,16 @@ def _named(given: str) -> tuple[str, str, float | None]:
     """A name, a network and its period in milliseconds, of which the name and the period may be missing."""
     name, _, source = given.strip().rpartition("=")
     return (name, source, None) if Path(source).exists() else (name, *read_rate(source))
+
+
+def refuse_taken(option: str, address: Address) -> None:
+    """Raise InputError for an address that cannot be listened on, before anything is measured."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        socket.create_server((address.host, address.port), family=family).close()
+    except OSError as error:
+        cure = f"give {option} another HOST:PORT; port 0 takes any that is free"
+        raise InputError(f"{option}: cannot listen on {address}: {error.strerror or error}; {cure}") from None
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -59,6 +60,27 @@ def test_help_of_all_commands_loads_none(capsys: pytest.CaptureFixture[str]) -> 
         assert command.help is not None
         assert command.help.split("\n")[0].startswith(said.rstrip("."))
         assert said in shown
+
+
+def test_serve_helps_without_its_extra() -> None:
+    """Without the packages of its extra ``serve`` shows its help; when it is to serve, one sentence names the extra."""
+    absent = "import sys; sys.modules |= dict.fromkeys(('grpc', 'prometheus_client'))"
+    called = f"{absent}; from agent_sdk.cli import main; print(main(['serve', '--help']), main(['serve', '--lend']))"
+    done = subprocess.run([sys.executable, "-c", called], capture_output=True, text=True, check=True)
+    assert "--listen" in done.stdout
+    assert done.stdout.endswith(f"{cli.OK} {cli.BAD_INPUT}\n")
+    assert done.stderr.endswith("serve needs its extra: pip install 'hope-inference[serve]'\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_address_in_use_is_refused_before_anything_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    """``serve`` names the option whose address another program has, and the cure, before it looks at the network."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        for option, free in (("--listen", "--grpc"), ("--grpc", "--listen")):
+            line = refused(capsys, "serve", "--models", "none.onnx", option, address, free, "127.0.0.1:0")
+            assert f"{option}: cannot listen on {address}: Address already in use" in line
+            assert f"give {option} another HOST:PORT" in line
 
 
 def test_help_explains_every_option() -> None:

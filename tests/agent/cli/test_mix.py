@@ -116,8 +116,10 @@ def test_what_is_no_mix_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ):
         assert main(["mix", given, "--quiet"]) == 2
         assert said in capsys.readouterr().err
-    assert main(["mix", "squeezenet@1fps", "--policies", "fastest"]) == 2
-    assert "unknown policy" in capsys.readouterr().err
+    assert main(["mix", "squeezenet@1fps", "--policies", "fifo,best"]) == 2
+    told = capsys.readouterr().err
+    assert "'--policies': 'best'" in told
+    assert all(f"'{name}'" in told for name in POLICIES)
 
 
 def test_a_mix_keeps_its_shape_at_another_load() -> None:
