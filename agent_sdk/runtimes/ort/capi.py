@@ -46,6 +46,8 @@ ENTRIES: Final = {
     "BindOutput": (137, c_void_p, (c_void_p, c_char_p, c_void_p)),
 }
 """Place in the table, result and arguments of what is used. A result of NULL is no error."""
+MOST_VALUES: Final = 64
+"""Tensors of a binding that are kept made: who takes in one input after the other has them come to the same places."""
 log = logging.getLogger(__name__)
 _SILENT_RUN: Final = ort.RunOptions()
 ARENA, DEFAULT_MEMORY = 1, 0
@@ -138,16 +140,21 @@ class NativeBinding:
         self._session = session
         api = session.api
         self._pointer = api.make("CreateIoBinding", session.pointer)
-        self._values: dict[str, tuple[_Value, np.ndarray]] = {}
+        self._values: dict[tuple[str, int], _Value] = {}
+        self._bound: dict[str, np.ndarray] = {}
         weakref.finalize(self, api.release, "ReleaseIoBinding", self._pointer).atexit = False
         self.native = (NativeCall(api.run_with_binding, (session.pointer, api.run_options, self._pointer), True),)
 
     def bind(self, kind: str, name: str, array: np.ndarray) -> None:
-        """``BindInput`` or ``BindOutput``. Raises OrtError."""
-        api = self._session.api
-        value = _Value(api, array)
+        """``BindInput`` or ``BindOutput``; of a name always arrays of one shape and type. Raises OrtError."""
+        api, at = self._session.api, (f"{kind} {name}", array.ctypes.data)
+        value = self._values.get(at)
+        if value is None:
+            if len(self._values) >= MOST_VALUES:
+                self._values.clear()  # the binding has what it uses
+            value = self._values[at] = _Value(api, array)
         api.do(kind, self._pointer, name.encode(), value.pointer)
-        self._values[f"{kind} {name}"] = (value, array)
+        self._bound[at[0]] = array
 
     def run(self) -> None:
         """Run from Python. Raises OrtError."""

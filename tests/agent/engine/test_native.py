@@ -22,6 +22,7 @@ from onnx import TensorProto, helper
 from agent_sdk import native
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.lanes import SequentialLoop
+from agent_sdk.engine.single import whole_run
 from agent_sdk.errors import ProcessorLost, SegmentFailedError
 from agent_sdk.model import Model, read_model
 from agent_sdk.native import building
@@ -36,6 +37,14 @@ from tests.agent.runtimes.networks import RUNTIMES
 SESSIONS, LOOK = (1000, 10) if CAMPAIGN else (5, 2)
 LEAK_BYTES = 16 * 2**20
 FORKS = 20 if CAMPAIGN else 3
+
+
+def doubling(shape: tuple[int, ...]) -> bytes:
+    """A network that adds its input to itself."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "doubling", ends[:1], ends[1:])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(made.SerializeToString())
 
 
 def runs_right(frozen: Path, reference: Reference) -> type:
@@ -156,6 +165,31 @@ def reshaping_model() -> Model:
         nodes, "reshaping", infos[:2], [helper.make_tensor_value_info("y", TensorProto.FLOAT, ())], value_info=infos[2:]
     )
     return read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+
+
+@NATIVE
+def test_what_comes_to_the_same_memory_is_made_a_tensor_once(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs in two blocks in turn, as a server takes them in, and then each in one of its own: all are right."""
+    made: list[int] = []
+
+    class Counted(ort_capi._Value):
+        def __init__(self, api: ort_capi.Api, array: np.ndarray) -> None:
+            made.append(array.ctypes.data)
+            super().__init__(api, array)
+
+    monkeypatch.setattr(ort_capi, "_Value", Counted)
+    shape = (1, 2, 256, 256)
+    blocks = [np.empty(shape, np.float32) for _ in range(2 + ort_capi.MOST_VALUES)]
+    with (
+        Device(discover("ort@0", cache=frozen)) as device,
+        whole_run(read_model(doubling(shape)), device.processors["ort@0"], device) as executor,
+    ):
+        before = len(made)
+        for run, place in enumerate([0, 1] * 5 + [*range(2, len(blocks)), 0]):
+            blocks[place][...] = run
+            outputs, _ = executor.run({"x": blocks[place][:]})
+            assert (outputs["y"] == 2 * run).all()
+            assert run >= 10 or len(made) - before == min(run + 1, 2)
 
 
 @pytest.mark.parametrize("where", ["ov@0", "ov@0-1"])
