@@ -172,7 +172,8 @@ class Plan(Contract):
     ``order`` lists step ids in start order, a topological order; per processor, and per resource that
     processors share, it is the execution order. ``makespan_us``, when jobs are done, and what single processors take
     are means where ops vary (``Overheads.spread``); steps and transfers are timed as if none did. ``gap`` is
-    ``makespan_us / lower_bound_us - 1``. ``lateness_us`` is the largest of ``weight * (finish - deadline)`` over the
+    ``makespan_us / lower_bound_us - 1``; under ``lateness`` the bound is the makespan less what the job that is latest,
+    by its weight, could end sooner at most. ``lateness_us`` is the largest of ``weight * (finish - deadline)`` over the
     jobs that have a deadline; null where none has.
     ``method`` is what found it; where that is not what was asked for it reads ``ilp→greedy`` or ``ilp→single``.
     """

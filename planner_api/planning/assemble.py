@@ -46,9 +46,11 @@ def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, o
         for k, (graph, job) in enumerate(zip(graphs, problem.jobs, strict=True))
     ]
     late = [job.weight * (job.finish_us - job.deadline_us) for job in jobs if job.deadline_us is not None]
-    # A plan is late or early: its bound is told as what no plan's end could lie before, if the last job is.
+    # A plan is late or early: its bound is told as its end, less what the job that decides could end sooner at most.
     makespan_us = solution.makespan_us
-    lower = max(0.0, min(bound.us + makespan_us - solution.value_us, makespan_us))
+    decides = np.argmax(problem.weight * (np.array(schedule.done_us) - problem.due_us))
+    sooner_us = (solution.value_us - bound.us) / float(problem.weight[decides])
+    lower = max(0.0, min(makespan_us - sooner_us, makespan_us))
     gap = makespan_us / lower - 1 if lower > 0 else (MAX_GAP if makespan_us > 0 else 0.0)
     return Plan(
         jobs=tuple(jobs),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hope_schema import Cause, Channel, ModelGraph, Plan, Profile, merge
-from planner_api.planning import Budget, PlanningError, methods, optimise, plan
+from planner_api.planning import Budget, Job, PlanningError, methods, optimise, plan
 from planner_api.planning.highs import SolverFailed
 from planner_api.planning.judge.causes import next_best
 from tests.planning.cuttable import cuttable
@@ -188,3 +188,21 @@ def test_a_solved_problem_is_forgotten():
         assert [one() for one in kept] == [None, None]
     finally:
         gc.enable()
+
+
+def test_a_bound_does_not_hang_on_the_unit_of_weights(diamond: tuple[ModelGraph, Profile]):
+    """Lateness that counts a million times as much, or as little, is no other plan, and no other gap."""
+    graph, known = diamond
+    found = [
+        plan(
+            [graph, graph],
+            known,
+            jobs=[Job(deadline_us=50.0, weight=weight), Job(release_us=30.0, deadline_us=90.0, weight=2.0 * weight)],
+            objective="lateness",
+            rounds=20,
+        )
+        for weight in (1.0, 1e-6, 1e5)
+    ]
+    assert 0.0 < found[0].gap < 1.0
+    assert [each.makespan_us for each in found] == pytest.approx([found[0].makespan_us] * 3)
+    assert [each.gap for each in found] == pytest.approx([found[0].gap] * 3, rel=1e-3)
