@@ -358,11 +358,7 @@ class Agent(Closes):
         self._refuse_others(*sessions)
         if wait_s is not None:
             refuse_unless_seconds("wait_s", wait_s)
-        if any(len(times) not in (0, len(sessions)) for times in (every_ms, deadlines_ms)):
-            raise InputError("every_ms and deadlines_ms have one time for each session")
-        if deadlines_ms and not every_ms:
-            raise InputError("deadlines_ms are those of periods: give every_ms too")
-        known = rates(every_ms, deadlines_ms or every_ms) if every_ms else [None] * len(sessions)
+        known = rates(len(sessions), every_ms, deadlines_ms)
         members = [
             Participant(session.plans, _ready(session), rate) for session, rate in zip(sessions, known, strict=True)
         ]

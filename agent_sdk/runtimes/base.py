@@ -461,6 +461,3 @@ class Processor(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free everything that belongs to the processor. Its executables must be closed before."""
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.spec.id!r}, kind={self.spec.kind!r})"

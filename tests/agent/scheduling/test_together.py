@@ -100,16 +100,19 @@ def test_a_plan_has_every_run_of_a_hyperperiod(
 def test_periods_come_together_or_are_refused() -> None:
     """A round is short, and at its end no run is off by an eighth of the shortest period; what has none is refused."""
     for every_ms in ((100 / 3, 100), (100 / 3 * 1.0731, 107.31), (33, 100), (40, 60, 90), (16.667, 33.333, 50)):
-        found = rates(every_ms, every_ms)
+        found = [rate for rate in rates(len(every_ms), every_ms) if rate is not None]
         longest = max(rate.period_us for rate in found)
         rounds = next(n for n in range(1, 99) if all(n * longest % rate.period_us == 0 for rate in found)) * longest
         assert sum(rounds / rate.period_us for rate in found) <= MOST_RUNS
         for rate, ms in zip(found, every_ms, strict=True):
             assert abs(rate.period_us - 1e3 * ms) * rounds / rate.period_us <= 125 * min(every_ms)
     with pytest.raises(UnplannableError, match="multiples"):
-        rates((1, 977), (1, 977))
+        rates(2, (1, 977))
     with pytest.raises(InputError, match="above 0"):
-        rates((0, 1), (1, 1))
+        rates(2, (0, 1))
+    for every_ms, deadlines_ms in (((1,), ()), ((1, 1), (1,)), ((1, 1, 1), (1, 1))):
+        with pytest.raises(InputError, match="one time for each"):
+            rates(2, every_ms, deadlines_ms)
 
 
 def test_a_part_that_cannot_be_judged_holds_nothing(
