@@ -23,6 +23,7 @@ from agent_sdk.errors import (
     DeviceClosedError,
     DroppedError,
     ExecutionError,
+    FeedError,
     NotWantedError,
     ProcessorLost,
     QueueFullError,
@@ -377,13 +378,14 @@ class Jobs(Forks):
             by_start = self.policy.by_start
             try:
                 found, waited_ns = member.outputs(job, one.dispatch, executor, hold, by_start=by_start)
-            except FAILURES as error:
+            except (*FAILURES, FeedError) as error:
                 if executor is None:
                     raise
                 job.where = ""
                 # Where that fails too, it is the feed's fault.
                 found, waited_ns = member.outputs(job, one.dispatch, None, hold, by_start=by_start)
-                failed = None if forgiven(error) else executor
+                # A feed is refused that was asked for before the network was spread anew, for other shapes.
+                failed = None if isinstance(error, FeedError) or forgiven(error) else executor
             job.ended_ns = perf_counter_ns()
             took = None if waited_ns is None else job.ended_ns - job.started_ns - waited_ns
         except NotWantedError as error:

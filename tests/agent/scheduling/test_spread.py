@@ -150,3 +150,22 @@ def test_a_feed_that_every_processor_fails_costs_no_core_group(agent: Agent) -> 
         job = agent.submit(session, feed)
         assert right(session, feed, job.result(60))
         assert job.where in groups
+
+
+def test_a_job_is_answered_that_began_before_its_network_was_spread_anew(agent: Agent) -> None:
+    """It was asked for at the shapes of the groups of before, those of now are of others: no group is to blame."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[n, 4] x) => (float[n, 4] y) { y = Relu (x) }"""
+    )
+    with agent.load(model.SerializeToString(), shapes={"x": (1, 4)}, background=False) as session:
+        agent.spread(session)
+        feed = {"x": np.ones((1, 4), np.float32)}
+        job, started = agent.jobs._submit(session.plans, feed, Terms(), here=True)
+        assert started is not None
+        session.prepare(shapes={"x": (3, 4)})
+        groups = agent.spread(session)
+        agent.jobs._ran(started, Hold(agent.device.arbiter), only=True)
+        assert right(session, feed, job.result(60))
+        assert {agent.jobs.where.names[index] for index in agent.jobs._members[session.plans].executors} == set(groups)
+        other = {"x": np.ones((3, 4), np.float32)}
+        assert agent.submit(session, other).result(60)["y"].shape == (3, 4)
