@@ -23,6 +23,7 @@ from agent_sdk.journey.services import Services
 from agent_sdk.journey.trial import FAILURES
 from agent_sdk.machine.timing import timed
 from agent_sdk.model.united import UnitedModel
+from agent_sdk.scheduling.job import Job
 from agent_sdk.scheduling.jobs import Jobs
 from agent_sdk.scheduling.parts import Part, open_parts, open_whole
 from agent_sdk.scheduling.rounds import Rate
@@ -208,8 +209,10 @@ class Together(Closes, Forks):
         return self._model.answers(outputs) if trace.ordinary else []
 
     def _apart(self, feeds: Sequence[Feed]) -> list[dict[str, Any]]:
-        asked = [self._jobs.submit(one.plans, feed) for one, feed in zip(self._members, feeds, strict=True)]
+        asked: list[Job] = []
         try:
+            for one, feed in zip(self._members, feeds, strict=True):
+                asked.append(self._jobs.submit(one.plans, feed))
             return [job.result() for job in asked]
         finally:
             for job in asked:  # nothing of it goes on behind a caller that one of them has failed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -22,7 +23,8 @@ from agent_sdk.scheduling.policies import Planned
 from agent_sdk.scheduling.rounds import MOST_RUNS, rates
 from agent_sdk.scheduling.together import Together
 from tests.agent.models import branching_model
-from tests.agent.scheduling.answers import right
+from tests.agent.scheduling.answers import occupied, right
+from tests.agent.test_session_shapes import until
 
 SIZES = (4, 8)
 
@@ -172,6 +174,18 @@ def test_what_the_plan_is_not_for_is_answered_by_the_sessions(agent: Agent, sess
         feeds = [dict(session.draw()) for session in sessions]
         assert all(map(right, sessions, feeds, together.run(*feeds)))
         assert any("failed" in note for note in together.notes)
+
+
+def test_a_set_of_which_one_is_not_asked_for_asks_for_none(agent: Agent, sessions: list[Session]) -> None:
+    """Where the last session is closed, or the queue full, nothing of the others' runs goes on."""
+    feeds = [dict(session.draw()) for session in sessions]
+    with agent.together(*sessions) as together:
+        together.joint_us = math.inf
+        sessions[-1].close()
+        with occupied(agent), pytest.raises(DeviceClosedError, match="session is closed"):
+            together.run(*feeds)
+        until(lambda: agent.jobs.waiting == 0)
+        assert agent.jobs.stats(sessions[0].plans).cancelled == 1
 
 
 def test_a_run_that_begins_while_the_set_is_closed_is_answered(
