@@ -78,7 +78,7 @@ OURS: Final = frozenset({"one stream", "auto"})
 def watched(model: Model, found: Plan | None = None) -> Segment:
     """The whole network, timed as a plan says, with the outputs that answers are compared by."""
     steps = found.steps if found else ()
-    times = tuple(Timed(step.ops, step.start_us, step.finish_us, step.alone_us) for step in steps)
+    times = tuple(Timed(step.ops, step.start_us, step.finish_us, step.alone_us, step.recipe) for step in steps)
     ops = tuple(op for step in found.order for op in found.step[step].ops) if found else ()
     outputs = tuple(dict.fromkeys(pre_softmax_outputs(model.graph)))
     whole = whole_network(model)

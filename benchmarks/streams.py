@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+
+from agent_sdk.explain.perfetto import lines_of
 
 
 def traced_streams(launch: Callable[[], object], to: Path) -> dict[str, float]:
@@ -43,17 +45,6 @@ def traced_streams(launch: Callable[[], object], to: Path) -> dict[str, float]:
     to.write_text(json.dumps({"traceEvents": shown, "displayTimeUnit": "ms"}))
     busy = sum(event["dur"] for event in kernels) / (end - begin)
     return {"kernels": len(kernels), "at_once": max(lines) + 1, "busy": round(busy, 3)}
-
-
-def lines_of(intervals: Sequence[tuple[float, float]]) -> list[int]:
-    """A line for each of these intervals, which stand in the order of their starts: the first that is free."""
-    ends: list[float] = []
-    found = []
-    for start, end in intervals:
-        line = next((index for index, before in enumerate(ends) if before <= start), len(ends))
-        ends[line : line + 1] = [end]
-        found.append(line)
-    return found
 
 
 def slice_of(event: dict[str, Any], line: int, begin: float, multiprocessors: int) -> dict[str, Any]:

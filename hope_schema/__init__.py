@@ -76,5 +76,5 @@ from hope_schema.releases import (
     ReleaseRequest,
     RolloutPolicy,
 )
-from hope_schema.superop import SuperOp, merge
+from hope_schema.superop import SuperOp, by_recipe, merge, recipe_of
 from hope_schema.tokens import Claim, ClaimPage, IssuedToken, NewClaim, NewToken, Token, TokenPage

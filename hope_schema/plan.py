@@ -23,6 +23,7 @@ from hope_schema.base import (
     Microseconds,
     Name,
     PositiveMicroseconds,
+    Share,
 )
 from hope_schema.graph import DType
 from hope_schema.hosts import MAX_HOSTS, MAX_LINKS, Link, PlannedHost
@@ -62,6 +63,10 @@ class Cause(StrEnum):
 
 Weight = Annotated[float, Field(gt=0.0, le=1e6, allow_inf_nan=False)]
 """How much a job's lateness counts."""
+
+
+Recipe = Annotated[int, Field(ge=0, lt=1000)]
+"""Which of the kernels that a kind of processor has for an op."""
 
 
 MAX_PARTS = 64
@@ -113,7 +118,9 @@ class Step(Contract):
     Times are predictions in microseconds from the start of the run. The interval includes the transfers that the step
     pays for (HOPE eq. 1), and the launch of the segment that it begins. ``alone_us`` is what the ops take without all
     that, and with nobody beside them. ``job`` is the index of its network. Where nobody measured its latency,
-    ``predicted_spread`` is the standard deviation of the prediction, relative to it.
+    ``predicted_spread`` is the standard deviation of the prediction, relative to it. ``recipe`` is the number of the
+    kernel that computes it, where that is not its processor's own choice; ``share`` the part of each of the processor's
+    resources that it takes meanwhile, where that is not all.
     """
 
     id: StepId
@@ -127,6 +134,8 @@ class Step(Contract):
     next_best: Alternative | None = None
     cause: Cause
     predicted_spread: Fraction | None = None
+    recipe: Recipe | None = None
+    share: Share | None = None
 
 
 class Transfer(Contract):

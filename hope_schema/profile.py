@@ -116,6 +116,7 @@ class LatencyColumns(_Columns):
     ``us`` is the median in microseconds, ``spread_us`` the median absolute deviation, ``count`` the samples.
     A ``null`` in ``us`` says *unsupported*, explicitly: the op cannot run there. ``share`` is the part of each of the
     processor's resources that the op takes while it runs; empty: all of them, as on cores.
+    Beside an op's own row stand those of its further recipes, other kernels for it, under ``superop.by_recipe``.
     """
 
     signature: SignatureColumn = ()

@@ -94,6 +94,17 @@ class SuperOp:
         return tuple(self.graph.tensor[name].type for name in names)
 
 
+def by_recipe(signature: str, recipe: int | None) -> str:
+    """The signature of a super-op by one of its recipes, e.g. ``Conv+Relu:0f3a.../2``; its own for None."""
+    return signature if recipe is None else f"{signature}/{recipe}"
+
+
+def recipe_of(signature: str) -> tuple[str, int | None]:
+    """A super-op's own signature, and the recipe that a signature is of."""
+    own, _, recipe = signature.rpartition("/")
+    return (own, int(recipe)) if recipe.isdecimal() else (signature, None)
+
+
 def merge(graph: ModelGraph) -> tuple[SuperOp, ...]:
     """Merge a graph into super-ops, in topological order.
 

@@ -425,7 +425,7 @@ class _Border:
             exports=frozenset(name for name in writes if places.made[name] == memory),
             imports=frozenset(name for name in reads if places.read(name, processor) == memory),
             times=tuple(
-                Timed(node.ops, node.step.start_us, node.step.finish_us, node.step.alone_us)
+                Timed(node.ops, node.step.start_us, node.step.finish_us, node.step.alone_us, node.step.recipe)
                 for node in group
                 if node.step
             ),

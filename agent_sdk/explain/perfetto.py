@@ -1,11 +1,12 @@
 """A run in Chrome's Trace Event Format, which ui.perfetto.dev and chrome://tracing open.
 
-Every processor is a process with two tracks, one beneath the other: what was measured, and the plan. Within a segment
+Every processor is a process with two tracks, one beneath the other: what was measured, and the plan; steps that a GPU
+has side by side lie on further ones. Within a segment
 stands a slice per op: its part of the segment's time, in proportion to what was predicted, because runtimes time
 segments. Times in microseconds; an arrow for every tensor that crosses between processors.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from agent_sdk.engine.program import Copy, Program, ProgramSegment
@@ -72,10 +73,24 @@ def _planned(program: Program, pids: dict[str, int]) -> Iterator[Event]:
         steps: dict[int, list[Share]] = {}
         for part in shares(program, segment):
             steps.setdefault(part.step.id, []).append(part)
-        for parts in steps.values():
-            step = parts[0].step
+        rows = sorted(steps.values(), key=lambda parts: parts[0].step.start_us)
+        lines = lines_of([(round(row[0].step.start_us, 3), round(row[0].step.finish_us, 3)) for row in rows])
+        yield from (name_event(pid, PLANNED + line, "thread_name", f"plan, beside {line}") for line in {*lines} - {0})
+        for parts, line in zip(rows, lines, strict=True):
+            step, tid = parts[0].step, PLANNED + line
             lengths = [part.of_step for part in parts]
-            yield from _ops(pid, PLANNED, "predicted op", parts, lengths, step.start_us, step.finish_us - step.start_us)
+            yield from _ops(pid, tid, "predicted op", parts, lengths, step.start_us, step.finish_us - step.start_us)
+
+
+def lines_of(intervals: Sequence[tuple[float, float]]) -> list[int]:
+    """A line for each of these intervals, which stand in the order of their starts: the first that is free."""
+    ends: list[float] = []
+    found = []
+    for start, end in intervals:
+        line = next((index for index, before in enumerate(ends) if before <= start), len(ends))
+        ends[line : line + 1] = [end]
+        found.append(line)
+    return found
 
 
 def _title(segment: ProgramSegment) -> str:
@@ -89,7 +104,10 @@ def _ops(
     at = start_us
     for part, length in zip(parts, lengths, strict=True):
         end = at + us * length
-        args = {"type": part.op.type, "super_op": part.step.ops[-1], "cause": part.step.cause.value}
+        step = part.step
+        args: dict[str, Any] = {"type": part.op.type, "super_op": step.ops[-1], "cause": step.cause.value}
+        args |= {} if tid < PLANNED or step.recipe is None else {"recipe": step.recipe}
+        args |= {} if tid < PLANNED or step.share is None else {"share": round(step.share, 3)}
         yield slice_event(pid, tid, f"{part.op.type} {part.op.id}", category, at, end, args)
         at = end
 

@@ -63,6 +63,7 @@ from hope_schema import (
     Overheads,
     SuperOp,
     TensorType,
+    by_recipe,
     merge,
 )
 
@@ -113,6 +114,7 @@ def profile(
         run.single_super_ops()
         overheads = run.overheads(time.monotonic() + NEIGHBOURS_SHARE * budget_s)
         run.transfers()
+    run.recipes()
     return Observations(
         soc=soc,
         frequency=frequency,
@@ -225,6 +227,14 @@ class _Profiling:
                 self._take(kind, self.by_kind[kind].time_ops(self.model, self.deadline))
             except ProcessorError as error:
                 log.info("kernels were not timed on %s: %s", self.by_kind[kind].id, error)
+
+    def recipes(self) -> None:
+        """Add the further recipes of what was measured."""
+        known = [(*key, first) for key, first in self.latencies.items() if first is not None]
+        for signature, kind, first in known:
+            for recipe, times in self.by_kind[kind].recipes(signature).items():
+                found = Timing(first.us * times, first.spread_us * times, first.count)
+                self.latencies[by_recipe(signature, recipe), kind] = found
 
     def _in_turns(self, kinds: Sequence[str], deadline: float, witness: Witness) -> dict[str, Timing]:
         """The latency of the whole network on each of these kinds; says where even the best of it was disturbed."""

@@ -24,7 +24,7 @@ from agent_sdk.engine import Copy, Program
 from agent_sdk.engine.trace import Trace
 from agent_sdk.machine.timing import Timing, middle_half
 from agent_sdk.measure.columns import latency_columns, transfer_columns
-from hope_schema import HOST, Observations, Overheads, Plan, Processor, TensorType, merge
+from hope_schema import HOST, Observations, Overheads, Plan, Processor, TensorType, by_recipe, merge
 from hope_schema.base import Count, FigureMicroseconds
 from hope_schema.profile import Kind
 
@@ -138,7 +138,8 @@ def observations(
             for step in (program.plan.step[step] for step in program.segments[index].steps):
                 super_op = signatures.get(step.ops[0])
                 if super_op is not None and tuple(op.id for op in super_op.ops) == step.ops:
-                    found[super_op.signature, sample.kind].append(ops_us * (step.alone_us or 0.0) / sample.alone_us)
+                    signature = by_recipe(super_op.signature, step.recipe)
+                    found[signature, sample.kind].append(ops_us * (step.alone_us or 0.0) / sample.alone_us)
     moves: dict[tuple[TensorType, str, str], list[float]] = defaultdict(list)
     for traces in trials:
         for key, times in _moves(traces).items():

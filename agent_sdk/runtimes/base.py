@@ -100,12 +100,16 @@ def machines_fault(error: Exception, where: str, text: str) -> ProcessorError | 
 
 
 class Timed(NamedTuple):
-    """When a plan starts and finishes a step, microseconds, and what its ops take with nobody beside them, if known."""
+    """When a plan starts and finishes a step, microseconds, and what its ops take with nobody beside them, if known.
+
+    ``recipe`` is the kernel by which they are computed; None: the processor's own choice.
+    """
 
     ops: tuple[str, ...]
     start_us: float
     finish_us: float
     alone_us: float | None = None
+    recipe: int | None = None
 
 
 @dataclass(frozen=True)
@@ -457,6 +461,12 @@ class Processor(ABC):
     def share(self, signature: str) -> float:
         """The part of each of its resources that an op of this signature takes while it runs; all, unless measured."""
         return 1.0
+
+    def recipes(self, signature: str) -> Mapping[int, float]:
+        """Further kernels for an op of this signature that leave more room beside them, and how many times as long as
+        the one of its own choice each takes; their shares are told under ``by_recipe``.
+        """
+        return {}
 
     @abstractmethod
     def close(self) -> None:

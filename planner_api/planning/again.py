@@ -18,8 +18,9 @@ from planner_api.planning.bound import quick_bound
 from planner_api.planning.budget import Budget
 from planner_api.planning.judge.simulator import Schedule, in_start_order, simulate
 from planner_api.planning.methods import Solution
-from planner_api.planning.problem import Earlier, PlanningError, Problem, called
+from planner_api.planning.problem import Earlier, PlanningError, Problem, Recipe, called
 from planner_api.planning.problem.order import ordered
+from planner_api.planning.problem.recipes import by_recipes
 from planner_api.planning.search.search import Search
 
 BAND: Final = 0.1
@@ -33,11 +34,19 @@ SHARE: Final = 0.1
 def begun_with(plan: Plan, problem: Problem) -> Problem:
     """The problem with an earlier plan of it to begin with; as it is where the plan is no start for it."""
     try:
-        schedule = schedule_of(plan, problem)
+        recipes = _recipes(plan, problem)
+        made = by_recipes(problem, recipes)
+        schedule = schedule_of(plan, made)
     except PlanningError:
         return problem
-    earlier = Earlier(schedule.assignment, schedule.sequence, changed(plan, problem))
-    return replace(problem, earlier=earlier)
+    return replace(problem, earlier=Earlier(schedule.assignment, schedule.sequence, changed(plan, made), recipes))
+
+
+def _recipes(plan: Plan, problem: Problem) -> tuple[Recipe, ...]:
+    """The further recipes that a plan's ops take, as far as there still are such."""
+    taken = {(op, step.processor, step.recipe) for op, step in enumerate(_steps(plan, problem))}
+    names = problem.processors
+    return tuple(one for one in problem.recipes if (one.op, names[one.processor], one.number) in taken)
 
 
 def schedule_of(plan: Plan, problem: Problem) -> Schedule:
@@ -127,13 +136,15 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     earlier = problem.earlier
     if earlier is None:
         raise PlanningError("there is no earlier plan")
-    problem = problem.whole
+    problem = by_recipes(problem.whole, earlier.recipes)
+    made = problem if earlier.recipes else None
     begun = in_start_order(problem, simulate(problem, earlier.assignment, earlier.sequence))
     if math.isinf(begun.value_us):
         raise PlanningError("the earlier plan is no longer possible")
     if not earlier.changed or budget.left() <= 0 or budget.rounds == 0:
-        return Solution(begun, METHOD)
+        return Solution(begun, METHOD, cut=made)
     search = Search(problem, begun, budget.seed, near=earlier.changed)
     begun_us = search.value_us
     search.run(budget.part(SHARE), quick_bound(problem).us)
-    return Solution(search.schedule() if search.value_us < begun_us else begun, METHOD, rounds=search.rounds)
+    found = search.found(METHOD)
+    return found if search.value_us < begun_us else replace(found, schedule=begun, cut=made)

@@ -137,6 +137,10 @@ def _steps(
                     next_best=other and Alternative(processor=problem.processors[other[0]], us=other[1] / len(groups)),
                     cause=why[op],
                     predicted_spread=float(spread[op, here]) or None,
+                    recipe=None
+                    if problem.recipe is None or problem.recipe[op, here] < 0
+                    else int(problem.recipe[op, here]),
+                    share=float(problem.shares[op, here]) if problem.shares[op, here] < 1.0 else None,
                 )
             )
     return tuple(steps), ids

@@ -133,12 +133,12 @@ def with_pieces(problem: Problem, best: Solution, bound: Bound, budget: Budget) 
 
 def searched(problem: Problem, best: Solution, budget: Budget, bound: Bound) -> Solution:
     """What annealing makes of a plan of whole ops until the budget ends or nothing is left to gain."""
-    search = Search(problem, best.schedule, budget.seed)
+    search = Search(best.cut or problem, best.schedule, budget.seed)
     begun_us = search.value_us
     search.run(budget, met_at(bound))
     if search.value_us >= begun_us:
         return best
-    found = judged(problem, Solution(search.schedule(), "annealing", rounds=search.rounds))
+    found = judged(problem, search.found("annealing"))
     return min(best, found, key=lambda one: one.value_us)
 
 

@@ -39,7 +39,8 @@ class Solution:
 
     ``rounds`` counts the search rounds spent; ``bound`` is what the method proved on its way, if it did.
     ``in_rounds`` says that ops wait for more than their inputs and their processor, as the method's paper has it.
-    Where ops were cut, ``cuts`` says which, and the schedule is of ``cut``, the problem that they make.
+    Where ops were cut, ``cuts`` says which, and the schedule is of ``cut``, the problem that they make; so it is where
+    ops take further recipes.
     ``expected`` is what it takes in the mean, where runs are not alike and that has been asked.
     """
 

@@ -67,15 +67,22 @@ class Way:
 class TorchExecutable(Executable):
     """The ways to carry out a segment: the plan's, and where a device can tell which is fastest, others.
 
+    Args:
+        kernels: by the plan's recipes,
+        others: and each by the fastest recipe, where that is another choice.
+
     Attributes:
         beside: whether the rest of the network runs elsewhere, on the core that would wait for this.
     """
 
     processor: TorchProcessor
 
-    def __init__(self, processor: TorchProcessor, segment: Segment, kernels: Sequence[Kernel]) -> None:
-        kernels = in_row(kernels, processor.precision, processor.device)
-        super().__init__(processor, segment, ways_of(kernels, segment, STREAMS if processor.overlaps else ()))
+    def __init__(
+        self, processor: TorchProcessor, segment: Segment, kernels: Sequence[Kernel], others: Sequence[Kernel] = ()
+    ) -> None:
+        streams = STREAMS if processor.overlaps else ()
+        rows = [in_row(row, processor.precision, processor.device) for row in (kernels, others) if row]
+        super().__init__(processor, segment, [way for row in rows for way in ways_of(row, segment, streams)])
         self.beside = len(segment.ops) < len(segment.model.graph.ops) and not processor.has_core
 
     @property
@@ -108,7 +115,7 @@ def ways_of(kernels: Sequence[Kernel], segment: Segment, streams: Sequence[int] 
         return [Way(tuple(kernels), order(row, [0] * len(row), segment.outputs))]
     # NOTE: a stable sort: what starts at once stays in the segment's order, which is topological.
     ordered = sorted(kernels, key=lambda kernel: times[kernel.name].start_us)
-    planned = [Task(kernel.inputs, kernel.outputs, *times[kernel.name][1:], kernel.views) for kernel in ordered]
+    planned = [Task(kernel.inputs, kernel.outputs, *times[kernel.name][1:4], kernel.views) for kernel in ordered]
     ways = [_way(ordered, planned, segment)]
     before: list[tuple[float, float]] = []
     for count in streams if ways[0].schedule.streams > 1 else ():

@@ -43,6 +43,7 @@ class Kernel:
         outputs: those it returns.
         types: of all of these, as they are held on the device.
         feeds: draws what it reads.
+        recipe: which of the ways to run it; see ``recipes``.
         views: outputs that share the memory of an input, and which; see ``in_row``.
     """
 
@@ -54,6 +55,7 @@ class Kernel:
     places: tuple[int, ...] = field(repr=False)
     count: int = field(repr=False)
     feeds: Feeds = field(repr=False)
+    recipe: int = 0
     views: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -105,6 +107,7 @@ def build(super_op: SuperOp, model: Model, precision: Precision, device: torch.d
             places=tuple(place[name] for name in super_op.outputs),
             count=len(place),
             feeds=feeds_of_segment(segment_of(super_op, model)),
+            recipe=recipe,
         )
         return _run(kernel, drawn(kernel, precision, device), precision)[0]
     except Exception as error:

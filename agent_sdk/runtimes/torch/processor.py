@@ -33,7 +33,7 @@ from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.shares import CHAIN, COPIES, Occupancy, device_us, occupancy
 from agent_sdk.runtimes.torch.trusted import TORCH
 from hope_schema import Processor as ProcessorSpec
-from hope_schema import SuperOp, merge
+from hope_schema import SuperOp, by_recipe, merge
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,12 @@ AT_ONCE: Final = 4
 """Recordings that a GPU replays at once: most networks leave most of it idle at batch 1, and none runs slower so."""
 QUICK: Final = 8
 """Launches in a chain that only tells recipes apart."""
+LONGER: Final = 1.5
+"""A recipe that takes more than so many times as long as the fastest is no other choice,"""
+SMALLER: Final = 0.9
+"""nor one whose share is more than this part of the fastest's;"""
+CHOICES: Final = 2
+"""and so many are told at most, the smallest."""
 
 
 class TorchProcessor(Processor):
@@ -76,7 +82,7 @@ class TorchProcessor(Processor):
         self.has_core = bool(free)
         self._green: GreenContext | None = None
         self._kernels: weakref.WeakKeyDictionary[Model, dict[str, Kernel]] = weakref.WeakKeyDictionary()
-        self._recipes: dict[str, int] = {}
+        self._recipes: dict[str, dict[int, float]] = {}
         self._occupancies: dict[str, Occupancy] = {}
         try:
             self.device_name = _name(self.device)
@@ -124,40 +130,46 @@ class TorchProcessor(Processor):
         place = {op: index for index, op in enumerate(segment.ops)}
         parts = [SuperOp(graph=graph, ops=(graph.op[op],)) for op in segment.ops if op not in covered]
         ordered = sorted([*whole, *parts], key=lambda super_op: place[super_op.id])
-        return TorchExecutable(self, segment, [self.kernel(super_op, segment.model) for super_op in ordered])
+        planned = {op: timed.recipe for timed in segment.times for op in timed.ops}
+        kernels = [self.kernel(super_op, segment.model, planned.get(super_op.id)) for super_op in ordered]
+        if not self.overlaps or all(recipe is None for recipe in planned.values()):
+            return TorchExecutable(self, segment, kernels)
+        return TorchExecutable(self, segment, kernels, [self.kernel(super_op, segment.model) for super_op in ordered])
 
-    def kernel(self, super_op: SuperOp, model: Model) -> Kernel:
-        """A super-op's kernel by its fastest recipe, made once per model. Raises like ``compile``."""
+    def kernel(self, super_op: SuperOp, model: Model, recipe: int | None = None) -> Kernel:
+        """A super-op's kernel by a recipe; by its fastest it is made once per model. Raises like ``compile``."""
         if isinstance(model, UnitedModel):
             place, own = model.source(super_op)
-            return self.kernel(own, model.members[place]).renamed(partial(marked, place))
+            return self.kernel(own, model.members[place], recipe).renamed(partial(marked, place))
         self.refuse_untrusted(super_op.ops, model.graph)
+        if recipe is not None:
+            return build(super_op, model, self.precision, self.device, recipe)
         made = self._kernels.setdefault(model, {})
         if super_op.id not in made:
-            recipe = self._recipe(super_op, model)
-            made[super_op.id] = build(super_op, model, self.precision, self.device, recipe)
+            fastest = next(iter(self._ranked(super_op, model)))
+            made[super_op.id] = build(super_op, model, self.precision, self.device, fastest)
         return made[super_op.id]
 
-    def _recipe(self, super_op: SuperOp, model: Model) -> int:
-        """Which of its recipes is fastest, found once per signature; the table's where the device cannot tell."""
+    def _ranked(self, super_op: SuperOp, model: Model) -> Mapping[int, float]:
+        """What its recipes take, microseconds, the fastest first, found once per signature.
+
+        The table's alone where the device cannot tell.
+        """
         signature = super_op.signature
         if signature not in self._recipes:
-            best, least = 0, float("inf")
+            took: dict[int, float] = {}
             count = recipes(super_op, model, self.precision, self.device) if self.overlaps else 1
             for recipe in range(count) if count > 1 else ():
                 try:
                     kernel = build(super_op, model, self.precision, self.device, recipe)
-                    took = self._occupancy(kernel, (1,), QUICK).us[1]
+                    took[recipe] = self._occupancy(kernel, (1,), QUICK).us[1]
                 except OutOfMemory:
                     raise
                 except ProcessorError as error:
                     if recipe == 0:
                         raise
                     log.info("recipe %d left out: %s", recipe, error)
-                    continue
-                if took < least:
-                    best, least = recipe, took
-            self._recipes[signature] = best
+            self._recipes[signature] = dict(sorted(took.items(), key=lambda one: one[1])) or {0: 0.0}
         return self._recipes[signature]
 
     def _occupancy(self, kernel: Kernel, copies: Sequence[int], chain: int) -> Occupancy:
@@ -181,6 +193,7 @@ class TorchProcessor(Processor):
                 try:
                     kernel = self.kernel(super_op, model)
                     self._occupancies[super_op.signature] = self._occupancy(kernel, COPIES, CHAIN)
+                    self._occupy_others(super_op, model)
                 except OutOfMemory:
                     raise
                 except ProcessorError as error:
@@ -190,6 +203,15 @@ class TorchProcessor(Processor):
         if len(found) == len(merge(model.graph)):
             self.slowdown = self._fitted(model)
         return found
+
+    def _occupy_others(self, super_op: SuperOp, model: Model) -> None:
+        """Measure what further recipes take of the device that are hardly slower than the fastest."""
+        (_, least), *others = self._ranked(super_op, model).items()
+        for recipe, us in others:
+            if us <= LONGER * least:
+                kernel = self.kernel(super_op, model, recipe)
+                signature = by_recipe(super_op.signature, recipe)
+                self._occupancies[signature] = self._occupancy(kernel, COPIES, CHAIN)
 
     def _rouse(self) -> None:
         """Have the device run at the clock that it has at work.
@@ -235,6 +257,18 @@ class TorchProcessor(Processor):
     def share(self, signature: str) -> float:
         known = self._occupancies.get(signature)
         return known.share if known is not None else 1.0
+
+    @override
+    def recipes(self, signature: str) -> Mapping[int, float]:
+        first = self._occupancies.get(signature)
+        known = {one: self._occupancies.get(by_recipe(signature, one)) for one in self._recipes.get(signature, ())}
+        found = {
+            recipe: other
+            for recipe, other in known.items()
+            if first is not None and other is not None and other.share <= SMALLER * first.share and first.us[1]
+        }
+        smallest = sorted(found, key=lambda recipe: found[recipe].share)[:CHOICES]
+        return {recipe: found[recipe].us[1] / first.us[1] for recipe in smallest} if first is not None else {}
 
     @override
     def close(self) -> None:

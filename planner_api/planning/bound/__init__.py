@@ -6,12 +6,14 @@ from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.budget import Budget
 from planner_api.planning.methods import Bound
 from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.problem.recipes import at_best
 
 _log = logging.getLogger(__name__)
 
 
 def quick_bound(problem: Problem) -> Bound:
     """The bound that costs next to nothing; where cutting ops may pay, the one that holds there."""
+    problem = at_best(problem)
     if not problem.cuttable:
         return trivial(problem)
     from planner_api.planning.bound.fluid import fluid  # HiGHS takes a while to import
@@ -26,7 +28,7 @@ def lower_bound(problem: Problem, budget: Budget) -> Bound:
         from planner_api.planning.bound.interval import interval_load
 
         try:
-            better = interval_load(problem, budget)
+            better = interval_load(at_best(problem), budget)
         except (PlanningError, RuntimeError, MemoryError) as error:
             _log.warning("the bound is the %s, because the solver failed: %s", bound.method, error)
             return bound

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner_api.planning.judge.simulator import line_length
 from planner_api.planning.judge.ways import FIELDS, HOME, PARTS, ways_of
 from planner_api.planning.native import Struct, zeros
 from planner_api.planning.problem import FloatArray, IntArray, Problem
@@ -24,15 +23,15 @@ def arrays(problem: Problem) -> Struct:
     lists, machine = problem.lists, problem.machine
     n, p = problem.latency_us.shape
     export = np.where(machine.carried[machine.place, machine.host], 0.0, problem.export_us)
-    length = line_length(problem)
+    length = problem.most_at_once
     return Struct(
         "Arrays",
         ops=n,
         processors=p,
         places=len(machine.places),
         front=2 * machine.uses.shape[1] * length + len(machine.queues) + 1,
-        latency=np.ascontiguousarray(problem.latency_us),
-        share=np.ascontiguousarray(problem.shares),
+        latency=problem.latency_us.copy(order="C"),
+        share=problem.shares.copy(order="C"),
         vary=np.ones((n, p)),
         rivals=np.ascontiguousarray(problem.machine.conflicts),
         place=np.ascontiguousarray(machine.place),

@@ -111,11 +111,6 @@ def counting(counted: Counted, end: float, share: float, length: int) -> Counted
     return (*counted[:place], (end, share), *counted[place:])[:length]
 
 
-def line_length(problem: Problem) -> int:
-    """So many ops fill a resource, whichever they are."""
-    return 1 if problem.share is None else math.ceil(1.0 / float(problem.shares.min()) - 1e-6)
-
-
 class Times(NamedTuple):
     """What placing an op next would mean: where, its interval, its own moves, those sent to it, what it takes in."""
 
@@ -161,7 +156,7 @@ class Decoder:
         for tensor in lists.outputs:
             if lists.producer[tensor] >= 0:
                 self.exports[lists.producer[tensor]].append(tensor)
-        self.length = line_length(problem)
+        self.length = problem.most_at_once
         self.free = [0.0] * problem.host
         self.counts = not self.whole or max(self.slowdown) > 1.0  # else `free` says all that is asked of resources
         self.lines: list[Counted] = [()] * machine.uses.shape[1]

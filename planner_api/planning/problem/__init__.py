@@ -3,4 +3,4 @@
 from hope_schema import Objective
 from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError
 from planner_api.planning.problem.machine import Machine
-from planner_api.planning.problem.problem import Earlier, Job, Lists, Problem, called
+from planner_api.planning.problem.problem import Earlier, Job, Lists, Problem, Recipe, called

@@ -7,7 +7,17 @@ import numpy as np
 
 from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, Tensor, merge
 from hope_schema.hosts import on_host
-from planner_api.planning.problem import FloatArray, IntArray, Job, Machine, Objective, PlanningError, Problem, called
+from planner_api.planning.problem import (
+    FloatArray,
+    IntArray,
+    Job,
+    Machine,
+    Objective,
+    PlanningError,
+    Problem,
+    Recipe,
+    called,
+)
 from planner_api.planning.problem.choices import WHOLE
 from planner_api.planning.problem.feasible import prune
 from planner_api.planning.problem.known import KnownKind, Way, known_kinds
@@ -71,6 +81,7 @@ def build_problem(
     tensors = _Types([networks[job].tensor[name] for job, name in names])
     machine, labels = _machine(profile, candidates, table, tensors)
     latency, share, in_parts, spread = _latencies([op for _, op in supers], candidates, known, filled)
+    recipes = _recipes([op for _, op in supers], candidates, known, latency, share, in_parts)
     cutter = WHOLE
     if cut:
         kinds = [known[one.kind] for one in candidates]
@@ -85,6 +96,7 @@ def build_problem(
         transfer_us=_transfers(networks, names, tensors, machine, labels, table, filled),
         tensors=tuple(called(name, job, len(networks)) for job, name in names),
         share=share,
+        recipes=recipes,
         job=np.array([job for job, _ in supers], dtype=np.int64) if len(networks) > 1 else None,
         jobs=jobs,
         objective=objective,
@@ -211,6 +223,28 @@ def _latencies(
         if names := [op.id for op, way in zip(supers, found[processor.kind], strict=True) if way is None]:
             filled.append(f"not measured on '{processor.id}', nor predicted, so not placed there: {_list(names)}")
     return latency, None if (taken == 1.0).all() else taken, in_parts, spread if spread.any() else None
+
+
+def _recipes(
+    supers: list[SuperOp],
+    candidates: list[Processor],
+    known: Mapping[str, KnownKind],
+    latency: FloatArray,
+    share: FloatArray | None,
+    in_parts: np.ndarray,
+) -> tuple[Recipe, ...]:
+    """The recipes of what has several and runs as a whole. What leaves no room has no use for others."""
+    found: list[Recipe] = []
+    if share is None:
+        return ()
+    for column, processor in enumerate(candidates):
+        for op, super_op in enumerate(supers):
+            ways = known[processor.kind].recipes.get(super_op.signature, {})
+            others = [Recipe(op, column, one, way.us, way.share) for one, way in ways.items() if way.us is not None]
+            if others and math.isfinite(latency[op, column]) and not in_parts[op, column]:
+                own = Recipe(op, column, -1, float(latency[op, column]), float(share[op, column]))
+                found += [own, *others]
+    return tuple(found)
 
 
 def _list(names: list[str]) -> str:

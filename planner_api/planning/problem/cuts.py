@@ -77,6 +77,7 @@ def cut_problem(problem: Problem, cuts: Sequence[Cut]) -> tuple[Problem, list[Pi
         transfer_us=transfer,
         tensors=tensors,
         share=carried(problem.share, 1.0),
+        recipes=(),
         job=None if problem.job is None else np.array(owner),
         in_parts=None if problem.in_parts is None else problem.in_parts[kept] & wholes[:, None],
         predicted_spread=carried(problem.predicted_spread, 0.0),

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hope_schema import Profile, SuperOp
+from hope_schema import Profile, SuperOp, recipe_of
 
 
 class Way(NamedTuple):
@@ -21,12 +21,14 @@ class KnownKind:
 
     Attributes:
         rows: what was measured, by signature.
+        recipes: what was measured of further recipes, by signature and number.
         predicted: what was predicted, by signature.
         fixed: by signature and axis: of an op's latency, what each of its parts takes however small it is.
     """
 
     def __init__(self) -> None:
         self.rows: dict[str, Way] = {}
+        self.recipes: dict[str, dict[int, Way]] = defaultdict(dict)
         self.predicted: dict[str, Way] = {}
         self.fixed: dict[tuple[str, int], float] = {}
 
@@ -53,7 +55,11 @@ def known_kinds(profile: Profile) -> Mapping[str, KnownKind]:
     shares = rows.share or (1.0,) * len(rows.us)
     known: dict[str, KnownKind] = defaultdict(KnownKind)
     for signature, kind, us, share in zip(rows.signature, rows.kind, rows.us, shares, strict=True):
-        known[kind].rows[signature] = Way(us, share)
+        own, recipe = recipe_of(signature)
+        if recipe is None:
+            known[kind].rows[signature] = Way(us, share)
+        else:
+            known[kind].recipes[own][recipe] = Way(us, share)
     for signature, kind, us, spread_us in zip(
         guesses.signature, guesses.kind, guesses.us, guesses.spread_us, strict=True
     ):

@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from hope_schema import HOST, ModelGraph, SuperOp, TensorType
+from hope_schema import HOST, ModelGraph, SuperOp, TensorType, recipe_of
 from hope_schema.cutgraph import glue_super_op, node_of, part_super_op
 from hope_schema.cutting import CutError, Node, Region, Span
 from hope_schema.graph import BYTES_PER_ELEMENT
@@ -60,7 +60,10 @@ def cutter_of(
     # measured, because then it cannot be known.
     supers = [op for _, op in ops]
     types = [op.signature.rpartition(":")[0] for op in supers]
-    foreign = {signature.rpartition(":")[0] for signature in {*signatures} - {op.signature for op in supers}}
+    foreign = {
+        signature.rpartition(":")[0]
+        for signature in {recipe_of(one)[0] for one in signatures} - {op.signature for op in supers}
+    }
     nodes = tuple(_node(op, job, len(graphs)) for job, op in ops)
     tensors = {called(one.name, job, len(graphs)): one for job, graph in enumerate(graphs) for one in graph.tensors}
     shapes: Mapping[str, Shape] = {name: tensor.shape for name, tensor in tensors.items()}

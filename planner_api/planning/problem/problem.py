@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,13 +35,26 @@ class Job:
     run: int = 0
 
 
+class Recipe(NamedTuple):
+    """A kernel for an op on a processor: its number (-1: the processor's own choice), what it takes, its share."""
+
+    op: int
+    processor: int
+    number: int
+    us: float
+    share: float
+
+
 @dataclass(frozen=True)
 class Earlier:
-    """An earlier plan of the same ops: processor of each, the order of all, and those whose figures changed since."""
+    """An earlier plan of the same ops: processor of each, the order of all, those whose figures changed since, and the
+    recipes of those that do not take their processor's own choice.
+    """
 
     assignment: tuple[int, ...]
     sequence: tuple[int, ...]
     changed: frozenset[int]
+    recipes: tuple[Recipe, ...] = ()
 
 
 def called(name: str, job: int, jobs: int) -> str:
@@ -112,6 +126,8 @@ class Problem:
             move exists. The diagonal is 0.
         tensors: T names.
         share: (n, P) in (0, 1], of each resource of the processor while the op runs; None: all of it.
+        recipes: the kernels by which ops can be executed that have several, all of each (`problem.recipes`).
+        recipe: (n, P) the number of that by which each is executed; None: each by its processor's own choice.
         job: (n,) job of each op; None: there is one.
         jobs: the jobs.
         objective: ``makespan`` and ``throughput`` (when the last job is done) or ``lateness`` (the largest
@@ -137,6 +153,8 @@ class Problem:
     transfer_us: FloatArray
     tensors: tuple[str, ...]
     share: FloatArray | None = None
+    recipes: tuple[Recipe, ...] = ()
+    recipe: IntArray | None = None
     job: IntArray | None = None
     jobs: tuple[Job, ...] = (Job(),)
     objective: Objective = "makespan"
@@ -158,6 +176,7 @@ class Problem:
             is_output=(t,),
             transfer_us=(t, places, places),
             share=(n, p),
+            recipe=(n, p),
             job=(n,),
             in_parts=(n, p),
         )
@@ -190,6 +209,10 @@ class Problem:
             raise PlanningError(
                 f"share of op '{ops[op]}' on '{processors[p]}' is {share[op, p]}: it must lie in (0, 1]"
             )
+
+        for one in self.recipes:
+            if not (0 <= one.us < math.inf and 0 < one.share <= 1) or self.share is None:
+                raise PlanningError(f"recipe {one.number} of op '{ops[one.op]}' takes {one.us} us, a share {one.share}")
 
     def _check_jobs(self) -> None:
         if not self.jobs or (self.job is not None and (self.job.min() < 0 or self.job.max() >= len(self.jobs))):
@@ -225,6 +248,14 @@ class Problem:
         if self.share is None:
             return np.ones(self.latency_us.shape)
         return np.maximum(self.share, 1.0 / MOST_AT_ONCE)
+
+    @cached_property
+    def most_at_once(self) -> int:
+        """So many ops fill a resource, whichever they are, and whichever recipes they take."""
+        if self.share is None:
+            return 1
+        least = min([float(self.shares.min()), *(max(one.share, 1.0 / MOST_AT_ONCE) for one in self.recipes)])
+        return math.ceil(1.0 / least - 1e-6)
 
     @cached_property
     def release_us(self) -> FloatArray:

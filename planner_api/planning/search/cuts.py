@@ -73,7 +73,7 @@ def _polished(found: Solution, budget: Budget, target_us: float, enough_us: floa
     polish = Search(found.cut, found.schedule, budget.seed)
     if not _gains(polish, budget, target_us, enough_us):
         return None
-    return judged(found.cut, replace(found, schedule=polish.schedule()))
+    return judged(found.cut, replace(found, schedule=polish.found("cuts").schedule))
 
 
 def _gains(search: Search, budget: Budget, target_us: float, enough_us: float) -> bool:

@@ -1,6 +1,7 @@
 """The search: one window of annealing after another, never losing the best schedule met."""
 
 import time
+from collections import defaultdict
 from collections.abc import Collection
 
 import numpy as np
@@ -9,7 +10,9 @@ from planner_api.planning.budget import Budget
 from planner_api.planning.judge.arrays import tails
 from planner_api.planning.judge.simulator import Schedule, simulate, value_of
 from planner_api.planning.judge.ways import HOME
-from planner_api.planning.problem import IntArray, Problem
+from planner_api.planning.methods import Solution
+from planner_api.planning.problem import IntArray, Problem, Recipe
+from planner_api.planning.problem.recipes import by_recipes
 from planner_api.planning.search.annealing import Kernels
 from planner_api.planning.search.replays import SEARCHED, Replays, varies
 
@@ -27,12 +30,14 @@ HOT = 1.2
 """First temperature, in mean fastest latencies of the problem's ops."""
 REPLAYS = 16
 """Replays by which a round is judged, where runs are not alike: windows are annealed as if they were."""
+SWAPS = 4
+"""Recipes tried after each window's moves, where ops have several."""
 COLD_US = 5.0
 """Last temperature in microseconds, where the first is above it."""
 
 
 class Search:
-    """An improving plan: where ops run, in what order, and, where the problem knows how, in which parts.
+    """An improving plan: where ops run, in what order, by which recipes, and, where it is known how, in which parts.
 
     Args:
         near: windows lie around these ops only; none: anywhere.
@@ -50,6 +55,10 @@ class Search:
         self.kernels = Kernels(problem, schedule.assignment, schedule.sequence)
         self.state, self._arrays = self.kernels.s, self.kernels.a
         self._widths = CUT_WINDOW if self._arrays.cuttable else WINDOW
+        self._recipes: dict[tuple[int, int], list[Recipe]] = defaultdict(list)
+        for one in problem.recipes:
+            self._recipes[one.op, one.processor].append(one)
+        self._taken: dict[tuple[int, int], Recipe] = {}
         self._random = np.random.default_rng(seed)
         self._word = self._random.integers(1, 2**63, size=1, dtype=np.uint64)
         # Two jobs' microseconds may count differently: what is due is shifted so that the kernels need no weights.
@@ -67,9 +76,11 @@ class Search:
         several = len(self.problem.ops) > 1 or self._arrays.cuttable
         return several and self._hot > 0 and not alone
 
-    def schedule(self) -> Schedule:
-        """The best plan of whole ops, timed by the simulator."""
-        return simulate(self.problem, self.state.mode[:, 0, HOME].tolist(), self.state.sequence.tolist())
+    def found(self, method: str) -> Solution:
+        """The best plan of whole ops, timed by the simulator, under the name of who asked for it."""
+        made = by_recipes(self.problem, self._taken.values())
+        schedule = simulate(made, self.state.mode[:, 0, HOME].tolist(), self.state.sequence.tolist())
+        return Solution(schedule, method, rounds=self.rounds, cut=made if made.recipe is not None else None)
 
     def round(self, moves: int = MOVES) -> float:
         """Anneal a window with so many moves; the schedule never gets worse.
@@ -88,19 +99,45 @@ class Search:
         if self.value_us <= best[0]:
             best = self.value_us, s.mode.copy(), s.sequence.copy()
         cold = min(COLD_US, self._hot / 10)
-        believed = self.kernels.anneal(*self._window(), moves, self._hot, cold, self._word)
-        self.value_us = self._evaluate()
-        if self._neighbours:
-            self._by_start()
-            self.value_us = self._evaluate()
+        low, high = self._window()
+        believed = self.kernels.anneal(low, high, moves, self._hot, cold, self._word)
+        self.value_us = self._timed()
         if self._replays is not None and self.value_us < best[0]:  # a mean is hardly below
             self.value_us = self._judged()
         if self.value_us >= best[0]:
             self._set(*best[1:])
             self._evaluate()
             self.value_us = best[0]
+        if self._recipes:
+            self._swap_some(low, high)
         self.rounds += 1
         return believed
+
+    def _swap_some(self, low: int, high: int) -> None:
+        """Try other recipes of some of the ops in a window."""
+        here = [(op, int(self.state.mode[op, 0, HOME])) for op in self.state.sequence[low:high].tolist()]
+        able = [at for at in here if at in self._recipes]
+        for index in self._random.integers(len(able), size=SWAPS if able else 0).tolist():
+            ways = self._recipes[able[index]]
+            self._swap(ways[int(self._random.integers(len(ways)))])
+
+    def _swap(self, recipe: Recipe) -> None:
+        """Execute an op by a recipe, if the plan is better so, or as good with less work.
+
+        What does not delay the end leaves room to others: the fastest on the longest way, the smallest beside it.
+        """
+        a, at, sequence = self._arrays, (recipe.op, recipe.processor), self.state.sequence.copy()
+        before_us, before_share = float(a.latency[at]), float(a.share[at])
+        a.latency[at], a.share[at] = recipe.us, recipe.share
+        value = self._timed()
+        if self._replays is not None and value <= self.value_us:
+            value = self._judged()
+        if (value, recipe.us * recipe.share) < (self.value_us, before_us * before_share):
+            self.value_us, self._taken[at] = value, recipe
+            return
+        a.latency[at], a.share[at] = before_us, before_share
+        self._set(self.state.mode, sequence)
+        self._evaluate()
 
     def _window(self) -> tuple[int, int]:
         n = len(self.problem.ops)
@@ -149,6 +186,14 @@ class Search:
         if self._replays is None:
             return self._evaluate()
         return float(np.mean([self._value(end) for end in self._replays.timed(self.kernels)]))
+
+    def _timed(self) -> float:
+        """Time the plan as it is charged: where ops slow each other, in the order of their starts."""
+        value = self._evaluate()
+        if self._neighbours:
+            self._by_start()
+            value = self._evaluate()
+        return value
 
     def _evaluate(self) -> float:
         return self._value(self.kernels.evaluate())

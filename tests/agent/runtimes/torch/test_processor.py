@@ -22,16 +22,19 @@ from onnx import TensorProto, helper, numpy_helper
 from agent_sdk import Agent
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.errors import CompilationFailed, OutOfMemory, ProcessorLost, UnsupportedOp
+from agent_sdk.explain import to_perfetto
 from agent_sdk.journey.reference import Reference
 from agent_sdk.journey.verify import Judge
 from agent_sdk.machine.soc import Soc, accelerator_names
+from agent_sdk.measure.profiler import profile
+from agent_sdk.measure.truth import observations
 from agent_sdk.model import Content, Model, read_model
 from agent_sdk.model.feeds import draw
 from agent_sdk.model.united import united
 from agent_sdk.runtimes import offered
 from agent_sdk.runtimes.base import Timed, segment_of, whole_network
 from agent_sdk.runtimes.torch.choice import Choice, choices, parsed
-from agent_sdk.runtimes.torch.driver import Recording
+from agent_sdk.runtimes.torch.driver import Eager, Recording
 from agent_sdk.runtimes.torch.executable import TorchExecutable, Way, narrowest, ways_of
 from agent_sdk.runtimes.torch.kernel import build, drawn, recipes, translated
 from agent_sdk.runtimes.torch.place import DevicePlace
@@ -39,7 +42,16 @@ from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.processor import TorchProcessor
 from agent_sdk.runtimes.torch.schedule import Schedule
 from agent_sdk.runtimes.torch.shares import Occupancy
-from hope_schema import LatencyColumns, Profile, TensorType, TransferColumns, merge
+from hope_schema import (
+    LatencyColumns,
+    Missing,
+    MissingLatency,
+    Profile,
+    TensorType,
+    TransferColumns,
+    by_recipe,
+    merge,
+)
 from planner_api.planning import plan
 from tests.agent.haste import measure_hastily
 from tests.agent.model.random_models import RandomModel
@@ -514,6 +526,96 @@ def test_a_plan_mixes_precisions() -> None:
     assert found.correct
     assert 1e-6 < found.error < found.tolerance
     assert "float16" in found.cause
+
+
+def test_a_plan_computes_ops_by_recipes_of_different_shares_side_by_side() -> None:
+    """As the planner chose them, op by op; the trace tells them apart, and what one took is no figure of another."""
+    own, model = processor(channels_last=True), read_model(images())
+    own.driver, own.joins = Simulated(1), True
+    pools = [op for op in merge(model.graph) if op.ops[0].type == "AveragePool"]
+    others = {by_recipe(op.signature, recipe): 0.1 * recipe for op in pools for recipe in (1, 2)}
+    rows = [(op.signature, 10.0, 0.6) for op in merge(model.graph)]
+    rows += [(signature, 11.0, share) for signature, share in others.items()]
+    rows = list(dict.fromkeys(rows))
+    signatures, us, shares = zip(*rows, strict=True)
+    count = len(rows)
+    figures = Profile(
+        soc="test",
+        frequency="fixed",
+        processors=(own.spec,),
+        latencies=LatencyColumns(
+            signature=signatures, kind=(own.spec.kind,) * count, us=us, spread_us=(0.0,) * count,
+            count=(1,) * count, share=shares,
+        ),
+        transfers=TransferColumns(
+            tensor=(TensorType(shape=(1,), dtype="float32"),) * 2,
+            source=("host", "host/torch"),
+            target=("host/torch", "host"),
+            us=(0.1, 0.1),
+            spread_us=(0.0, 0.0),
+            count=(1, 1),
+        ),
+        version=1,
+    )  # fmt: skip
+    made = plan(model.graph, figures, rounds=20)
+    taken = {step.ops[-1]: step.recipe for step in made.steps}
+    assert {taken[op.id] for op in pools} <= {None, 1, 2}
+    assert {step.share for step in made.steps} >= {0.1, 0.6}
+    program = build_program(made, model, {own.id: own})
+    executable = own.compile(program.segments[0].segment)
+    assert {kernel.name: kernel.recipe for kernel in executable.way.kernels} == {
+        op: by or 0 for op, by in taken.items()
+    }
+    assert executable.way.schedule.streams > 1
+    error, _ = computed(own, model, executable=executable)
+    assert error <= 1e-4
+    own.driver = Eager(own.device)
+    with Device([own]) as device, Executor(program, device) as executor:
+        traces = [executor.run(draw(model, 0))[1] for _ in range(3)]
+    slices = [event for event in to_perfetto(traces[0])["traceEvents"] if event.get("cat") == "predicted op"]
+    shown = {event["args"]["super_op"]: event for event in slices}
+    assert {op: event["args"].get("recipe") for op, event in shown.items()} == taken
+    assert any(
+        one["args"]["share"] != other["args"]["share"] and one["tid"] != other["tid"]
+        and one["ts"] < other["ts"] + other["dur"] and other["ts"] < one["ts"] + one["dur"]
+        for one in slices for other in slices
+    )  # fmt: skip
+    told = observations([traces], [own.spec], soc="test", frequency="fixed", device_id="device")
+    assert told is not None
+    own_signature = {op.id: op.signature for op in merge(model.graph)}
+    assert set(told.latencies.signature) == {by_recipe(own_signature[op], recipe) for op, recipe in taken.items()}
+
+
+def test_a_plan_with_recipes_is_tried_beside_the_fastest_kernels() -> None:
+    """Where a device tells which way is fastest, the same plan stands there by the choice of its processor, too."""
+    own, model = processor(channels_last=True), read_model(images())
+    own.driver, own.overlaps = Simulated(1), True
+    own._recipes = {op.signature: {0: 1.0} for op in merge(model.graph)}
+    times = [one._replace(recipe=1 if one.ops[-1] in "lm" else None) for one in timed(model, 3)]
+    ways = own.compile(replace(whole_network(model), times=tuple(times))).compiled
+    assert [[kernel.recipe for kernel in way.kernels if kernel.name in "lm"] for way in ways] == [
+        *[[1, 1]] * (len(ways) // 2),
+        *[[0, 0]] * (len(ways) // 2),
+    ]
+    assert own.compile(replace(whole_network(model), times=timed(model, 3))).compiled[-1].kernels[0].recipe == 0
+
+
+def test_recipes_are_told_that_leave_more_room_and_take_little_longer() -> None:
+    """At most two, the smallest, by how many times as long as the fastest they take; uploaded under their numbers."""
+    own, model = processor(), read_model(one_op_model("Relu", shape=(3, 3)))
+    [signature] = [op.signature for op in merge(model.graph)]
+    slopes = {None: 0.5, 1: 0.3, 2: 0.2, 3: 0.4, 4: 0.5}
+    own._recipes[signature] = {0: 10.0, 1: 11.0, 2: 12.0, 3: 12.0, 4: 12.0, 5: 30.0}
+    own._occupancies = {
+        by_recipe(signature, recipe): Occupancy({1: 10.0 + (recipe or 0), 2: (10.0 + (recipe or 0)) * (1 + share)})
+        for recipe, share in slopes.items()
+    }
+    assert own.recipes(signature) == {2: pytest.approx(1.2), 1: pytest.approx(1.1)}
+    asked = Missing(profile_version=0, latencies=(MissingLatency(signature=signature, kind=own.spec.kind),))
+    found = profile(model, [own], asked, soc="soc", frequency="fixed", device_id="device", budget_s=2.0).latencies
+    assert found.signature == (signature, f"{signature}/2", f"{signature}/1")
+    assert found.share == pytest.approx((0.5, 0.2, 0.3))
+    assert found.us[1] == pytest.approx(1.2 * (found.us[0] or 0.0))
 
 
 def test_a_session_runs_on_torch_beside_onnx_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

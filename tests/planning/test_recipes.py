@@ -1,0 +1,138 @@
+"""Recipes: ops that have several kernels, of which the planner takes one each."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hope_schema import LatencyColumns, ModelGraph, Processor, Profile, by_recipe, merge
+from planner_api.planning import Budget, PlanningError, optimise, plan
+from planner_api.planning.bound import lower_bound
+from planner_api.planning.judge.simulator import in_start_order, simulate
+from planner_api.planning.problem import Problem, Recipe
+from planner_api.planning.problem.build import build_problem
+from planner_api.planning.problem.recipes import by_recipes
+from tests.planning.drawn import draw, optimum, shuffled
+from tests.planning.models import network, profile
+
+CHIP = Processor(id="chip", runtime="torch", version="1", threads=1, core_class="g", resources=("chip0",))
+Choice = dict[str, tuple[float, float]]
+
+
+def drawn(seed: int, most_ops: int, most_processors: int = 3) -> Problem:
+    """A random problem with shares, in which about half of the ops have one or two further recipes somewhere."""
+    problem = draw(seed, most_ops, most_processors=most_processors, rich=True)
+    random = np.random.default_rng(seed)
+    share = problem.shares if problem.share is None else problem.share
+    found: list[Recipe] = []
+    for op, here in np.argwhere(np.isfinite(problem.latency_us)).tolist():
+        us, own = float(problem.latency_us[op, here]), float(share[op, here])
+        others = [
+            Recipe(op, here, number, us * random.uniform(0.4, 1.5), own * random.uniform(0.1, 1.0))
+            for number in range(random.integers(0, 3))
+        ]
+        found += [Recipe(op, here, -1, us, own), *others] if others else []
+    return replace(problem, share=share, recipes=tuple(found))
+
+
+def chosen(problem: Problem, seed: int) -> Problem:
+    """The problem with a random recipe for each op that has several."""
+    order = np.random.default_rng(seed).permutation(len(problem.recipes)).tolist()
+    taken = {problem.recipes[index][:2]: problem.recipes[index] for index in order}
+    return by_recipes(problem, taken.values())
+
+
+def one_chip(graph: ModelGraph, own: Choice, others: Choice) -> Profile:
+    """What ops take on a chip, microseconds and share, and by a second recipe."""
+    signature = {op.id: op.signature for op in merge(graph)}
+    rows = [(signature[op], *figures) for op, figures in own.items()]
+    rows += [(by_recipe(signature[op], 2), *figures) for op, figures in others.items()]
+    names, us, shares = zip(*rows, strict=True)
+    count = len(rows)
+    columns = LatencyColumns(
+        signature=names, kind=(CHIP.kind,) * count, us=us, spread_us=(0.0,) * count, count=(1,) * count, share=shares
+    )
+    return profile(graph, {}, processors=(CHIP,)).model_copy(update={"latencies": columns})
+
+
+SIDE = {"a": ["x"], "long": ["a"], "b": ["a"], "c": ["a"], "d": ["long", "b", "c"]}
+OWN: Choice = {"a": (10.0, 0.5), "long": (60.0, 0.6), "b": (20.0, 0.6), "c": (20.0, 0.6), "d": (10.0, 0.5)}
+OTHERS: Choice = {"a": (14.0, 0.1), "long": (80.0, 0.2), "b": (28.0, 0.2), "c": (30.0, 0.2), "d": (14.0, 0.1)}
+
+
+def test_the_fastest_on_the_longest_way_and_the_smallest_beside_it() -> None:
+    """Small kernels run beside the long one, which itself takes its fastest: no choice of one for all does that."""
+    graph = network(SIDE)
+    made = plan(graph, one_chip(graph, OWN, OTHERS), rounds=20)
+    assert {step.ops[-1]: step.recipe for step in made.steps} == dict.fromkeys(("a", "long", "d")) | {"b": 2, "c": 2}
+    assert {step.ops[-1]: step.share for step in made.steps}["b"] == 0.2
+    assert {step.ops[-1]: step.alone_us for step in made.steps}["c"] == 30.0
+    assert made.makespan_us == pytest.approx(80.0)
+    assert plan(graph, one_chip(graph, OWN, {}), rounds=20).makespan_us == pytest.approx(120.0)
+    assert plan(graph, one_chip(graph, OTHERS, {}), rounds=20).makespan_us == pytest.approx(108.0)
+
+
+def test_a_plan_goes_on_with_the_recipes_of_the_one_before() -> None:
+    """A later version begins where the earlier one ended, also without time to search."""
+    graph = network(SIDE)
+    known = one_chip(graph, OWN, OTHERS)
+    made = plan(graph, known, rounds=20)
+    again = plan(graph, known, rounds=0, after=made)
+    assert again.makespan_us == made.makespan_us
+    assert [step.recipe for step in again.steps] == [step.recipe for step in made.steps]
+    assert plan(graph, one_chip(graph, OWN, {}), rounds=20, after=made).makespan_us == pytest.approx(120.0)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_choice_of_recipes_beats_the_bound(seed: int) -> None:
+    """Whichever recipes ops take, wherever and in whatever order: nothing ends before the bound of them all."""
+    problem = drawn(seed, 12)
+    bound = lower_bound(problem, Budget(rounds=1))
+    for other in range(6):
+        made = chosen(problem, other)
+        try:
+            found = in_start_order(made, simulate(made, *shuffled(made, other)))
+        except PlanningError:
+            continue
+        assert found.value_us >= bound.us - 1e-6 * max(1.0, abs(bound.us))
+
+
+def small(seed: int) -> bool:
+    """Whether a drawn problem has recipes, and so few that all choices can be tried."""
+    problem = drawn(seed, 4, 2)
+    return len(problem.ops) <= 3 and 0 < len(problem.recipes) <= 9
+
+
+@pytest.mark.parametrize("seed", list(filter(small, range(40))))
+def test_a_plan_with_recipes_is_legal_and_no_better_than_the_best_of_all_choices(seed: int) -> None:
+    """The checker has passed it, and trying everything finds nothing that it beats, nor that beats the bound."""
+    problem = drawn(seed, 4, 2)
+    try:
+        found = optimise(problem, "auto", Budget(rounds=10)).solution
+    except PlanningError:
+        return
+    ways: dict[tuple[int, int], list[Recipe]] = {}
+    for one in problem.recipes:
+        ways.setdefault((one.op, one.processor), []).append(one)
+    best = min(optimum(by_recipes(problem, row)) for row in itertools.product(*ways.values()))
+    margin = 1e-6 * max(1.0, abs(best))
+    assert found.value_us + margin >= best >= lower_bound(problem, Budget(rounds=1)).us - margin
+    assert math.isfinite(found.value_us)
+
+
+def test_recipes_are_of_what_runs_as_a_whole_and_leaves_room() -> None:
+    """Where every kernel takes all of its processor none is smaller, and what was refused has no recipe."""
+    graph = network(SIDE)
+    full: Choice = {op: (us, 1.0) for op, (us, _) in OWN.items()}
+    assert build_problem(graph, one_chip(graph, full, {})).recipes == ()
+    some = build_problem(graph, one_chip(graph, OWN, {"b": (28.0, 0.2)}))
+    assert [(some.ops[one.op], one.number, one.us, one.share) for one in some.recipes] == [
+        ("b", -1, 20.0, 0.6),
+        ("b", 2, 28.0, 0.2),
+    ]
+    with pytest.raises(PlanningError, match="recipe 2"):
+        replace(some, recipes=(Recipe(0, 0, 2, math.inf, 0.5),))
