@@ -219,6 +219,7 @@ def network_rows(name: str, precision: str, modes: Sequence[str], traces_to: Pat
                     "in_flight_us": flown_us,
                     "prediction_error": round(plan.makespan_us / wall - 1, 4),
                     "method": plan.method,
+                    "recipes": sum(step.recipe is not None for step in plan.steps),
                     "slowdown": round(own.slowdown, 3),
                     "profiled_s": round(session.latest.obtained.profiling_seconds, 1),
                 }

@@ -42,6 +42,7 @@ def recorded(executable: TorchExecutable, feeds: Mapping[str, np.ndarray]) -> Co
         lambda: call.recording.replay(),  # on the current stream
         lambda: {name: buffer.tensor.cpu().numpy() for name, buffer in outputs.items()},
         streams=executable.way.schedule.streams,
+        own_recipes=executable.way.own,
         events=sum(len(issue.waits) for issue in executable.way.schedule.issues),
         graph_bytes=torch.cuda.memory_reserved() - before,
         live_bytes=torch.cuda.max_memory_allocated() - held,

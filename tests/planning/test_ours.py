@@ -91,7 +91,7 @@ def test_annealing_tracks_the_exact_makespan(seed: int) -> None:
         believed = search.round(moves=300)
         assert search.value_us <= before
         assert believed == pytest.approx(search.value_us, rel=1e-9)
-    found = search.schedule()
+    found = search.found("test").schedule
     assert found.value_us == search.value_us
     check(problem, found)
 
@@ -114,7 +114,7 @@ def test_the_order_on_one_gpu_is_searched() -> None:
     assert late.makespan_us == 60.0
     search = Search(problem, late, seed=0)
     search.run(Budget(rounds=20), target_us=40.0)
-    assert search.schedule().makespan_us == 40.0
+    assert search.found("test").schedule.makespan_us == 40.0
 
 
 @settings(max_examples=CASES)

@@ -34,6 +34,9 @@ STREAMS: Final = (1, 3, 4, 6)
 measurable."""
 ALIKE: Final = 1.01
 """Ways that take no longer than this times the fastest are as fast: what timing tells apart is no finer."""
+WORTH: Final = 0.97
+"""What the best way by the fastest recipes takes, times this, is what one by the plan's may take to be preferred: less
+is within what two recordings of one way differ by."""
 BROUGHT_BYTES: Final = 64 * 1024
 """Answers of no more than this are brought to the host behind every run, also where nobody asks for them there: that
 takes less than to ask for them afterwards."""
@@ -41,10 +44,14 @@ takes less than to ask for them afterwards."""
 
 @dataclass(frozen=True)
 class Way:
-    """A way to carry out a segment: its kernels in the order of issue, and how they are launched."""
+    """A way to carry out a segment: its kernels in the order of issue, and how they are launched.
+
+    ``own`` says that every kernel is the choice of its processor.
+    """
 
     kernels: tuple[Kernel, ...]
     schedule: Schedule
+    own: bool = True
 
     def readers(self, name: str) -> list[int]:
         """The streams on which a tensor that comes from outside, or what looks at its memory, is read."""
@@ -82,7 +89,9 @@ class TorchExecutable(Executable):
     ) -> None:
         streams = STREAMS if processor.overlaps else ()
         rows = [in_row(row, processor.precision, processor.device) for row in (kernels, others) if row]
-        super().__init__(processor, segment, [way for row in rows for way in ways_of(row, segment, streams)])
+        planned, *own = [ways_of(row, segment, streams) for row in rows]
+        ways = [replace(way, own=not own) for way in planned] + [way for row in own for way in row]
+        super().__init__(processor, segment, ways)
         self.beside = len(segment.ops) < len(segment.model.graph.ops) and not processor.has_core
 
     @property
@@ -131,9 +140,11 @@ def ways_of(kernels: Sequence[Kernel], segment: Segment, streams: Sequence[int] 
 def narrowest(ways: Sequence[Way], us: Sequence[float]) -> Way:
     """Of the ways that are as fast as any, by what each takes, the one on fewest streams.
 
-    A stream reuses no memory but its own, and holds a workspace of its own.
+    A stream reuses no memory but its own, and holds a workspace of its own. By recipes that are not the processor's own
+    choice a way has to be faster by ``WORTH``.
     """
-    fast = [way for way, took in zip(ways, us, strict=True) if took <= ALIKE * min(us)]
+    rank = [took if way.own else took / WORTH for way, took in zip(ways, us, strict=True)]
+    fast = [way for way, took in zip(ways, rank, strict=True) if took <= ALIKE * min(rank)]
     return min(fast, key=lambda way: way.schedule.streams)
 
 

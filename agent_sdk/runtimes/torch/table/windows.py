@@ -139,26 +139,6 @@ def _by_first_choice(call: Call) -> Call:
     return run
 
 
-def _without_split_k(node: Node, call: Call) -> Call | None:
-    """A product of matrices whose sums no two blocks share: it takes fewer of them, and leaves more of the GPU."""
-    if not node.cuda or node.held(node.dtype()) != "float16":
-        return None
-
-    def run(*tensors: Tensor | None) -> Tensor:
-        products = torch.backends.cuda.matmul
-        reduced = products.allow_fp16_reduced_precision_reduction
-        before = reduced, products.allow_fp16_reduced_precision_reduction_split_k
-        products.allow_fp16_reduced_precision_reduction = reduced, False
-        try:
-            found = call(*tensors)
-            assert isinstance(found, Tensor)
-            return found
-        finally:
-            products.allow_fp16_reduced_precision_reduction = before
-
-    return run
-
-
 @other("Conv")
 def _first_convolution(node: Node) -> Call | None:
     return _by_first_choice(_conv(node)) if node.cuda else None
@@ -201,18 +181,6 @@ def _pointwise_relu(node: Node, _: Node) -> Call | None:
         return found.view(x.shape[0], *x.shape[2:], -1).permute(0, 3, 1, 2)
 
     return call
-
-
-@other("Conv")
-def _pointwise_without_split_k(node: Node) -> Call | None:
-    call = _pointwise(node)
-    return call and _without_split_k(node, call)
-
-
-@other("Conv", "Relu")
-def _pointwise_relu_without_split_k(node: Node, relu: Node) -> Call | None:
-    call = _pointwise_relu(node, relu)
-    return call and _without_split_k(node, call)
 
 
 @op("ConvTranspose")

@@ -597,7 +597,11 @@ def test_a_plan_with_recipes_is_tried_beside_the_fastest_kernels() -> None:
         *[[1, 1]] * (len(ways) // 2),
         *[[0, 0]] * (len(ways) // 2),
     ]
-    assert own.compile(replace(whole_network(model), times=timed(model, 3))).compiled[-1].kernels[0].recipe == 0
+    fast, faster = [100.0] * len(ways), [100.0 if way.own else 96.0 for way in ways]
+    assert narrowest(ways, fast).own
+    assert narrowest(ways, [100.0 if way.own else 98.0 for way in ways]).own
+    assert not narrowest(ways, faster).own
+    assert all(way.own for way in own.compile(replace(whole_network(model), times=timed(model, 3))).compiled)
 
 
 def test_recipes_are_told_that_leave_more_room_and_take_little_longer() -> None:
