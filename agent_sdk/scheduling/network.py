@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Mapping
 from typing import Final
@@ -79,7 +79,7 @@ class Network:
                 self.table[at], self._told[at] = ns, min(ns, self._told[at])
             return
         if last - first == self.units - 1:
-            self._sorted.remove(self._times[0])
+            del self._sorted[bisect_left(self._sorted, self._times[0])]
             self._times.append(ns / before)
             insort(self._sorted, ns / before)
         now = round(ALPHA * min(ns, before + MARGIN * before) + (1 - ALPHA) * before)
