@@ -14,6 +14,7 @@ from itertools import pairwise
 from time import perf_counter_ns
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary, WeakSet
 
 from agent_sdk.engine import Device, Executor
 from agent_sdk.engine.arbiter import Hold
@@ -85,6 +86,8 @@ class Jobs(Forks):
         self.where = Where(device)
         self._scheduler = Scheduler(policy, self.where.masks, Fifo())
         self._members: dict[Plans, Member] = {}
+        self._left: WeakSet[Plans] = WeakSet()
+        self._stats: WeakKeyDictionary[Plans, JobStats] = WeakKeyDictionary()
         self._of: dict[Network, Member] = {}
         self._jobs: dict[Request, Job] = {}
         self._closed = False
@@ -106,18 +109,20 @@ class Jobs(Forks):
     def use(self, policy: Policy, parts: JointParts = NO_PARTS) -> None:
         """Have another policy decide from now on; it may follow a joint plan, of which these are the networks' parts.
 
-        Whoever opened the parts closes them, once another policy decides.
+        Whoever opened the parts closes them, once another policy decides. Raises DeviceClosedError where the session of
+        one is closed.
         """
         with self._lock:
+            following = {self._open(plans): own for plans, own in parts.items()}
             for member in self._members.values():
                 member.parts = ()
-            for plans, own in parts.items():
-                self._member(plans).parts = own
+            for member, own in following.items():
+                member.parts = own
             self._scheduler.policy = policy
             runs = [part.finish_ns - part.start_ns for own in parts.values() for part in own]
             apart = [b.release_ns - a.release_ns for own in parts.values() for a, b in pairwise(own)]
             late_ns = min([max(runs, default=0), *filter(None, apart)]) // LATE
-            policy.follow({self._member(plans).network: self._member(plans).planned() for plans in parts}, late_ns)
+            policy.follow({member.network: member.planned() for member in following}, late_ns)
 
     @property
     def waiting(self) -> int:
@@ -125,9 +130,9 @@ class Jobs(Forks):
         return len(self._jobs)
 
     def stats(self, plans: Plans) -> JobStats:
-        """What became of a session's jobs."""
+        """What became of a session's jobs, also once it is closed."""
         with self._lock:
-            return self._member(plans).stats
+            return self._stats.setdefault(plans, JobStats())
 
     def submit(self, plans: Plans, inputs: Feed, terms: Terms = USUAL) -> Job:
         """Ask for a run; see ``Agent.submit``."""
@@ -209,7 +214,7 @@ class Jobs(Forks):
     def alone_ms(self, plans: Plans) -> float:
         """What a run is expected to take with the machine to itself."""
         with self._lock:
-            member = self._member(plans)
+            member = self._open(plans)
             member.look()
             return min(ns for _, ns in member.network.wholes()) / 1e6
 
@@ -232,6 +237,7 @@ class Jobs(Forks):
         """
         with DeferredInterrupts():
             with self._lock:
+                self._left.add(plans)
                 member = self._members.pop(plans, None)
                 if member is None:
                     return
@@ -273,21 +279,18 @@ class Jobs(Forks):
                     self._alarm.cancel()
             self._threads.shutdown(wait=False)
 
-    def _member(self, plans: Plans) -> Member:
-        if plans not in self._members:
-            member = self._members[plans] = Member(plans, self.where)
-            self._of[member.network] = member
-        return self._members[plans]
-
     def _is_open(self, member: Member) -> bool:
         """Whether its session is not closed. With the lock."""
         return member.network in self._of
 
     def _open(self, plans: Plans) -> Member:
-        """A session's member, to be run. Raises DeviceClosedError once the session is closed."""
-        if plans.closed:
+        """A session's member. Raises DeviceClosedError once the session is closed."""
+        if plans in self._left:
             raise DeviceClosedError(SESSION_CLOSED)
-        return self._member(plans)
+        if plans not in self._members:
+            member = self._members[plans] = Member(plans, self.where, stats=self.stats(plans))
+            self._of[member.network] = member
+        return self._members[plans]
 
     def _decide(self, kept: Job | None = None, *, first: bool = False) -> tuple[_Started | None, Lost]:
         """Have threads run what starts now, but for what the caller runs: this job, or the ``first``; that, and which

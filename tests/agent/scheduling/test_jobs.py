@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, wait
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -30,6 +32,7 @@ from agent_sdk.errors import (
     ProcessorLost,
     QueueFullError,
 )
+from agent_sdk.journey.plans import Plans
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.planner.field import Sample
 from agent_sdk.scheduling import request
@@ -452,6 +455,7 @@ def test_a_stream_asks_for_a_run_each_period(agent: Agent, session: Session) -> 
             agent.stream(session, {}, **terms)
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, int])
 def test_times_of_any_type_of_number_are_times(agent: Agent, session: Session, kind: type) -> None:
     """None of them goes beyond what its own type holds."""
@@ -502,6 +506,32 @@ def test_a_job_cancelled_while_its_session_closes_is_cancelled(agent: Agent, ses
             agent.jobs.leave(session.plans)
     with pytest.raises(CancelledError):
         running.result(60)
+
+
+def test_of_a_closed_session_its_counts_are_left_and_nothing_else(agent: Agent) -> None:
+    """Asking for them keeps nothing of it, nor does a policy that is given its part of a joint plan too late."""
+
+    def refused() -> weakref.ref[Plans]:
+        with agent.load(BRANCHING, background=False) as closed:
+            feed = dict(closed.draw())
+            agent.submit(closed, feed).result(60)
+            part = Part(closed.latest.executor, 0, 0, 1, None)
+        before = agent.jobs.policy
+        assert agent.jobs.stats(closed.plans).done == 1
+        asked: list[Callable[[], object]] = [
+            lambda: agent.jobs.use(Planned(), {closed.plans: [part]}),
+            lambda: agent.jobs.alone_ms(closed.plans),
+            lambda: agent.submit(closed, feed),
+        ]
+        for ask in asked:
+            with pytest.raises(DeviceClosedError, match="session is closed"):
+                ask()
+        assert agent.jobs.policy is before
+        return weakref.ref(closed.plans)
+
+    gone = refused()
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_closed_agent_takes_no_jobs(agent: Agent, session: Session) -> None:
