@@ -235,7 +235,9 @@ class Models:
             room.take(served.answer_bytes)
             made = _computed(served, feed, asked.terms)
             outputs = [made[name] for name in asked.outputs]
-            room.take(max(0, sum(output.nbytes for output in outputs) - served.answer_bytes))
+            further = sum([output.nbytes for output in outputs]) - served.answer_bytes
+            if further > 0:
+                room.take(further)
             outcome = "ok"
             return outputs
         except RefusedError as error:
