@@ -7,13 +7,15 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from agent_sdk.errors import InputError
 from agent_sdk.scheduling.request import PRIORITY, Late
+from agent_sdk.tables import Table, faults
 
 MOST_BYTES: Final = 4 * 2**20
 """A mix file is no larger."""
@@ -23,20 +25,14 @@ Milliseconds = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class Strict(BaseModel):
-    """Nothing unknown, nothing changed later."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class After(Strict):
+class After(Table):
     """A stream that begins a run when one of another stream has ended, with some probability."""
 
     stream: Name
     probability: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
-class Stream(Strict):
+class Stream(Table):
     """Runs of one network.
 
     Attributes:
@@ -102,7 +98,7 @@ class Stream(Strict):
         return sorted(found)
 
 
-class Mix(Strict):
+class Mix(Table):
     """Streams that run at the same time.
 
     Attributes:
@@ -222,5 +218,4 @@ def _validated(data: object, given: str) -> Mix:
     try:
         return Mix.model_validate(data)
     except ValidationError as error:
-        told = [f"{'.'.join(map(str, one['loc'])) or 'mix'}: {one['msg']}" for one in error.errors()[:3]]
-        raise InputError(f"'{given[:200]}' is no mix: {'; '.join(told)}") from error
+        raise InputError(f"'{given[:200]}' is no mix: {'; '.join(islice(faults(error), 3))}") from error

@@ -83,7 +83,11 @@ def test_a_mix_in_a_line_prints_a_timeline(model: Path, capsys: pytest.CaptureFi
         ({"streams": [{"name": "a", "model": "m"}]}, "no period_ms"),
         ({"streams": [{"name": "a", "model": "m", "period_ms": -1}]}, "period_ms"),
         ({"streams": [{"name": "a", "model": "m", "arrival": "trace"}]}, "no trace_ms"),
-        ({"streams": [{"name": "a", "model": "m", "period_ms": 1, "surprise": 1}]}, "surprise"),
+        (
+            {"streams": [{"name": "a", "model": "m", "period_ms": 1, "surprise": 1}]},
+            "is no mix: streams.0: unknown key 'surprise'; known: name, model, shape, ",
+        ),
+        ({"second": 3, "streams": []}, "is no mix: unknown key 'second'; known: version, name, seconds, streams$"),
         ({"seconds": 80_000, "streams": [{"name": "a", "model": "m", "period_ms": 0.001}]}, "more than"),
         ([], "no mix"),
         (
