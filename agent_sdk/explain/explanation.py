@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import printable
 from hope_schema import Plan
+from hope_schema.wording import plural
 
 COLUMNS: Final = ("op", "type", "seg", "processor", "plan µs", "run µs", "next best")
 PLANNED: Final = 4
@@ -16,7 +17,9 @@ PLANNED: Final = 4
 class Bar:
     """Something that occupied a processor from ``start_us`` to ``finish_us``, counted from the run's start.
 
-    ``name`` is the super-op, in a run the segment, that it belongs to.
+    Attributes:
+        name: the super-op, in a run the last one of the segment, that it belongs to.
+        ops: all ops of that, in order; none where it only copies.
     """
 
     processor: str
@@ -24,6 +27,12 @@ class Bar:
     finish_us: float
     kind: Literal["compute", "transfer"] = "compute"
     name: str = ""
+    ops: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The op, or the first and the last of several, and their number."""
+        return self.name if len(self.ops) < 2 else f"{self.ops[0]} … {self.ops[-1]}, {plural(len(self.ops), 'op')}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,19 +138,22 @@ def _cells(op: ExplainedOp) -> tuple[str, ...]:
 
 def planned_bars(plan: Plan) -> tuple[Bar, ...]:
     """Return a plan's steps as bars; a step's interval includes the transfers it pays for."""
-    return tuple(Bar(step.processor, step.start_us, step.finish_us, name=step.ops[-1]) for step in plan.steps)
+    return tuple(
+        Bar(step.processor, step.start_us, step.finish_us, name=step.ops[-1], ops=step.ops) for step in plan.steps
+    )
 
 
 def measured_bars(trace: Trace) -> tuple[Bar, ...]:
     """Return what processors were busy with in a run as bars; waiting is left blank."""
-    names = {segment.index: segment.ops[-1] for segment in trace.program.segments}
+    ops = {segment.index: segment.ops for segment in trace.program.segments}
     return tuple(
         Bar(
             span.processor,
             start,
             end,
             "transfer" if kind == "transfer" else "compute",
-            names.get(span.segment, "copies"),
+            ops.get(span.segment, ("copies",))[-1],
+            ops.get(span.segment, ()),
         )
         for span in trace.spans
         if span.kind != "wait"

@@ -13,7 +13,7 @@ from typing import Final
 from agent_sdk.errors import printable
 from agent_sdk.explain.explanation import Bar, ExplainedOp, Explanation
 from hope_schema.axis import place, ticks
-from hope_schema.wording import duration
+from hope_schema.wording import duration, found_by
 
 COLOURS: Final = 8
 """Processors told apart by colour; further ones begin anew, their lanes are named."""
@@ -56,7 +56,7 @@ def _figures(explanation: Explanation) -> Iterable[tuple[str, str]]:
             yield name, duration(us)
     yield "on", ", ".join(explanation.processors)
     if explanation.method:
-        yield "method", explanation.method
+        yield "found by", found_by(explanation.method)
 
 
 def _notes(notes: Sequence[str]) -> str:
@@ -102,13 +102,13 @@ def _bar(bar: Bar, title: str, span_us: float, colour: int, group: str, first: b
     left, width = place(bar.start_us, span_us), place(bar.finish_us - bar.start_us, span_us)
     what = "moving tensors for " if bar.kind == "transfer" else ""
     told = _text(
-        f"{title} on {bar.processor}: {what}{bar.name}, {duration(bar.finish_us - bar.start_us)} "
+        f"{title} on {bar.processor}: {what}{bar.label}, {duration(bar.finish_us - bar.start_us)} "
         f"from {duration(bar.start_us)} on"
     )
     return (
         f'<a class="bar {bar.kind}" href="#segment-{group}" tabindex="{0 if first else -1}" data-group="{group}" '
         f'style="left:{left}%;width:{width}%;background-color:var(--c{colour})" aria-label="{told}" '
-        f'title="{told}">{_text(bar.name) if width > 4 else ""}</a>'
+        f'title="{told}">{_text(bar.label) if width > 4 else ""}</a>'
     )
 
 

@@ -98,7 +98,7 @@ def test_names_from_outside_are_shown_as_they_are() -> None:
     """Square brackets are neither swallowed nor obeyed, and no control character reaches the terminal."""
     text = drawn(report(model="net[int8]", method="[/b]", notes=("[/red] \x1b]0;title\x07 over\nand out",)))
     assert "net[int8]: 4 ops" in text
-    assert "method [/b]" in text
+    assert "found by [/b]" in text
     assert "note: [/red] ?]0;title? over and out" in text
     file = io.StringIO()
     Console(file=file, width=120).print(list_rows("a[b]", ("name",), [("c[/d]\x1b",)]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -90,6 +91,15 @@ def test_everything_is_in_the_table_and_in_the_chart() -> None:
     assert len(rows) == 3
     assert all("15.0" in row and "gpu" in row and "faster: 9.0" in row for row in rows)
     assert len(re.findall(r'class="bar ', page)) == 6
+
+
+def test_a_bar_of_several_ops_names_the_first_and_the_last() -> None:
+    """What was launched as one is told by where it begins, where it ends, and how many ops it is."""
+    shown = explanation("a", "b")
+    segment = Bar("ort@0", 0.0, 30.0, name="c", ops=("a", "b", "c"))
+    page = to_html(replace(shown, measured=(segment, Bar("ov@0", 40.0, 50.0, name="d", ops=("d",)))))
+    assert 'aria-label="measured on ort@0: a … c, 3 ops, 30 µs from 0 µs on"' in page
+    assert 'aria-label="measured on ov@0: d, 10 µs from 40 µs on"' in page
 
 
 def test_the_chart_is_walked_through_with_the_keyboard(tmp_path: Path) -> None:

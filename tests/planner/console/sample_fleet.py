@@ -77,6 +77,7 @@ def branches(name: str, blocks: int, width: int = 4) -> ModelGraph:
         for branch in range(width):
             end = op("Conv", [last], f"block{block}/branch{branch}/conv", group=block % 3 + 1, size=branch + 1)
             if branch % 2:
+                end = op("Relu", [end], f"block{block}/branch{branch}/relu")
                 end = op("MaxPool", [end], f"block{block}/branch{branch}/pool", size=branch)
             ends.append(end)
         last = op("Concat", ends, f"block{block}/concat", axis=1, of=block % 3)

@@ -137,6 +137,24 @@ def test_a_plan_says_why_an_op_is_where_it_is(signed_in: Page, console: Running,
     expect(signed_in.locator("main")).to_contain_text("Median measured")
 
 
+def test_the_ops_of_a_step_are_one_line_and_all_of_them_a_click(
+    signed_in: Page, console: Running, pages: dict[str, str]
+) -> None:
+    """On a desk the last op and the number of those before it fit one line; a click shows the others."""
+    several = next(step for step in console.plans["classifier", SOCS[0]].plan.steps if len(step.ops) > 1)
+    signed_in.set_viewport_size({"width": 1280, "height": 800})
+    signed_in.goto(pages["plan"])
+    heights = signed_in.locator(".steps tbody th").evaluate_all(
+        "cells => cells.map(one => one.querySelector('summary, bdi').getBoundingClientRect().height"
+        " / parseFloat(getComputedStyle(one).lineHeight))"
+    )
+    assert max(heights) < 1.5
+    ops = signed_in.locator(f"#step-{several.id} th")
+    expect(ops.get_by_text(several.ops[0], exact=True)).not_to_be_visible()
+    ops.locator("summary").click()
+    expect(ops.get_by_text(", ".join(several.ops[:-1]), exact=True)).to_be_visible()
+
+
 def test_a_label_stands_on_a_bar_that_is_wide_enough(signed_in: Page, pages: dict[str, str]) -> None:
     """On no screen and at no magnification is one cut off or crossed out; the larger these are, the more have room."""
     room = """labels => labels.filter(label => label.getAttribute("visibility") === "visible").map(label => {
