@@ -106,9 +106,10 @@ class _Solve(Kind):
         self, session: WriteSession, lease: Lease, task: Task | None, error: str, *, permanent: bool
     ) -> None:
         """Keep the cause, and until when it holds: what was refused stays so until a profile has a newer version than
-        it was found with, what memory or time was short for passes. Who waits is told.
+        it was found with, and so does what its workers vanished at; what memory or time was short for passes. Who waits
+        is told.
         """
-        retry_at = None if permanent else now(session, repository.PASSES_S)
+        retry_at = None if permanent or task is None else now(session, repository.PASSES_S)
         await repository.store(session, lease.key, {"error": error[:2000], "retry_at": retry_at})
         for pair, used in () if task is None else task.order.rests_on:
             await repository.rest_on(session, lease.key, pair, checked_version=used)

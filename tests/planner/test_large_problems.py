@@ -17,6 +17,7 @@ from planner_api.db.tables import PlanRow
 from planner_api.jobs import queue
 from planner_api.models.figures import Figures
 from planner_api.plans import make, service
+from planner_api.plans.solve import FIRST, FirstPlan
 from planner_api.prediction import predictor
 from planner_api.prediction.complete import MOST_KINDS, train
 from planner_api.prediction.predictor import Predictor, Sample
@@ -130,6 +131,28 @@ def test_a_shortage_that_has_passed_is_forgotten(api: Api, monkeypatch: pytest.M
 
     api.await_(later)
     assert api.post("/plans", plan_request(GRAPH), **device).status_code == 200
+
+
+def test_a_plan_at_which_workers_vanish_is_not_asked_for_again(database_url: str) -> None:
+    """What ended the processes of ten workers is no shortage that passes: it would end the next ten."""
+    with serving(database_url) as api:
+        api.learn(GRAPH)
+        api.profile()
+    with serving(database_url, works=(), first_wait_s=0.1) as api:
+        assert api.post("/plans", plan_request(GRAPH)).status_code == 503
+        planner = api.app.planner
+        kinds = {FIRST: FirstPlan(planner.database, planner.settings)}
+
+        async def vanish() -> None:
+            for _ in range(queue.MAX_ABANDONED):
+                async with planner.database.write() as session:
+                    assert await queue.take(session, [FIRST], "another-machine|1|1", ttl_s=0.0)
+                await planner.queue.reap(kinds)
+
+        api.await_(vanish)
+        answer = api.post("/plans", plan_request(GRAPH))
+        assert (answer.status_code, answer.json()["type"]) == (422, "urn:hope:unplannable")
+        assert "vanished" in answer.json()["detail"]
 
 
 def test_jobs_that_are_too_many_together_are_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
