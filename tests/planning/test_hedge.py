@@ -14,7 +14,7 @@ from planner_api.planning.budget import Budget
 from planner_api.planning.construct.single import singles
 from planner_api.planning.judge.checker import check
 from planner_api.planning.judge.simulator import simulate
-from planner_api.planning.problem import Machine, Problem
+from planner_api.planning.problem import Job, Machine, Problem
 from tests.planning.drawn import draw
 
 
@@ -45,6 +45,13 @@ def test_a_gain_that_hangs_on_a_doubtful_prediction_is_not_taken(spread: float, 
     found = auto(pairs(19.0, spread), Budget(rounds=5))
     assert (1 in found.schedule.assignment) == helped
     assert any("hedged" in note for note in found.notes) != helped
+
+
+@pytest.mark.parametrize("weight", [1e-6, 1.0, 1e6])
+def test_the_unit_of_weights_hedges_nothing_away(weight: float) -> None:
+    """A job's lateness may count little or much: what a doubtful prediction may cost is bounded in its microseconds."""
+    late = replace(pairs(19.0, 1.0), objective="lateness", jobs=(Job(deadline_us=50.0, weight=weight),))
+    assert 1 not in auto(late, Budget(rounds=5)).schedule.assignment
 
 
 @given(seed=st.integers(0, 10_000))

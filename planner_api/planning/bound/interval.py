@@ -65,7 +65,7 @@ def interval_load(problem: Problem, budget: Budget) -> Bound | None:
             break
     if best is not None and problem.machine.owner is not None and len(problem.ops) <= MOST_OPS_UNSPLIT:
         best = max(best, program.unsplit(budget))
-    return None if best is None else Bound(best - SAFETY * (abs(best) + program.value_unit), "interval-load")
+    return None if best is None else Bound(best - SAFETY * (abs(best) + program.unit), "interval-load")
 
 
 class _Program(Rows):
@@ -109,7 +109,7 @@ class _Program(Rows):
         self._run(seconds)
         if self.solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
-        return float(self.solver.getInfo().objective_function_value) * self.value_unit
+        return float(self.solver.getInfo().objective_function_value) * self.unit
 
     def unsplit(self, budget: Budget) -> float:
         """What is proven in microseconds where no op is spread over processors.
@@ -122,7 +122,7 @@ class _Program(Rows):
         self.solver.setOptionValue("mip_max_nodes", NODES)
         self._run(budget.left())
         proven = float(self.solver.getInfo().mip_dual_bound)
-        return proven * self.value_unit if math.isfinite(proven) else -math.inf
+        return proven * self.unit if math.isfinite(proven) else -math.inf
 
     def add_violated(self) -> bool:
         """Add the intervals that the solution violates most, by where they end; False when there are none."""

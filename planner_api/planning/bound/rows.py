@@ -23,7 +23,7 @@ SCALE = 1000.0
 
 
 class Rows:
-    """The program without its intervals. Times are in ``unit`` microseconds, the value in ``value_unit``."""
+    """The program without its intervals. Times are in ``unit`` microseconds."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.lists = problem, problem.lists
@@ -36,8 +36,6 @@ class Rows:
         self.supported = np.isfinite(fastest)
         path = max(longest(problem, problem.latency_us.min(axis=1).tolist()))
         self.unit = path / SCALE if path > 0 else 1.0
-        self.value_unit = self.unit * float(problem.weight.max())
-        self.weight = problem.weight / problem.weight.max()
         self.latency = np.where(self.supported, fastest, 0.0) / self.unit
         self.launch = problem.machine.launch_us[first] / self.unit
         self.export = problem.export_us[:, first] / self.unit
@@ -264,7 +262,7 @@ class Rows:
                     export[self.x(op, k)] = -cost
             if export or not lists.after[op]:
                 # value >= weight * (finish + export - due)
-                weight, due = float(self.weight[op]), float(problem.due_us[op]) / self.unit
+                weight, due = float(problem.weight[op]), float(problem.due_us[op]) / self.unit
                 self._row({self.value: 1.0 / weight, self.finish + op: -1.0, **export}, -due)
 
     def _payments(self) -> None:
@@ -308,7 +306,7 @@ class Rows:
                 waits = all(self.lists.reads[op] for op in roots)
                 if not len(ops):
                     continue
-                weight, due = float(self.weight[ops[0]]), float(problem.due_us[ops[0]])
+                weight, due = float(problem.weight[ops[0]]), float(problem.due_us[ops[0]])
                 least = (one.release_us if waits else 0.0) - due
                 self._value_row(weight, group, ops, np.flatnonzero(reader_job == job), least / self.unit)
         self._export_loads()

@@ -131,7 +131,8 @@ class Problem:
         job: (n,) job of each op; None: there is one.
         jobs: the jobs.
         objective: ``makespan`` and ``throughput`` (when the last job is done) or ``lateness`` (the largest
-            weight * (finish - deadline); a job without a deadline is due at ``latest_us``).
+            weight * (finish - deadline), in microseconds of the job whose weight is largest; a job without a deadline
+            is due at ``latest_us``).
         latest_us: when all work could end, one after the other; None: on the slowest processors. What is derived from
             a problem keeps it, so that values of both are comparable.
         in_parts: (n, P) True where the op's parts run one after the other because that is faster, or all there is.
@@ -277,10 +278,12 @@ class Problem:
 
     @cached_property
     def weight(self) -> FloatArray:
-        """(n,) how much each microsecond after that counts."""
+        """(n,) how much each microsecond after that counts, relative to the job of which it counts most."""
         if self.objective != "lateness":
             return np.ones(len(self.ops))
-        return np.array([job.weight for job in self.jobs], dtype=np.float64)[self.job_of]
+        weight = np.array([job.weight for job in self.jobs], dtype=np.float64)
+        relative: FloatArray = (weight / weight.max())[self.job_of]
+        return relative
 
     @cached_property
     def export_us(self) -> FloatArray:
