@@ -109,7 +109,10 @@ def test_who_waits_for_others_that_ask_no_more_is_not_forgotten(monkeypatch: pyt
         for where, _ in list(network.wholes()):
             network.set((0, 0, where), 120 * 10**9)
         if on_late == "late":
-            assert right(one, feed, agent.submit(one, feed).result(60))
+            with no_thread_left("Thread-"):  # nor is one that no timer could be started for
+                waiting = agent.submit(one, feed)
+            agent.submit(other, dict(other.draw())).result(60)
+            assert right(one, feed, waiting.result(60))
         else:
             with pytest.raises(DroppedError):
                 agent.submit(one, feed, deadline_ms=120_050, on_late="drop").result(60)
