@@ -37,6 +37,8 @@ from agent_sdk.journey.whole import Whole
 from agent_sdk.model import Content, Network, Port, Shapes, read_network
 from agent_sdk.runtimes.ort.whole import WholeOrt
 
+MOST_NOTES: Final = 64
+"""Notes of one network: requests that fail may each fail in words of their own."""
 KEPT: Final = 8
 """Sets of shapes for which a plan is kept ready; the one used longest ago makes room."""
 
@@ -153,10 +155,10 @@ class Plans(Closes, Forks):
             return self.inputs, self.outputs
 
     def note(self, text: str) -> None:
-        """Say what is not as it should be, once."""
+        """Say what is not as it should be, once; what is beyond ``MOST_NOTES`` stands in the log alone."""
         log.info("%s: %s", self.name, text)
         with self.lock:
-            if text not in self.notes:
+            if text not in self.notes and len(self.notes) < MOST_NOTES:
                 self.notes.append(text)
 
     # Who answers

@@ -15,6 +15,7 @@ from agent_sdk.errors import (
     ProcessorError,
     UnplannableError,
 )
+from agent_sdk.journey.plans import MOST_NOTES
 from agent_sdk.scheduling.job import Terms
 from tests.agent.cores import SEVERAL
 from tests.agent.models import BRANCHING
@@ -132,6 +133,20 @@ def test_what_the_session_answers_in_place_of_a_core_group_teaches_nothing_of_th
         feed = {"x": np.ones((3, 4), np.float32)}
         assert right(session, feed, agent.submit(session, feed).result(60))
         assert [*network.wholes()] == before
+
+
+def test_requests_that_fail_each_in_words_of_their_own_are_not_all_kept(agent: Agent) -> None:
+    """Whoever sends indices beyond their table adds no note without end; the first ones are said."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[4, 4] x, int64[2] i) => (float[2, 4] y) {
+            y = Gather (x, i)
+        }"""
+    )
+    with agent.load(model.SerializeToString(), background=False) as session:
+        for index in range(100, 100 + 2 * MOST_NOTES):
+            with pytest.raises((ProcessorError, InputError), match="indices"):
+                session.run({"x": np.ones((4, 4), np.float32), "i": np.int64([0, index])})
+        assert 0 < len(session.plans.notes) <= MOST_NOTES
 
 
 def test_a_feed_that_every_processor_fails_costs_no_core_group(agent: Agent) -> None:
