@@ -109,7 +109,7 @@ class NativeLoop:
 
     Args:
         seats: per lane the CPUs that its thread is bound to first.
-        cores: where threads may go that keep losing their CPUs to others; empty: they stay.
+        beside: per lane where its thread may go that keeps losing its CPUs to others; empty: it stays.
     """
 
     def __init__(
@@ -117,20 +117,19 @@ class NativeLoop:
         code: Code,
         seats: Sequence[frozenset[int]],
         arbiter: Arbiter,
-        cores: frozenset[int] = frozenset(),
+        beside: Sequence[frozenset[int]] = (),
     ) -> None:
         library = arbiter.library
         assert library is not None
         self._library = library
         self._alone = library.hope_alone
-        self._masks = [_mask(seat) for seat in seats]
+        beside = beside or [frozenset()] * len(seats)
+        self._masks = [(_mask(seat), _mask(free)) for seat, free in zip(seats, beside, strict=True)]
         self._lanes = len(code)
         self._run = library.hope_open(arbiter.handle, self._lanes)
         if not self._run:
             raise MemoryError("no memory for a run's counters")
         weakref.finalize(self, library.hope_close, self._run).atexit = False
-        self._cores = _mask(cores)
-        library.hope_may_use(self._run, self._cores)
         steps = Steps(code, arbiter)
         self._told = steps.told
         self._errors = steps.errors
@@ -143,7 +142,7 @@ class NativeLoop:
             self._clock.append(np.zeros(1 + sum(step.operation == native.STAMP for step in row), np.int64))
             self._keep.append(array)
             clock = self._clock[lane].ctypes.data
-            library.hope_lane(self._run, lane, array, len(row), clock, self._masks[lane], self._unseated[lane])
+            library.hope_lane(self._run, lane, array, len(row), clock, *self._masks[lane], self._unseated[lane])
 
     def _order(self, offsets: Sequence[np.ndarray]) -> None:
         self._offsets = offsets
@@ -165,7 +164,7 @@ class NativeLoop:
 
     @property
     def aside(self) -> int:
-        """For how many runs its threads may move among all ``cores``, because others keep taking those they had."""
+        """For how many runs its threads may move ``beside`` their seats, because others keep taking those they had."""
         runs: int = self._library.hope_aside(self._run)
         return runs
 

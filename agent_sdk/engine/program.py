@@ -235,6 +235,15 @@ class Program:
         """Per lane the CPUs that its thread is bound to at its first segment."""
         return (self.floats,) if self.floats else tuple(row[0].cores for row in self.by_lane)
 
+    def beside(self, cores: frozenset[int]) -> tuple[frozenset[int], ...]:
+        """Per lane the CPUs, of these, that its thread may use where others keep taking its own.
+
+        None is one to which another thread of its gangs is bound, which would wait for it there.
+        """
+        return tuple(
+            cores.difference(*(self.processors[work.processor].worker_cores for work in row)) for row in self.by_lane
+        )
+
     @cached_property
     def rebinds(self) -> frozenset[tuple[int, int]]:
         """Lane and position of the work before which the lane's thread moves to other CPUs."""

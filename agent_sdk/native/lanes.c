@@ -67,6 +67,7 @@ struct lane {
     int64_t *stamps;        /* nanoseconds at the arbiter behind others in this run; then readings of the clock */
     const int64_t *keys;    /* per segment, beside the run's own; NULL: all 0 */
     const cpu_set_t *seat;  /* where its own thread is bound first; NULL: it stays where it is */
+    const cpu_set_t *beside;/* and where it may go when it steps aside from there; NULL: it does not */
     int32_t seat_index;     /* by which it is told that this failed */
     int32_t moves;          /* whether its thread is bound to other CPUs on the way */
     int32_t failed, order;  /* the failed step's index, -1 for none; its place among the failures of all lanes */
@@ -98,7 +99,6 @@ struct run {
     int32_t lanes, occasions;
     int32_t brief;          /* whether the run before took less than BRIEF_NS */
     int32_t keeps;          /* whether a lane that has ended still holds what its last segment held */
-    const cpu_set_t *cpus;  /* all that threads may use which step aside from where they are bound; NULL: they do not */
     int32_t aside, spell;   /* runs for which they still do, and how many the last time */
     atomic_llong worked, lost;  /* nanoseconds of bound threads since it was judged, and how often they lost their core */
     _Alignas(LINE) atomic_int stop;
@@ -218,6 +218,11 @@ static int64_t rest_at_arbiter(struct run *run, struct lane *lane, int64_t began
     return status;
 }
 
+/* Where a lane's thread is bound in this run; NULL: it stays where it is. */
+static const cpu_set_t *seat_of(const struct run *run, const struct lane *lane) {
+    return lane->seat && run->aside ? lane->beside : lane->seat;
+}
+
 static int stands_on(const cpu_set_t *cpus) {
     int core = sched_getcpu();
     return core >= 0 && CPU_ISSET(core, cpus);
@@ -232,7 +237,7 @@ static void sit_down(const struct run *run, struct lane *lane) {
     CPU_ZERO(&there);
     CPU_SET(core, &there);
     if (stands_on(&there) || sched_setaffinity(0, sizeof there, &there)) return;
-    sched_setaffinity(0, sizeof *lane->seat, run->aside ? run->cpus : lane->seat);
+    sched_setaffinity(0, sizeof *lane->seat, seat_of(run, lane));
 }
 
 /* Takes one resource of a mask, as a bit: the core on which the calling thread stands where it can, which the kernel has
@@ -420,7 +425,7 @@ static void judge(struct run *run) {
         return;
     }
     int64_t worked = atomic_load(&run->worked), lost = atomic_load(&run->lost);
-    if (!run->cpus || worked < JUDGED_NS) return;
+    if (!run->lane[0].beside || worked < JUDGED_NS) return;
     int often = lost * LOST_NS > worked;
     run->spell = !often ? 0 : !run->spell ? ASIDE : run->spell < MOST_ASIDE ? 2 * run->spell : MOST_ASIDE;
     run->aside = run->spell;
@@ -491,7 +496,7 @@ static int walk_steps(struct run *run, int me, int glances) {
  * well: a lane that waits while a gang computes yields to the gang's worker on its core all the time, and a caller that
  * stepped aside for that would sit down on the core of one of its own workers, and wait there for it. */
 static int walk(struct run *run, int me, int glances) {
-    if (!run->cpus || run->aside || run->brief) return walk_steps(run, me, glances);
+    if (!run->lane[me].beside || run->aside || run->brief) return walk_steps(run, me, glances);
     struct patience *patience = &run->lane[me].patience;
     uint32_t given = patience->given;
     int64_t began = now(), before = losses();
@@ -575,7 +580,7 @@ EXPORT int hope_rest(struct rest *rest) {
         for (int i = 0; i < CALLS && rest->next[i]; i++) rouse(rest->next[i], LANE);
         struct run *run = rest->run;
         struct lane *lane = &run->lane[rest->lane];
-        const cpu_set_t *seat = lane->seat && run->aside ? run->cpus : lane->seat;
+        const cpu_set_t *seat = seat_of(run, lane);
         if (seat && sched_setaffinity(0, sizeof *seat, seat)) fail(run, lane, lane->seat_index, errno);
         else walk(run, rest->lane, 0);
         publish(run, rest->lane, FINISHED);
@@ -638,7 +643,7 @@ EXPORT int hope_alone(struct run *run, int occasions, int64_t key, int interrupt
         hope_begin(run, occasions, key);
         run->keeps = held != NULL;
     }
-    const cpu_set_t *cpus = run->lane[0].seat && run->aside ? run->cpus : run->lane[0].seat;
+    const cpu_set_t *cpus = seat_of(run, &run->lane[0]);
     int away = run->lane[0].moves, stays = !away && run->brief && cpus && stands_on(cpus);
     int moves = (cpus || away) && !stays && !sched_getaffinity(0, sizeof before, &before);
     int there = !cpus || stays || (moves && CPU_EQUAL(&before, cpus));
@@ -658,17 +663,15 @@ EXPORT int hope_alone(struct run *run, int occasions, int64_t key, int interrupt
 }
 
 EXPORT void hope_lane(struct run *run, int lane, const struct step *steps, int64_t count, int64_t *stamps,
-                      const cpu_set_t *seat, int seat_index) {
+                      const cpu_set_t *seat, const cpu_set_t *beside, int seat_index) {
     run->lane[lane].steps = steps;
     run->lane[lane].steps_count = count;
     run->lane[lane].stamps = stamps;
     run->lane[lane].seat = seat;
+    run->lane[lane].beside = beside;
     run->lane[lane].seat_index = seat_index;
     for (int64_t i = 0; i < count; i++) run->lane[lane].moves |= steps[i].operation == BIND;
 }
-
-/* The CPUs among which threads may move that step aside, which the caller keeps. */
-EXPORT void hope_may_use(struct run *run, const cpu_set_t *cpus) { run->cpus = cpus; }
 
 /* Says which CPU each resource is, which the caller keeps; below 0: none. Runs on either of several cores move there. */
 EXPORT void hope_cores(struct arbiter *arbiter, const int32_t *core) { arbiter->core = core; }

@@ -388,6 +388,8 @@ class Processor(ABC):
     place: Place
     caller_cores: frozenset[int]
     """The CPUs that the thread which runs its segments is bound to."""
+    worker_cores: frozenset[int] = frozenset()
+    """Those that other threads of its own are bound to."""
     at_once: int = 1
     """How many segments its resources compute at once, each of which holds a part of them."""
     joins: bool = False

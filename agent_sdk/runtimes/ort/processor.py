@@ -82,7 +82,7 @@ class OrtProcessor(HostProcessor):
         compiler = Compiler("onnxruntime", ort.__version__, provider)
         super().__init__(soc, cores, "ort", compiler, short, (device,) if device else ())
         if self.on_cores:
-            self.caller_cores = frozenset(self.cores[:1])
+            self.caller_cores, self.worker_cores = frozenset(self.cores[:1]), frozenset(self.cores[1:])
         self.provider = provider
         self._frozen = frozen if frozen is not None else FrozenGraphs()
 
@@ -228,7 +228,7 @@ class PlainOrt(OrtProcessor):
 
     def __init__(self, soc: Soc, threads: int | None = None, *, frozen: FrozenGraphs | None = None) -> None:
         super().__init__(soc, frozenset(soc.cores), frozen=frozen)
-        self.caller_cores = frozenset(self.cores)
+        self.caller_cores, self.worker_cores = frozenset(self.cores), frozenset()
         self._threads = threads or len(soc.cores)
         name = "onnxruntime"
         own = name if threads is None else f"{name}/{threads}"

@@ -68,7 +68,7 @@ def loop_of(
         ]
         for lane, row in enumerate(rows)
     ]
-    return NativeLoop(code, seats or [frozenset()] * len(rows), Arbiter(native.library()), cores)
+    return NativeLoop(code, seats or [frozenset()] * len(rows), Arbiter(native.library()), [cores] * len(rows))
 
 
 @contextmanager
