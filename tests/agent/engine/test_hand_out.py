@@ -14,16 +14,20 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import sub
+from pathlib import Path
 
 import pytest
 
 from agent_sdk import native
-from agent_sdk.engine import Copy, Event, Move
+from agent_sdk.engine import Copy, Device, Event, Move, build_program
 from agent_sdk.engine.arbiter import Arbiter
 from agent_sdk.engine.code import Instruction
 from agent_sdk.engine.lanes import NativeLoop
+from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.engine.threads import LaneThread
+from agent_sdk.model import read_model
 from agent_sdk.runtimes.base import BoundCall, Buffer
+from agent_sdk.runtimes.offered import discover
 from tests.agent.cores import SEVERAL
 from tests.agent.engine.scene import NATIVE
 
@@ -238,3 +242,18 @@ def test_threads_that_may_go_nowhere_else_stay() -> None:
     for _ in range(5):
         loop.alone(0)
         assert loop.aside == 0
+
+
+@SEVERAL
+def test_a_gangs_thread_that_steps_aside_stays_off_its_workers_cores(tmp_path: Path) -> None:
+    """Its workers are bound, and two of one gang on one core wait for each other; a lane of a core may use all."""
+    first, second, *_ = cores = sorted(os.sched_getaffinity(0))
+    model = read_model("squeezenet")
+    with Device(discover(f"ort@{second},ort@{first}-{second}", cache=tmp_path)) as device:
+
+        def free(processor: str) -> tuple[frozenset[int], ...]:
+            plan = single_processor_plan(model.graph, processor, soc="here", frequency="now")
+            return build_program(plan, model, device.processors).beside(frozenset(cores))
+
+        assert free(f"ort@{first}-{second}") == (frozenset(cores) - {second},)
+        assert free(f"ort@{second}") == (frozenset(cores),)
