@@ -49,16 +49,15 @@ def _section(path: Path) -> str:
     missing = [name for name in ("machine", "date", "commit", "rows") if not content.get(name)]
     if missing:
         raise BadResultError(f"{path.name} does not name its {missing[0]}")
-    rows = content["rows"]
+    rows, notes = content["rows"], content.get("notes", ())
     columns = ["measure", *(["database"] if any("database" in row for row in rows) else []), "value", "must", "holds"]
     lines = [
         f"## `benchmarks.{path.stem}`",
         "",
-        "; ".join(
-            [content["machine"], content["date"], f"commit {content['commit']}", *content.get("notes", ())]
-        ).removesuffix(".")
-        + ".",
+        f"{content['machine']}; {content['date']}; commit {content['commit']}.",
         "",
+        *(f"- {note}" for note in notes),
+        *([""] if notes else []),
         _line(columns),
         _line("---" for _ in columns),
         *(_line(_cell(row, column) for column in columns) for row in rows),

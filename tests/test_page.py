@@ -29,10 +29,10 @@ def test_rows_are_told_with_their_limits(tmp_path: Path) -> None:
             "ok": False,
         },
     ]
-    result = {"machine": "two cores", "date": "2026-01-01", "commit": "abc", "rows": rows}
+    result = {"machine": "two cores", "date": "2026-01-01", "commit": "abc", "notes": ["One.", "Two."], "rows": rows}
     (tmp_path / "service.json").write_text(json.dumps(result))
     text = page.page(tmp_path)
-    assert "two cores; 2026-01-01; commit abc." in text
+    assert "two cores; 2026-01-01; commit abc.\n\n- One.\n- Two.\n\n|" in text
     assert "| speed | sqlite | 1.235 | >= 1 | yes |" in text
     assert "| solves | postgresql | one key 1, many 12,000 | 1 | **no** |" in text
     (tmp_path / "service.json").write_text(json.dumps({**result, "commit": ""}))
