@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from hope_schema import Objective
 from hope_schema.periods import runs
-from planner_api.planning.bound.fluid import rates
-from planner_api.planning.bound.trivial import longest
+from planner_api.planning.bound.trivial import longest, rates
 from planner_api.planning.problem import Job, PlanningError, Problem
 
 

@@ -18,7 +18,7 @@ What chains compute twice makes parts larger, never smaller; that a larger part 
 
 import numpy as np
 
-from planner_api.planning.bound.trivial import longest
+from planner_api.planning.bound.trivial import longest, rates
 from planner_api.planning.highs import Program, SolverFailed, run
 from planner_api.planning.methods import Bound
 from planner_api.planning.problem import FloatArray, Problem
@@ -36,19 +36,6 @@ def fluid(problem: Problem) -> Bound:
     # The last job to end, whichever it is, ends no sooner.
     load = Bound(float((problem.weight * (done - problem.due_us)).min()), "fluid-load")
     return max(path, load, key=lambda bound: bound.us)
-
-
-def rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
-    """What an op takes at the best rate of any of its parts, and its shortest part: (n, P) microseconds."""
-    whole, least, choices = problem.latency_us.copy(), problem.latency_us.copy(), problem.choices
-    for (name, axes), parts_us in zip(choices.axes.items(), choices.parts_us, strict=True):
-        op = choices.index[name]
-        for axis, us in zip(axes, parts_us, strict=False):
-            borders = np.array(choices.tenths(name, axis))
-            size = np.maximum(borders - borders[:, None], 1)[..., None]
-            least[op] = np.minimum(least[op], us.min(axis=(0, 1)))
-            whole[op] = np.minimum(whole[op], (us * borders[-1] / size).min(axis=(0, 1)))
-    return whole, least
 
 
 def _load(problem: Problem, whole: FloatArray) -> float:

@@ -1,11 +1,11 @@
-"""The two bounds that need no solver, critical path and load, and the longest ways that every bound is made of."""
+"""The two bounds that need no solver, critical path and load; longest ways and best rates, which others are made of."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from planner_api.planning.methods import Bound
-from planner_api.planning.problem import Problem
+from planner_api.planning.problem import FloatArray, Problem
 
 
 def longest(problem: Problem, us: Sequence[float], release_us: Sequence[float] | None = None) -> list[float]:
@@ -21,6 +21,19 @@ def longest(problem: Problem, us: Sequence[float], release_us: Sequence[float] |
             ready.append(release_us[op])
         finish[op] += max(ready, default=0.0)
     return finish
+
+
+def rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
+    """What an op takes at the best rate of any of its parts, and its shortest part: (n, P) microseconds."""
+    whole, least, choices = problem.latency_us.copy(), problem.latency_us.copy(), problem.choices
+    for (name, axes), parts_us in zip(choices.axes.items(), choices.parts_us, strict=True):
+        op = choices.index[name]
+        for axis, us in zip(axes, parts_us, strict=False):
+            borders = np.array(choices.tenths(name, axis))
+            size = np.maximum(borders - borders[:, None], 1)[..., None]
+            least[op] = np.minimum(least[op], us.min(axis=(0, 1)))
+            whole[op] = np.minimum(whole[op], (us * borders[-1] / size).min(axis=(0, 1)))
+    return whole, least
 
 
 def critical_path(problem: Problem) -> Bound:
