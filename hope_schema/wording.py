@@ -13,7 +13,7 @@ TITLES: Final[dict[Cause, str]] = {
     Cause.ONLY_SUPPORTED: "Only possible here",
 }
 """Each cause in a word or two, those that are decided by figures first."""
-UPDATED: Final = "update of the last plan"
+UPDATED: Final = "plan update"
 """How a plan was found that begins with the version before it and searches where figures have changed."""
 UNITS: Final = (("h", 3.6e9), ("min", 6e7), ("s", 1e6), ("ms", 1e3))
 

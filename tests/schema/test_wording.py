@@ -55,4 +55,4 @@ def test_axes_have_round_marks_that_fit(span: float, wanted: int) -> None:
 def test_a_plan_that_begins_with_the_one_before_says_so() -> None:
     """What the planner calls its method is shown as it is, but for one that says nothing by itself."""
     assert found_by("ilp") == "ilp"
-    assert found_by("earlier") == "update of the last plan"
+    assert found_by("earlier") == "plan update"
