@@ -259,7 +259,9 @@ class Session(Closes, Forks):
         try:
             self._async.begin(work)
         except ProcessorLost as error:
-            raise DeviceClosedError(SESSION_CLOSED) if self.plans.closed else error from error
+            if not self.plans.closed:
+                raise
+            raise DeviceClosedError(SESSION_CLOSED) from error
 
     @overload
     async def arun(self, output_names: Feed, /, *, timeout_s: float | None = None) -> dict[str, Any]: ...

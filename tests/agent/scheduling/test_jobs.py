@@ -323,8 +323,9 @@ def test_a_job_for_which_no_thread_is_left_loses_only_itself(agent: Agent, sessi
 def test_a_callback_is_called_or_its_run_is_refused(agent: Agent, session: Session) -> None:
     """``run_async`` says where no thread can be started for a run, and does not run it later all the same."""
     feed, called = dict(session.draw()), list[str]()
-    with no_thread_left("hope-async"), pytest.raises(ProcessorLost, match="no thread"):
+    with no_thread_left("hope-async"), pytest.raises(ProcessorLost, match="no thread") as refused:
         session.run_async(None, feed, lambda outputs, data, error: called.append("refused"))
+    assert str(refused.value.__cause__) == "can't start new thread"
     session.run_async(None, feed, lambda outputs, data, error: called.append(error))
     until(lambda: called)
     assert called == [""]
