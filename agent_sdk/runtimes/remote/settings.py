@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from agent_sdk.errors import InputError
+from agent_sdk.tables import Table, faults
 from hope_schema.hosts import MAX_HOSTS, HostName
 
 MOST_SERVED: Final = 256
@@ -21,7 +22,7 @@ SECURE: Final = {"http": False, "https": True, "grpc": False, "grpcs": True}
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-class HostSettings(BaseModel):
+class HostSettings(Table):
     """One host.
 
     Attributes:
@@ -36,8 +37,6 @@ class HostSettings(BaseModel):
         precision: ``fp16`` lets float32 cross the way there and back as float16, where a plan gains by it.
         serves: it is a plain server: what networks are called there, by their names here. It lends no processors.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     address: str
     token: Annotated[str, Field(pattern=r"^[!-~]*$")] = ""
@@ -100,8 +99,7 @@ def read_hosts(file: Path) -> dict[str, HostSettings]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"the hosts in '{file}' cannot be read: {error}") from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise InputError(f"'{file}', {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise InputError(f"'{file}', {next(faults(error))}") from None
     for settings in found.values():
         _ = settings.place
     return found

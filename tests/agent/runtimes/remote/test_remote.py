@@ -426,7 +426,7 @@ def test_a_link_is_followed() -> None:
         ('[edge1]\naddress = "http://edge:80"\n', "plain = true"),
         ('[edge1]\naddress = "https://edge/path"\n', "no address"),
         ('[edge1]\naddress = "http://localhost:8"\nprocessors = []\n', "processors"),
-        ('[edge1]\naddress = "http://localhost:8"\npasword = "x"\n', "pasword"),
+        ('[edge1]\naddress = "http://localhost:8"\npasword = "x"\n', "edge1: unknown key 'pasword'; known: address, "),
         ('["edge 1"]\naddress = "http://localhost:8"\n', "edge 1"),
         ("[edge1\n", "cannot be read"),
     ],
