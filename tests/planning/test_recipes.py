@@ -13,9 +13,10 @@ from hope_schema import LatencyColumns, ModelGraph, Processor, Profile, by_recip
 from planner_api.planning import Budget, PlanningError, optimise, plan
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.judge.simulator import in_start_order, simulate
-from planner_api.planning.problem import Problem, Recipe
+from planner_api.planning.problem import Machine, Problem, Recipe
 from planner_api.planning.problem.build import build_problem
 from planner_api.planning.problem.recipes import by_recipes
+from planner_api.planning.search.search import Search
 from tests.planning.drawn import draw, optimum, shuffled
 from tests.planning.models import network, profile
 
@@ -59,6 +60,8 @@ def one_chip(graph: ModelGraph, own: Choice, others: Choice) -> Profile:
     return profile(graph, {}, processors=(CHIP,)).model_copy(update={"latencies": columns})
 
 
+KERNELS = (-1, 10.0, 0.6), (2, 60.0, 0.1)
+"""Of an op: numbers, microseconds and shares."""
 SIDE = {"a": ["x"], "long": ["a"], "b": ["a"], "c": ["a"], "d": ["long", "b", "c"]}
 OWN: Choice = {"a": (10.0, 0.5), "long": (60.0, 0.6), "b": (20.0, 0.6), "c": (20.0, 0.6), "d": (10.0, 0.5)}
 OTHERS: Choice = {"a": (14.0, 0.1), "long": (80.0, 0.2), "b": (28.0, 0.2), "c": (30.0, 0.2), "d": (14.0, 0.1)}
@@ -99,6 +102,57 @@ def test_no_choice_of_recipes_beats_the_bound(seed: int) -> None:
         except PlanningError:
             continue
         assert found.value_us >= bound.us - 1e-6 * max(1.0, abs(bound.us))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_search_times_recipes_as_the_simulator_does(seed: int) -> None:
+    """What a search believes its plan takes is what it takes, also where kernels are smaller than what counts."""
+    problem = drawn(seed, 40)
+    tiny = tuple(one._replace(share=one.share / 50) if one.number > 0 else one for one in problem.recipes)
+    problem = replace(problem, recipes=tiny)
+    begun = simulate(problem, *shuffled(problem, seed))
+    if math.isinf(begun.value_us):
+        return
+    search = Search(problem, begun, seed)
+    for _ in range(5 * search.movable):
+        search.round(moves=100)
+    assert search.found("test").value_us == pytest.approx(search.value_us, rel=1e-9)
+
+
+@pytest.mark.parametrize("twins", [1, 2])
+def test_a_launch_takes_no_more_than_the_smallest_recipe_does(twins: int) -> None:
+    """Ten kernels of a tenth launch at once, though each does as much work as the one that takes six tenths.
+
+    Nor is a processor that has such kernels like one that has none.
+    """
+    n, columns = 10, range(twins)
+    ops = [Recipe(op, twins - 1, number, us, share) for op in range(n) for number, us, share in KERNELS]
+    problem = Problem(
+        machine=Machine(
+            processors=tuple(f"gpu{k}" for k in columns),
+            uses=np.ones((twins, 1), dtype=bool),
+            places=("host",),
+            place=np.zeros(twins, dtype=np.int64),
+            busy=np.full((1, 1), -1),
+            queues=(),
+            launch_us=np.full(twins, 100.0),
+            end_us=np.zeros(twins),
+            slowdown=np.ones(twins),
+            memory=np.zeros(twins, dtype=np.int64),
+        ),
+        ops=tuple(f"op{op}" for op in range(n)),
+        latency_us=np.full((n, twins), 10.0),
+        producer=np.full(n, -1),
+        reads=tuple((op,) for op in range(n)),
+        is_output=np.zeros(n, dtype=bool),
+        transfer_us=np.zeros((n, 1, 1)),
+        tensors=tuple(f"t{op}" for op in range(n)),
+        share=np.full((n, twins), KERNELS[0][2]),
+        recipes=tuple(ops),
+    )
+    made = by_recipes(problem, [one for one in ops if one.number == 2])
+    assert simulate(made, [twins - 1] * n, list(range(n))).value_us == 160.0
+    assert lower_bound(problem, Budget(rounds=1)).us <= 160.0
 
 
 def small(seed: int) -> bool:

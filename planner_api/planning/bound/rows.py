@@ -39,12 +39,12 @@ class Rows:
         self.latency = np.where(self.supported, fastest, 0.0) / self.unit
         self.launch = problem.machine.launch_us[first] / self.unit
         self.export = problem.export_us[:, first] / self.unit
-        self.share = problem.shares[:, first]
+        self.share = problem.least_shares[:, first]  # of what launches and moves take
         self.release = problem.release_us / self.unit
         groups = self._resource_groups(first)
         # work[g][op, k]: what the op takes of group g, whose capacity is 1, on class k; parts[g][k]: per microsecond of
         # a launch or a move there.
-        self.work = [self.latency * self.share * part for part, _ in groups]
+        self.work = [self.latency * problem.shares[:, first] * part for part, _ in groups]
         self.parts = np.array([part for _, part in groups])
         # Columns: x by op and class, then the finish of each op, then the value, then y and z.
         self.program = Program()

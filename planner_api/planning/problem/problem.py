@@ -44,6 +44,11 @@ class Recipe(NamedTuple):
     us: float
     share: float
 
+    @property
+    def taken(self) -> float:
+        """The part of each of its resources that it takes, at least 1/``MOST_AT_ONCE``."""
+        return max(self.share, 1.0 / MOST_AT_ONCE)
+
 
 @dataclass(frozen=True)
 class Earlier:
@@ -251,12 +256,17 @@ class Problem:
         return np.maximum(self.share, 1.0 / MOST_AT_ONCE)
 
     @cached_property
+    def least_shares(self) -> FloatArray:
+        """(n, P) the least of that by any of an op's recipes."""
+        least = self.shares.copy()
+        for one in self.recipes:
+            least[one.op, one.processor] = min(least[one.op, one.processor], one.taken)
+        return least
+
+    @cached_property
     def most_at_once(self) -> int:
         """So many ops fill a resource, whichever they are, and whichever recipes they take."""
-        if self.share is None:
-            return 1
-        least = min([float(self.shares.min()), *(max(one.share, 1.0 / MOST_AT_ONCE) for one in self.recipes)])
-        return math.ceil(1.0 / least - 1e-6)
+        return math.ceil(1.0 / float(self.least_shares.min()) - 1e-6)
 
     @cached_property
     def release_us(self) -> FloatArray:

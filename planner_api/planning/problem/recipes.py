@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner_api.planning.problem.problem import MOST_AT_ONCE, Problem, Recipe
+from planner_api.planning.problem.problem import Problem, Recipe
 
 
 def by_recipes(problem: Problem, chosen: Iterable[Recipe]) -> Problem:
@@ -28,7 +28,8 @@ def by_recipes(problem: Problem, chosen: Iterable[Recipe]) -> Problem:
 def at_best(problem: Problem) -> Problem:
     """The problem with each op as fast as by its fastest recipe, and of as little work as by its smallest.
 
-    No plan of the problem is better than the best one of this, whichever recipes its ops take.
+    No plan of the problem is better than the best one of this, whichever recipes its ops take, if what ops take beside
+    their work, a launch or a move, is counted at ``least_shares``: the share here is that of the work alone.
     """
     if not problem.recipes:
         return problem
@@ -38,7 +39,7 @@ def at_best(problem: Problem) -> Problem:
         if np.isinf(latency[at]):
             continue
         latency[at] = min(latency[at], one.us)
-        work[at] = min(work[at], one.us * max(one.share, 1.0 / MOST_AT_ONCE))
+        work[at] = min(work[at], one.us * one.taken)
     known = np.isfinite(latency) & (latency > 0.0)
     share = np.divide(work, latency, out=problem.shares.copy(), where=known)
-    return replace(problem, latency_us=latency, share=np.minimum(share, 1.0), recipes=())
+    return replace(problem, latency_us=latency, share=np.minimum(share, 1.0))

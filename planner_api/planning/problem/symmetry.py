@@ -18,6 +18,7 @@ def equal_processors(problem: Problem) -> list[list[int]]:
         (
             problem.latency_us[:, p].tobytes(),
             problem.shares[:, p].tobytes(),
+            problem.least_shares[:, p].tobytes(),
             int(machine.place[p]),
             float(machine.launch_us[p]),
             float(machine.end_us[p]),

@@ -128,11 +128,11 @@ class Search:
         """
         a, at, sequence = self._arrays, (recipe.op, recipe.processor), self.state.sequence.copy()
         before_us, before_share = float(a.latency[at]), float(a.share[at])
-        a.latency[at], a.share[at] = recipe.us, recipe.share
+        a.latency[at], a.share[at] = recipe.us, recipe.taken
         value = self._timed()
         if self._replays is not None and value <= self.value_us:
             value = self._judged()
-        if (value, recipe.us * recipe.share) < (self.value_us, before_us * before_share):
+        if (value, recipe.us * recipe.taken) < (self.value_us, before_us * before_share):
             self.value_us, self._taken[at] = value, recipe
             return
         a.latency[at], a.share[at] = before_us, before_share
