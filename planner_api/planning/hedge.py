@@ -17,6 +17,7 @@ from planner_api.planning.construct.single import singles
 from planner_api.planning.judge.simulator import in_start_order, simulate
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem
+from planner_api.planning.problem.recipes import of_own_choice
 from planner_api.planning.search.replays import judged
 
 SHARE = 0.7
@@ -41,7 +42,7 @@ def hedge(problem: Problem, budget: Budget, solve: Callable[[Problem, Budget], S
     Args:
         problem: with ``predicted_spread``.
         budget: for all of it; counted in rounds, each of the two plans takes them.
-        solve: plans may have cut ops; the cautious one is of whole ops.
+        solve: plans may have cut ops; the cautious one is of whole ops, by their processors' own choice.
 
     Returns:
         A schedule timed by the figures as they are predicted, with the bound proven on them.
@@ -60,7 +61,7 @@ def hedge(problem: Problem, budget: Budget, solve: Callable[[Problem, Budget], S
     believing = solve(problem, budget.part(SHARE))
     if bounded(believing):
         return believing
-    whole = problem.whole
+    whole = of_own_choice(problem.whole)
     cautious = solve(slower(whole, others), budget)
     chosen = cautious if bounded(cautious) else Solution(best, "single")
     taken = simulate(whole, chosen.schedule.assignment, chosen.schedule.sequence)

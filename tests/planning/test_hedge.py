@@ -14,7 +14,7 @@ from planner_api.planning.budget import Budget
 from planner_api.planning.construct.single import singles
 from planner_api.planning.judge.checker import check
 from planner_api.planning.judge.simulator import simulate
-from planner_api.planning.problem import Job, Machine, Problem
+from planner_api.planning.problem import Job, Machine, Problem, Recipe
 from tests.planning.drawn import draw
 
 
@@ -52,6 +52,17 @@ def test_the_unit_of_weights_hedges_nothing_away(weight: float) -> None:
     """A job's lateness may count little or much: what a doubtful prediction may cost is bounded in its microseconds."""
     late = replace(pairs(19.0, 1.0), objective="lateness", jobs=(Job(deadline_us=50.0, weight=weight),))
     assert 1 not in auto(late, Budget(rounds=5)).schedule.assignment
+
+
+def test_a_cautious_plan_is_legal_where_ops_have_recipes() -> None:
+    """It is of the figures as they are predicted, though kernels could be chosen for ops that nobody hedges."""
+    problem = pairs(19.0, 1.0)
+    own = [Recipe(op, 0, -1, us, 0.6) for op, us in enumerate(problem.latency_us[:, 0].tolist())]
+    others = [one._replace(number=2, us=1.3 * one.us, share=0.2) for one in own]
+    problem = replace(problem, share=np.full(problem.latency_us.shape, 0.6), recipes=(*own, *others))
+    found = auto(problem, Budget(rounds=10))
+    assert any("hedged" in note for note in found.notes)
+    check(found.cut or problem, found.schedule)
 
 
 @given(seed=st.integers(0, 10_000))

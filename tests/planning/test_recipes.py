@@ -17,6 +17,7 @@ from planner_api.planning.problem import Machine, Problem, Recipe
 from planner_api.planning.problem.build import build_problem
 from planner_api.planning.problem.recipes import by_recipes
 from planner_api.planning.search.search import Search
+from tests.planning.cuttable import cuttable
 from tests.planning.drawn import draw, optimum, shuffled
 from tests.planning.models import network, profile
 
@@ -117,6 +118,19 @@ def test_a_search_times_recipes_as_the_simulator_does(seed: int) -> None:
     for _ in range(5 * search.movable):
         search.round(moves=100)
     assert search.found("test").value_us == pytest.approx(search.value_us, rel=1e-9)
+
+
+def test_a_search_for_cuts_takes_ops_by_their_processors_own_choice() -> None:
+    """Parts have no recipes: a part that took the share of one beside its own latency would be believed too small."""
+    problem = cuttable([[100.0, 100.0]] * 4, [[], [0], [0], [1, 2]])
+    others = [Recipe(op, here, 2, 10.0, 0.1) for op in range(4) for here in range(2)]
+    own = [Recipe(op, here, -1, 100.0, 0.5) for op in range(4) for here in range(2)]
+    problem = replace(problem, share=np.full((4, 2), 0.5), recipes=(*own, *others))
+    search = Search(problem, simulate(problem, [0] * 4, range(4)), 0)
+    for _ in range(10):
+        search.round(moves=100)
+    assert np.array_equal(search.kernels.a.share, problem.shares)
+    assert np.array_equal(search.kernels.a.latency, problem.latency_us)
 
 
 @pytest.mark.parametrize("twins", [1, 2])

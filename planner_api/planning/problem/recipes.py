@@ -25,6 +25,12 @@ def by_recipes(problem: Problem, chosen: Iterable[Recipe]) -> Problem:
     return replace(problem, latency_us=latency, share=share, recipe=recipe)
 
 
+def of_own_choice(problem: Problem) -> Problem:
+    """The problem with every op executed by its processor's own choice, whatever else there is."""
+    earlier = None if problem.earlier is None else replace(problem.earlier, recipes=())
+    return replace(problem, recipes=(), earlier=earlier)
+
+
 def at_best(problem: Problem) -> Problem:
     """The problem with each op as fast as by its fastest recipe, and of as little work as by its smallest.
 

@@ -56,7 +56,7 @@ class Search:
         self.state, self._arrays = self.kernels.s, self.kernels.a
         self._widths = CUT_WINDOW if self._arrays.cuttable else WINDOW
         self._recipes: dict[tuple[int, int], list[Recipe]] = defaultdict(list)
-        for one in problem.recipes:
+        for one in () if self._arrays.cuttable else problem.recipes:  # parts have none
             self._recipes[one.op, one.processor].append(one)
         self._taken: dict[tuple[int, int], Recipe] = {}
         self._random = np.random.default_rng(seed)
