@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hope_schema import Channel, Processor, Profile
+from hope_schema import Channel, Processor, Profile, recipe_of
 from planner_api.compression import loaded
 from planner_api.models.figures import Figures, Latency, Transfer
 
@@ -23,6 +23,8 @@ class Known:
     processors: dict[str, Processor]
     """By their ids."""
     latencies: dict[Latency, float | None]
+    recipes: dict[Latency, list[Latency]]
+    """By an op's own row those of its further recipes, of which plans take whichever is best."""
     shares: dict[Latency, float]
     """Only those below 1."""
     transfers: dict[Transfer, float]
@@ -37,12 +39,18 @@ class Known:
         latencies, transfers, overheads = profile.latencies, profile.transfers, profile.overheads
         rows = list(zip(latencies.signature, latencies.kind, strict=True))
         shares = dict(zip(rows, latencies.share or [1.0] * len(rows), strict=True))
+        recipes: dict[Latency, list[Latency]] = {}
+        for signature, kind in rows:
+            own, recipe = recipe_of(signature)
+            if recipe is not None:
+                recipes.setdefault((own, kind), []).append((signature, kind))
         types = [(tensor.dtype, tensor.shape) for tensor in transfers.tensor]
         moves = zip(types, transfers.source, transfers.target, transfers.us, strict=True)
         return cls(
             version=profile.version,
             processors={processor.id: processor for processor in profile.processors},
             latencies=dict(zip(rows, latencies.us, strict=True)),
+            recipes=recipes,
             shares={row: share for row, share in shares.items() if share < 1.0},
             transfers={(dtype, shape, source, target): us for (dtype, shape), source, target, us in moves},
             overheads={(name, kind): us for name in PER_KIND for kind, us in getattr(overheads, name).items()},
@@ -60,7 +68,9 @@ def differ(old: Known, new: Known, figures: Figures, processors: Iterable[str] |
         return True
     candidates = [old.processors[name] for name in names if name in old.processors]
     kinds = list(dict.fromkeys(processor.kind for processor in candidates))
-    latencies = list(figures.latencies(kinds))
+    latencies = [
+        row for own in figures.latencies(kinds) for row in (own, *old.recipes.get(own, ()), *new.recipes.get(own, ()))
+    ]
     transfers = figures.transfers([processor.place for processor in candidates])
     overheads = ((name, kind) for name in PER_KIND for kind in kinds)
     return (

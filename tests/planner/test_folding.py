@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hope_schema import Processor, Profile
+from hope_schema import LatencyColumns, Processor, Profile
 from hope_schema.base import MAX_ROWS
 from planner_api.compression import zstd
 from planner_api.models.figures import Figures
@@ -227,6 +227,28 @@ def test_plans_are_compared_by_what_processors_are(changed: dict[str, Any]) -> N
     assert differ(old, new, figures, None, 0.1)
     assert differ(old, new, figures, [PROCESSORS[0].id], 0.1)
     assert not differ(old, new, figures, [PROCESSORS[1].id], 0.1)
+
+
+@pytest.mark.parametrize("recipe", [{}, {"b/2": 5.0}, {"a/2": 5.0}, {"a/2": 9.0}, {"a": 9.0}])
+def test_plans_are_compared_by_the_recipes_of_their_ops(recipe: dict[str, float]) -> None:
+    """A recipe that came, went or moved is a reason for another plan of those who have its op, as its own row is."""
+    old, new = (known({"a": 10.0, "b": 10.0, "a/2": 5.0} | one) for one in ({}, recipe))
+    figures = Figures(signatures=("a",), inputs=(), inner=(), outputs=())
+    moves = recipe in ({"a/2": 9.0}, {"a": 9.0})
+    assert differ(old, new, figures, None, 0.05) == differ(new, old, figures, None, 0.05) == moves
+    without = known({"a": 10.0, "b": 10.0})
+    assert differ(old, without, figures, None, 0.05)
+    assert differ(without, old, figures, None, 0.05)
+
+
+def known(us: dict[str, float]) -> Known:
+    """A version of a profile in which the first processor's kind takes so many microseconds."""
+    n = len(us)
+    columns = LatencyColumns(
+        signature=tuple(us), kind=(PROCESSORS[0].kind,) * n, us=tuple(us.values()), spread_us=(0.0,) * n, count=(1,) * n
+    )
+    profile = Profile(soc="soc", frequency="max", version=1, processors=PROCESSORS, latencies=columns)
+    return Known.read(zstd(profile.model_dump_json().encode()))
 
 
 def test_a_lone_device_cannot_add_a_processor_for_all() -> None:
