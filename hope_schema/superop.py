@@ -8,6 +8,7 @@ HOPE's scheduler will schedule the fused kernels as a whole").
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -94,15 +95,18 @@ class SuperOp:
         return tuple(self.graph.tensor[name].type for name in names)
 
 
+_OF_RECIPE = re.compile(r"(.+)/(0|[1-9][0-9]{0,2})")
+
+
 def by_recipe(signature: str, recipe: int | None) -> str:
     """The signature of a super-op by one of its recipes, e.g. ``Conv+Relu:0f3a.../2``; its own for None."""
     return signature if recipe is None else f"{signature}/{recipe}"
 
 
 def recipe_of(signature: str) -> tuple[str, int | None]:
-    """A super-op's own signature, and the recipe that a signature is of."""
-    own, _, recipe = signature.rpartition("/")
-    return (own, int(recipe)) if recipe.isdecimal() else (signature, None)
+    """A super-op's own signature, and the recipe that a signature is of: one that a ``Step`` may have."""
+    match = _OF_RECIPE.fullmatch(signature)
+    return (match[1], int(match[2])) if match else (signature, None)
 
 
 def merge(graph: ModelGraph) -> tuple[SuperOp, ...]:

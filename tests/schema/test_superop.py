@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hope_schema import ModelGraph, Op, SuperOp, Tensor, TensorType, merge
+from hope_schema import ModelGraph, Op, SuperOp, Tensor, TensorType, by_recipe, merge, recipe_of
 from tests.schema.graphs import chain, graphs, relisted, renamed
 
 
@@ -211,3 +211,15 @@ def test_a_graph_is_merged_once_and_a_copy_anew() -> None:
     assert merge(graph) is merge(graph)
     again = graph.model_copy(update={"name": "again"})
     assert all(op.graph is again for op in merge(again))
+
+
+@pytest.mark.parametrize("recipe", [None, 0, 7, 42, 999])
+def test_a_signature_says_which_recipe_it_is_of(recipe: int | None) -> None:
+    """What is written is read."""
+    assert recipe_of(by_recipe("Conv+Relu:0f3a", recipe)) == ("Conv+Relu:0f3a", recipe)
+
+
+@pytest.mark.parametrize("end", ["/1000", "/007", "/-1", "/\u0662", "/", "/2/", "/²"])
+def test_what_no_step_may_have_is_no_recipe(end: str) -> None:
+    """An upload may hold any signature: no plan fails of a number beyond what plans can say."""
+    assert recipe_of(f"Conv:0f3a{end}") == (f"Conv:0f3a{end}", None)
