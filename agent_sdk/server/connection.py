@@ -13,7 +13,6 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
@@ -25,8 +24,6 @@ from agent_sdk.sockets import ReadAhead, send_parts
 
 MOST_HEAD: Final = 16 * 1024
 """Most bytes of a request line with all its fields."""
-HEADS: Final = 64
-"""Heads of late that are kept read."""
 MOST_BODY: Final = 2**60
 """Most bytes that a body can be said to have; what is admitted are far fewer."""
 DIGITS: Final = len(str(MOST_BODY))
@@ -55,6 +52,7 @@ class Head:
     """What a request says before its body.
 
     Attributes:
+        said: all of it, as it came.
         method, path: of the request line; the path without a query.
         fields: the header's, by lower-case name.
         goes_on: whether the client leaves the connection open.
@@ -63,13 +61,14 @@ class Head:
     Raises RefusedError where it is no head of HTTP/1.1 that can be answered.
     """
 
-    def __init__(self, head: bytes) -> None:
+    def __init__(self, said: bytes) -> None:
+        self.said = said
         self.fields: dict[str, str] = {}
         self._target, self._twice = b"", ""
         parser = httptools.HttpRequestParser(self)
         try:
             with suppress(httptools.HttpParserUpgrade):  # an offer, which may be passed over
-                parser.feed_data(head)
+                parser.feed_data(said)
             self.method = parser.get_method().decode("ascii")
             self.path = httptools.parse_url(self._target).path.decode("ascii")
         except (httptools.HttpParserError, httptools.HttpParserInvalidURLError, UnicodeDecodeError) as error:
@@ -96,10 +95,6 @@ class Head:
         if not given.isdecimal() or len(given) > DIGITS or int(given) > most:
             raise RefusedError(400, f"{field.title()} is a number of bytes, up to {most}")
         return int(given)
-
-
-_read: Final = lru_cache(HEADS)(Head)
-"""Clients say the same again and again: it is read once."""
 
 
 class Exchange:
@@ -174,6 +169,7 @@ class Connection:
     def __init__(self, taken: socket.socket, tls: ssl.SSLContext | None) -> None:
         self._socket, self._tls = taken, tls
         self._ahead = ReadAhead(MOST_HEAD)
+        self._head: Head | None = None
         self.idle, self.ending = True, False
         self.when_ended: Callable[[Connection], object] = lambda _: None
 
@@ -245,7 +241,10 @@ class Connection:
         if not head:
             return None
         self.idle = False
-        return Exchange(self, _read(head))
+        if self._head is None or self._head.said != head:
+            # A client says the same again and again. It shows a token, so no head outlives its connection.
+            self._head = Head(head)
+        return Exchange(self, self._head)
 
     def _last_words(self, error: RefusedError) -> None:
         body = json.dumps({"error": str(error)})

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 from agent_sdk.errors import RefusedError, printable
 from agent_sdk.server.access import Access
 from agent_sdk.server.admission import Admission, Room
-from agent_sdk.server.connection import HEADS, Exchange, Head
+from agent_sdk.server.connection import Exchange
 from agent_sdk.server.held import MOST_HELD
 from agent_sdk.server.lending import Measuring
 from agent_sdk.server.metrics import Metrics
@@ -32,6 +32,8 @@ READ: Final = 24
 _MODEL: Final = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?"
 MOST_ECHOED: Final = 2**22
 """Most bytes that are given back to measure the way."""
+ROUTES: Final = 64
+"""Paths of late whose routes are known; each may be as long as a head."""
 _Route = Callable[[Exchange, Mapping[str, str]], None]
 
 
@@ -71,12 +73,14 @@ class Http:
             ("GET", r"/metrics", self._scrape),
         )
         self._routes = [(method, re.compile(path), route) for method, path, route in routes]
-        self._route = lru_cache(HEADS)(self._found)
+        self._route = lru_cache(ROUTES)(self._found)
 
     def __call__(self, exchange: Exchange) -> None:
         """Answer one request, whatever it is. Raises OSError where the client has gone."""
         try:
-            route, named = self._route(exchange.head)
+            head = exchange.head
+            self._access.check(head.fields.get("authorization", ""), head.fields.get("host", ""))
+            route, named = self._route(head.method, head.path)
             route(exchange, named)
         except RefusedError as error:
             self._refuse(exchange, error)
@@ -86,10 +90,9 @@ class Http:
             log.exception("a request failed: %s %s", exchange.head.method, printable(exchange.head.path))
             self._refuse(exchange, RefusedError(500, f"the server failed: {type(error).__name__}"))
 
-    def _found(self, head: Head) -> tuple[_Route, Mapping[str, str]]:
-        """Where a request leads. Raises RefusedError where it may not be made."""
-        self._access.check(head.fields.get("authorization", ""), head.fields.get("host", ""))
-        method, path, known = head.method, head.path, False
+    def _found(self, method: str, path: str) -> tuple[_Route, Mapping[str, str]]:
+        """Where a request leads. Raises RefusedError where nothing is there for it."""
+        known = False
         for wanted, pattern, route in self._routes:
             if found := pattern.fullmatch(path):
                 known = True

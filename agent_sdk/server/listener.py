@@ -70,21 +70,24 @@ class Listener:
                 if not self._stopped:
                     time.sleep(PAUSE_S)  # too many files are open
                 continue
-            connection = Connection(taken, self._tls)
-            with self._lock:
-                full = len(self._connections) >= MOST_CONNECTIONS
-                if not full:
-                    self._connections.add(connection)
-            try:
-                if not full:
-                    threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-            except RuntimeError:  # the system has no thread left
-                full = True
-            if full:
-                with suppress(OSError):
-                    taken.setblocking(False)
-                    taken.send(FULL)
-                self._gone(connection)
+            self._take(taken)
+
+    def _take(self, taken: socket.socket) -> None:
+        connection = Connection(taken, self._tls)
+        with self._lock:
+            full = len(self._connections) >= MOST_CONNECTIONS
+            if not full:
+                self._connections.add(connection)
+        try:
+            if not full:
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+        except RuntimeError:  # the system has no thread left
+            full = True
+        if full:
+            with suppress(OSError):
+                taken.setblocking(False)
+                taken.send(FULL)
+            self._gone(connection)
 
     def _serve(self, connection: Connection) -> None:
         try:

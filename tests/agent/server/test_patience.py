@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import socket
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -28,9 +30,9 @@ def echo(exchange: Exchange) -> None:
 
 
 @contextmanager
-def listening() -> Iterator[Listener]:
-    """Serve ``echo`` on a port of this machine."""
-    made = Listener(Address("127.0.0.1", 0), None, echo)
+def listening(handle: Callable[[Exchange], None] = echo) -> Iterator[Listener]:
+    """Serve this on a port of this machine."""
+    made = Listener(Address("127.0.0.1", 0), None, handle)
     made.start()
     try:
         yield made
@@ -41,6 +43,28 @@ def listening() -> Iterator[Listener]:
 def connected(server: Listener) -> socket.socket:
     """A client that waits for a minute at most."""
     return socket.create_connection(("127.0.0.1", server.address.port), 60)
+
+
+def test_a_head_is_read_once_and_goes_with_its_connection() -> None:
+    """The same head again is not read again, another one is; with the client its token is gone from the server."""
+    found: list[weakref.ref[connection.Head]] = []
+    shown: list[str] = []
+
+    def told(exchange: Exchange) -> None:
+        found.append(weakref.ref(exchange.head))
+        shown.append(exchange.head.fields["authorization"])
+        echo(exchange)
+
+    with listening(told) as server:
+        with connected(server) as client:
+            for token in ("one", "one", "another"):
+                client.sendall(HEAD[:-2] + f"authorization: Bearer {token}\r\n\r\n".encode() + b"abcd")
+                assert read_answer(client) == (200, "abcd")
+            assert shown == ["Bearer one", "Bearer one", "Bearer another"]
+            assert found[0] is found[1] is not found[2]
+        until(lambda: not server.connections)
+        gc.collect()
+        until(lambda: all(head() is None for head in found))
 
 
 def test_a_slow_head_is_told_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
