@@ -155,12 +155,10 @@ def _named(given: str) -> tuple[str, str, float | None]:
 
 def refuse_taken(option: str, address: Address) -> None:
     """Raise InputError for an address that cannot be listened on, before anything is measured."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
-        socket.create_server((address.host, address.port), family=family).close()
-    except OSError as error:
-        cure = f"give {option} another HOST:PORT; port 0 takes any that is free"
-        raise InputError(f"{option}: cannot listen on {address}: {error.strerror or error}; {cure}") from None
+        address.listening().close()
+    except InputError as error:
+        raise InputError(f"{option}: {error}; give {option} another HOST:PORT; port 0 takes any that is free") from None
 
 
 @contextmanager

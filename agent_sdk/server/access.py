@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import socket
 import ssl
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,6 +31,14 @@ class Address:
         if not port.isdigit() or int(port) > 65535:
             raise InputError(f"'{text}' is no address to listen on: HOST:PORT, such as 127.0.0.1:8000")
         return cls(host.strip("[]") or "127.0.0.1", int(port))
+
+    def listening(self, backlog: int | None = None) -> socket.socket:
+        """A socket that listens there. Raises InputError where this address cannot be had."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        try:
+            return socket.create_server((self.host, self.port), family=family, backlog=backlog)
+        except OSError as error:
+            raise InputError(f"cannot listen on {self}: {error.strerror or error}") from None
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from agent_sdk.errors import InputError
 from agent_sdk.server.access import Address
 from agent_sdk.server.connection import Connection, Exchange
 
@@ -31,11 +30,7 @@ class Listener:
         self._connections: set[Connection] = set()
         self._lock = threading.Lock()
         self._stopped = False
-        try:
-            family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-            self._socket = socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
-        except OSError as error:
-            raise InputError(f"cannot listen on {address}: {error.strerror or error}") from None
+        self._socket = address.listening(BACKLOG)
         self.address = Address(address.host, self._socket.getsockname()[1])
         self._thread = threading.Thread(target=self._accept, name="hope-http", daemon=True)
 
