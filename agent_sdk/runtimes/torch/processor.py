@@ -261,14 +261,12 @@ class TorchProcessor(Processor):
     @override
     def recipes(self, signature: str) -> Mapping[int, float]:
         first = self._occupancies.get(signature)
+        if first is None or not first.us[1]:
+            return {}
         known = {one: self._occupancies.get(by_recipe(signature, one)) for one in self._recipes.get(signature, ())}
-        found = {
-            recipe: other
-            for recipe, other in known.items()
-            if first is not None and other is not None and other.share <= SMALLER * first.share and first.us[1]
-        }
-        smallest = sorted(found, key=lambda recipe: found[recipe].share)[:CHOICES]
-        return {recipe: found[recipe].us[1] / first.us[1] for recipe in smallest} if first is not None else {}
+        found = {one: other for one, other in known.items() if other and other.share <= SMALLER * first.share}
+        smallest = sorted(found, key=lambda one: found[one].share)[:CHOICES]
+        return {one: found[one].us[1] / first.us[1] for one in smallest}
 
     @override
     def close(self) -> None:
