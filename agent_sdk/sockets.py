@@ -40,7 +40,7 @@ class ReadAhead:
         Args:
             connection: its timeout is the longest silence.
             until: when it is late, by `time.monotonic`, seconds.
-            begun_s: how long it may take from its first byte.
+            begun_s: how long it may take from the first bytes that come.
 
         Raises ValueError where it is longer than what is held, TimeoutError where it is late, OSError.
         """
@@ -54,7 +54,7 @@ class ReadAhead:
                 return b""
             self.filled += count
             now = monotonic()
-            until = min(until, now + begun_s) if not searched else until
+            until = min(until, now + begun_s)
             if now > until:
                 raise TimeoutError
         end += len(END)

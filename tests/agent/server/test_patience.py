@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import select
 import socket
 import weakref
 from collections.abc import Callable, Iterator
@@ -79,6 +80,21 @@ def test_a_slow_head_is_told_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None
         with connected(server) as client:
             client.sendall(HEAD + b"abcd")
             assert read_answer(client) == (200, "abcd")
+
+
+def test_a_slow_head_behind_another_request_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that has begun to come with the request before it, and comes byte by byte from then on."""
+    monkeypatch.setattr(connection, "HEAD_S", 0.0)  # a head that comes at once is in time
+    with listening() as server, connected(server) as slow:
+        slow.sendall(HEAD + b"abcd" + HEAD[:20])
+        assert read_answer(slow) == (200, "abcd")
+        for byte in HEAD[20:-4]:
+            slow.sendall(bytes([byte]))
+            if select.select([slow], [], [], 0.05)[0]:
+                break
+        slow.settimeout(1.0)
+        status, body = read_answer(slow)
+        assert (status, "did not arrive within" in body) == (408, True), body
 
 
 def test_a_slow_body_is_told_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
