@@ -196,7 +196,7 @@ class PlannerClient(Closes):
 
         ``wait_s`` asks the planner to hold the answer up to that many seconds for an improved plan.
         """
-        patience_s = min(wait_s or 0.0, LONGEST_WAIT_S)
+        patience_s = min(max(wait_s or 0.0, 0.0), LONGEST_WAIT_S)
         headers = {} if wait_s is None else {"Prefer": f"wait={round(patience_s)}"}
         key = digest(request.model_dump(mode="json"))
         return _served(self._call("POST", "/plans", request, key=key, headers=headers, patience_s=patience_s))

@@ -200,9 +200,9 @@ def test_waiting_is_asked_for_and_waited_for() -> None:
     assert "Prefer" not in transport.requests[1].headers
 
 
-@pytest.mark.parametrize("wait_s", [math.inf, 1e300])
-def test_a_wait_without_end_is_a_day(wait_s: float) -> None:
-    """Whoever asks for the best there is asks for no number that nobody can read."""
+@pytest.mark.parametrize(("wait_s", "asked"), [(math.inf, 86400), (1e300, 86400), (-5.0, 0)])
+def test_a_wait_is_bounded(wait_s: float, asked: int) -> None:
+    """Whoever asks for the best there is asks for no number that nobody can read, and nobody for less than nothing."""
     transport = ScriptedTransport(plan_answer(small_plan()))
     run(transport, lambda c: c.plan(REQUEST, wait_s=wait_s))
-    assert transport.requests[0].headers["Prefer"] == "wait=86400"
+    assert transport.requests[0].headers["Prefer"] == f"wait={asked}"
