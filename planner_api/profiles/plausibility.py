@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hope_schema import recipe_of
 from planner_api.planning.problem.transfers import Line, fit, size_bytes
 from planner_api.prediction.complete import Predictors, samples, train
 from planner_api.prediction.features import Features
@@ -79,19 +80,23 @@ class Reference:
     ) -> NDArray[np.bool_]:
         """Return (F,) which open latencies are too far from what is predicted.
 
+        A recipe is held to what is predicted of its op.
+
         NOTE: so is that an op cannot run which no model has: no device is ever asked whether it is true, and nothing
         would be predicted of its type any more.
         """
         held = np.zeros(len(votes.keys), dtype=bool)
-        by_kind: dict[str, list[int]] = defaultdict(list)
+        by_kind: dict[str, list[tuple[int, Features]]] = defaultdict(list)
         for row in np.flatnonzero(standing.open).tolist():
             signature, kind = votes.keys[row]
+            signature, _ = recipe_of(signature)
             if np.isinf(standing.us[row]):
                 held[row] = signature not in ops
             elif signature in ops and kind in self._predictors and self._predictors[kind].knows(ops[signature].type):
-                by_kind[kind].append(row)
-        for kind, rows in by_kind.items():
-            found = self._predictors[kind]([ops[votes.keys[row][0]] for row in rows])
+                by_kind[kind].append((row, ops[signature]))
+        for kind, doubtful in by_kind.items():
+            rows = [row for row, _ in doubtful]
+            found = self._predictors[kind]([op for _, op in doubtful])
             spread = np.array([one.spread for one in found])
             held[rows] = _far(standing.us[rows], np.array([one.us for one in found]), spread)
         return held

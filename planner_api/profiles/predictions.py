@@ -7,7 +7,7 @@ from itertools import product
 
 from cachetools import LRUCache
 
-from hope_schema import ModelGraph, Profile, merge
+from hope_schema import ModelGraph, Profile, merge, recipe_of
 from planner_api.compression import loaded
 from planner_api.models.figures import Latency
 from planner_api.prediction.asking import most_telling
@@ -90,7 +90,9 @@ class Predictions:
         if reference is not None and abs(agreed - reference.agreed) > LEARNT_ANEW * reference.agreed:
             reference = None
         asked = latencies.open if reference is not None else latencies.open | latencies.agreed
-        ops = facts.features(key[0] for key, wanted in zip(votes.keys, asked.tolist(), strict=True) if wanted)
+        ops = facts.features(
+            recipe_of(key[0])[0] for key, wanted in zip(votes.keys, asked.tolist(), strict=True) if wanted
+        )
         if reference is None:
             reference = Reference(statistics, latencies, transfers, ops)
         reference.hold_back(statistics, latencies, transfers, ops)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hope_schema import LatencyColumns, Missing, Observations, Profile, merge
+from hope_schema import LatencyColumns, Missing, Observations, Profile, by_recipe, merge
 from planner_api.profiles.folding import Folder, estimates
 from planner_api.profiles.plausibility import FACTOR, FamilyStanding, Reference
 from planner_api.profiles.snapshot import publish
@@ -120,12 +120,12 @@ class Fleet:
         for name in ("one", "two"):
             self.send(name)
 
-    def send(self, name: str, factor: float = 1.0, which: Any = KNOWN) -> Observations:
-        """Say this factor of what is true of a network."""
+    def send(self, name: str, factor: float = 1.0, which: Any = KNOWN, *, recipe: int | None = None) -> Observations:
+        """Say this factor of what is true of a network, or take it for what a further recipe of its ops takes."""
         missing = self.api.post("/profiles/missing", missing_request(which, name), **self.headers[name]).json()
         rows = [(row["signature"], row["kind"]) for row in missing["latencies"]]
         columns = LatencyColumns(
-            signature=tuple(row[0] for row in rows),
+            signature=tuple(by_recipe(row[0], recipe) for row in rows),
             kind=tuple(row[1] for row in rows),
             us=tuple(cost(*row) * factor for row in rows),
             spread_us=(0.1,) * len(rows),
@@ -174,3 +174,12 @@ def test_a_plan_rests_on_no_wild_figure_of_one_device(api: Api) -> None:
     assert {signature: us / true for signature, true in OPEN.items() if (us := figures()[signature])} == pytest.approx(
         dict.fromkeys(OPEN, 1.1e4)
     ), "two who agree are believed, however strange"
+
+
+def test_a_plan_rests_on_no_wild_recipe_of_one_device(api: Api) -> None:
+    """What a device alone says of a further recipe is held to what is predicted of its op."""
+    fleet = Fleet(api, "liar")
+    fleet.send("liar", 1e-4, UNSEEN, recipe=2)
+    assert fleet.figures().keys() == AGREED.keys()
+    fleet.send("two", 1.2, UNSEEN, recipe=3)
+    assert fleet.figures().keys() == AGREED.keys() | {by_recipe(signature, 3) for signature in OPEN}
