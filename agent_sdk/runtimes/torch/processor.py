@@ -198,8 +198,8 @@ class TorchProcessor(Processor):
                     raise
                 except ProcessorError as error:
                     log.info("not timed: %s", error)
-                    continue
-            found[super_op.id] = Timing(self._occupancies[super_op.signature].us[1], 0.0, 1)
+            if super_op.signature in self._occupancies:
+                found[super_op.id] = Timing(self._occupancies[super_op.signature].us[1], 0.0, 1)
         if len(found) == len(merge(model.graph)):
             self.slowdown = self._fitted(model)
         return found

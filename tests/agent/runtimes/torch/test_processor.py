@@ -36,7 +36,7 @@ from agent_sdk.runtimes.base import Timed, segment_of, whole_network
 from agent_sdk.runtimes.torch.choice import Choice, choices, parsed
 from agent_sdk.runtimes.torch.driver import Eager, Recording
 from agent_sdk.runtimes.torch.executable import TorchExecutable, Way, narrowest, ways_of
-from agent_sdk.runtimes.torch.kernel import build, drawn, recipes, translated
+from agent_sdk.runtimes.torch.kernel import Kernel, build, drawn, recipes, translated
 from agent_sdk.runtimes.torch.place import DevicePlace
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.processor import TorchProcessor
@@ -620,6 +620,25 @@ def test_recipes_are_told_that_leave_more_room_and_take_little_longer() -> None:
     assert found.signature == (signature, f"{signature}/2", f"{signature}/1")
     assert found.share == pytest.approx((0.5, 0.2, 0.3))
     assert found.us[1] == pytest.approx(1.2 * (found.us[0] or 0.0))
+
+
+def test_an_op_of_which_another_recipe_fails_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recipe that cannot be timed is no other choice; the op has the figure of its fastest."""
+    own, model = processor(), read_model(one_op_model("Relu", shape=(3, 3)))
+    [super_op] = merge(model.graph)
+    monkeypatch.setattr(own, "overlaps", True)
+    monkeypatch.setattr(own, "_rouse", lambda: None)
+    monkeypatch.setattr(own, "_fitted", lambda _: 1.0)
+    own._recipes[super_op.signature] = {0: 10.0, 1: 11.0}
+
+    def occupied(kernel: Kernel, *_: object) -> Occupancy:
+        if kernel.recipe:
+            raise CompilationFailed("no room for its workspace")
+        return Occupancy({1: 10.0, 2: 12.0})
+
+    monkeypatch.setattr(own, "_occupancy", occupied)
+    assert own.time_ops(model, math.inf)[super_op.id].us == 10.0
+    assert own.recipes(super_op.signature) == {}
 
 
 def test_a_session_runs_on_torch_beside_onnx_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
