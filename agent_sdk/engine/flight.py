@@ -101,13 +101,12 @@ class Flight:
     Args:
         compiled: whose executables it calls.
         arbiter: who grants the resources of its segments.
-        cores: all CPUs among which its threads may move where others disturb them.
+        cores: the CPUs among which its threads may move where others disturb them.
 
     Attributes:
         loop: what carries out its lanes.
         memory: which buffer holds which tensor.
         first: whether no run has ended well in it.
-        beside: per lane those of ``cores`` among which its own thread may move then.
         ordinary: whether the latest run's floats were, where a processor is trusted with no others.
         failures: what went wrong outside segments in the run that is under way, first things first.
     """
@@ -115,7 +114,6 @@ class Flight:
     def __init__(self, compiled: Compiled, arbiter: Arbiter, cores: frozenset[int]) -> None:
         self.program = program = compiled.program
         self.first = self.ordinary = True
-        self.beside = program.beside(cores)
         self.failures: list[BaseException] = []
         self._ending = threading.RLock()  # a signal's handler may come while its thread has it
         self._executables = compiled.executables
@@ -138,7 +136,7 @@ class Flight:
         self.loop: NativeLoop | SequentialLoop = (
             SequentialLoop(code, program.work, program.seats, arbiter)
             if arbiter.library is None
-            else NativeLoop(code, program.seats, arbiter, self.beside)
+            else NativeLoop(code, program.seats, arbiter, cores, program.workers)
         )
 
     def _instruction(self, work: Work, compiled: Compiled) -> Instruction:

@@ -109,7 +109,11 @@ class NativeLoop:
 
     Args:
         seats: per lane the CPUs that its thread is bound to first.
-        beside: per lane where its thread may go that keeps losing its CPUs to others; empty: it stays.
+        cores: where threads may go that keep losing their CPUs to others; empty: they stay.
+        workers: per lane the CPUs that other threads are bound to which compute with its own, and wait for it.
+
+    Attributes:
+        beside: per lane where its thread may go: not where it would compete with who waits for it.
     """
 
     def __init__(
@@ -117,14 +121,16 @@ class NativeLoop:
         code: Code,
         seats: Sequence[frozenset[int]],
         arbiter: Arbiter,
-        beside: Sequence[frozenset[int]] = (),
+        cores: frozenset[int] = frozenset(),
+        workers: Sequence[frozenset[int]] = (),
     ) -> None:
         library = arbiter.library
         assert library is not None
         self._library = library
         self._alone = library.hope_alone
-        beside = beside or [frozenset()] * len(seats)
-        self._masks = [(_mask(seat), _mask(free)) for seat, free in zip(seats, beside, strict=True)]
+        workers = workers or [frozenset()] * len(seats)
+        self.beside = [cores - own for own in workers]
+        self._masks = [(_mask(seat), _mask(free)) for seat, free in zip(seats, self.beside, strict=True)]
         self._lanes = len(code)
         self._run = library.hope_open(arbiter.handle, self._lanes)
         if not self._run:
@@ -142,7 +148,8 @@ class NativeLoop:
             self._clock.append(np.zeros(1 + sum(step.operation == native.STAMP for step in row), np.int64))
             self._keep.append(array)
             clock = self._clock[lane].ctypes.data
-            library.hope_lane(self._run, lane, array, len(row), clock, *self._masks[lane], self._unseated[lane])
+            masks, gang = self._masks[lane], bool(workers[lane])
+            library.hope_lane(self._run, lane, array, len(row), clock, *masks, gang, self._unseated[lane])
 
     def _order(self, offsets: Sequence[np.ndarray]) -> None:
         self._offsets = offsets

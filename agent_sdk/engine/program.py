@@ -235,13 +235,12 @@ class Program:
         """Per lane the CPUs that its thread is bound to at its first segment."""
         return (self.floats,) if self.floats else tuple(row[0].cores for row in self.by_lane)
 
-    def beside(self, cores: frozenset[int]) -> tuple[frozenset[int], ...]:
-        """Per lane the CPUs, of these, that its thread may use where others keep taking its own.
-
-        None is one to which another thread of its gangs is bound, which would wait for it there.
-        """
+    @cached_property
+    def workers(self) -> tuple[frozenset[int], ...]:
+        """Per lane the CPUs that other threads of its gangs are bound to."""
         return tuple(
-            cores.difference(*(self.processors[work.processor].worker_cores for work in row)) for row in self.by_lane
+            frozenset[int]().union(*(self.processors[work.processor].worker_cores for work in row))
+            for row in self.by_lane
         )
 
     @cached_property

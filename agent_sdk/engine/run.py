@@ -62,8 +62,7 @@ class LanesRun:
             interrupts.tell(self._flight.fail)
             loop.hand_out(self._threads)
             if self._home >= 0:
-                seats = self._flight.beside if aside else self._program.seats
-                self._drive(seats[self._home])
+                self._drive((loop.beside if aside else self._program.seats)[self._home])
             interrupts.listen()
             if not loop.wait(-1.0 if end == inf else max(end - monotonic(), 0.0)):
                 raise RunTimeoutError(f"the run took longer than allowed; {self._state()}")

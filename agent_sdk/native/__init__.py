@@ -62,7 +62,7 @@ SIGNATURES: Final = {
     "hope_waiting": (c_int, (c_void_p,)),
     "hope_open": (c_void_p, (c_void_p, c_int)),
     "hope_close": (None, (c_void_p,)),
-    "hope_lane": (None, (c_void_p, c_int, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int)),
+    "hope_lane": (None, (c_void_p, c_int, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int, c_int)),
     "hope_keys": (None, (c_void_p, c_int, c_void_p)),
     "hope_begin": (c_int, (c_void_p, c_int, c_int64)),
     "hope_cores": (None, (c_void_p, c_void_p)),

@@ -34,8 +34,8 @@ enum {
                              * the kernel's scheduler is 3 to 4 ms, and so is what it then waits */
     JUDGED_NS = 50000000,   /* what bound threads work before that is judged */
     ASIDE = 16, MOST_ASIDE = 1024,  /* runs for which they step aside: doubled where it is no better then, up to this */
-    HOLDING_NS = 20000000,  /* the kernel's slices of a thread that holds cores from run to run, */
-    PROMPT_NS = 100000,     /* and of lanes' threads: who wakes with shorter slices than whoever has the core comes at once */
+    HOLDING_NS = 20000000,  /* the kernel's slices of a thread that computes alone and holds its core from run to run, */
+    PROMPT_NS = 100000,     /* and of those that others wait for: who wakes with shorter slices than whoever has the core comes at once */
     CALLS = 2               /* whom each wakes; a call takes a few microseconds of who makes it */
 };
 #define FINISHED UINT32_MAX
@@ -69,6 +69,7 @@ struct lane {
     const cpu_set_t *seat;  /* where its own thread is bound first; NULL: it stays where it is */
     const cpu_set_t *beside;/* and where it may go when it steps aside from there; NULL: it does not */
     int32_t seat_index;     /* by which it is told that this failed */
+    int32_t gang;           /* whether others compute with its thread, and wait for it */
     int32_t moves;          /* whether its thread is bound to other CPUs on the way */
     int32_t failed, order;  /* the failed step's index, -1 for none; its place among the failures of all lanes */
     int64_t status;
@@ -220,7 +221,7 @@ static int64_t rest_at_arbiter(struct run *run, struct lane *lane, int64_t began
 
 /* Where a lane's thread is bound in this run; NULL: it stays where it is. */
 static const cpu_set_t *seat_of(const struct run *run, const struct lane *lane) {
-    return lane->seat && run->aside ? lane->beside : lane->seat;
+    return run->aside && lane->seat && lane->beside ? lane->beside : lane->seat;
 }
 
 static int stands_on(const cpu_set_t *cpus) {
@@ -649,7 +650,7 @@ EXPORT int hope_alone(struct run *run, int occasions, int64_t key, int interrupt
     int there = !cpus || stays || (moves && CPU_EQUAL(&before, cpus));
     if (!there && sched_setaffinity(0, sizeof *cpus, cpus)) return -errno;
     moves &= away || !there;
-    if (held && !*held) hope_slices(HOLDING_NS);
+    if (held) hope_slices(run->lane[0].gang ? PROMPT_NS : HOLDING_NS);
     if (held) run->lane[0].held = *held, *held = 0;
     int64_t began = now();
     int again = hope_drive(run, 0, interruptible);
@@ -663,12 +664,13 @@ EXPORT int hope_alone(struct run *run, int occasions, int64_t key, int interrupt
 }
 
 EXPORT void hope_lane(struct run *run, int lane, const struct step *steps, int64_t count, int64_t *stamps,
-                      const cpu_set_t *seat, const cpu_set_t *beside, int seat_index) {
+                      const cpu_set_t *seat, const cpu_set_t *beside, int gang, int seat_index) {
     run->lane[lane].steps = steps;
     run->lane[lane].steps_count = count;
     run->lane[lane].stamps = stamps;
     run->lane[lane].seat = seat;
     run->lane[lane].beside = beside;
+    run->lane[lane].gang = gang;
     run->lane[lane].seat_index = seat_index;
     for (int64_t i = 0; i < count; i++) run->lane[lane].moves |= steps[i].operation == BIND;
 }

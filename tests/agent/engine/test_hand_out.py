@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from operator import sub
 from pathlib import Path
@@ -22,6 +22,8 @@ from agent_sdk import native
 from agent_sdk.engine import Copy, Device, Event, Move, build_program
 from agent_sdk.engine.arbiter import Arbiter
 from agent_sdk.engine.code import Instruction
+from agent_sdk.engine.compiled import Compiled
+from agent_sdk.engine.flight import Flight
 from agent_sdk.engine.lanes import NativeLoop
 from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.engine.threads import LaneThread
@@ -72,7 +74,7 @@ def loop_of(
         ]
         for lane, row in enumerate(rows)
     ]
-    return NativeLoop(code, seats or [frozenset()] * len(rows), Arbiter(native.library()), [cores] * len(rows))
+    return NativeLoop(code, seats or [frozenset()] * len(rows), Arbiter(native.library()), cores)
 
 
 @contextmanager
@@ -251,9 +253,12 @@ def test_a_gangs_thread_that_steps_aside_stays_off_its_workers_cores(tmp_path: P
     model = read_model("squeezenet")
     with Device(discover(f"ort@{second},ort@{first}-{second}", cache=tmp_path)) as device:
 
-        def free(processor: str) -> tuple[frozenset[int], ...]:
+        def free(processor: str) -> list[frozenset[int]]:
             plan = single_processor_plan(model.graph, processor, soc="here", frequency="now")
-            return build_program(plan, model, device.processors).beside(frozenset(cores))
+            with closing(Compiled(build_program(plan, model, device.processors))) as compiled:
+                loop = Flight(compiled, device.arbiter, frozenset(cores)).loop
+                assert isinstance(loop, NativeLoop)
+                return loop.beside
 
-        assert free(f"ort@{first}-{second}") == (frozenset(cores) - {second},)
-        assert free(f"ort@{second}") == (frozenset(cores),)
+        assert free(f"ort@{first}-{second}") == [frozenset(cores) - {second}]
+        assert free(f"ort@{second}") == [frozenset(cores)]
