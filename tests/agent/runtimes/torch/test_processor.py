@@ -6,6 +6,7 @@ import gc
 import math
 import random
 import weakref
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -492,23 +493,15 @@ def test_the_socs_name_tells_its_gpus(tmp_path: Path) -> None:
     assert accelerator_names(tmp_path / "none") == []
 
 
-def test_a_plan_mixes_precisions() -> None:
-    """Each op in the type that is fastest for it: one answer, as far off as float16 explains and no further."""
-    own = {choice.id: TorchProcessor(SOC, choice) for choice in choices("cpu", "mixed")}
-    source = images()
-    model = read_model(source)
-    rows = [
-        (op.signature, each.spec.kind, 1.0 if (index % 2 == 0) == (name == "cpu") else 100.0)
-        for index, op in enumerate(merge(model.graph))
-        for name, each in own.items()
-    ]
-    signatures, kinds, us = zip(*rows, strict=True)
-    columns = LatencyColumns(signature=signatures, kind=kinds, us=us, spread_us=(0.0,) * len(us), count=(1,) * len(us))
-    figures = Profile(
+def profiled(owners: Iterable[TorchProcessor], rows: Sequence[tuple[str, str, float, float]]) -> Profile:
+    """A profile of processors whose ops, by signature and kind, take these microseconds and shares."""
+    signatures, kinds, us, shares = zip(*rows, strict=True)
+    nothing, once = (0.0,) * len(rows), (1,) * len(rows)
+    return Profile(
         soc="test",
         frequency="fixed",
-        processors=tuple(each.spec for each in own.values()),
-        latencies=columns,
+        processors=tuple(own.spec for own in owners),
+        latencies=LatencyColumns(signature=signatures, kind=kinds, us=us, spread_us=nothing, count=once, share=shares),
         transfers=TransferColumns(
             tensor=(TensorType(shape=(1,), dtype="float32"),) * 2,
             source=("host", "host/torch"),
@@ -518,6 +511,21 @@ def test_a_plan_mixes_precisions() -> None:
             count=(1, 1),
         ),
         version=1,
+    )
+
+
+def test_a_plan_mixes_precisions() -> None:
+    """Each op in the type that is fastest for it: one answer, as far off as float16 explains and no further."""
+    own = {choice.id: TorchProcessor(SOC, choice) for choice in choices("cpu", "mixed")}
+    source = images()
+    model = read_model(source)
+    figures = profiled(
+        own.values(),
+        [
+            (op.signature, each.spec.kind, 1.0 if (index % 2 == 0) == (name == "cpu") else 100.0, 1.0)
+            for index, op in enumerate(merge(model.graph))
+            for name, each in own.items()
+        ],
     )
     made = plan(model.graph, figures, rounds=2)
     assert set(made.processors_used) == {"cpu", "cpu/fp16"}
@@ -534,29 +542,10 @@ def test_a_plan_computes_ops_by_recipes_of_different_shares_side_by_side() -> No
     own.driver, own.joins = Simulated(1), True
     pools = [op for op in merge(model.graph) if op.ops[0].type == "AveragePool"]
     others = {by_recipe(op.signature, recipe): 0.1 * recipe for op in pools for recipe in (1, 2)}
-    rows = [(op.signature, 10.0, 0.6) for op in merge(model.graph)]
-    rows += [(signature, 11.0, share) for signature, share in others.items()]
-    rows = list(dict.fromkeys(rows))
-    signatures, us, shares = zip(*rows, strict=True)
-    count = len(rows)
-    figures = Profile(
-        soc="test",
-        frequency="fixed",
-        processors=(own.spec,),
-        latencies=LatencyColumns(
-            signature=signatures, kind=(own.spec.kind,) * count, us=us, spread_us=(0.0,) * count,
-            count=(1,) * count, share=shares,
-        ),
-        transfers=TransferColumns(
-            tensor=(TensorType(shape=(1,), dtype="float32"),) * 2,
-            source=("host", "host/torch"),
-            target=("host/torch", "host"),
-            us=(0.1, 0.1),
-            spread_us=(0.0, 0.0),
-            count=(1, 1),
-        ),
-        version=1,
-    )  # fmt: skip
+    kind = own.spec.kind
+    rows = [(op.signature, kind, 10.0, 0.6) for op in merge(model.graph)]
+    rows += [(signature, kind, 11.0, share) for signature, share in others.items()]
+    figures = profiled([own], list(dict.fromkeys(rows)))
     made = plan(model.graph, figures, rounds=20)
     taken = {step.ops[-1]: step.recipe for step in made.steps}
     assert {taken[op.id] for op in pools} <= {None, 1, 2}
