@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import onnxruntime
 import pytest
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
@@ -30,9 +31,9 @@ def written_out(port: int) -> list[float]:
     body = json.dumps({"id": "7", "inputs": [given], "outputs": [{"name": "y"}]}).encode()
     line = Line(("127.0.0.1", port), None, "a peer", 20.0)
     fields = {"host": "127.0.0.1", "content-type": "application/json"}
-    reply, said = line.ask([request("POST", "/v2/models/branching/infer", fields, len(body)), body], [], 20.0)
+    status, _, said = line.ask([request("POST", "/v2/models/branching/infer", fields, len(body)), body], [], 20.0)
     line.close()
-    assert reply.status == 200, said
+    assert status == 200, said
     found: dict[str, Any] = json.loads(said)
     assert found["id"] == "7"
     assert (found["outputs"][0]["name"], found["outputs"][0]["shape"]) == ("y", [1, 10])
@@ -63,6 +64,15 @@ def as_bytes(package: Any, port: int) -> np.ndarray:
     found = client.infer("branching", [given]).as_numpy("y")
     client.close()
     return np.asarray(found).ravel()
+
+
+def test_what_peers_are_asked_is_answered_as_the_file_says(server: Running) -> None:
+    """In JSON alone, in typed contents, and in bytes over both transports, whether or not a peer is installed."""
+    plain = onnxruntime.InferenceSession(BRANCHING, providers=["CPUExecutionProvider"])
+    wanted = plain.run(None, {"x": IMAGE})[0].ravel()
+    found = [as_bytes(package, port) for package, port in ((over_http, server.http), (over_grpc, server.grpc))]
+    for answer in (written_out(server.http), typed(server.grpc), *found):
+        np.testing.assert_allclose(answer, wanted, rtol=1e-3)
 
 
 @pytest.mark.parametrize("peer", [mlserver, triton])
