@@ -15,7 +15,6 @@ from planner_api.errors import DatabaseAwayError
 from planner_api.jobs import workers
 from planner_api.jobs.chores import end, keep_doing
 from planner_api.plans.repository import count_by_status
-from planner_api.prediction import lines
 from planner_api.profiles import oversight
 from planner_api.profiles.inbox import count_waiting
 from planner_api.rollout import counting
@@ -68,7 +67,6 @@ class Service(Planner):
 
     async def start(self) -> None:
         """Start as every planner does, then begin to listen, to keep house and, where nobody else does, to solve."""
-        lines.load()
         await super().start()
         await self.news.start()
         await self.splits.look()

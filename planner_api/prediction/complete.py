@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from hope_schema import LatencyColumns, ModelGraph, Profile, merge
+from hope_schema import LatencyColumns, ModelGraph, Profile, merge, recipe_of
 from hope_schema.base import MAX_FIGURE_US
 from planner_api.prediction.features import Features, features
 from planner_api.prediction.predictor import LEAST_SIGNATURES, Predictor, Sample
@@ -73,14 +73,17 @@ def complete(profile: Profile, predictors: Predictors, ops: Mapping[str, Feature
     """The profile with a predicted row for each op that it lacks.
 
     Nothing is predicted of a type that a kind never ran, unless no kind ran it, and nothing where the kind refused an
-    op of the same types.
+    op of the same types. A further recipe that it refused says nothing: it has its own choice.
     """
-    rows = profile.latencies
-    measured = set(zip(rows.signature, rows.kind, strict=True))
-    refused = {(_types(s), kind) for s, kind, us in zip(rows.signature, rows.kind, rows.us, strict=True) if us is None}
+    measured = {(signature, kind): us for signature, kind, us, _ in latencies_of(profile)}
+    refused = {
+        (_types(signature), kind)
+        for (signature, kind), us in measured.items()
+        if us is None and recipe_of(signature)[1] is None
+    }
     types = {signature: _types(signature) for signature in ops}
     found: list[tuple[str, str, float, float]] = []
-    placed = {signature for signature, _ in measured}
+    placed = {signature for (signature, _), us in measured.items() if us is not None}
     for strange in (False, True):
         for kind, predictor in predictors.items():
             wanted = [

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,8 @@ from planner_api.prediction.features import Features
 TOLERANCE = 0.15
 """Relative error up to which a figure counts fully; beyond it its pull stays the same however wild it is (Huber)."""
 PASSES = 8
+NEGLIGIBLE = 1e-10
+"""Relative gain below which least squares are as small as they get."""
 LEAST_US = 0.5
 """No op takes less: the clocks of devices tick no finer."""
 ELSE = ""
@@ -59,24 +60,42 @@ class Lines:
         return np.maximum(us, LEAST_US)
 
 
-def load() -> Any:
-    """Import what fits lines: half a second and 40 MB that who only predicts, or plans what was measured, never needs.
-
-    A process whose threads may fit at once calls this before it has any: threads that import one package wait for each
-    other, in a circle too.
-    """
-    from scipy.optimize import nnls
-
-    return nnls
-
-
 def _fit(rows: FloatArray, us: FloatArray) -> tuple[float, ...]:
     """Non-negative least squares on relative errors, reweighted so that wild figures bend it little."""
-    nnls = load()
     relative, weight = rows / us[:, None], np.ones(len(us))
     solution = np.zeros(rows.shape[1])
     for _ in range(PASSES):
-        solution, _ = nnls(relative * weight[:, None], weight)
+        solution = non_negative(relative * weight[:, None], weight)
         error = np.abs(relative @ solution - 1)
         weight = np.sqrt(np.minimum(1.0, TOLERANCE / np.maximum(error, 1e-12)))
     return tuple(solution.tolist())
+
+
+def non_negative(rows: FloatArray, wanted: FloatArray) -> FloatArray:
+    """The x >= 0 for which ``rows @ x`` is nearest to ``wanted`` (Lawson and Hanson 1974, chapter 23).
+
+    NOTE: SciPy has the same, and takes half a second and 40 MB to import.
+    """
+    norms = np.linalg.norm(rows, axis=0)
+    scale, least = np.where(norms > 0, norms, 1.0), NEGLIGIBLE * np.linalg.norm(wanted)
+    columns, x, free = rows / scale, np.zeros(len(scale)), np.zeros(len(scale), dtype=bool)
+    for _ in range(3 * len(x)):  # each turn comes nearer; rounding alone could keep it from ending
+        gain = np.where(free, 0.0, columns.T @ (wanted - columns @ x))
+        # Of terms that say the same the one of most units is taken: of what an op does, not of what it holds.
+        best = int(np.where(gain > least, gain * scale, 0.0).argmax())
+        if gain[best] <= least:
+            break
+        free[best] = True
+        while True:
+            nearest = np.zeros(len(x))
+            nearest[free] = np.linalg.lstsq(columns[:, free], wanted, rcond=None)[0]
+            below = np.flatnonzero(free & (nearest <= 0))
+            if not below.size:
+                break
+            # As far as no coefficient falls below zero; one that gets there first is held there.
+            reach = x[below] / np.maximum(x[below] - nearest[below], 1e-300)
+            x = np.maximum(x + reach.min() * (nearest - x), 0.0)
+            free[below[reach == reach.min()]] = False
+            x[~free] = 0.0
+        x = nearest
+    return x / scale

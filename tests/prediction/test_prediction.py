@@ -11,15 +11,29 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import nnls
 
 from benchmarks.prediction import main, phone_ops
 from benchmarks.profiles import PhoneProfile
-from hope_schema import ModelGraph, Op, PartColumns, SuperOp, Tensor, TensorType, merge
+from hope_schema import (
+    LatencyColumns,
+    ModelGraph,
+    Op,
+    PartColumns,
+    Processor,
+    Profile,
+    SuperOp,
+    Tensor,
+    TensorType,
+    by_recipe,
+    merge,
+)
 from hope_schema.cutgraph import part_super_op
 from hope_schema.cutting import Region
 from planner_api.prediction.asking import most_telling
+from planner_api.prediction.complete import complete
 from planner_api.prediction.features import TERMS, Features, blocks, features
-from planner_api.prediction.lines import Lines
+from planner_api.prediction.lines import Lines, non_negative
 from planner_api.prediction.parts import predicted_parts
 from planner_api.prediction.predictor import Predictor, Sample, TooLittleError
 from tests.planning.phones import FOLDER, phone
@@ -93,6 +107,21 @@ def test_lines_find_the_formula_that_made_the_figures(seed: int):
     assert len(json.dumps(exact.coefficients)) < 2048
 
 
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=100)
+def test_no_non_negative_coefficients_come_nearer(seed: int):
+    """SciPy's NNLS finds no smaller squares, whatever the sizes of the terms, missing or proportional ones included."""
+    random = np.random.default_rng(seed)
+    count, terms = (int(random.integers(1, most)) for most in (40, 11))
+    rows = np.abs(random.normal(size=(count, terms))) * 10 ** random.uniform(-4, 4, terms)
+    rows *= random.random((count, terms)) < random.random()
+    rows[:, -1] = rows[:, 0] * random.choice([0.0, 1.0, 3.0])
+    wanted = np.abs(random.normal(size=count)) * random.choice([0.0, 1.0, 1e6], p=[0.1, 0.6, 0.3])
+    found = non_negative(rows, wanted)
+    assert (found >= 0).all()
+    assert np.linalg.norm(rows @ found - wanted) <= nnls(rows, wanted)[1] + 1e-9 * np.linalg.norm(wanted)
+
+
 def test_a_prediction_knows_how_far_it_is_from_what_was_measured():
     """What was measured comes back with a small spread, a type never seen with a large one."""
     ops = drawn(1)
@@ -116,6 +145,42 @@ def test_parts_are_predicted_as_ops_of_their_own():
         half = true_us(features(part_super_op(whole, Region.along(axis, 0, (64, 14)[axis - 1]))))
         assert fixed == pytest.approx(2 * half / true_us(features(whole)) - 1, abs=0.1)
     assert predicted_parts([whole], {}) == PartColumns()
+
+
+CPU, GPU = (
+    Processor(id=name, runtime=name, version="1", threads=1, core_class=name, resources=(name,))
+    for name in ("cpu", "gpu")
+)
+
+
+def completed(rows: list[tuple[str, Processor, float | None]], ops: dict[str, Features]) -> set[tuple[str, str]]:
+    """For which ops and kinds a profile of these rows gets predictions; both kinds are known by other ops."""
+    latencies = LatencyColumns(
+        signature=tuple(signature for signature, _, _ in rows),
+        kind=tuple(processor.kind for _, processor, _ in rows),
+        us=tuple(us for _, _, us in rows),
+        spread_us=(0.0,) * len(rows),
+        count=(1,) * len(rows),
+    )
+    profile = Profile(soc="soc", frequency="top", processors=(CPU, GPU), latencies=latencies, version=1)
+    predictor = Predictor([Sample(op, true_us(op)) for op in drawn(7)])
+    found = complete(profile, {CPU.kind: predictor, GPU.kind: predictor}, ops).predicted
+    return set(zip(found.signature, found.kind, strict=True))
+
+
+def test_a_recipe_that_was_refused_leaves_the_op_its_others():
+    """A kind that refused one further recipe of a convolution is given convolutions; one that refused the op is not."""
+    known, unseen = "Conv:1", "Conv:2"
+    ops = dict(zip((known, unseen), drawn(8), strict=False))
+    rows: list[tuple[str, Processor, float | None]] = [(known, CPU, 5.0), (by_recipe(known, 1), CPU, None)]
+    assert completed(rows, ops) == {(unseen, CPU.kind), (known, GPU.kind), (unseen, GPU.kind)}
+    assert completed([*rows, (known, GPU, None)], ops) == {(unseen, CPU.kind)}
+
+
+def test_what_one_kind_refused_is_predicted_for_another_that_nobody_tried():
+    """An op of a type that no kind ran, and one refused, is not left without any processor."""
+    strange = replace(drawn(9)[0], type="Strange")
+    assert completed([("Strange:1", CPU, None)], {"Strange:1": strange}) == {("Strange:1", GPU.kind)}
 
 
 def test_a_wild_figure_is_not_believed():
