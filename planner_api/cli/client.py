@@ -104,14 +104,14 @@ def send(client: httpx.Client, method: str, path: str, query: Mapping[str, Any],
         headers = {"content-type": "application/json", "content-encoding": "zstd"}
     try:
         answer = client.request(method, path, params=query, content=content, headers=headers)
-    except httpx.TransportError as error:
+    except httpx.RequestError as error:
         raise CallError(f"no planner answers at {client.base_url} ({error}): {_cure(error)}") from None
     try:
         found = answer.json() if answer.content else {}
         if answer.is_success:
             return dict(found)
         detail = str(found["detail"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         detail = f"{client.base_url} answered {answer.status_code}, and not as a planner does"
     cure = {
         401: f"; give an admin's as {TOKEN_VARIABLE} or --token: `hope-planner admin-token` makes the first one where "
@@ -123,7 +123,7 @@ def send(client: httpx.Client, method: str, path: str, query: Mapping[str, Any],
     raise CallError(f"{detail.rstrip('.')}{cure}")
 
 
-def _cure(error: httpx.TransportError) -> str:
+def _cure(error: httpx.RequestError) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "where its certificate is of an authority of your own, name that one's file in SSL_CERT_FILE"
     if "WRONG_VERSION_NUMBER" in str(error):

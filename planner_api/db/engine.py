@@ -211,7 +211,8 @@ def _tune_sqlite(engine: Engine, *, begin: str) -> None:
     def _connect(connection: Any, _record: Any) -> None:
         # NOTE: without this the driver begins transactions by itself, lazily and never IMMEDIATE.
         connection.isolation_level = None
-        connection.create_function("ln", 1, math.log)  # PostgreSQL has one, not every SQLite does
+        for name, function in (("ln", math.log), ("exp", math.exp)):  # PostgreSQL has them, not every SQLite does
+            connection.create_function(name, 1, function)
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
         _switch_to_wal(cursor)

@@ -43,7 +43,7 @@ async def lock(session: WriteSession, release_id: str) -> ReleaseRow | None:
 
 
 async def releases(
-    session: AsyncSession, *, states: Sequence[str] = (), before: ReleaseRow | None = None, limit: int = 1000
+    session: AsyncSession, *, states: Sequence[str] = (), before: ReleaseRow | None = None, limit: int
 ) -> Page[ReleaseRow]:
     query = select(ReleaseRow).order_by(ReleaseRow.created_at.desc(), ReleaseRow.id.desc())
     if states:
@@ -52,6 +52,10 @@ async def releases(
         older = ReleaseRow.created_at < before.created_at
         query = query.where(or_(older, and_(ReleaseRow.created_at == before.created_at, ReleaseRow.id < before.id)))
     return await page(session, query, limit)
+
+
+async def under_way(session: AsyncSession) -> Sequence[str]:
+    return (await session.scalars(select(ReleaseRow.id).where(ReleaseRow.state.in_(ACTIVE)))).all()
 
 
 async def count_by_state(session: AsyncSession) -> dict[str, int]:

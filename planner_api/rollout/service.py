@@ -145,7 +145,7 @@ class Releases:
         Any process may do so at any time: a step is taken with the release locked and looked at again.
         """
         async with self._database.read() as session:
-            ids = [row.id for row in await repository.releases(session, states=repository.ACTIVE)]
+            ids = await repository.under_way(session)
             ready = await repository.ready_by_themselves(session)
         changed = [await self._steer(release_id) for release_id in ids]
         for model_hash in ready:

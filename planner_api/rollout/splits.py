@@ -1,5 +1,6 @@
 """Which version a device gets while a release is under way, from memory."""
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -43,24 +44,27 @@ class Splits:
         self._database = database
         self._cache = cache
         self._known: dict[str, int] = {}
+        self._turn = asyncio.Lock()
         self._devices: TTLCache[str, tuple[Mapping[str, str], str]] = TTLCache(REMEMBERED, REMEMBERED_S)
         self.plans: dict[str, Split] = {}
         self.aliases: dict[tuple[str, str], Split] = {}
 
     async def look(self) -> None:
-        async with self._database.read() as session:
-            lately = or_(ReleaseRow.state.in_(repository.ACTIVE), ReleaseRow.ended_at >= datetime.now(UTC) - LATELY)
-            rows = (await session.scalars(select(ReleaseRow).where(lately))).all()
-            revisions = {row.id: row.revision for row in rows}
-            if revisions == self._known:
-                return
-            parts = await repository.parts(session, [*revisions])
-        before = set(self.plans)
-        self._take_in(rows, parts)
-        # NOTE: a release may have ended, or begun, unseen: of whatever differs nothing remembered is served on.
-        for plan_id in before | {part.plan_id for part in parts if part.plan_id is not None}:
-            self._cache.forget(plan_id)
-        self._known = revisions
+        """Take in what was done to releases; of two looks at once the later one counts."""
+        async with self._turn:
+            async with self._database.read() as session:
+                lately = or_(ReleaseRow.state.in_(repository.ACTIVE), ReleaseRow.ended_at >= datetime.now(UTC) - LATELY)
+                rows = (await session.scalars(select(ReleaseRow).where(lately))).all()
+                revisions = {row.id: row.revision for row in rows}
+                if revisions == self._known:
+                    return
+                parts = await repository.parts(session, [*revisions])
+            before = set(self.plans)
+            self._take_in(rows, parts)
+            # NOTE: a release may have ended, or begun, unseen: of whatever differs nothing remembered is served on.
+            for plan_id in before | {part.plan_id for part in parts if part.plan_id is not None}:
+                self._cache.forget(plan_id)
+            self._known = revisions
 
     def _take_in(self, rows: Iterable[ReleaseRow], parts: Iterable[ReleasePartRow]) -> None:
         active = {row.id: row for row in rows if row.state in repository.ACTIVE}

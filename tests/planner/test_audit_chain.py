@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from hope_schema import AuditPage, AuditProof, NewClaim
+from planner_api.db.engine import Database
+from planner_api.devices import audit
 from tests.planner.samples import Api
 
 TRIGGERS = {
@@ -84,3 +88,35 @@ def test_a_head_elsewhere_sees_what_was_written_anew(api: Api, admin: dict[str, 
     act(api, admin, 1)
     assert proof(api, admin).status_code == 200
     assert proof(api, admin, head).status_code == 409
+
+
+def test_what_happens_meanwhile_is_no_tampering(
+    api: Api, admin: dict[str, str], database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many entries are written, and old ones forgotten, between two looks into the log, it stays intact."""
+    monkeypatch.setattr(audit, "VERIFIED_AT_ONCE", 4)
+    act(api, admin, 20)
+    tamper(api)
+    left = 24
+
+    async def write() -> None:
+        database = Database(database_url)
+        async with database.write() as session:
+            oldest = text("DELETE FROM audit WHERE id IN (SELECT id FROM audit ORDER BY id LIMIT 3)")
+            await session.execute(oldest)
+            await audit.record(session, audit.PLANNER, "test", "test")
+        await database.close()
+
+    def meanwhile(*_: object) -> None:
+        nonlocal left
+        if (left := left - 4) > 0:
+            with ThreadPoolExecutor() as elsewhere:
+                elsewhere.submit(asyncio.run, write()).result()
+
+    reader = api.app.planner.database.reader.sync_engine
+    event.listen(reader, "before_cursor_execute", meanwhile)
+    try:
+        answer = proof(api, admin)
+    finally:
+        event.remove(reader, "before_cursor_execute", meanwhile)
+    assert answer.status_code == 200, answer.text

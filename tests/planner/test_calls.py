@@ -170,6 +170,22 @@ def test_who_answers_otherwise_is_no_planner(call: Call) -> None:
         ask(client, call, given)
 
 
+@pytest.mark.parametrize(
+    ("body", "headers"), [(b"no gzip", {"content-encoding": "gzip"}), (b"[" * 100_000 + b"]" * 100_000, {})]
+)
+def test_an_answer_that_nobody_can_read_is_said(body: bytes, headers: dict[str, str]) -> None:
+    """A damaged answer, or one that is nested for ever, is a refusal in one sentence."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=iter([body]), headers=headers, request=request)
+
+    with (
+        httpx.Client(base_url="http://planner.example", transport=httpx.MockTransport(answer)) as client,
+        pytest.raises(CallError),
+    ):
+        ask(client, CALLS[0], {})
+
+
 def test_a_word_that_cannot_be_is_answered_in_words(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
     """What was mistyped is repeated, with the command that lists what there is; nobody is shown a pattern."""
     model_hash = api.post("/models", chain()).json()["model_hash"]

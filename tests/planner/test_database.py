@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import func, select, text
 
 from planner_api.db.engine import Database
 
@@ -76,3 +78,25 @@ def test_closing_waits_for_what_a_cancelled_call_left_behind(tmp_path: Path) -> 
         await asyncio.gather(reading, closing, return_exceptions=True)
 
     asyncio.run(scenario())
+
+
+def test_a_sqlite_without_mathematics_will_do(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is reckoned with in queries is there, whatever SQLite was built with."""
+    connect = sqlite3.connect
+
+    def plain(*given: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*given, **options)
+        for name in ("ln", "exp"):
+            connection.create_function(name, 1, None)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", plain)
+
+    async def reckon() -> float | None:
+        database = Database(sqlite_url)
+        async with database.read() as session:
+            found: float | None = await session.scalar(select(func.ln(func.exp(2.0))))
+        await database.close()
+        return found
+
+    assert asyncio.run(reckon()) == pytest.approx(2.0)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import delete, event, insert
 
 from hope_schema import (
     DeviceDescription,
@@ -22,6 +23,8 @@ from hope_schema import (
 )
 from planner_api.console.overview import count
 from planner_api.console.pages.models import sentence
+from planner_api.db.tables import ReleaseRow
+from planner_api.devices.audit import PLANNER
 from planner_api.devices.groups import position
 from planner_api.rollout import judging, repository, splits
 from planner_api.rollout.splits import Splits
@@ -358,6 +361,53 @@ def test_a_replica_that_missed_an_end_follows(api: Api, monkeypatch: pytest.Monk
     monkeypatch.setattr(splits, "LATELY", timedelta(0))
     api.await_(late.look)
     assert api.await_(late.plan_version, plan_id, "device-1") is None
+
+
+def test_of_two_looks_at_once_the_later_one_counts(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looked before a release was taken back, and is slow, does not divert anybody again afterwards."""
+    planner, plan_id = api.app.planner, plan_of(api)
+    release, read = begin(api, stages=(1.0,)), repository.parts
+
+    async def race() -> None:
+        looked, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slowly(*given: Any) -> Any:
+            found = await read(*given)
+            if not looked.is_set():
+                looked.set()
+                await go_on.wait()
+            return found
+
+        monkeypatch.setattr(repository, "parts", slowly)
+        planner.splits._known = {}
+        early = asyncio.create_task(planner.splits.look())
+        await looked.wait()
+        monkeypatch.setattr(repository, "parts", read)
+        late = asyncio.create_task(planner.releases.act(release.release_id, "rollback", PLANNER))
+        await asyncio.wait({late}, timeout=0.3)
+        go_on.set()
+        await asyncio.gather(early, late)
+        assert await planner.splits.plan_version(plan_id, "device-1") is None
+
+    api.await_(race)
+
+
+def test_every_release_under_way_is_steered(api: Api) -> None:
+    """However many there are, none is left out."""
+    planner, first = api.app.planner, begin(api)
+
+    async def multiply() -> list[str]:
+        async with planner.database.write() as session:
+            row = await repository.lock(session, first.release_id)
+            same = {column.key: getattr(row, column.key) for column in ReleaseRow.__table__.columns}
+            await session.execute(insert(ReleaseRow), [{**same, "id": f"r-{number}"} for number in range(1200)])
+        async with planner.database.read() as session:
+            found = list(await repository.under_way(session))
+        async with planner.database.write() as session:
+            await session.execute(delete(ReleaseRow).where(ReleaseRow.id != first.release_id))
+        return found
+
+    assert len(set(api.await_(multiply))) == 1201
 
 
 def test_a_staged_model_releases_itself(api: Api) -> None:
