@@ -138,7 +138,7 @@ def bounded(
     """The marks of ops by id, of nodes in topological order, and what their feed is to be looked at for."""
     constants = {name: tensor for name, tensor in constants.items() if name in types}  # text has no bounds
     found = _Bounds(constants, types, {name: types[name] for name in inputs})
-    springs = Springs(constants)
+    springs = Springs(constants, types)
     marks: dict[str, str] = {}
     for node in nodes:
         open_ = found.marks(node) | ({SPRING} if springs.hides(node) else set())

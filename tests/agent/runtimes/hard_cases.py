@@ -200,3 +200,44 @@ def pairs() -> Iterator[Hard]:
                 for seed, kind in enumerate(("ties", "ties", "far", "far", "ends"))
             ]
             yield Hard(name, dtype, name, model, feeds)
+
+
+SPRINGS = {
+    "root": "s = Sqrt (x)",
+    "pole": "r = Reciprocal (x) s = Mul (x, r)",
+    "entropy": "p = Relu (x) l = Log (p) s = Mul (p, l)",
+    "power": "e = Constant <value_float = -1.0> () r = Pow (x, e) s = Mul (x, r)",
+    "quotient": "a = Abs (x) c = Cast <to = 6> (a) b = Cast <to = 1> (c) r = Sign (b) q = Div (r, r) s = Mul (q, y)",
+}
+"""Where x holds what is below 0, or 0, s holds what is no number."""
+PASSES = {
+    "move": "t = Transpose (s)",
+    "scale": "c = Constant <value_float = 2.0> () t = Div (s, c)",
+    "choose": "m = Greater (x, y) t = Where (m, y, s)",
+    "pad": "c = Constant <value = int64[4] {0, 1, 0, 1}> () t = Pad (s, c)",
+    "bend": "g = Sigmoid (s) t = LeakyRelu (g)",
+    "sum": "t = MatMul (s, y)",
+    "fold": "t = ReduceLogSumExp <axes = [1]> (s)",
+}
+HIDERS = {
+    "Relu": "w = Relu (t)",
+    "Exp": "w = Exp (t)",
+    "Celu": "w = Celu (t)",
+    "Clip": "c0 = Constant <value_float = -9.0> () c1 = Constant <value_float = 9.0> () w = Clip (t, c0, c1)",
+    "Max": "c0 = Constant <value_float = 0.5> () w = Max (t, c0)",
+    "Softmax": "u = Softmax <axis = 0> (t) w = ReduceMax <axes = [1]> (u)",
+    "Shrink": "w = Shrink (t)",
+}
+
+
+def hidden() -> Iterator[Hard]:
+    """What is no number, made inside, handed on and made an ordinary value again: of x and y of 8 by 8 w."""
+    ways = [(spring, way, "Relu") for spring in SPRINGS for way in PASSES]
+    ways += [("root", "move", hider) for hider in HIDERS]
+    feeds = [{name: drawn(np.dtype("float32"), (8, 8), seed, "ties") for name, seed in (("x", 0), ("y", 100))}]
+    for spring, way, hider in dict.fromkeys(ways):
+        model = parser.parse_model(
+            '<ir_version: 8, opset_import: ["" : 17]> g (float[8,8] x, float[8,8] y) => (float w) '
+            f"{{ {SPRINGS[spring]} {PASSES[way]} {HIDERS[hider]} }}"
+        )
+        yield Hard(f"{spring}, {way}, {hider}", "float32", hider, model, feeds)

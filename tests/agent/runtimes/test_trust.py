@@ -23,7 +23,7 @@ from agent_sdk.runtimes.trust import Trust
 from hope_schema import ModelGraph, Op, Tensor, TensorType
 from tests import CAMPAIGN
 from tests.agent.model.test_shipped import SHIPPED, file_of
-from tests.agent.runtimes.hard_cases import Feed, Hard, pairs, single_ops
+from tests.agent.runtimes.hard_cases import Feed, Hard, hidden, pairs, single_ops
 
 EVERY = 1 if CAMPAIGN else 9
 """Operators in so many are tried, and types."""
@@ -168,6 +168,14 @@ def test_what_a_runtime_is_trusted_with_it_means_the_same(trusting: Processor) -
     assert len(compared_ops & named) > len(named) / EVERY / 2
     assert not CAMPAIGN or not named - compared_ops - {"Cast"}, "what nobody compares nobody can trust"
     assert not found["wrong"], found["wrong"]
+
+
+@pytest.mark.parametrize("trusting", ["ov@0"], indirect=True)
+def test_what_is_no_number_and_was_made_inside_is_hidden_by_the_reference_alone(trusting: Processor) -> None:
+    """However it is made, and whatever hands it on: where OpenVINO makes another value of it, it is not taken."""
+    found = {hard.op: compared(trusting, hard) for hard in hidden()}
+    assert not {op: result for op, result in found.items() if result and result[0] and result[1]}
+    assert sum(bool(result and result[1]) for result in found.values()) > len(found) / 2, "most of them do differ"
 
 
 @pytest.mark.parametrize("trust", [OPENVINO, TORCH], ids=["OpenVINO", "torch"])
