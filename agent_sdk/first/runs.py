@@ -30,7 +30,7 @@ CORES: Final = "CPUExecutionProvider"
 """What ONNX Runtime calls the cores."""
 MAX_KNOWN: Final = 1024
 """First runs that are remembered."""
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Raise when what is tried, or drawn, changes."""
 
 Crashed = Mapping[Compiler, str]

@@ -281,5 +281,7 @@ def _indices(use: Use, shape: Dims, generator: np.random.Generator) -> np.ndarra
     below = max(1, use.dims[0]) if use.dims else 2
     if use.axis is None or not shape or not -len(shape) <= use.axis < len(shape) or shape[use.axis] > below:
         return generator.integers(0, below, shape)
+    if math.prod(shape) <= below:  # none twice at all: rows of their own would take the square of that for MaxUnpool
+        return generator.choice(below, shape, replace=False)
     row = np.broadcast_to(np.arange(below), (*np.delete(shape, use.axis), below))
     return np.moveaxis(generator.permuted(row, axis=-1)[..., : shape[use.axis]], -1, use.axis)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -149,3 +150,17 @@ def test_a_size_that_must_fit_others_is_found_by_trying() -> None:
         except Exception:  # noqa: BLE001  the runtime's own classes
             continue
     assert fitting
+
+
+def test_where_values_are_put_is_drawn_in_the_memory_that_it_takes() -> None:
+    """The places of a MaxUnpool differ, all of them, and drawing them takes no more than a few times their size."""
+    shape, unpool = [1, 8, 64, 64], {"kernel_shape": [2, 2], "strides": [2, 2]}
+    model = read_model(network([("MaxUnpool", "x i", "out", unpool)], {"x": (F, shape), "i": (N, shape)}))
+    tracemalloc.start()
+    try:
+        places = draw(model)["i"]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(np.unique(places)) == places.size
+    assert peak < 16 * places.nbytes
