@@ -313,7 +313,7 @@ class Agent(Closes):
         """Ask for a run every so many milliseconds, until what this returns is closed; ``told`` hears of each job.
 
         ``inputs`` may be a function, which is called when the time of a run has come. A run's deadline is its period
-        unless it is given. Raises InputError.
+        unless it is given. Raises InputError, or ProcessorLost where no thread can be started.
         """
         self._refuse_others(session)
         refuse_unless_period(every_ms)

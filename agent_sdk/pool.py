@@ -1,7 +1,8 @@
-"""Threads on which runs go on behind their callers; a process may be refused one."""
+"""Threads for what goes on behind callers; a process may be refused one."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 
 from agent_sdk.errors import ProcessorLost
 
@@ -22,7 +23,21 @@ class Pool(ThreadPoolExecutor):
         except RuntimeError as error:
             # NOTE: it stays in the pool's queue where no thread starts: one that is at work comes round to it.
             if _taken(unclaimed):
-                raise ProcessorLost(f"no thread could be started: {error}") from error
+                raise _refused(error) from error
+
+
+def begin_thread(work: Callable[[], object], name: str) -> Thread:
+    """Do something on a thread of its own, for whose end no program waits. Raises ProcessorLost where none starts."""
+    thread = Thread(target=work, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise _refused(error) from error
+    return thread
+
+
+def _refused(error: RuntimeError) -> ProcessorLost:
+    return ProcessorLost(f"no thread could be started: {error}")
 
 
 def _taken(unclaimed: list[Callable[..., object]]) -> list[Callable[..., object]]:

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from agent_sdk.agent import Agent
-from agent_sdk.errors import ExecutionError, InputError, PlannerError, UnplannableError
+from agent_sdk.cli.report import plain
+from agent_sdk.errors import ExecutionError, InputError, PlannerError, UnplannableError, printable
 from agent_sdk.explain.perfetto import name_event, slice_event
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.scheduling.job import Job
@@ -138,7 +139,7 @@ def show(found: Played, console: Console) -> None:
     """Print a table, the use of processors and a timeline."""
     title = f"{found.mix.name} under {found.policy}: {missed(found.ended):.1%} of deadlines missed"
     # Fits into the 80 columns of a pipe.
-    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = Table(title=plain(title), box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in ("stream", "runs", "p50 ms", "p99 ms", "missed", "dropped", "failed", "runs/s"):
         table.add_column(column, justify="left" if column == "stream" else "right", no_wrap=True)
     for mark, one in zip(MARKS, found.summaries, strict=False):
@@ -146,10 +147,10 @@ def show(found: Played, console: Console) -> None:
         shown = [f"{mark} {one.stream}", str(one.runs), *(f"{ms:.2f}" if ms is not None else "–"
                  for ms in (one.p50_ms, one.p99_ms)), share, str(one.dropped), str(one.failed),
                  f"{one.per_second:.1f}"]  # fmt: skip
-        table.add_row(*shown)
+        table.add_row(*map(plain, shown))
     console.print(table)
     for failure in sorted({one.failure for one in found.ended if one.failure})[:5]:
-        console.print(f"failed: {failure}", markup=False)
+        console.print(plain(f"failed: {failure}"))
     used = ", ".join(f"{name or 'own'} {share:.0%}" for name, share in found.use.items())
     console.print(f"busy: {used or 'nothing'}", markup=False)
     for line in timeline(found):
@@ -180,7 +181,7 @@ def timeline(found: Played) -> list[str]:
         for one in found.ended:
             if one.stream == stream and one.release_ms < window:
                 row[int(one.release_ms / step)] = "!" if one.missed else "'"
-        lines.append(f"{mark[stream] + ' ' + stream:>16} {''.join(row)}")
+        lines.append(f"{mark[stream] + ' ' + printable(stream):>16} {''.join(row)}")
     return lines
 
 

@@ -137,14 +137,14 @@ def _judged(verdict: Verdict) -> dict[str, Any]:
 
 
 def show_whole(report: WholeReport, console: Console) -> None:
-    console.print(f"{printable(report.model)}: {_ms(report.measured_us)} on {report.runtime}, as a whole")
+    console.print(plain(f"{report.model}: {_ms(report.measured_us)} on {report.runtime}, as a whole"))
     console.print(Text(str(report.verdict), style="green" if report.verdict.correct else "red"))
     show_notes(report.notes, console)
 
 
 def show(report: RunReport, console: Console) -> None:
     for line in headline(report):
-        console.print(Text(printable(line), style="bold"))
+        console.print(plain(line, "bold"))
     console.print(_table(report), markup=False)
     width = max(20, min(100, console.width - 30))
     everything = [*report.planned, *report.measured]
@@ -165,7 +165,7 @@ def show(report: RunReport, console: Console) -> None:
 def show_notes(notes: Iterable[str], console: Console) -> None:
     """Print what was not as it should be; in a pipe a line each, however long."""
     for note in notes:
-        told = Text("note: ", style="yellow") + Text(printable(note))
+        told = Text("note: ", style="yellow") + plain(note)
         console.print(told, soft_wrap=not console.is_terminal)
 
 
@@ -237,9 +237,14 @@ def _table(report: RunReport) -> Table:
     return table
 
 
+def plain(text: str, style: str = "") -> Text:
+    """Text of whatever origin as it is: a string would be read as markup, and sent to the terminal."""
+    return Text(printable(text), style)
+
+
 def _titled(title: str) -> Table:
-    """An empty table; a title given as a string would be read as markup."""
-    return Table(title=Text(printable(title), style="table.title"), title_justify="left")
+    """An empty table."""
+    return Table(title=plain(title, "table.title"), title_justify="left")
 
 
 def _print_row(console: Console, title: str, name: str, lane: Text) -> None:
@@ -279,5 +284,5 @@ def list_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]])
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
+        table.add_row(*map(plain, row))
     return table

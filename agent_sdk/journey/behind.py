@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 from agent_sdk.cancel import Cancel
 from agent_sdk.closing import Closes
+from agent_sdk.errors import ProcessorLost
 from agent_sdk.forking import Forks, watch_forks
 
 Result = TypeVar("Result")
@@ -45,19 +46,25 @@ class Worker(Closes, Forks):
         self._futures, self._closed = [], True
 
     def submit(self, work: Callable[[], Result], cancel: Cancel | None = None) -> Future[Result]:
-        """Have work done, as a part of what ``cancel`` cancels; the future is cancelled where this is closed."""
+        """Have work done, as a part of what ``cancel`` cancels; the future is cancelled where this is closed.
+
+        Raises ProcessorLost where no thread can be started.
+        """
         future: Future[Result] = Future()
         with self._lock:
             if self._closed:
                 future.cancel()
                 return future
-            self._futures = [each for each in self._futures if not each.done()] + [future]
-            self._queue.put((cancel or self._cancel, future, work))
             if not self._started:
                 # NOTE: not ``Thread.start``, which waits until the thread runs: milliseconds where the cores are busy;
                 # and no executor, whose threads a program waits for at its end.
-                _thread.start_new_thread(_work, (self._queue,))
+                try:
+                    _thread.start_new_thread(_work, (self._queue,))
+                except RuntimeError as error:
+                    raise ProcessorLost(f"no thread could be started: {error}") from error
                 self._started = True
+            self._futures = [each for each in self._futures if not each.done()] + [future]
+            self._queue.put((cancel or self._cancel, future, work))
         _WORKERS.add(self)
         return future
 

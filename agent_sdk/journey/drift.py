@@ -20,6 +20,7 @@ from agent_sdk.journey.hosts import Hosts
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.preparing import Preparing
 from agent_sdk.journey.trial import PLAN
+from agent_sdk.pool import begin_thread
 from hope_schema import Link, Plan
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Drift:
         if hosts.reached:
             # It holds nothing: an agent that nobody closes is freed all the same.
             looking = partial(_look_for_ever, weakref.ref(self), cancel)
-            threading.Thread(target=looking, name="hope-drift", daemon=True).start()
+            begin_thread(looking, "hope-drift")
 
     def look(self) -> None:
         """Look once, and have plans made anew that are not made for what there is now. Raises like ``refresh``."""

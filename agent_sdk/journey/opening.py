@@ -71,7 +71,7 @@ class Opening:
             disturbance, settled = self._warm(), self.obtained.settled
             us = dict(settled.trial_us) if settled else {}
             # What a disturbed machine showed serves while it is disturbed; a trial would show no more.
-            untried = any(map(self._elsewhere, self.contenders.keys() - us.keys()))
+            untried = any(name == PLAN or self._elsewhere(name) for name in self.contenders.keys() - us.keys())
             disturbed = settled is not None and not settled.calm and calm(disturbance)
             if untried or disturbed or not us.keys() & self.contenders.keys():
                 us = self._tried()
@@ -135,8 +135,8 @@ class Opening:
             )
 
     def _elsewhere(self, name: str) -> bool:
-        """Whether a contender is another machine's: its owner names it, and wants to know what becomes of it."""
-        return name != PLAN and self.processors[name].spec.host != HOST
+        """Whether a processor is another machine's: its owner names it, and wants to know what becomes of it."""
+        return self.processors[name].spec.host != HOST
 
     def _kind_of_all(self, plan: Plan | None) -> set[str]:
         """The kind of processor that a plan of one processor runs the whole model on: it needs no copy to compare."""

@@ -45,6 +45,8 @@ from agent_sdk.tensors import array_of
 
 FIRST_ANSWER_S: Final = 0.5
 """How long what goes on behind waits for the first run: measuring beside it would slow it down, and be disturbed."""
+NEWER_FAILS: Final = "a newer plan cannot run here at present"
+"""How the note begins that says why a plan was not taken up; the latest such reason stands."""
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +135,7 @@ class Preparing(Closes, Forks):
             raise UnplannableError(f"'{plans.name}' runs as a whole: {'; '.join(plans.notes)}")
         if plans.read is not None and (prepared := self._ready(shapes)) is not None:
             return prepared
+        self._first_answer.set()  # who waits here may be who would have run it first
         cancel = Cancel(self._cancel)
         making = self._worker.submit(partial(self._made, shapes), cancel)
         try:
@@ -256,8 +259,8 @@ class Preparing(Closes, Forks):
             if PLAN in newer.contenders:
                 return self.plans.replace(prepared, newer)
             newer.close()
-            note = f"a newer plan cannot run here at present ({newer.notes[-1]}); the one before it answers on"
-            prepared.notes += [note] if note not in prepared.notes else []
+            kept = [note for note in prepared.notes if not note.startswith(NEWER_FAILS)]  # it may fail ever anew
+            prepared.notes = [*kept, f"{NEWER_FAILS} ({newer.notes[-1]}); the one before it answers on"]
             return False
 
     # Behind the answers
@@ -369,6 +372,7 @@ class Preparing(Closes, Forks):
             self.plans.planned = False
             self.plans.note(f"the whole network runs on {whole.runtime}, because nothing can be planned: {_words(why)}")
             log.debug("%s: why", self.plans.name, exc_info=why)
+        self._over()
 
     def close(self) -> None:
         """Cancel what goes on behind, and free everything, after the runs that are under way. Idempotent."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Event, Thread
+from threading import Event
 from typing import Annotated, Final, TypeVar
 from urllib.parse import quote
 
@@ -41,10 +41,12 @@ from agent_sdk.errors import (
     PlannerProtocolError,
     PlannerStatusError,
     PlannerUnavailableError,
+    ProcessorLost,
     RedirectedError,
     status_error,
 )
 from agent_sdk.planner import wire
+from agent_sdk.pool import begin_thread
 from hope_schema import (
     DeviceReport,
     Enrolment,
@@ -301,6 +303,8 @@ class PlannerClient(Closes):
             return _waited_for(call, left_s, self._closed)
         except TimeoutError:
             raise self._no_answer(tries, f"the answer was not whole after {left_s:g} s", request_id) from None
+        except ProcessorLost as error:
+            raise self._no_answer(tries, str(error), request_id) from error
 
     def _no_answer(self, tries: int, reason: str, request_id: str) -> PlannerUnavailableError:
         attempts = "1 attempt" if tries == 1 else f"{tries} attempts"
@@ -404,7 +408,7 @@ def _waited_for(call: Callable[[Event], Result], most_s: float | None, closed: C
     """Wait for a call, which is handed an event that is set once nobody waits any more.
 
     Raises what it raises, TimeoutError after ``most_s`` seconds, NotWantedError where what this thread works under is
-    cancelled, or CancelledError where ``closed`` is.
+    cancelled, CancelledError where ``closed`` is, or ProcessorLost where no thread can be started.
     """
     future: Future[Result] = Future()
     over = Event()
@@ -416,7 +420,7 @@ def _waited_for(call: Callable[[Event], Result], most_s: float | None, closed: C
             except BaseException as error:  # noqa: BLE001  it is raised where the answer is waited for
                 future.set_exception(error)
 
-    Thread(target=run, name="hope-planner-call", daemon=True).start()
+    begin_thread(run, "hope-planner-call")
     try:
         with cancelling(future.cancel), closed.calling(future.cancel):
             return future.result(most_s)

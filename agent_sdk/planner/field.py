@@ -14,9 +14,11 @@ import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
-from agent_sdk.errors import WrongOutput
+from agent_sdk.errors import ProcessorLost, WrongOutput
+from agent_sdk.pool import begin_thread
 from hope_schema import MeasuredRun, PlanReply
 
 SAMPLE: Final = 64
@@ -125,8 +127,8 @@ class Field:
     def _start(self) -> None:
         with self._lock:
             if self._thread is None and not self._stopped.is_set():
-                self._thread = threading.Thread(target=self._tell_for_ever, name="hope-field", daemon=True)
-                self._thread.start()
+                with suppress(ProcessorLost):  # whoever follows a plan next tries again
+                    self._thread = begin_thread(self._tell_for_ever, "hope-field")
 
     def _tell_for_ever(self) -> None:
         while not self._stopped.wait(LOOK_S * random.uniform(0.5, 1.5)):

@@ -10,6 +10,7 @@ from typing import Final
 from agent_sdk.closing import Closes
 from agent_sdk.errors import InputError, QueueFullError
 from agent_sdk.journey.plans import Feed
+from agent_sdk.pool import begin_thread
 from agent_sdk.scheduling.job import Job
 
 TICK_MS: Final = 1e-6
@@ -34,6 +35,8 @@ class Periodic(Closes):
     Attributes:
         refused: how many were not asked for: the queue was full, or their time had passed.
         failure: what ended the stream, else None.
+
+    Raises ProcessorLost where no thread can be started.
     """
 
     def __init__(
@@ -47,8 +50,7 @@ class Periodic(Closes):
         self._stopped = threading.Event()
         self.refused = 0
         self.failure: Exception | None = None
-        self._thread = threading.Thread(target=self._ask, name="hope-stream", daemon=True)
-        self._thread.start()
+        self._thread = begin_thread(self._ask, "hope-stream")
 
     def _ask(self) -> None:
         due = monotonic()

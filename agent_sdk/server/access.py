@@ -28,7 +28,7 @@ class Address:
     def parsed(cls, text: str) -> Address:
         """From ``HOST:PORT``, ``[HOST]:PORT`` or ``PORT``. Raises InputError."""
         host, _, port = text.rpartition(":")
-        if not port.isdigit() or int(port) > 65535:
+        if not (port.isascii() and port.isdigit()) or int(port) > 65535:
             raise InputError(f"'{text}' is no address to listen on: HOST:PORT, such as 127.0.0.1:8000")
         return cls(host.strip("[]") or "127.0.0.1", int(port))
 

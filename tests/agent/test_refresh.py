@@ -63,10 +63,14 @@ def test_a_failed_refresh_changes_nothing_and_is_repeated(agent: Agent, monkeypa
 
 
 def test_a_newer_plan_that_cannot_run_leaves_the_old_one(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For want of memory beside the old plan, say: that answers on, which is said, and the next refresh tries again."""
+    """For want of memory beside the old plan, say: that answers on, which is said, and the next refresh tries again.
+
+    However often it fails, and in whatever words, it is the latest reason that is said.
+    """
+    lacking = iter(range(7, 99))
 
     def fail(*args: object, **kwargs: object) -> None:
-        raise OutOfMemory("ort@1: no room")
+        raise OutOfMemory(f"ort@1: no room for {next(lacking)} bytes")
 
     inputs, right = expected(BRANCHING, seed=4)
     with agent.load(BRANCHING, background=False) as session:
@@ -75,9 +79,10 @@ def test_a_newer_plan_that_cannot_run_leaves_the_old_one(agent: Agent, monkeypat
         monkeypatch.setattr(Services, "obtain", lambda *_, **__: newer)
         with monkeypatch.context() as patch:
             patch.setattr("agent_sdk.journey.opening.Executor", fail)
-            assert agent.refresh(session) is False
+            assert [agent.refresh(session) for _ in range(3)] == [False] * 3
         assert (session.latest.obtained, session.plan, session.latest) == before
-        assert any("no room" in note for note in session.notes)
+        (said,) = [note for note in session.notes if "no room" in note]
+        assert f"no room for {next(lacking) - 1} bytes" in said
         assert relative_error(session.run(inputs), right) <= 1e-5
         assert agent.refresh(session) is True
         assert session.plan == newer.plan

@@ -8,7 +8,7 @@ import tempfile
 import weakref
 from collections.abc import Mapping
 from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,7 +66,6 @@ class Api:
         self.library.ov_get_last_err_msg.restype = c_char_p
         self.infer = address(self.library.ov_infer_request_infer)
         self.core = self.make("ov_core_create")
-        self._types: dict[str, int] = {}
 
     def do(self, name: str, *arguments: Any) -> None:
         """Call a function that returns a status. Raises RuntimeError, as the Python module does."""
@@ -82,23 +81,24 @@ class Api:
     def free(self, name: str, thing: c_void_p) -> None:
         getattr(self.library, name)(thing)
 
+    @cached_property
     def element_types(self) -> Mapping[str, int]:
         """The number of each NumPy type. Releases differ, so a model that has all of them is asked."""
-        if not self._types:
-            ports = [helper.make_tensor_value_info(name, kind, (1,)) for name, kind in ONNX_TYPES.items()]
-            graph = helper.make_graph([], "types", ports, ports)
-            proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-            with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
-                file.write(proto.SerializeToString())
-                file.flush()
-                model = self.make("ov_core_read_model", self.core, file.name.encode(), None)
-            for index, name in enumerate(ONNX_TYPES):
-                port, number = self.make("ov_model_const_input_by_index", model, c_size_t(index)), c_int()
-                self.do("ov_port_get_element_type", port, byref(number))
-                self.free("ov_output_const_port_free", port)
-                self._types[name] = number.value
-            self.free("ov_model_free", model)
-        return self._types
+        ports = [helper.make_tensor_value_info(name, kind, (1,)) for name, kind in ONNX_TYPES.items()]
+        graph = helper.make_graph([], "types", ports, ports)
+        proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
+            file.write(proto.SerializeToString())
+            file.flush()
+            model = self.make("ov_core_read_model", self.core, file.name.encode(), None)
+        found = dict[str, int]()
+        for index, name in enumerate(ONNX_TYPES):
+            port, number = self.make("ov_model_const_input_by_index", model, c_size_t(index)), c_int()
+            self.do("ov_port_get_element_type", port, byref(number))
+            self.free("ov_output_const_port_free", port)
+            found[name] = number.value
+        self.free("ov_model_free", model)
+        return found
 
     def said(self) -> str:
         """What the last function that failed says."""
@@ -193,7 +193,7 @@ class NativeRequest:
     def set(self, kind: str, index: int, array: np.ndarray) -> None:
         """Have the ``input`` or ``output`` of this index in an array. Raises RuntimeError."""
         api = self._model.api
-        element = api.element_types().get(str(array.dtype))
+        element = api.element_types.get(str(array.dtype))
         if element is None or not array.flags.c_contiguous:
             raise RuntimeError(f"numpy arrays of {array.dtype}, in this order, cannot be handed over")
         shape = _Shape(array.ndim, (c_int64 * max(array.ndim, 1))(*array.shape))

@@ -210,3 +210,14 @@ def test_the_table_of_a_mix_fits_into_a_pipe(capsys: pytest.CaptureFixture[str])
     printed = capsys.readouterr().out
     assert "…" not in printed
     assert "runs/s" in printed
+
+
+def test_names_of_a_mix_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """Square brackets are neither swallowed nor obeyed, and no control character reaches the terminal."""
+    streams = [{"name": "net[int8]\x1b[2J", "model": "m", "period_ms": 20}]
+    mix = Mix.model_validate({"name": "[/b] a[b]", "streams": streams})
+    show(Played("fifo", mix, [Ended(streams[0]["name"], 0.0, 0.0, 1.0, 20.0)], {}), Console(width=120))
+    printed = capsys.readouterr().out
+    assert "[/b] a[b] under fifo" in printed
+    assert "net[int8]?[2J" in printed
+    assert "\x1b" not in printed

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from agent_sdk.cli.report import RunReport, headline, list_rows, show
+from agent_sdk.cli.report import RunReport, WholeReport, headline, list_rows, show, show_whole
 from agent_sdk.explain import Bar
 from agent_sdk.journey.verify import Verdict, relative_error
 
@@ -101,6 +101,10 @@ def test_names_from_outside_are_shown_as_they_are() -> None:
     assert "found by [/b]" in text
     assert "note: [/red] ?]0;title? over and out" in text
     file = io.StringIO()
+    show_whole(
+        WholeReport("net[b]\x1b", "onnxruntime", 1e3, 1, Verdict(0.0, 1e-3, ""), ()), Console(file=file, width=120)
+    )
+    assert "net[b]?: 1.00 ms" in file.getvalue()
     Console(file=file, width=120).print(list_rows("a[b]", ("name",), [("c[/d]\x1b",)]))
     assert "a[b]" in file.getvalue()
     assert "c[/d]?" in file.getvalue()

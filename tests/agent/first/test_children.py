@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from agent_sdk import Agent, Session
-from agent_sdk.errors import DeviceClosedError, ModelError
+from agent_sdk.errors import DeviceClosedError, ModelError, UnplannableError
 from agent_sdk.first.bench import Reply, RunFile, Setting, saved
 from agent_sdk.first.children import Children, CrashedError
 from agent_sdk.journey.verify import relative_error
@@ -199,6 +199,18 @@ def test_where_nothing_was_fed_nothing_is_planned(hasty: None, tmp_path: Path) -
         session = agent.load(FITTING, background=False)
         assert [note for note in session.notes if "takes no inputs that are drawn" in note] == session.notes
         assert session.run(OWN)["sum"] == 78.0
+
+
+def test_who_wants_a_plan_waits_for_no_run_of_his_own(hasty: None, tmp_path: Path) -> None:
+    """Where the plan would be tried with what is fed first, whoever asks for it before hears that none can be tried."""
+    with Agent(processors="ort@0", cache=tmp_path) as agent, ThreadPoolExecutor(1) as pool:
+        session = agent.load(FITTING)
+        asked = pool.submit(session.prepare)
+        try:
+            with pytest.raises(UnplannableError, match="takes no inputs that are drawn"):
+                asked.result(60)
+        finally:
+            session.close()
 
 
 def test_a_child_is_used_again_and_replaced(tmp_path: Path) -> None:

@@ -323,6 +323,32 @@ def test_what_cannot_be_read_or_planned_runs_as_a_whole(
 
 
 @pytest.mark.parametrize("made", [lambda folder: twice(), in_its_own_format], ids=["an output twice", "an .ort file"])
+def test_who_waits_for_a_plan_that_never_comes_is_told(
+    made: Callable[[Path], Any], agent: Agent, tmp_path: Path
+) -> None:
+    """Also where shapes were given, and so are looked at before anything is done behind the answers."""
+    with agent.load(made(tmp_path), shapes={"x": (1, 3, 16, 16)}) as session:
+        assert session.wait(60)
+        assert session.ready
+
+
+def test_where_no_thread_is_left_the_whole_network_answers(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the plan, which is not made when there are threads again either, and a note says why."""
+
+    def refuse(*given: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    feed, wanted = expected(BRANCHING, seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("agent_sdk.journey.behind._thread.start_new_thread", refuse)
+        session = agent.load(BRANCHING)
+    assert session.wait(60)
+    assert any("no thread could be started" in note for note in session.notes)
+    assert session.preparing._worker.idle(0.0)
+    assert relative_error(session.run(feed), wanted) < 1e-5
+
+
+@pytest.mark.parametrize("made", [lambda folder: twice(), in_its_own_format], ids=["an output twice", "an .ort file"])
 def test_the_command_line_runs_what_a_session_runs(
     made: Callable[[Path], Any],
     tmp_path: Path,

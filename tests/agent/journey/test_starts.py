@@ -101,6 +101,20 @@ def test_what_a_plan_file_leaves_to_a_trial_is_kept_under_no_name(exported: Path
         assert not [*(tmp_path / "cache").glob("plans/*")]
 
 
+def test_a_plan_that_could_not_run_where_it_was_exported_is_tried(exported: Path, tmp_path: Path) -> None:
+    """Its file says what others took there, and nothing of the plan itself: here it has its chance."""
+    body = (exported / "net.plan").read_bytes().partition(b"\n")[2]
+    there = TravellingPlan.model_validate_json(body)
+    others = {name: us for name, us in there.trial_us.items() if name != PLAN}
+    assert others
+    write_plan(tmp_path / "net.plan", there.model_copy(update={"trial_us": others}))
+    with (
+        Agent(processors="ort", cache=tmp_path / "cache") as agent,
+        agent.load(exported / "net.onnx", plan=tmp_path / "net.plan", background=False) as session,
+    ):
+        assert PLAN in session.latest.quiet_us
+
+
 def test_weights_may_change_under_a_plan(exported: Path, alone: Path, tmp_path: Path) -> None:
     """A file of the same network with other weights takes the plan too: that belongs to topology, types and shapes."""
     proto = onnx.load_from_string(BRANCHING)

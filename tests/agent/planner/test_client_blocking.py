@@ -18,6 +18,7 @@ from agent_sdk.errors import AuthenticationError, NotWantedError, PlannerUnavail
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.planner.embedded import Door
 from tests.agent.planner.planner_double import REQUEST, ScriptedTransport, plan_answer, problem, small_plan
+from tests.agent.threads import no_thread_left
 
 
 def loops() -> list[threading.Thread]:
@@ -102,6 +103,16 @@ def test_who_waits_no_more_cancels_nothing_in_the_planner(how: str) -> None:
         assert not app.cancelled
         timer.join()
     assert loops() == []
+
+
+def test_without_a_thread_left_the_planner_cannot_answer() -> None:
+    """That is what its callers know how to do without: the plan on disk answers, or a single processor."""
+    with (
+        PlannerClient("http://planner", transport=ScriptedTransport(plan_answer(small_plan()))) as planner,
+        no_thread_left("hope-planner-call"),
+        pytest.raises(PlannerUnavailableError, match="no thread could be started"),
+    ):
+        planner.plan(REQUEST)
 
 
 def test_ctrl_c_while_opening_ends_at_once() -> None:

@@ -21,6 +21,7 @@ from hope_schema import Job, MeasuredRun, PlanReply, PlanRequest
 from tests.agent.journey.scripted import Scripted
 from tests.agent.models import prepared_of
 from tests.agent.planner.planner_double import ScriptedTransport, plan_answer, small_graph, small_plan
+from tests.agent.threads import no_thread_left
 
 
 def reply(version: int = 3) -> PlanReply:
@@ -195,3 +196,14 @@ def test_requests_say_which_device_asks() -> None:
     with PlannerClient("http://planner", device_id="device-7", transport=transport) as planner:
         planner.plan(request)
     assert transport.requests[0].headers["Hope-Device"] == "device-7"
+
+
+def test_without_a_thread_left_plans_are_followed_all_the_same() -> None:
+    """Nobody loses a plan for it; the next one that is followed has it told."""
+    field = Field(Told())
+    with no_thread_left("hope-field"):
+        assert field.follow(reply()).version == ("p-1", 3)
+    assert field._thread is None
+    field.follow(reply(4))
+    assert field._thread is not None
+    field.stop()

@@ -44,6 +44,7 @@ from agent_sdk.scheduling.scheduler import Scheduler
 from tests.agent.models import BRANCHING, chain_model
 from tests.agent.scheduling.answers import occupied, right
 from tests.agent.test_session_shapes import until
+from tests.agent.threads import no_thread_left
 
 
 @pytest.mark.parametrize("spread", [False, True])
@@ -285,21 +286,6 @@ def test_an_interrupt_while_a_session_closes_leaves_nobody_waiting(agent: Agent,
     session.close()
 
 
-@contextmanager
-def no_thread_left(*names: str) -> Iterator[None]:
-    """The system refuses threads of these names, as it does where a process may have no more."""
-    own = threading.Thread.start
-
-    def start(thread: threading.Thread) -> None:
-        if thread.name.startswith(names):
-            raise RuntimeError("can't start new thread")
-        own(thread)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(threading.Thread, "start", start)
-        yield
-
-
 def test_a_job_for_which_no_thread_is_left_loses_only_itself(agent: Agent, session: Session) -> None:
     """It fails with the reason, and later ones are answered; one that runs has those behind it answered on its thread,
     and what failed is not run after all once there are threads again.
@@ -457,6 +443,8 @@ def test_a_stream_asks_for_a_run_each_period(agent: Agent, session: Session) -> 
     ):
         with pytest.raises(InputError, match=[*terms][-1]):
             agent.stream(session, {}, **terms)
+    with no_thread_left("hope-stream"), pytest.raises(ProcessorLost, match="no thread could be started"):
+        agent.stream(session, {}, every_ms=5)
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
