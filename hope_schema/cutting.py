@@ -294,7 +294,7 @@ class _Pieces:
                 self.grids[node.id] = _Grid(node.id, computed[node.id], counts[node.id])
         for node in nodes:
             if node.id not in computed:
-                self.add(Piece("whole", node.id, tuple(map(self.whole, node.reads)), node.writes))
+                self.made.append(Piece("whole", node.id, tuple(map(self.whole, node.reads)), node.writes))
                 continue
             self.cut(node, computed[node.id])
             self.grids[node.writes[0]] = _Grid(node.id, computed[node.id], counts[node.id])
@@ -302,12 +302,14 @@ class _Pieces:
                 self.whole(node.writes[0])
 
     def add(self, piece: Piece) -> str:
-        """Make an op, unless what it writes stands already."""
-        name = piece.writes[0]
+        """Make a part, a slice or a join, unless it stands already."""
+        (name,) = piece.writes
         if len(name) > MAX_NAME:
             raise CutError(f"op '{piece.op[:80]}' has a name too long for parts of it")
+        if name in self.shapes and name != piece.op:
+            raise CutError(f"op '{piece.op[:80]}' stays whole: the graph calls another tensor '{name}'")
         if name not in self.names:
-            self.names.update(piece.writes)
+            self.names.add(name)
             self.made.append(piece)
         return name
 

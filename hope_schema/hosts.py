@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, model_validator
 
-from hope_schema.base import Contract, Count, FigureMicroseconds, Frequency, Label
+from hope_schema.base import MAX_FIGURE_US, Contract, Count, FigureMicroseconds, Frequency, Label
 from hope_schema.profile import HOST, Processor
 
 MAX_HOSTS: Final = 16
@@ -90,7 +90,7 @@ def stepped(us: float) -> float:
 
     Plans are kept by the figures that they are made with: what moves by less than half a step asks for the same plan.
     """
-    return 0.0 if us < LEAST_US else float(f"{STEP ** round(math.log(us, STEP)):.6g}")
+    return 0.0 if us < LEAST_US else min(float(f"{STEP ** round(math.log(us, STEP)):.6g}"), MAX_FIGURE_US)
 
 
 def on_host(host: str, label: str) -> str:

@@ -18,9 +18,12 @@ def runs(periods_us: Sequence[float | None]) -> list[int]:
         periods_us: microseconds; None: the network runs once.
 
     Raises:
-        ValueError: together they run more often than ``MAX_RUNS``.
+        ValueError: a period is no time that passes, or together they run more often than ``MAX_RUNS``.
     """
-    exact = [None if us is None else Fraction(repr(us)) for us in periods_us]
+    for us in periods_us:
+        if us is not None and not 0.0 < us < math.inf:
+            raise ValueError(f"no network runs every {us} us")
+    exact = [None if us is None else Fraction(str(us)) for us in periods_us]
     known = [us for us in exact if us is not None]
     if not known:
         return [1] * len(exact)

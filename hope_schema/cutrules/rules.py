@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from hope_schema.base import MAX_NAME
 from hope_schema.cutrules import places, windows
 from hope_schema.cutrules.view import MisalignedError, Rule, View
 from hope_schema.cutting import CutError, Region, Span
@@ -43,8 +44,14 @@ def part_of(graph: ModelGraph, op: Op, region: Region) -> PartOp:
             raise CutError(f"'{op.id}' has no axis {span.axis}")
         if not 0 <= span.start < span.stop <= shape[span.axis]:
             raise CutError(f"a part of '{op.id}' would be empty, or reach beyond it")
-        part = rule(view, span)
-        view.cut(span, part)
+        try:
+            part = rule(view, span)
+            view.cut(span, part)
+        except CutError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # Graphs come from strangers.
+            raise CutError(f"{op.type} '{op.id[:80]}' has attributes or shapes that make no such op") from error
         for place, read in part.items():
             if read is not None and read.axis in found[place]:
                 raise CutError(f"{op.type} cannot be cut along {region.axes}: both divide one axis of what it reads")
@@ -69,6 +76,9 @@ def demands(super_op: SuperOp, region: Region) -> dict[str, Region | None]:
     """
     if super_op.outputs != super_op.ops[-1].outputs:
         raise CutError(f"'{super_op.id}' leaves more than one tensor behind")
+    for name in (region.of(op.id) for op in super_op.ops):
+        if len(name) > MAX_NAME or name in super_op.graph.tensor:
+            raise CutError(f"'{super_op.id[:80]}' stays whole: '{name[:80]}' is too long a name, or another tensor's")
     wanted: dict[str, Region | None] = {super_op.id: region}
     for op in reversed(super_op.ops):
         here = wanted[op.id]

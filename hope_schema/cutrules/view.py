@@ -44,10 +44,12 @@ class View:
             self.changed[name] = value
 
     def cut(self, span: Span, part: Part) -> None:
-        """Become the part that makes an interval of the output."""
+        """Become the part that makes an interval of the output. Raises IndexError where it reads what is not there."""
         self.output = Region((span,)).shape(self.output)
         for place, read in part.items():
             if read is not None:
+                if not 0 <= read.start < read.stop <= self.shapes[place][read.axis]:
+                    raise IndexError(read)
                 self.shapes[place] = Region((read,)).shape(self.shapes[place])
 
     def axis(self, default: int) -> int:

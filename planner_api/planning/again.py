@@ -100,9 +100,10 @@ def _sequence(plan: Plan, problem: Problem, home: Sequence[int], by_start: Seque
 
 
 def _steps(plan: Plan, problem: Problem) -> list[Step]:
-    """The last step of each op of the problem. Raises PlanningError where they are not the same ops."""
+    """The last step of each op of the problem. Raises PlanningError where the plan is of other ops or tensors."""
     found = {called(step.ops[-1], step.job, len(problem.jobs)): step for step in plan.steps}
-    if not found.keys() >= {*problem.ops}:
+    moved = {called(move.tensor, move.job, len(problem.jobs)) for move in plan.transfers}
+    if not (found.keys() >= {*problem.ops} and moved <= {*problem.tensors}):
         raise PlanningError("the plan is of other networks")
     return [found[op] for op in problem.ops]
 

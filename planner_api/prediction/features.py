@@ -155,8 +155,11 @@ def _parameters(op: Op) -> int:
 
 def _window(op: Op, first: tuple[int, int, int, int]) -> tuple[int, int]:
     shape = op.attributes.get("kernel_shape")
-    if isinstance(shape, tuple) and len(shape) in (1, 2):
-        return int(shape[0]), int(shape[-1]) if len(shape) == 2 else 1
+    match shape:
+        case (int(rows), int(columns)):
+            return rows, columns
+        case (int(rows),):
+            return rows, 1
     if op.type.startswith("Global"):
         return first[2], first[3]
     if op.type in CONVOLUTIONS and op.parameters and len(op.parameters[0].shape) == 4:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from hope_schema import PartColumns, SuperOp
 from hope_schema.cutgraph import node_of, part_super_op
-from hope_schema.cutting import Region, axes_of, halve
+from hope_schema.cutting import CutError, Region, axes_of, halve
 from planner_api.prediction.complete import Predictors
 from planner_api.prediction.features import Features, features
 
@@ -25,7 +25,7 @@ def predicted_parts(supers: Iterable[SuperOp], predictors: Predictors) -> PartCo
             try:
                 middle = halve(node, axis, shape[axis])
                 half = features(part_super_op(op, Region.along(axis, 0, middle)))
-            except ValueError:  # it stays whole, or its name is too long for parts
+            except CutError:
                 continue
             halves.append((signature, axis, middle / shape[axis]))
             ops += whole, half

@@ -13,7 +13,7 @@ from planner_api.planning.again import begun_with, changed, schedule_of, solve
 from planner_api.planning.assemble import assemble
 from planner_api.planning.compose import compose
 from tests import CAMPAIGN
-from tests.planning.models import CPU, SHAPE, profile
+from tests.planning.models import BOTH_WAYS, CPU, DIAMOND, FIGURES, SHAPE, network, profile
 from tests.planning.test_hosts import GRAPH, alone, linked, networks
 
 
@@ -78,6 +78,11 @@ def test_a_plan_of_another_network_is_no_start() -> None:
     with pytest.raises(PlanningError, match="other network"):
         schedule_of(made, build_problem(*hosts(1, 100.0)))
     assert plan(*hosts(1, 100.0), rounds=0, after=made) == plan(*hosts(1, 100.0), rounds=0)
+    longer = network({**DIAMOND, "e": ["a"]})  # it has all of the ops, and moves what the other does not know
+    figures = {"cpu": dict.fromkeys("abcd", 9.0) | {"e": None}, "gpu": {"a": None} | dict.fromkeys("bcde", 9.0)}
+    of_more = plan(longer, profile(longer, figures, BOTH_WAYS), method="grain")
+    whole, known = network(DIAMOND), profile(network(DIAMOND), FIGURES, BOTH_WAYS)
+    assert plan(whole, known, rounds=0, after=of_more) == plan(whole, known, rounds=0)
 
 
 def test_a_better_plan_is_never_worse_than_the_one_before() -> None:

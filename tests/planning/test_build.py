@@ -134,6 +134,8 @@ def test_what_cannot_be_planned_is_refused_by_name():
     for figures, processors, words in cases:
         with pytest.raises(PlanningError, match=words):
             build_problem(graph, figures, processors)
+    with pytest.raises(PlanningError, match="0 networks for 0 jobs"):
+        build_problem([], good)
     assert build_problem(graph, profile(graph, split, BOTH_WAYS)).ops == ("a", "b", "c", "d")
 
 

@@ -74,6 +74,13 @@ def test_features_say_what_an_op_does():
     assert (deep.type, deep.multiplications) == ("DepthwiseConv", 256 * 8 * 9)
 
 
+@pytest.mark.parametrize("size", [3, (), ("a", "b"), (1.5, 2.5), (3, 3, 3)])
+def test_a_window_that_is_none_counts_as_none(size: object):
+    """What a stranger's graph calls a kernel's shape stops no prediction."""
+    pool = Op(type="MaxPool", attributes={"kernel_shape": size}, inputs=("x",), outputs=("y",))
+    assert features(SuperOp(convolution((1, 8, 16, 16), 8).graph, (pool,))).kernel == (1, 1)
+
+
 def drawn(seed: int, count: int = 60) -> list[Features]:
     """Random convolutions, pointwise, square and wide, all of different signature."""
     random = np.random.default_rng(seed)

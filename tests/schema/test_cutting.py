@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 from numpy.typing import NDArray
 
-from hope_schema import Cut
+from hope_schema import Cut, ModelGraph, Op, Tensor, TensorType, merge
+from hope_schema.cutgraph import cut_graph, node_of
+from hope_schema.cutrules import RULES, part_of
 from hope_schema.cutting import CutError, Node, Region, Span, pieces, regions, whole_because
 from tests import CAMPAIGN
 
@@ -250,3 +254,63 @@ def test_what_stays_whole_says_why():
     assert grouped == "'t' has 4 along axis 1 in steps of 4: a part would be empty; " + (
         "'t' has 1 along axis 2 in steps of 4: a part would be empty"
     )
+
+
+VALUES: st.SearchStrategy[Any] = st.sampled_from([0, -1, 2, 3, 2**62, 1.5, "x", "SAME_UPPER", (), (1,), (3, 3), (0, 0)])
+VALUES |= st.lists(st.sampled_from([-1, 0, 1, 2, 2**62]), max_size=5).map(tuple) | st.just(("a", "b")) | st.just((1.5,))
+ATTRIBUTES = ["auto_pad", "axes", "axis", "block_size", "dilations", "group", "kernel_shape", "mode", "nearest_mode"]
+ATTRIBUTES += ["output_padding", "output_shape", "pads", "perm", "storage_order", "strides", "transA", "transB"]
+SHAPES = st.lists(st.sampled_from([0, 1, 2, 4, 6, 8]), max_size=5).map(tuple)
+
+
+@given(
+    kind=st.sampled_from([*RULES]),
+    attributes=st.dictionaries(st.sampled_from(ATTRIBUTES), VALUES, max_size=3),
+    shapes=st.lists(SHAPES, min_size=1, max_size=4),
+    parameters=st.lists(SHAPES, max_size=2),
+)
+@settings(max_examples=200)
+def test_ops_that_are_none_stay_whole(
+    kind: str, attributes: dict[str, Any], shapes: list[tuple[int, ...]], parameters: list[tuple[int, ...]]
+) -> None:
+    """Whatever a stranger's graph says, a part is refused, or reads what is there and is an op."""
+    names = [f"t{k}" for k in range(len(shapes))]
+    *reads, made = names
+    constants = tuple(TensorType(shape=shape, dtype="float32") for shape in parameters)
+    op = Op(type=kind, attributes=attributes, inputs=tuple(reads), outputs=(made,), parameters=constants)
+    tensors = tuple(Tensor(name=name, shape=shape, dtype="float32") for name, shape in zip(names, shapes, strict=True))
+    graph = ModelGraph(name="g", tensors=tensors, ops=(op,), inputs=tuple(reads), outputs=(made,))
+    for axis, size in enumerate(shapes[-1]):
+        with suppress(CutError):
+            part = part_of(graph, op, Region.along(axis, 0, (size + 1) // 2))
+            for name, region in zip(reads, part.reads, strict=True):
+                for at, start, stop in region.spans if region else ():
+                    assert 0 <= start < stop <= graph.tensor[name].shape[at]
+            assert Op(type=kind, attributes=part.attributes, outputs=(made,))
+
+
+def rectified(conv: str, *others: str) -> ModelGraph:
+    """A pointwise convolution of this name with a rectifier ``y`` behind it, and more that read the input."""
+    weights = TensorType(shape=(4, 4, 1, 1), dtype="float32")
+    ops = [Op(type="Conv", inputs=("x",), outputs=(name,), parameters=(weights,)) for name in (conv, *others)]
+    ops.append(Op(type="Relu", inputs=(conv,), outputs=("y",)))
+    tensors = tuple(Tensor(name=name, shape=(1, 4, 8, 8), dtype="float32") for name in ("x", "y", conv, *others))
+    return ModelGraph(name="g", tensors=tensors, ops=tuple(ops), inputs=("x",), outputs=("y",))
+
+
+@pytest.mark.parametrize(
+    "graph", [rectified("c" * 512), rectified("c", "c[2:0:4]"), rectified("c", "y[2:0:4]"), rectified("c", "x[2:0:4]")]
+)
+def test_no_part_takes_the_name_of_another(graph: ModelGraph) -> None:
+    """Where a part, or an op within one, would have a name that is too long or a tensor's own, its op stays whole."""
+    with pytest.raises(CutError, match="stays whole"):
+        cut_graph(graph, [Cut(op="y", axes=(2,), at=((4,),))])
+
+
+def test_what_nobody_reads_is_computed_beside_parts() -> None:
+    """An op whose output leads nowhere is an op of the cut graph too."""
+    graph = rectified("c", "dead")
+    assert whole_because(node_of(merge(graph)[0]), {}) == "it has 0 outputs"
+    made = cut_graph(graph, [Cut(op="y", axes=(2,), at=((4,),))])
+    assert "dead" in made.op
+    assert len(made.ops) == 1 + 2 * 3 + 1  # of each half a slice and two ops, and the join of both

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from hope_schema import Plan, PlanRequest
+from hope_schema import Link, Plan, PlanRequest
+from hope_schema.base import MAX_FIGURE_US
+from hope_schema.hosts import stepped
 from hope_schema.periods import runs
 
 
@@ -163,11 +167,27 @@ def test_hosts_and_periods_that_make_no_plan_are_refused(change: dict[str, Any],
     assert [words in error["msg"] for error in caught.value.errors()] == [True]
 
 
+@pytest.mark.parametrize("us", [0.0, 1e-9, 37.0, MAX_FIGURE_US])
+def test_a_link_in_steps_is_a_link(us: float) -> None:
+    """The nearest step is within half a step, and a figure that a link may have: the slowest link too."""
+    figure = stepped(us)
+    assert figure == pytest.approx(us, rel=0.05, abs=1e-6)
+    assert Link(source="host", target="edge", fixed_us=figure, us_per_byte=figure, busy="radio").fixed_us == figure
+
+
 def test_runs_fill_the_hyperperiod() -> None:
     """Periods of 20 and 30 ms begin together again after 60 ms: three runs and two; one without a period runs once."""
     assert runs([20_000.0, 30_000.0, None]) == [3, 2, 1]
     assert runs([0.5, 0.75]) == [3, 2]
     assert runs([None, None]) == [1, 1]
+    assert runs(list(np.array([20.0, 30.0]))) == [3, 2]
+
+
+@pytest.mark.parametrize("us", [0.0, -5.0, math.nan, math.inf])
+def test_a_period_that_is_no_time_is_refused_in_words(us: float) -> None:
+    """Nothing runs every zero microseconds, nor backwards."""
+    with pytest.raises(ValueError, match=f"every {us} us"):
+        runs([us])
 
 
 def test_periods_that_never_come_together_are_refused_in_words() -> None:

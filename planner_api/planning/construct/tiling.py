@@ -121,8 +121,7 @@ class Tiler:
     def _equal(self, op: int) -> Tiles | None:
         """An op's output in equal tiles; None where it has none, or cannot be made of tiles."""
         node = self.cutter.nodes[op]
-        shape = self.cutter.shapes[node.writes[0]]
-        if len(node.writes) != 1 or not node.reads or len(shape) != 4:
+        if len(node.writes) != 1 or not node.reads or len(shape := self.cutter.shapes[node.writes[0]]) != 4:
             return None
         found: list[list[Span]] = []
         try:

@@ -61,7 +61,7 @@ def build_problem(
     """
     networks = (graphs,) if isinstance(graphs, ModelGraph) else tuple(graphs)
     jobs = tuple(jobs) if jobs is not None else (Job(),) * len(networks)
-    if len(jobs) != len(networks):
+    if len(jobs) != len(networks) or not networks:
         raise PlanningError(f"{len(networks)} networks for {len(jobs)} jobs")
     candidates = _candidates(profile, processors)
     filled: list[str] = []

@@ -16,7 +16,7 @@ import numpy as np
 
 from hope_schema import HOST, ModelGraph, SuperOp, TensorType, recipe_of
 from hope_schema.cutgraph import glue_super_op, node_of, part_super_op
-from hope_schema.cutting import CutError, Node, Region, Span
+from hope_schema.cutting import Node, Region, Span
 from hope_schema.graph import BYTES_PER_ELEMENT
 from planner_api.planning.problem.arrays import FloatArray
 from planner_api.planning.problem.choices import Cutter, Shape, grid
@@ -79,14 +79,7 @@ def cutter_of(
 
     @cache
     def known_us(op: int, region: Region) -> Sequence[float | None]:
-        if types[op] not in foreign:
-            return [None] * len(machine.processors)
-        try:
-            return measured(part_super_op(supers[op], region))
-        except CutError:
-            raise
-        except ValueError as error:  # of the contract: a name becomes too long
-            raise CutError(f"op '{supers[op].id[:80]}' cannot be cut: {str(error)[:200]}") from error
+        return measured(part_super_op(supers[op], region)) if types[op] in foreign else [None] * len(known)
 
     def on_grid(op: int, span: Span) -> Span:
         """The largest interval on the grid within one, or else that."""
