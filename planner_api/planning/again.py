@@ -13,12 +13,14 @@ from typing import Final
 
 import numpy as np
 
-from hope_schema import Plan, Step
+from hope_schema import Cut, Plan, Step
+from hope_schema.cutting import CutError
 from planner_api.planning.bound import quick_bound
 from planner_api.planning.budget import Budget
 from planner_api.planning.judge.simulator import Schedule, in_start_order, simulate
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Earlier, PlanningError, Problem, Recipe, called
+from planner_api.planning.problem.cuts import cut_problem
 from planner_api.planning.problem.order import ordered
 from planner_api.planning.problem.recipes import by_recipes
 from planner_api.planning.search.search import Search
@@ -33,13 +35,29 @@ SHARE: Final = 0.1
 
 def begun_with(plan: Plan, problem: Problem) -> Problem:
     """The problem with an earlier plan of it to begin with; as it is where the plan is no start for it."""
+    jobs = range(len(plan.jobs))
+    cuts = tuple(
+        cut.model_copy(update={"op": called(cut.op, job, len(jobs))}) for job in jobs for cut in plan.jobs[job].cuts
+    )
     try:
-        recipes = _recipes(plan, problem)
-        made = by_recipes(problem, recipes)
+        recipes = () if cuts else _recipes(plan, problem)
+        made = _remade(problem, cuts, recipes)
         schedule = schedule_of(plan, made)
     except PlanningError:
         return problem
-    return replace(problem, earlier=Earlier(schedule.assignment, schedule.sequence, changed(plan, made), recipes))
+    return replace(problem, earlier=Earlier(schedule.assignment, schedule.sequence, changed(plan, made), recipes, cuts))
+
+
+def _remade(problem: Problem, cuts: Sequence[Cut], recipes: Sequence[Recipe]) -> Problem:
+    """The problem with its ops in parts, or by recipes, as a plan has them. Raises PlanningError."""
+    if not cuts:
+        return by_recipes(problem.whole, recipes)
+    if not {cut.op for cut in cuts} <= {node.id for node in problem.cutter.nodes}:
+        raise PlanningError("the plan cuts ops that stay whole here")
+    try:
+        return cut_problem(problem, cuts)[0]
+    except CutError as error:
+        raise PlanningError(f"the plan cuts ops as they cannot be cut here: {error}") from error
 
 
 def _recipes(plan: Plan, problem: Problem) -> tuple[Recipe, ...]:
@@ -50,13 +68,11 @@ def _recipes(plan: Plan, problem: Problem) -> tuple[Recipe, ...]:
 
 
 def schedule_of(plan: Plan, problem: Problem) -> Schedule:
-    """The schedule that a plan describes, timed with the problem's figures.
+    """The schedule that a plan describes, timed with the figures of the problem that its cuts make.
 
     Raises:
-        PlanningError: the plan is of other networks or processors, or it cuts ops.
+        PlanningError: the plan is of other networks or processors.
     """
-    if any(job.cuts for job in plan.jobs):
-        raise PlanningError("a plan whose ops are cut is no start for another")
     turn = {step: position for position, step in enumerate(plan.order)}
     steps = _steps(plan, problem)
     for step in steps:
@@ -79,13 +95,13 @@ def _sequence(plan: Plan, problem: Problem, home: Sequence[int], by_start: Seque
     for resource in range(machine.uses.shape[1] if problem.share is None else 0):
         for one, other in pairwise(op for op in by_start if machine.uses[home[op], resource]):
             before[other].add(one)
-    tensors = {name: tensor for tensor, name in enumerate(problem.tensors)}
+    tensors = _told(problem, problem.tensors)
     places = {name: place for place, name in enumerate(machine.places)}
     owner = np.arange(len(places)) if machine.owner is None else machine.owner
     carried: dict[str, list[int]] = {}
     for move in plan.transfers:
         if move.over and move.target in places:
-            tensor, there = tensors[called(move.tensor, move.job, len(problem.jobs))], owner[places[move.target]]
+            tensor, there = tensors[move.job, move.tensor], owner[places[move.target]]
             readers = [op for op in lists.readers[tensor] if owner[machine.place[home[op]]] == there]
             first = min(readers, key=rank.__getitem__, default=lists.producer[tensor])
             carried.setdefault(move.over, []).append(first)
@@ -101,11 +117,19 @@ def _sequence(plan: Plan, problem: Problem, home: Sequence[int], by_start: Seque
 
 def _steps(plan: Plan, problem: Problem) -> list[Step]:
     """The last step of each op of the problem. Raises PlanningError where the plan is of other ops or tensors."""
-    found = {called(step.ops[-1], step.job, len(problem.jobs)): step for step in plan.steps}
-    moved = {called(move.tensor, move.job, len(problem.jobs)) for move in plan.transfers}
-    if not (found.keys() >= {*problem.ops} and moved <= {*problem.tensors}):
+    found, ops = {(step.job, step.ops[-1]): step for step in plan.steps}, _told(problem, problem.ops)
+    moved = {(move.job, move.tensor) for move in plan.transfers}
+    if not (found.keys() >= ops.keys() and moved <= _told(problem, problem.tensors).keys()):
         raise PlanningError("the plan is of other networks")
-    return [found[op] for op in problem.ops]
+    return [found[op] for op in ops]
+
+
+def _told(problem: Problem, names: Sequence[str]) -> dict[tuple[int, str], int]:
+    """Ops or tensors by network and name there, as a plan tells them: slices and joins also name what they are for."""
+    if len(problem.jobs) == 1:
+        return {(0, name): index for index, name in enumerate(names)}
+    told = ((name.partition(":")[::2], index) for index, name in enumerate(names))
+    return {(int(job), own.replace(f">{job}:", ">")): index for (job, own), index in told}
 
 
 def changed(plan: Plan, problem: Problem) -> frozenset[int]:
@@ -117,11 +141,11 @@ def changed(plan: Plan, problem: Problem) -> frozenset[int]:
         if not apart and step.alone_us is not None and _left_band(step.alone_us, float(problem.latency_us[op, here])):
             ops.add(op)
     places = {name: place for place, name in enumerate(problem.machine.places)}
-    tensors = {name: tensor for tensor, name in enumerate(problem.tensors)}
+    tensors = _told(problem, problem.tensors)
     for move in plan.transfers:
         if move.source not in places or move.target not in places:
             continue
-        tensor = tensors[called(move.tensor, move.job, len(problem.jobs))]
+        tensor = tensors[move.job, move.tensor]
         us = float(problem.transfer_us[tensor, places[move.source], places[move.target]])
         if _left_band(move.finish_us - move.start_us, us):
             ops |= set(problem.lists.readers[tensor]) | {problem.lists.producer[tensor]} - {-1}
@@ -137,15 +161,17 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     earlier = problem.earlier
     if earlier is None:
         raise PlanningError("there is no earlier plan")
-    problem = by_recipes(problem.whole, earlier.recipes)
-    made = problem if earlier.recipes else None
+    problem = _remade(problem, earlier.cuts, earlier.recipes)
+    made = problem if earlier.cuts or earlier.recipes else None
     begun = in_start_order(problem, simulate(problem, earlier.assignment, earlier.sequence))
     if math.isinf(begun.value_us):
         raise PlanningError("the earlier plan is no longer possible")
     if not earlier.changed or budget.left() <= 0 or budget.rounds == 0:
-        return Solution(begun, METHOD, cut=made)
+        return Solution(begun, METHOD, cuts=earlier.cuts, cut=made)
     search = Search(problem, begun, budget.seed, near=earlier.changed)
     begun_us = search.value_us
     search.run(budget.part(SHARE), quick_bound(problem).us)
     found = search.found(METHOD)
-    return found if search.value_us < begun_us else replace(found, schedule=begun, cut=made)
+    if search.value_us < begun_us:
+        return replace(found, cuts=earlier.cuts, cut=found.cut or made)
+    return replace(found, schedule=begun, cuts=earlier.cuts, cut=made)

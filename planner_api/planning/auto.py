@@ -11,7 +11,9 @@ Where figures are predicted all of it is done twice, hedged against their being 
 """
 
 import math
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -21,7 +23,7 @@ from planner_api.planning.construct.listing import overlapped
 from planner_api.planning.construct.vsm import tiled
 from planner_api.planning.exact.articulation import solve_pieces
 from planner_api.planning.hedge import hedge, uncertain
-from planner_api.planning.judge.simulator import in_start_order
+from planner_api.planning.judge.simulator import Schedule, in_start_order
 from planner_api.planning.methods import Bound, Solution, features
 from planner_api.planning.methods import solve as solve_named
 from planner_api.planning.native import NotBuilt, library
@@ -33,7 +35,7 @@ from planner_api.planning.search.search import Search
 STARTS = ("single", "grain", "heft", "dmdar", "greedy", "mosaic")
 """What it starts from the best of, quick ones first;"""
 EARLIER = "planner_api.planning.again:solve"
-"""before all, where there is one, an earlier plan of the same,"""
+"""before all, where there is one, an earlier plan of the same, which has its cuts where ops may be cut;"""
 OF_JOBS = ("earliest_deadline", "least_slack")
 """before those where there are jobs,"""
 OF_HOSTS = ("one_host", "neurosurgeon", "dads", "hpa")
@@ -87,10 +89,19 @@ def planned(problem: Problem, budget: Budget) -> Solution:
 
     floor, enough_us = quick_bound(problem), best.value_us - NOISE * best.makespan_us
     if floor.us < enough_us:
-        tiles = partial(tiled, problem, best.schedule, budget)  # between hosts a search op by op would not find them
-        found = search_cuts(problem, best.schedule, budget, met_at(floor), enough_us, tiles)
+        others = partial(_with_cuts, problem, best.schedule, budget)
+        found = search_cuts(problem, best.schedule, budget, met_at(floor), enough_us, others)
         best = found if found and found.value_us < best.value_us else searched(uncut, best, budget, bound)
     return replace(best, bound=floor)
+
+
+def _with_cuts(problem: Problem, whole: Schedule, budget: Budget) -> Iterator[Solution]:
+    """Plans that a search op by op would not find: tiles between hosts, and an earlier plan that has cuts."""
+    if (tiles := tiled(problem, whole, budget)) is not None:
+        yield tiles
+    if problem.earlier is not None and problem.earlier.cuts:
+        with suppress(PlanningError):
+            yield settled(problem, solve_named(problem, EARLIER, budget))
 
 
 def start(problem: Problem, budget: Budget) -> Solution:

@@ -11,9 +11,12 @@ from hope_schema import ModelGraph, Plan, Profile
 from planner_api.planning import Budget, PlanningError, build_problem, check, optimise, plan
 from planner_api.planning.again import begun_with, changed, schedule_of, solve
 from planner_api.planning.assemble import assemble
+from planner_api.planning.auto import NOISE
 from planner_api.planning.compose import compose
 from tests import CAMPAIGN
 from tests.planning.models import BOTH_WAYS, CPU, DIAMOND, FIGURES, SHAPE, network, profile
+from tests.planning.test_cut_networks import GRAPH as CONVOLUTIONS
+from tests.planning.test_cut_networks import behind_a_radio
 from tests.planning.test_hosts import GRAPH, alone, linked, networks
 
 
@@ -99,3 +102,38 @@ def test_a_better_plan_is_never_worse_than_the_one_before() -> None:
         problem = build_problem(graphs, known)
         plain, again = (optimise(one, "auto", Budget(0.0)).solution for one in (problem, begun_with(made, problem)))
         assert again.schedule.makespan_us <= made.makespan_us * (1 + 1e-9) < plain.schedule.makespan_us
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_plan_with_cuts_is_a_start_for_one_over_another_link(count: int) -> None:
+    """Its cuts are made again: as it was while the link is, over a slower one at once no longer than whole ops are.
+
+    Later ones are no longer, but for what cuts have to gain. Where ops stay whole it is no start.
+    """
+    graphs, able = [CONVOLUTIONS] * count, ("ort@0", "edge:ort@0", "edge:ort@1")
+    made = plan(graphs, behind_a_radio(), processors=able, rounds=5)
+    assert all(job.cuts for job in made.jobs)
+    for us_per_byte in (0.1, 0.12):
+        known = behind_a_radio(us_per_byte)
+        problem = begun_with(made, build_problem(graphs, known, able, cut=True))
+        begun = solve(problem, Budget(0.0))
+        assert begun.cut is not None
+        assert begun.cuts
+        check(begun.cut, begun.schedule)
+        assert problem.earlier is not None
+        at_once, later, whole = (
+            plan(graphs, known, processors=able, rounds=rounds, after=after).makespan_us
+            for rounds, after in ((0, made), (1, made), (0, None))
+        )
+        assert at_once <= begun.schedule.makespan_us * (1 + 1e-9) < whole
+        assert later <= begun.schedule.makespan_us * (1 + NOISE)
+        if us_per_byte == 0.1:
+            assert not problem.earlier.changed
+            assert at_once <= made.makespan_us * (1 + 1e-9)
+        else:
+            lists, busy = begun.cut.lists, begun.cut.machine.busy
+            crossing = {move.tensor for move in begun.schedule.transfers if busy[move.source, move.target] >= 0}
+            assert crossing
+            near = [{*lists.readers[tensor], lists.producer[tensor]} for tensor in crossing]
+            assert all(problem.earlier.changed & ops for ops in near)
+    assert begun_with(made, build_problem(graphs, known, able)).earlier is None

@@ -92,10 +92,10 @@ GRAPH = network()
 WHOLE = {(op.signature, kind): us for op in merge(GRAPH) for kind, us in zip(KINDS, (1000.0, 1100.0), strict=True)}
 
 
-def behind_a_radio() -> Profile:
+def behind_a_radio(us_per_byte: float = 0.1) -> Profile:
     """A slow device, and an edge with one core that takes as long to be sent the input as to compute all of it."""
     links = [
-        Link(source=source, target=target, fixed_us=10.0, us_per_byte=0.1, busy="radio")
+        Link(source=source, target=target, fixed_us=10.0, us_per_byte=us_per_byte, busy="radio")
         for source, target in (("host", "edge"), ("edge", "host"))
     ]
     return compose(profile({key: 100 * us for key, us in WHOLE.items()}), {"edge": profile(WHOLE)}, links)

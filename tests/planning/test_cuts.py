@@ -253,7 +253,7 @@ def test_tiles_that_gain_too_little_in_their_trial_are_given_up(
     monkeypatch.setattr(
         Search, "round", lambda self, *turn: rounds.append(self.problem is tiles.cut) or real(self, *turn)
     )
-    found = search_cuts(problem, whole, Budget(rounds=3), -np.inf, enough_us, lambda: tiles)
+    found = search_cuts(problem, whole, Budget(rounds=3), -np.inf, enough_us, lambda: [tiles])
     assert sum(rounds) == 3 * turns
     assert (found is None) == (enough_us == 0.0)
 

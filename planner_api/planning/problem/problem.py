@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hope_schema import Objective
+from hope_schema import Cut, Objective
 from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError, check_shapes, wrong
 from planner_api.planning.problem.choices import WHOLE, Choices, Cutter
 from planner_api.planning.problem.machine import Machine
@@ -52,14 +52,15 @@ class Recipe(NamedTuple):
 
 @dataclass(frozen=True)
 class Earlier:
-    """An earlier plan of the same ops: processor of each, the order of all, those whose figures changed since, and the
-    recipes of those that do not take their processor's own choice.
+    """An earlier plan: its cuts, and of the ops that they make the processor of each, the order of all, those whose
+    figures changed since, and the recipes of those that do not take their processor's own choice.
     """
 
     assignment: tuple[int, ...]
     sequence: tuple[int, ...]
     changed: frozenset[int]
     recipes: tuple[Recipe, ...] = ()
+    cuts: tuple[Cut, ...] = ()
 
 
 def called(name: str, job: int, jobs: int) -> str:

@@ -1,7 +1,7 @@
 """Plans with cuts: placement, order and cuts annealed together, then what they make, as any problem is searched."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def search_cuts(
     budget: Budget,
     target_us: float,
     enough_us: float = math.inf,
-    tiled: Callable[[], Solution | None] = lambda: None,
+    others: Callable[[], Iterable[Solution]] = tuple,
 ) -> Solution | None:
     """The best plan with cuts that the budget buys; None, before the budget ends, where cuts gain too little.
 
@@ -44,13 +44,12 @@ def search_cuts(
         budget: its rounds count for each part of each search.
         target_us: no plan is shorter.
         enough_us: what cuts must come to, or better, to be worth going on with.
-        tiled: makes a plan with cuts, beside the searches; what it makes is searched as well.
+        others: makes further plans with cuts, beside the searches; what it makes is searched as well.
     """
     searches = [Search(problem, whole, LANES * budget.seed + lane) for lane in range(LANES)]
-    with ThreadPoolExecutor(LANES + 1) as pool:
+    with ThreadPoolExecutor(LANES + 2) as pool:
         lanes = [pool.submit(_lane, search, budget, target_us, enough_us) for search in searches]
-        if (tiles := tiled()) is not None:
-            lanes.append(pool.submit(_polished, tiles, budget, target_us, enough_us))
+        lanes += [pool.submit(_polished, one, budget, target_us, enough_us) for one in others()]
         found = [plan for lane in lanes if (plan := lane.result())]
     return min(found, key=lambda plan: plan.value_us, default=None)
 
