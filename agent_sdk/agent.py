@@ -290,7 +290,7 @@ class Agent(Closes):
             priority: -100 to 100; whoever has the higher one goes first, and equal ones as the agent's policy says.
             on_late: what becomes of a run that cannot make its deadline: ``late`` runs it all the same, behind those
                 that can; ``drop`` gives it up before it begins (the future raises DroppedError); ``degrade`` has a
-                cheaper network answer (see ``degrade``), or the same where it costs least.
+                cheaper network answer (see ``degrade``), and is ``late`` without one.
             timeout_s: watchdog of the run itself.
 
         Raises InputError for a deadline in the past, a priority out of bounds or another agent's session,

@@ -282,6 +282,9 @@ class EarliestDeadline(Policy):
         choice = state.kept(request, state.shortest(request))
         if choice is None:
             return
+        if choice.end_ns <= request.due_ns:  # by the network that it was degraded to
+            self._place(state, request)
+            return
         options = _options(state, request, NEVER)
         idle = sorted(one for one in options if state.idle(request, one.processor) and not one.harm)
         if idle and not state.probes(request):

@@ -9,7 +9,7 @@ from agent_sdk.scheduling.network import Network
 
 Late = Literal["drop", "late", "degrade"]
 """What becomes of a run that cannot make its deadline: it is dropped before it starts, as soon as its expected end is
-too late; it runs all the same; or a cheaper network runs, where there is one, else the same where it costs least."""
+too late; it runs all the same; or a cheaper network runs, where there is one."""
 ON_LATE: Final[tuple[Late, ...]] = get_args(Late)
 PRIORITY: Final = 100
 """Priorities go from minus this to this."""

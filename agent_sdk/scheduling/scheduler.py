@@ -347,8 +347,9 @@ class Scheduler:
     def kept(self, request: Request, choice: Choice) -> Choice | None:
         """The choice itself where a request can make its deadline by it; else what ``on_late`` says.
 
-        None where the request is dropped; the choice of its cheaper network where it is degraded to that. After many
-        drops in a row one runs all the same: what is expected may rest on a disturbance that is over.
+        None where the request is dropped; the choice of its cheaper network where it is degraded to that, or None while
+        as many runs of that are under way as may be. After many drops in a row one runs all the same: what is expected
+        may rest on a disturbance that is over.
         """
         if request.deadline_ns is None or choice.end_ns <= request.deadline_ns or request.unit:
             return choice
@@ -363,8 +364,10 @@ class Scheduler:
         if request.on_late == "degrade" and (cheaper := request.network.cheaper) is not None:
             self.queue.remove(request)
             request.network, request.epoch_ns = cheaper, None
+            self._views.pop(request, None)
             self.queue.add(request)
-            return self.kept(request, self.shortest(request))
+            full = sum(other.network is cheaper for other in self.under_way()) >= cheaper.in_flight
+            return None if full else self.kept(request, self.shortest(request))
         return choice
 
     def probes(self, request: Request) -> bool:

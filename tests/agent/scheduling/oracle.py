@@ -30,6 +30,7 @@ class World:
 
     ``borders`` says how long the pieces are that a model's run is in, by processor: it gives way to smaller keys.
     ``pools`` are processors on each of which a piece may be that was meant for one of them.
+    ``cheaper`` says by model which other one answers runs that would be late and may be degraded.
     ``plan`` is a joint one, ``{model: [(release, start, finish, processor)]}`` by run of a round, whose
     runs are asked for within ``late`` of their releases.
     """
@@ -39,6 +40,7 @@ class World:
     name: str
     borders: dict = field(default_factory=dict)
     pools: dict = field(default_factory=dict)
+    cheaper: dict = field(default_factory=dict)
     plan: dict = field(default_factory=dict)
     late: int = 0
     decisions: list = field(default_factory=list)
@@ -242,27 +244,35 @@ class World:
         end, way = until(units)
         return end, way[0][1], way[0][2], way[1] if len(way) > 1 else None
 
-    def _lost(self, run, end, where):
-        late = run.deadline is not None and end > run.deadline
-        if late and run.on_late == "drop" and not run.unit and self.in_a_row.get(run.model, 0) < 16:
+    def _kept(self, run, choice):
+        """The choice; of a run that is degraded one of the cheaper model; None where it is dropped."""
+        late = run.deadline is not None and choice[0] > run.deadline and not run.unit
+        if late and run.on_late == "drop" and self.in_a_row.get(run.model, 0) < 16:
             self.in_a_row[run.model] = self.in_a_row.get(run.model, 0) + 1
             self.queue.remove(run)
             self.decisions.append((self.now, run.number, 0, 0, None))
-            return True
-        if late and run.on_late == "drop" and not run.unit:
-            self.doubted |= {(run.model, other) for other in self.pools.get((run.model, where), [where])}
-        return False
+            return None
+        if late and run.on_late == "drop":
+            self.doubted |= {(run.model, other) for other in self.pools.get((run.model, choice[2]), [choice[2]])}
+        if late and run.on_late == "degrade" and run.model in self.cheaper:
+            run.model = self.cheaper[run.model]
+            self.begun.pop(run, None)
+            return self._kept(run, self._best(run, self._free(run), self.now))
+        return choice
 
     def fifo(self, group):
         """As its name says."""
         for run in group:
-            end, last, where, _ = self._best(run, [0] * len(self.sets), 0)
-            if self._lost(run, self._free(run)[where] + end, where):
-                continue
-            if self._idle(run, where):
-                self._take(run, last, where)
-            else:
-                self.blocked |= self.sets[where]
+            end, last, where, then = self._best(run, [0] * len(self.sets), 0)
+            self._reserve(run, (self._free(run)[where] + end, last, where, then))
+
+    def _reserve(self, run, choice):
+        """Where it is chosen, now or later."""
+        kept = self._kept(run, choice)
+        if kept and self._idle(run, kept[2]):
+            self._take(run, *kept[1:3])
+        elif kept:
+            self.blocked |= self.sets[kept[2]]
 
     def shortest_expected_latency(self, group):
         """As its name says."""
@@ -270,8 +280,9 @@ class World:
             ends = [self._best(run, self._free(run), self.now) for run in group]
             at = max(range(len(group)), key=lambda index: (ends[index][0], -index))
             run = group.pop(at)
-            if not self._lost(run, ends[at][0], ends[at][2]):
-                self._take(run, *ends[at][1:3])
+            kept = self._kept(run, ends[at])
+            if kept:
+                self._take(run, *kept[1:3])
 
     def heft(self, group):
         """As its name says."""
@@ -292,10 +303,11 @@ class World:
                 if not ends:
                     return
                 run = max(ends, key=lambda one: (ends[one][0], -group.index(one)))
-                end, last, where, then = ends[run]
-                table = self.nets[run.model][1]
-                if self._lost(run, end, where):
+                kept = self._kept(run, ends[run])
+                if not kept:
                     break
+                _, last, where, then = kept
+                table = self.nets[run.model][1]
                 if self._idle(run, where):
                     run.then = then and (then[2], table[then])
                     self._take(run, last, where)
@@ -309,9 +321,9 @@ class World:
         ends = {run: self._best(run, self._free(run), self.now)[0] for run in group}
         slack = {run: BIG * 9 if run.deadline is None else run.deadline - ends[run] for run in group}
         for run in sorted(group, key=lambda one: (slack[one], group.index(one))):
-            end, last, where, _ = self._best(run, self._free(run), self.now)
-            if not self._lost(run, end, where) and self._idle(run, where):
-                self._take(run, last, where)
+            kept = self._kept(run, self._best(run, self._free(run), self.now))
+            if kept and self._idle(run, kept[2]):
+                self._take(run, *kept[1:3])
                 if not self._somewhere():
                     return
 
@@ -321,71 +333,76 @@ class World:
         for run in sorted(mine, key=lambda one: (self.begun[one][0] + self._slot(one)[1], group.index(one))):
             _, start, finish, where = self._slot(run)
             last = self.nets[run.model][0] - 1
-            if self._lost(run, self._free(run)[where] + finish - start, where):
-                continue
-            if self._idle(run, where):
-                self._take(run, last, where)
-            else:
-                self.blocked |= self.sets[where]
+            self._reserve(run, (self._free(run)[where] + finish - start, last, where, None))
         self.least_slack([run for run in group if run not in mine])
 
     def earliest_deadline(self, group):
         """As its name says."""
-        behind = []
         due = {run: run.deadline if run.deadline is not None else run.release + PATIENCE for run in group}
+        behind = []
         for run in sorted(group, key=lambda one: (one.deadline is None, due[one], group.index(one))):
             if not self._somewhere():
                 return
-            limit = BIG * 9 if run.deadline is None else run.deadline
-            fits = [one for one in self._wholes(run) if one[1] <= limit and self._idle(run, one[2])]
-            if run.deadline is None:
-                fits.sort(key=lambda one: (self._hurts(run, one[2]), self._risked(run, one), *one[1:]))
-                apart = []
-            else:
-                fits.sort(key=lambda one: (self._hurts(run, one[2]), self._risk(run, one[2], limit), *one))
-                apart = [one for one in fits if self._apart(run, one)]
-            kind = apart or [one for one in fits if not self._harmed(run, one)] or fits
-            sees = run.on_late != "drop" or self.in_a_row.get(run.model, 0) >= 16
-            if not apart and kind:
-                takes = self._takes((run, 0, self.nets[run.model][0] - 1, kind[0][2]))
-                harmed = self._harmed(run, kind[0])
-                if run.deadline is None:
-                    waits, latest = bool(harmed) and due[run] > self.now, due[run]
-                else:
-                    waits = not sees and any(takes / within >= 2 for within in harmed)
-                    latest = run.deadline - self._best(run, [0] * len(self.sets), 0)[0] + 1
-                if waits:
-                    others = [self.active[model][1] + 10 * within + 1 for model, within in self._lately(run)]
-                    self.looks.add(min(latest, *others))
-                    continue
-            end, last, where, _ = self._best(run, self._free(run), self.now)
-            if kind and self._hurts(run, kind[0][2]):
-                ends = {what[3]: self.ends[what] for what in (*self.running, *self.promised)}
-                patient = []
-                for _, _, other in self._wholes(run):
-                    there = [ends[one] for one in ends if self.sets[one] & self.sets[other]]
-                    patient.append((max([self.now, *there]) + self._takes((run, 0, last, other)), other))
-                if min(patient)[0] <= limit:
-                    self.blocked |= self.sets[min(patient)[1]]
-                    continue
-            if kind:
-                self._take(run, self.nets[run.model][0] - 1, kind[0][2])
-            elif end > limit:
+            if not self._in_time(run):
                 behind.append(run)
-            elif self._idle(run, where):
-                self._take(run, last, where)
-            elif run.deadline is not None:
-                self.blocked |= self.sets[where]
         for run in behind:
-            end, last, where, _ = self._best(run, self._free(run), self.now)
-            if self._lost(run, end, where):
+            kept = self._kept(run, self._best(run, self._free(run), self.now))
+            if not kept:
+                continue
+            if kept[0] <= run.deadline:
+                self._in_time(run)
                 continue
             idle = [one for one in self._wholes(run) if self._idle(run, one[2]) and not self._hurts(run, one[2])]
             idle.sort()
             if idle and not (run.on_late == "drop" and self.in_a_row.get(run.model, 0) >= 16):
                 self._take(run, self.nets[run.model][0] - 1, idle[0][2])
-            elif self._idle(run, where):
-                self._take(run, last, where)
+            elif self._idle(run, kept[2]):
+                self._take(run, *kept[1:3])
+
+    def _in_time(self, run):
+        """Where it makes its deadline, now or later; whether there is such a place."""
+        due = run.deadline if run.deadline is not None else run.release + PATIENCE
+        limit = BIG * 9 if run.deadline is None else run.deadline
+        fits = [one for one in self._wholes(run) if one[1] <= limit and self._idle(run, one[2])]
+        if run.deadline is None:
+            fits.sort(key=lambda one: (self._hurts(run, one[2]), self._risked(run, one), *one[1:]))
+            apart = []
+        else:
+            fits.sort(key=lambda one: (self._hurts(run, one[2]), self._risk(run, one[2], limit), *one))
+            apart = [one for one in fits if self._apart(run, one)]
+        kind = apart or [one for one in fits if not self._harmed(run, one)] or fits
+        sees = run.on_late != "drop" or self.in_a_row.get(run.model, 0) >= 16
+        if not apart and kind:
+            takes = self._takes((run, 0, self.nets[run.model][0] - 1, kind[0][2]))
+            harmed = self._harmed(run, kind[0])
+            if run.deadline is None:
+                waits, latest = bool(harmed) and due > self.now, due
+            else:
+                waits = not sees and any(takes / within >= 2 for within in harmed)
+                latest = run.deadline - self._best(run, [0] * len(self.sets), 0)[0] + 1
+            if waits:
+                others = [self.active[model][1] + 10 * within + 1 for model, within in self._lately(run)]
+                self.looks.add(min(latest, *others))
+                return True
+        end, last, where, _ = self._best(run, self._free(run), self.now)
+        if kind and self._hurts(run, kind[0][2]):
+            ends = {what[3]: self.ends[what] for what in (*self.running, *self.promised)}
+            patient = []
+            for _, _, other in self._wholes(run):
+                there = [ends[one] for one in ends if self.sets[one] & self.sets[other]]
+                patient.append((max([self.now, *there]) + self._takes((run, 0, last, other)), other))
+            if min(patient)[0] <= limit:
+                self.blocked |= self.sets[min(patient)[1]]
+                return True
+        if kind:
+            self._take(run, self.nets[run.model][0] - 1, kind[0][2])
+        elif end > limit:
+            return False
+        elif self._idle(run, where):
+            self._take(run, last, where)
+        elif run.deadline is not None:
+            self.blocked |= self.sets[where]
+        return True
 
     def _hurts(self, run, where):
         """Whether one that gives way to a run there misses its deadline for that, which it would have made."""

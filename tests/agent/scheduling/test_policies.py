@@ -13,7 +13,7 @@ from agent_sdk.scheduling.job import Terms
 from agent_sdk.scheduling.mixes import Mix
 from agent_sdk.scheduling.network import FORGOTTEN, NEVER, Network
 from agent_sdk.scheduling.policies import POLICIES, LeastSlack, Planned, policy
-from agent_sdk.scheduling.request import Request
+from agent_sdk.scheduling.request import ON_LATE, Request
 from agent_sdk.scheduling.scheduler import Dispatch, JointPlan, PlannedRun, Scheduler
 from agent_sdk.scheduling.sequence import Shortest, in_python
 from benchmarks.mixes.simulation import simulate
@@ -56,7 +56,7 @@ def random_mix(draw: random.Random, models: list[str]) -> Mix:
             "period_ms": period,
             "deadline_ms": draw.uniform(5, 120),
             "jitter_ms": draw.choice((0, 2)),
-            "on_late": draw.choice(("drop", "late")),
+            "on_late": draw.choice(ON_LATE),
         }
         if arrival == "trace":
             stream["trace_ms"] = [draw.uniform(0, 390) for _ in range(draw.randint(1, 20))]
@@ -99,6 +99,9 @@ def test_decisions_are_those_of_an_independent_simulation(name: str, groups: boo
                 own.border_ns.update(dict.fromkeys(range(4), own.border_ns.get(0, 0)))
                 for where in range(4):
                     own.set((0, 0, where), own.expected(0, 0, 0))
+        cheaper = {model: other for model, other in ("ab", "bc") if draw.random() < 0.7}
+        for model, other in cheaper.items():
+            networks[model].cheaper = networks[other]
         # NOTE: measured latencies change what is expected; here what is expected is what it takes, so nothing changes.
         mix = random_mix(draw, list(networks))
         found: list[tuple[int, int, int, int, int | None]] = []
@@ -135,7 +138,7 @@ def test_decisions_are_those_of_an_independent_simulation(name: str, groups: boo
         pools = {(model, where): pool for model, own in networks.items() for where, pool in own.alike.items()}
         runs = {own.name: list(map(tuple, planned)) for own, planned in plan.items()}
         rounds = {"plan": runs, "late": late_ns} if who.joint else {}
-        wanted = World(nets, sets, name, borders, pools=pools, **rounds).run(asked)
+        wanted = World(nets, sets, name, borders, pools=pools, cheaper=cheaper, **rounds).run(asked)
 
         def flat(decisions: list) -> list:
             return sorted(decisions, key=lambda one: (*one[:4], one[4] is None, one[4] or 0))
@@ -327,6 +330,42 @@ def test_who_is_dropped_makes_room(name: str) -> None:
     behind = scheduler.submit(network, 0)
     started, dropped = scheduler.decide(0)
     assert ([one.request for one in started], dropped) == ([behind], hopeless)
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_a_degraded_run_goes_where_the_cheaper_network_makes_the_deadline(name: str) -> None:
+    """On two cores, where that takes 30 ms of the 40 that there are, not on one, where it costs less and is late."""
+    own, cheaper = (
+        Network(which, 1, 2, {(0, 0, 0): one * MS, (0, 0, 1): both * MS})
+        for which, one, both in (("own", 90, 70), ("cheaper", 50, 30))
+    )
+    own.cheaper = cheaper
+    scheduler = Scheduler(policy(name), [1, 3])
+    request = scheduler.submit(own, 0, deadline_ns=40 * MS, on_late="degrade")
+    (started,), _ = scheduler.decide(0)
+    assert (request.network, started.processor, started.end_ns) == (cheaper, 1, 30 * MS)
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize(("border_ms", "in_flight"), [(5, 2), (0, 1)])
+def test_a_degraded_run_waits_for_those_of_the_network_that_answers_it(
+    name: str, border_ms: int, in_flight: int
+) -> None:
+    """It does not step in where its new network has a run in pieces, nor is it one more than that may have at once."""
+    own, cheaper = (Network(which, 1, 2, {(0, 0, 0): ms * MS}) for which, ms in (("own", 90), ("cheaper", 50)))
+    own.cheaper, cheaper.in_flight = cheaper, in_flight
+    cheaper.border_ns[0] = border_ms * MS
+    if not border_ms:
+        cheaper.set((0, 0, 1), 60 * MS)
+    scheduler = Scheduler(policy(name), [1, 2])
+    scheduler.submit(cheaper, 0, deadline_ns=500 * MS)
+    (running,), _ = scheduler.decide(0)
+    request = scheduler.submit(own, MS, deadline_ns=30 * MS, on_late="degrade")
+    assert scheduler.decide(MS) == ([], [])
+    assert request.network is cheaper
+    scheduler.finished(running, None)
+    (started,), _ = scheduler.decide(50 * MS)
+    assert started.request is request
 
 
 def test_priority_goes_before_slack() -> None:
