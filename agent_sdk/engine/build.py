@@ -103,7 +103,7 @@ def _live_steps(plan: Plan, graph: ModelGraph) -> tuple[list[Step], tuple[str, .
                 raise IllegalPlanError(f"step {step.id} names op '{op}', which model '{graph.name}' does not have")
             owner[op] = step
     needed: set[str] = set()
-    stack = [graph.producer[name] for name in graph.outputs if name in graph.producer]
+    stack = [graph.producer[name] for name in graph.outputs]
     while stack:
         op = stack.pop()
         if op in needed:
@@ -123,8 +123,6 @@ def _live_steps(plan: Plan, graph: ModelGraph) -> tuple[list[Step], tuple[str, .
                     f"{owner[before].id}, which makes it"
                 )
     live = [plan.step[step_id] for step_id in plan.order if plan.step[step_id].ops[0] in needed]
-    if not live:
-        raise IllegalPlanError(f"no output of model '{graph.name}' depends on any op: there is nothing to run")
     return live, tuple(op.id for op in graph.ops if op.id not in needed)
 
 

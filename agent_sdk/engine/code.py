@@ -14,9 +14,7 @@ from agent_sdk.runtimes.base import Bound, NativeCall
 
 FAILED: Final = 1
 """What a step returns that Python makes, when it has raised."""
-FIRST: Final = 1
-"""The occasion of a run whose segments' outputs are looked at."""
-MEANWHILE: Final = 2
+MEANWHILE: Final = 1
 """The occasion of a run with something to do while devices compute."""
 
 
@@ -27,14 +25,12 @@ class Instruction:
     Attributes:
         cores: the CPUs that the thread moves to first; empty where it stays.
         call: what does it; None where it is only an order of things.
-        check: a look at what it made, in the first run.
         meanwhile: what may be done while a device computes it.
     """
 
     work: Work
     cores: frozenset[int] = frozenset()
     call: Bound | None = None
-    check: Callable[[], None] | None = None
     meanwhile: Callable[[], None] | None = None
 
     @property
@@ -94,8 +90,6 @@ class Steps:
                 steps.append(native.Step(native.STAMP))
             if one.call:
                 steps += self._call(one.work, one.call, one.meanwhile)
-                if one.check:
-                    steps.append(self._python(one.work, one.check, FIRST))
                 steps.append(native.Step(native.STAMP))
             steps.append(native.Step(native.DONE, a=position + 1, b=_signed(spare)))
         return steps

@@ -162,7 +162,6 @@ class Executor(Closes):
                 computed, beside = perf_counter_ns(), beside or self.device.arbiter.taken(self._divided)
                 outputs = flight.store(feeds, into)
                 finished = perf_counter_ns()
-                flight.first = False
                 origin, stamps, ordinary = asked + queued_ns, flight.loop.stamps(), flight.ordinary
                 elsewhere = flight.computed_elsewhere()
             finally:
@@ -262,7 +261,7 @@ class Executor(Closes):
             if isinstance(loop, NativeLoop):
                 loop.alone(key, offsets, occasions=flight.occasions, interruptible=interrupts.cancels, hold=hold)
             else:
-                loop.alone(key, first=flight.first, end=end)
+                loop.alone(key, end=end)
         except KeyboardInterrupt:  # it was stopped, by whomever
             if not flight.failures:
                 raise

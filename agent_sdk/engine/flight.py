@@ -14,14 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from agent_sdk.engine.arbiter import Arbiter
-from agent_sdk.engine.code import FIRST, MEANWHILE, Instruction
+from agent_sdk.engine.code import MEANWHILE, Instruction
 from agent_sdk.engine.compiled import Compiled
 from agent_sdk.engine.lanes import NativeLoop, SequentialLoop
 from agent_sdk.engine.looks import Looks
 from agent_sdk.engine.memory import MemoryPlan, plan_memory
 from agent_sdk.engine.ports import NEW, Feeds, Outputs
 from agent_sdk.engine.program import Copy, Program, ProgramSegment, Work, memory_of
-from agent_sdk.errors import WrongOutput
 from agent_sdk.runtimes.base import Bound, BoundCall, Buffer, Executable, Place
 from agent_sdk.runtimes.copying import bound_copy, host_array
 from agent_sdk.tensors import TorchTensor
@@ -57,10 +56,9 @@ class _Load:
 
 
 class _Store(NamedTuple):
-    """An output that a segment makes: its name, its shape, and where it stands."""
+    """An output that a segment makes, and where it stands."""
 
     tensor: str
-    shape: tuple[int, ...]
     place: Place
     buffer: Buffer
 
@@ -106,14 +104,13 @@ class Flight:
     Attributes:
         loop: what carries out its lanes.
         memory: which buffer holds which tensor.
-        first: whether no run has ended well in it.
         ordinary: whether the latest run's floats were, where a processor is trusted with no others.
         failures: what went wrong outside segments in the run that is under way, first things first.
     """
 
     def __init__(self, compiled: Compiled, arbiter: Arbiter, cores: frozenset[int]) -> None:
         self.program = program = compiled.program
-        self.first = self.ordinary = True
+        self.ordinary = True
         self.failures: list[BaseException] = []
         self._ending = threading.RLock()  # a signal's handler may come while its thread has it
         self._executables = compiled.executables
@@ -123,14 +120,11 @@ class Flight:
         self._calls = [self._call(segment) for segment in program.segments]
         self._far = [one.index for one in program.segments if one.far]
         self._loads = self._plan_loads()
-        graph = program.graph
         self._stores = [
-            _Store(name, graph.tensor[name].shape, program.places[memory], self._buffers[name, memory])
-            for name in graph.outputs
-            if name in graph.producer
+            _Store(name, program.places[memory], self._buffers[name, memory])
+            for name in program.graph.outputs
             for memory in [program.memory_of(name)]
         ]
-        self._unchanged = [name for name in graph.outputs if name not in graph.producer]
         self._looks = self._plan_looks()
         code = [[self._instruction(work, compiled) for work in row] for row in program.by_lane]
         self.loop: NativeLoop | SequentialLoop = (
@@ -141,17 +135,16 @@ class Flight:
 
     def _instruction(self, work: Work, compiled: Compiled) -> Instruction:
         call: Bound | None = None
-        check = meanwhile = None
+        meanwhile = None
         if isinstance(work, ProgramSegment):
             made = self._calls[work.index]
             call = self._looks.around(work, made)
-            check = partial(_check_outputs, self.program, self._buffers, work)
             exports = [one for one in self._stores if one.tensor in work.segment.exports]
             meanwhile = partial(self._meanwhile.made, made, exports)
         elif isinstance(work, Copy):
             call = self._copy(work, compiled.change(work))
         moves = (work.lane, work.position) in self.program.rebinds
-        return Instruction(work, work.cores if moves else frozenset(), call, check, meanwhile)
+        return Instruction(work, work.cores if moves else frozenset(), call, meanwhile)
 
     def _call(self, segment: ProgramSegment) -> BoundCall:
         inputs, outputs = (
@@ -188,14 +181,14 @@ class Flight:
         return Looks(
             self.program,
             {load.tensor: (load.readers[0], load.own) for load in self._loads if load.place.memory == HOST},
-            {name: own for name, _, place, own in self._stores if name in exported and place.memory == HOST},
+            {name: own for name, place, own in self._stores if name in exported and place.memory == HOST},
             self._calls,
         )
 
     @property
     def occasions(self) -> int:
         """What is done in the run to come beside what is always done."""
-        return (FIRST if self.first else 0) | (MEANWHILE if self._meanwhile.taken or self._meanwhile.asked else 0)
+        return MEANWHILE if self._meanwhile.taken or self._meanwhile.asked else 0
 
     def load(self, feeds: Feeds, meanwhile: Callable[[], object] | None = None) -> None:
         """Bring the inputs to where they are read; ``meanwhile`` is as of ``Turn``."""
@@ -226,7 +219,7 @@ class Flight:
         load.bound = array
 
     def store(self, feeds: Feeds, into: Mapping[str, np.ndarray]) -> Outputs:
-        """Return copies of the outputs that no later run overwrites, in arrays of ``into`` if any. Raises WrongOutput.
+        """Return copies of the outputs that no later run overwrites, in arrays of ``into`` if any.
 
         What was made in a memory from which inputs were taken stays there, as a tensor.
 
@@ -236,24 +229,18 @@ class Flight:
         outputs: Outputs = {}
         made: Outputs = {}
         taken, handed_out = self._meanwhile.taken, self._meanwhile.handed
-        for name, shape, place, buffer in self._stores:
+        for name, place, buffer in self._stores:
             like = taken.get(place.memory)
             if like is None:
                 made[name] = place.to_host(buffer)
             else:
                 made[name] = handed_out.get(name) or place.hand_out(name, buffer, like)
-            if made[name].shape != shape:
-                declared = self.program.graph.tensor[name]
-                found = list(made[name].shape)
-                raise WrongOutput(f"output '{name}' came back as {found}, the graph declares {declared}")
         self._looks.at_others(feeds, made)
         for memory, like in taken.items():
             self.program.places[memory].settle(like)
         self.ordinary = not self._looks.odd
         if not self.ordinary:
             into = NEW
-        for name in self._unchanged:
-            made[name] = np.asarray(feeds[name])
         for name, array in made.items():
             if name in into:
                 into[name][...] = array
@@ -284,7 +271,6 @@ class Flight:
         self._buffers = {}
         self._loads = []
         self._stores = []
-        self._unchanged = []
 
 
 def allocate(program: Program, memory: MemoryPlan) -> dict[tuple[str, str], Buffer]:
@@ -307,20 +293,6 @@ def allocate(program: Program, memory: MemoryPlan) -> dict[tuple[str, str], Buff
         key: places[id(spot.slot)].view(slots[id(spot.slot)], spot.kind, spot.offset)
         for key, spot in memory.spot.items()
     }
-
-
-def _check_outputs(program: Program, buffers: Mapping[tuple[str, str], Buffer], segment: ProgramSegment) -> None:
-    """Look at the plain tensors a segment made, before anybody reads them. Raises WrongOutput.
-
-    Later runs write into the same buffers and are not looked at: it would cost a copy on some processors.
-    """
-    place = program.processors[segment.processor].place
-    for name in segment.segment.exports:
-        made, declared = place.to_host(buffers[name, place.memory]), program.graph.tensor[name].type
-        if made.shape != declared.shape or made.dtype != declared.dtype:
-            raise WrongOutput(
-                f"'{segment.processor}' made {made.dtype}{list(made.shape)} of '{name}', declared {declared}"
-            )
 
 
 def _uses_in_place(place: Place, buffer: Buffer) -> bool:

@@ -53,7 +53,7 @@ class SequentialLoop:
         self._seats = seats
         self._stopped = False
 
-    def alone(self, key: int, *, first: bool = False, end: float = inf) -> None:
+    def alone(self, key: int, *, end: float = inf) -> None:
         """A whole run in the calling thread. Raises what went wrong; nothing where it was stopped.
 
         After ``end`` (``time.monotonic``) it goes no further: RunTimeoutError.
@@ -66,12 +66,12 @@ class SequentialLoop:
             self._stamps = [[0 if lane else began - asked, began] for lane in range(self._lanes)]
             before = os.sched_getaffinity(0)
             try:
-                self._walk(first, end)
+                self._walk(end)
             finally:
                 with suppress(OSError):  # where the thread came from may be gone as well; the kernel has moved it then
                     os.sched_setaffinity(0, before)
 
-    def _walk(self, first: bool, end: float) -> None:
+    def _walk(self, end: float) -> None:
         there, cores = frozenset[int](), list(self._seats)
         for one in self._order:
             if self._stopped:
@@ -83,18 +83,16 @@ class SequentialLoop:
                 if wanted != there:
                     bind_to(wanted)
                 there = wanted or there
-                self._do(one, first)
+                self._do(one)
             except Exception as error:
                 raise failed(one.work, error) from error
 
-    def _do(self, one: Instruction, first: bool) -> None:
+    def _do(self, one: Instruction) -> None:
         stamp = self._stamps[one.work.lane].append
         if one.comes_late:
             stamp(perf_counter_ns())
         if one.call:
             one.call()
-            if first and one.check:
-                one.check()
             stamp(perf_counter_ns())
 
     def stop(self) -> None:
@@ -162,7 +160,7 @@ class NativeLoop:
         Args:
             key: where its segments stand at the arbiter: the smallest goes first.
             offsets: what each piece of work of each lane adds to that.
-            occasions: of ``FIRST`` and ``MEANWHILE`` those that it is.
+            occasions: ``MEANWHILE`` where there is something to do then.
         """
         self._errors.clear()
         if offsets is not self._offsets:

@@ -29,7 +29,7 @@ from hope_schema import TensorType
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, whole_plan
 from tests.agent.engine.scene import NATIVE, Scene, flight_of, until
-from tests.agent.engine.simulated import Box, SimulatedPlace, SimulatedProcessor
+from tests.agent.engine.simulated import SimulatedProcessor
 from tests.agent.models import prepared_of
 
 
@@ -132,26 +132,6 @@ def test_a_runtime_that_makes_another_shape_is_refused(scene: Scene, monkeypatch
     monkeypatch.setattr(SimulatedProcessor, "compile", compile_wrong)
     with pytest.raises(WrongOutput, match=r"float32\[3\]"):
         scene.open()
-
-
-@NATIVE
-def test_a_runtime_that_changes_the_shape_while_running_is_caught(
-    scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The outputs that reach the caller have the declared shape or the run fails."""
-    right = SimulatedPlace.to_host
-    home = scene.executor.program.home[scene.model.graph.outputs[0]]
-
-    def wrong(self: SimulatedPlace, buffer: Box) -> np.ndarray:
-        array = right(self, buffer)
-        return array[:, :1] if threading.current_thread() is threading.main_thread() and self.name == home else array
-
-    # Only the main thread reads outputs when a watchdog is set.
-    monkeypatch.setattr(SimulatedPlace, "to_host", wrong)
-    with pytest.raises(WrongOutput, match="the graph declares"):
-        scene.executor.run(scene.feeds, timeout_s=30)
-    monkeypatch.undo()
-    scene.works(reference)
 
 
 @NATIVE
