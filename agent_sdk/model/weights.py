@@ -198,7 +198,7 @@ class WeightsFile(Closes):
         elif tensor.HasField("raw_data"):
             raw = tensor.raw_data
         else:
-            raw = numpy_helper.to_array(tensor).tobytes()
+            raw = numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data  # of which 4 bits share bytes
         if len(raw) <= INLINE_BYTES:
             made.raw_data = raw
             return made

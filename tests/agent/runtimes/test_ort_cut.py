@@ -13,13 +13,14 @@ from unittest.mock import Mock
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 import hope_zoo as zoo
 from agent_sdk.errors import OutOfMemory
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import Model, read_model
-from agent_sdk.model.weights import GRAPH_FILE, PREFIX, WEIGHTS_FILE, LightModels
+from agent_sdk.model.source import expected_bytes
+from agent_sdk.model.weights import GRAPH_FILE, PREFIX, WEIGHTS_FILE, LightModels, WeightsFile
 from agent_sdk.native import LANES_VARIABLE
 from agent_sdk.runtimes.base import segment_of, whole_network
 from agent_sdk.runtimes.ort import graph as ort_graph
@@ -323,6 +324,22 @@ def test_a_whole_network_is_not_frozen(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(f"*/{GRAPH_FILE}"))
     ort.compile(segment_of(merge(model.graph)[0], model)).close()
     assert len(list(tmp_path.glob(f"*/{GRAPH_FILE}"))) == 1
+
+
+@pytest.mark.parametrize("count", [3, 4099])
+@pytest.mark.parametrize("kind", ["FLOAT", "FLOAT16", "BFLOAT16", "INT8", "INT64", "BOOL", "INT4", "UINT4"])
+@pytest.mark.parametrize("raw", [False, True])
+def test_weights_are_in_the_file_as_they_were(kind: str, count: int, raw: bool, tmp_path: Path) -> None:
+    """Of any type, few or many, and however the network's file writes them: 4 bits share bytes."""
+    number = getattr(TensorProto, kind)
+    tensor = helper.make_tensor("w", number, [count], [index % 2 for index in range(count)])
+    given = numpy_helper.from_array(numpy_helper.to_array(tensor), "w") if raw else tensor
+    with WeightsFile(tmp_path / WEIGHTS_FILE) as weights:
+        kept = weights.keep(given)
+    if external_data_helper.uses_external_data(kept):
+        external_data_helper.load_external_data_for_tensor(kept, str(tmp_path))
+    assert len(kept.raw_data) == expected_bytes(tensor)
+    np.testing.assert_array_equal(numpy_helper.to_array(kept), numpy_helper.to_array(tensor))
 
 
 def test_only_folders_that_nobody_uses_are_removed(tmp_path: Path) -> None:
