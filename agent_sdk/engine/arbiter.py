@@ -40,6 +40,7 @@ class Arbiter:
         self.cores = (ctypes.c_int32 * BITS)(*[NO_CORE] * BITS)
         self._masks: dict[str, int] = {}
         self._bits = 0
+        self._naming = threading.Lock()
         self._sequence = threading.Lock()
         self._closed = False
         if library is not None:
@@ -58,10 +59,11 @@ class Arbiter:
 
     def divide(self, resource: str, parts: int) -> int:
         """Say into how many parts a resource is held where a part will do; the bits of them all."""
-        if resource not in self._masks:
-            self._masks[resource] = sum(1 << (self._bits + part) % BITS for part in range(parts))
-            self._bits += parts
-        return self._masks[resource]
+        with self._naming:
+            if resource not in self._masks:
+                self._masks[resource] = sum(1 << (self._bits + part) % BITS for part in range(parts))
+                self._bits += parts
+            return self._masks[resource]
 
     def is_core(self, resource: str, core: int) -> None:
         """Say which CPU a resource is."""
@@ -73,10 +75,10 @@ class Arbiter:
 
     @property
     def busy(self) -> tuple[str, ...]:
-        if self.library is None:
-            return tuple(self._masks) if self._sequence.locked() else ()
-        held = self.library.hope_busy(self.handle)
-        return tuple(resource for resource, mask in self._masks.items() if held & mask)
+        with self._naming:
+            masks = list(self._masks.items())
+        held = self.library.hope_busy(self.handle) if self.library is not None else -self._sequence.locked()
+        return tuple(resource for resource, mask in masks if held & mask)
 
     def taken(self, mask: int) -> bool:
         return self.library is not None and bool(mask and self.library.hope_busy(self.handle) & mask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -53,6 +54,25 @@ def asking(arbiter: Arbiter, served: list[str], **claims: tuple[str, int]) -> It
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
+
+
+def test_threads_that_name_a_resource_first_mean_the_same() -> None:
+    """Programs are compiled by several threads: what one of them holds the others are kept from."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(60):
+            arbiter, barrier = Arbiter(native.library()), threading.Barrier(4)
+
+            def masks(arbiter: Arbiter = arbiter, barrier: threading.Barrier = barrier) -> tuple[int, ...]:
+                barrier.wait()
+                return tuple(arbiter.mask([f"r{index}"]) for index in range(40))
+
+            with ThreadPoolExecutor(4) as pool:
+                [found] = {thread.result() for thread in [pool.submit(masks) for _ in range(4)]}
+            assert len({*found}) == len(found)
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_a_resource_is_never_granted_twice_and_everybody_is_served(arbiter: Arbiter) -> None:
