@@ -34,6 +34,14 @@ class JobError(Exception):
         self.late = late
 
 
+class BehindError(Exception):
+    """A job cannot begin before another one, by kind and key, has ended."""
+
+    def __init__(self, job: tuple[str, str]) -> None:
+        super().__init__(job)
+        self.job = job
+
+
 @dataclass(frozen=True)
 class Task:
     """What a child gets; one that takes longer than ``timeout_s`` is killed."""
@@ -60,7 +68,12 @@ class Kind(ABC):
 
     @abstractmethod
     async def load(self, lease: Lease) -> Task | None:
-        """Return the task; None: there is nothing to do. Raises JobError: what it takes is gone."""
+        """Return the task; None: there is nothing to do.
+
+        Raises:
+            JobError: what it takes is gone.
+            BehindError: it has to wait for another job.
+        """
 
     async def tell(self, question: bytes) -> bytes:
         raise JobError("this kind of job answers no questions", permanent=True)

@@ -12,8 +12,9 @@ from datetime import datetime
 from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement, and_, case, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, delete, func, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import JobRow
@@ -178,10 +179,16 @@ class Queue:
             await publish(session, WORK)
         return True
 
-    async def hand_back(self, lease: Lease) -> bool:
-        """Return an unfinished job to the queue without blame; False when the lease was lost."""
+    async def hand_back(self, lease: Lease, *behind: Job) -> bool:
+        """Return an unfinished job to the queue without blame, ``behind`` another one if that is there.
+
+        Returns:
+            Whether the lease was still held.
+        """
         async with self.database.write() as session:
-            back = update(JobRow).where(_held(lease)).values(**_RELEASED)
+            other = aliased(JobRow)
+            first = select(other.id).where(tuple_(other.kind, other.key).in_(behind)).scalar_subquery()
+            back = update(JobRow).where(_held(lease)).values(**_RELEASED, after=first)
             held = await session.touches(back.returning(JobRow.id))
             if held:
                 await publish(session, WORK)

@@ -11,7 +11,7 @@ import structlog
 
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.chores import end, keep_doing
-from planner_api.jobs.kind import JobError, Kind, Lease, Task
+from planner_api.jobs.kind import BehindError, JobError, Kind, Lease, Task
 from planner_api.jobs.process import JobProcess, NoChildError
 from planner_api.jobs.queue import Queue
 from planner_api.jobs.wanted import WORK
@@ -180,6 +180,10 @@ class Worker:
                 prepared = await kind.prepare(lease, task, answer)
         except NoChildError:
             raise
+        except BehindError as error:
+            behind = error.job
+            held = await self._persistently(lambda: self._queue.hand_back(lease, behind))
+            return "handed_back" if held else "lost"
         except JobError as error:
             reason, permanent = str(error), error.permanent
             say = log.info if permanent else log.warning  # which is an answer, and told to whoever asked

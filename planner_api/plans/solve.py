@@ -8,17 +8,17 @@ from sqlalchemy import delete, exists, func, select, update
 
 from hope_schema import Method, PlanRequest
 from planner_api.db.engine import WriteSession
-from planner_api.db.tables import PlanRow, PlanVersionRow
-from planner_api.jobs.kind import JobError, Kind, Lease, Task
+from planner_api.db.tables import JobRow, PlanRow, PlanVersionRow
+from planner_api.jobs.kind import BehindError, JobError, Kind, Lease, Task
 from planner_api.jobs.news import publish
-from planner_api.jobs.wanted import Wanted, now, put
+from planner_api.jobs.wanted import Wanted, among, now, put
 from planner_api.models import repository as models
 from planner_api.plans import repository
 from planner_api.plans.made import Made, PlanOrder, RestsOn
 from planner_api.plans.stored import serialise
 from planner_api.profiles import answering
 from planner_api.profiles import repository as profiles
-from planner_api.profiles.jobs import OUTDATED, key_of
+from planner_api.profiles.jobs import FOLD, OUTDATED, key_of
 
 FIRST, BETTER = "first", "better"
 """The kinds of jobs that make plans, whose keys are plans' ids."""
@@ -51,12 +51,17 @@ class _Solve(Kind):
             before = await repository.find(session, lease.key)
             if before is None or before.provisional:
                 before = await repository.find_near(session, request) or before
+            folds = [(FOLD, key_of(*pair)) for pair in request.profiles]
+            coming = set(await session.scalars(select(JobRow.key).where(among(folds))))
             found = [await profiles.current(session, *pair) for pair in request.profiles]
             graphs = [await models.graph(session, job.model_hash) for job in request.jobs]
-        known = [one for one in found if one is not None]
-        if len(known) < len(found):
-            soc, frequency = request.profiles[found.index(None)]
+        lacking = [pair for pair, one in zip(request.profiles, found, strict=True) if one is None]
+        if lacking:
+            if coming.issuperset(key_of(*pair) for pair in lacking):  # it was put behind one of these folds alone
+                raise BehindError((FOLD, key_of(*lacking[0])))
+            soc, frequency = lacking[0]
             raise JobError(f"nothing is known of SoC '{soc}' at frequency '{frequency}'", permanent=True)
+        known = [one for one in found if one is not None]
         if self.name == FIRST and version:
             return None
         method, budget_s = self._budget(request)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from hope_schema import Host, Job, Link, Missing, PlanRequest
+from planner_api.db.tables import JobRow
+from planner_api.jobs.wanted import Wanted, now, put
 from planner_api.plans import repository
 from planner_api.plans.key import keyed, normalised
-from tests.planner.samples import FREQUENCY, Api, chain, measure, missing_request, plan_request, problem
+from planner_api.profiles.jobs import FOLD, key_of
+from tests.planner.samples import FREQUENCY, SOC, Api, chain, measure, missing_request, plan_request, problem
 
 pytestmark = pytest.mark.above_databases
 
@@ -93,6 +99,26 @@ def test_a_plan_over_hosts_rests_on_every_profile(api: Api) -> None:
     assert any(name.startswith("edge:") for name in plan.processors)
     only = api.plan(GRAPH, hosts=(EDGE.model_copy(update={"processors": plan.processors[:1]}),), links=LINKS).plan
     assert sum(name.startswith("edge:") for name in only.processors) == 1
+
+
+def test_a_first_plan_waits_for_every_profile_that_it_rests_on(api: Api) -> None:
+    """Both profiles are new, and the device's takes longer to be folded: the plan is made once both are there."""
+    api.learn(GRAPH)
+    learn_server(api)
+
+    async def lease(owner: str | None) -> None:
+        async with api.app.planner.database.write() as session:
+            fold = JobRow.kind == FOLD, JobRow.key == key_of(SOC, FREQUENCY)
+            held = {"lease_owner": owner, "lease_until": now(session, 60.0)}
+            await session.execute(update(JobRow).where(*fold).values(held))
+            await put(session, Wanted(FOLD, key_of(SOC, FREQUENCY)))
+
+    api.await_(lease, "elsewhere")
+    with ThreadPoolExecutor() as devices:
+        asking = devices.submit(api.plan, GRAPH, hosts=(EDGE,), links=LINKS)
+        time.sleep(1.0)
+        api.await_(lease, None)
+        assert {host.soc for host in asking.result().plan.hosts} == {"server"}
 
 
 def test_where_links_have_changed_planning_begins_with_the_plan_before(api: Api) -> None:
