@@ -79,7 +79,7 @@ MAX_RESPONSE_BYTES: Final = 64 * 2**20
 RETRIED_STATUSES: Final = frozenset({408, 425, 429, 502, 503, 504})
 """Answers that say "later"; 500 is a fault that repeating would only repeat."""
 LONGEST_WAIT_S: Final = 86_400.0
-"""No plan is improved for longer."""
+"""No plan is improved for longer, and no other answer waited for."""
 DEADLINE_S: Final = 10.0
 """Seconds that one call may take by default, all its attempts together; a plan may wait longer, see ``plan``."""
 CONNECT_S: Final = 5.0
@@ -168,7 +168,8 @@ class PlannerClient(Closes):
             headers["Authorization"] = _bearer(token)
         if device_id is not None:
             headers["Hope-Device"] = device_id
-        self._deadline_s, self.rest = deadline_s, rest
+        self._deadline_s = None if deadline_s is None else min(deadline_s, LONGEST_WAIT_S)  # no socket waits for ever
+        self.rest = rest
         self._http = httpx.Client(base_url=url, headers=headers, transport=transport, follow_redirects=False)
 
     def close(self) -> None:

@@ -9,16 +9,11 @@ import numpy as np
 
 from agent_sdk.errors import RefusedError
 from agent_sdk.model.ports import HELD
+from agent_sdk.protocol.datatypes import DATATYPES
 
 BYTES: Final = "BYTES"
 """Texts: each as its length in four bytes, then itself in UTF-8."""
-NUMPY: Final[Mapping[str, np.dtype[Any]]] = {
-    "BOOL": np.dtype(np.bool_),
-    **{f"{sign}INT{bits}": np.dtype(f"{sign.lower()}int{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)},
-    "FP16": np.dtype(np.float16),
-    "FP32": np.dtype(np.float32),
-    "FP64": np.dtype(np.float64),
-}
+NUMPY: Final[Mapping[str, np.dtype[Any]]] = {name: np.dtype(dtype) for dtype, name in DATATYPES.items()}
 """Types whose elements NumPy has."""
 _NAMES: Final = {dtype: name for name, dtype in NUMPY.items()}
 OF_PORT: Final = {port: _NAMES[dtype] for port, dtype in HELD.items() if dtype in _NAMES} | {"tensor(string)": BYTES}

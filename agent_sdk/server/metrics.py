@@ -1,7 +1,6 @@
 """What the server counts for Prometheus."""
 
 from collections.abc import Callable
-from functools import lru_cache
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, PlatformCollector, ProcessCollector, generate_latest
 
@@ -13,14 +12,13 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        inferences = Histogram(
+        self._inferences = Histogram(
             "hope_inference_seconds",
             "Inferences by model, transport and outcome, from the whole request to the answer.",
             ["model", "transport", "outcome"],
             buckets=SECONDS,
             registry=self._registry,
         )
-        self._inferences_of = lru_cache(maxsize=None)(inferences.labels)
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
@@ -29,7 +27,7 @@ class Metrics:
 
     def inferred(self, model: str, transport: str, outcome: str, seconds: float) -> None:
         """Count one inference; ``model`` is one that is served, whatever was asked for."""
-        self._inferences_of(model, transport, outcome).observe(seconds)
+        self._inferences.labels(model, transport, outcome).observe(seconds)
 
     def render(self) -> bytes:
         return generate_latest(self._registry)

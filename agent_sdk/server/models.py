@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +42,8 @@ VERSION: Final = "1"
 PLATFORM: Final = "onnx_hope"
 UNOFFERED: Final = ("sequence_id", "shared_memory_region", "classification")
 """Parameters of extensions that change what is computed, and that are not offered."""
+MOST_ELEMENTS: Final = 2**56
+"""Of a tensor, sizes of 0 aside: what NumPy can count in bytes."""
 LENT: Final = "lent"
 """What networks of others are counted as."""
 
@@ -137,8 +140,8 @@ class Served:
             raise RefusedError(400, f"'{self.name}' has no input '{name}'; it has {', '.join(self._takes) or 'none'}")
         if datatype != OF_PORT[port.type]:
             raise RefusedError(400, f"input '{name}' of '{self.name}' is {OF_PORT[port.type]}, not {datatype}")
-        if any(size < 0 for size in shape):
-            raise RefusedError(400, f"input '{name}' has a size below 0 in its shape {list(shape)}")
+        if any(size < 0 for size in shape) or math.prod(filter(None, shape)) > MOST_ELEMENTS:
+            raise RefusedError(400, f"input '{name}' has a shape that no tensor has: {list(shape)}")
         sizes = [size if isinstance(size, int) and size >= 0 else -1 for size in port.shape]
         fits = len(sizes) == len(shape) and all(a in (-1, b) for a, b in zip(sizes, shape, strict=True))
         if not fits:

@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from agent_sdk.errors import ProcessorLost, UnsupportedOp, WrongOutput
 from agent_sdk.model import extract
+from agent_sdk.protocol.datatypes import DATATYPES
 from agent_sdk.runtimes.base import BoundCall, Executable, Processor, Segment
 from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.runtimes.openvino.trusted import OPENVINO
@@ -28,14 +29,6 @@ from agent_sdk.runtimes.trust import Trust
 from hope_schema import Processor as ProcessorSpec
 from hope_schema.hosts import on_host
 
-DATATYPES: Final[Mapping[str, str]] = {
-    "bool": "BOOL",
-    **{f"{sign}int{bits}": f"{sign}int{bits}".upper() for sign in ("", "u") for bits in (8, 16, 32, 64)},
-    "float16": "FP16",
-    "float32": "FP32",
-    "float64": "FP64",
-}
-"""Types of tensors as the protocol calls them."""
 FIRST_S: Final = 5.0
 """Longest time of a segment's first runs, of which nobody knows yet how long they take."""
 LEAST_S: Final = 0.1

@@ -18,15 +18,10 @@ from pydantic import BaseModel, Field, ValidationError
 from typing_extensions import override
 
 from agent_sdk.errors import InputError, ProcessorLost, UnsupportedOp, WrongOutput
+from agent_sdk.protocol.datatypes import DATATYPES
 from agent_sdk.runtimes.base import Processor, Segment
 from agent_sdk.runtimes.remote.peer import HttpPeer, Peer
-from agent_sdk.runtimes.remote.processor import (
-    DATATYPES,
-    RemoteCall,
-    RemoteExecutable,
-    RemotePlace,
-    refuse_unless_named,
-)
+from agent_sdk.runtimes.remote.processor import RemoteCall, RemoteExecutable, RemotePlace, refuse_unless_named
 from agent_sdk.runtimes.remote.settings import HostSettings
 from agent_sdk.runtimes.trust import Trust
 from hope_schema import ModelGraph

@@ -182,6 +182,14 @@ def test_a_planner_that_is_away_is_named_without_a_time_limit_too() -> None:
         run(ScriptedTransport(httpx.ConnectError("refused")), lambda c: c.plan(REQUEST), deadline_s=None, attempts=1)
 
 
+@pytest.mark.parametrize("deadline_s", [math.inf, 1e300])
+def test_a_limit_beyond_all_clocks_is_one(deadline_s: float) -> None:
+    """Whoever would wait for ever waits for the answer."""
+    transport = ScriptedTransport(plan_answer(small_plan()))
+    with client_module.PlannerClient("http://planner", transport=transport, deadline_s=deadline_s) as planner:
+        assert planner.plan(REQUEST).reply.plan == small_plan()
+
+
 def test_waiting_is_asked_for_and_waited_for() -> None:
     """``wait_s`` becomes a ``Prefer`` header and lengthens the deadline by as much."""
 

@@ -329,7 +329,7 @@ def asked_over_grpc(**changed: Any) -> Any:
         ({"raw": [IMAGE.tobytes()[:-4]]}, "has 3068 bytes"),
         ({"raw": []}, "0 values"),
         ({"raw": [], "tensor": {"contents": {"int_contents": [1] * 768}}}, "stands in fp32_contents"),
-        ({"tensor": {"shape": [-1, 3, 16, 16]}}, "below 0"),
+        ({"tensor": {"shape": [-1, 3, 16, 16]}}, "no tensor has"),
         ({"tensor": {"datatype": "FP16"}}, "not FP16"),
         ({"outputs": [{"name": "z"}]}, "no output 'z'"),
         ({"parameters": {"timeout": {"string_param": "soon"}}}, "timeout"),

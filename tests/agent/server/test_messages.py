@@ -16,10 +16,11 @@ from hypothesis.extra import numpy as drawn
 from tritonclient.grpc import service_pb2 as theirs
 
 from agent_sdk.errors import RefusedError
+from agent_sdk.model.ports import Port
 from agent_sdk.protocol.messages import COMPILED, message, methods
 from agent_sdk.scheduling.job import Terms
 from agent_sdk.server.datatypes import NUMPY, from_bytes, from_values, to_bytes
-from agent_sdk.server.models import schedule
+from agent_sdk.server.models import Served, schedule
 
 
 def test_the_compiled_messages_are_those_of_the_file(tmp_path: Path) -> None:
@@ -40,6 +41,15 @@ def test_the_messages_have_the_protocol_s_numbers(name: str) -> None:
         field: (one.number, one.type) for field, one in known.items()
     }
     assert {"ModelInfer", "ModelStreamInfer", "ServerLive"} <= set(methods())
+
+
+@pytest.mark.parametrize("shape", [[0, 2**62], [2**62, 0], [2**40, 2**40], [-1, 4]])
+def test_a_shape_that_no_tensor_has_is_refused(shape: list[int]) -> None:
+    """Also one without elements, which no bytes contradict."""
+    served = Served("open", [Port("x", "tensor(float)", ("a", "b"))], [], lambda feed, terms: feed)
+    served.check("x", "FP32", [0, 2**40])
+    with pytest.raises(RefusedError, match="no tensor has"):
+        served.check("x", "FP32", shape)
 
 
 @given(st.sampled_from(sorted(NUMPY)), st.data())
