@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from hope_schema import Cut
-from hope_schema.cutting import regions
+from hope_schema.cutting import CutError, Node, Region, regions
 from planner_api.planning import Budget, PlanningError, Problem, check, optimise, simulate
 from planner_api.planning.bound.fluid import fluid
 from planner_api.planning.construct.listing import overlapped, realised
@@ -118,6 +120,28 @@ def test_the_search_for_cuts_sees_what_the_simulator_sees(data: DataObject):
         assert [tuple(part.spans[0][1:]) for part in own] == [
             tuple(search.state.mode[op, k, LOW : HIGH + 1].tolist()) for k in range(len(own))
         ]
+
+
+def test_what_is_copied_along_a_fifth_axis_counts():
+    """An op whose parts would read a slice of its input along the last of five axes is not cut where that is dear."""
+
+    def granularity(axis: int) -> int:
+        if axis != 1:
+            raise CutError("stays whole along this axis")
+        return 1
+
+    def needs(part: Region) -> dict[str, Region | None]:
+        return {"x": Region.along(4, *part.spans[0][1:])}
+
+    plain = cuttable([[100.0, 110.0]], [[]])
+    node = Node("t0", ("x",), ("t0",), granularity, needs)
+    shapes = {"x": (1, 2, 2, 4, 10), "t0": (1, 10, 2, 2, 4)}
+    for copied_us, cut in ((0.0, True), (1e4, False)):
+        glue = partial(lambda us, tensor, shape, axes, reads: np.full(2, us if axes == (4,) else 0.0), copied_us)
+        problem = replace(plain, cutter=replace(plain.cutter, nodes=(node,), shapes=shapes, glue_us=glue))
+        search = Search(problem, solve(problem, "heft", Budget(0.0)).schedule, 0)
+        search.round(moves=250)
+        assert (search.value_us < 100.0) == cut
 
 
 def test_a_window_sees_that_a_chain_has_lost_its_hold():

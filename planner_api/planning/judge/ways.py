@@ -15,6 +15,8 @@ HOME, TENTH, LOW, HIGH, PARTS, AXIS, CHAINED = range(FIELDS)
 the first and one past the last element that it computes, with what a chain adds. In those of the first part, of the op:
 in how many parts, along which axis, and whether its parts are to read the same parts of what it reads and nothing else.
 """
+RANK = 16
+"""Axes that a tensor has at most."""
 WHOLE, NEVER = -1, -2
 """Instead of an axis: a part reads all of the tensor; no such part can be."""
 
@@ -138,7 +140,7 @@ def _moves(problem: Problem) -> tuple[FloatArray, FloatArray, FloatArray]:
     choices, cutter = problem.choices, problem.cutter
     tensors, places = len(problem.tensors) if choices.axes else 0, len(problem.machine.places)
     fixed, slope = np.zeros((2, tensors, places, places))
-    glue = np.zeros((tensors, 4))
+    glue = np.zeros((tensors, RANK))
     read = {tensor for name in choices.axes for tensor in problem.reads[choices.index[name]]}
     made = {tensor for name in choices.axes for tensor in problem.lists.writes[choices.index[name]]}
     for tensor in sorted(read | made):
@@ -154,6 +156,6 @@ def _moves(problem: Problem) -> tuple[FloatArray, FloatArray, FloatArray]:
         part = size / shape[axis]
         slope[tensor][finite] = np.clip((whole[finite] - some[finite]) / (1 - part), 0.0, whole[finite])
         fixed[tensor] = np.where(finite, whole - slope[tensor], np.inf)
-        for along in range(min(4, len(shape))):
+        for along in range(len(shape)):
             glue[tensor, along] = cutter.glue_us(name, shape, (along,), ()).min()
     return fixed, slope, glue

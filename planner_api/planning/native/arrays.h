@@ -13,7 +13,7 @@ typedef int64_t word;
 #define EXPORTED __attribute__((visibility("default")))
 
 /* judge/ways.py */
-enum { TENTHS = 10, AXES = 2, FIELDS = 7 };
+enum { TENTHS = 10, AXES = 2, FIELDS = 7, RANK = 16 };
 enum { HOME, TENTH, LOW, HIGH, PARTS, AXIS, CHAINED };
 enum { WHOLE = -1, NEVER = -2 };
 
@@ -46,7 +46,7 @@ typedef struct {
  * border: (n, AXES, TENTHS + 1) where the tenths lie.
  * needs: what parts read.
  * fixed, slope: (T, L, L) microseconds that moving some of a tensor takes, and more in proportion to its size.
- * glue: (T, 4) microseconds that copying the tensor takes where it is sliced or joined along an axis.
+ * glue: (T, RANK) microseconds that copying the tensor takes where it is sliced or joined along an axis.
  * option: (O * 7 K,) the best cuts of op i, from `option_at[i]` to `option_at[i + 1]`, as in `State.mode`. */
 typedef struct {
     const word *row;

@@ -275,7 +275,7 @@ INLINE double trial(const Arrays *a, const State *s, word first, word start, wor
                     begin = larger(begin, since);
                 }
                 if (taken > 1 && copied == 0.0) copied = 1.0;
-                if (copied > 0.0) copying += w->glue[tensor * 4 + along] * copied;
+                if (copied > 0.0) copying += w->glue[tensor * RANK + along] * copied;
             }
             double share = a->share[op * a->processors + here];
             for (word u = a->uses_at[here]; u < a->uses_at[here + 1]; u++) {
