@@ -22,6 +22,7 @@ from hope_schema import (
 from planner_api.compression import unzstd
 from planner_api.db.tables import ModelRow
 from planner_api.profiles import repository as profiles
+from tests.planner.jobs_help import solve_one
 from tests.planner.samples import (
     FREQUENCY,
     PROCESSORS,
@@ -184,7 +185,7 @@ def test_unknown_models_socs_and_processors(api: Api) -> None:
 
 
 def test_networks_are_planned_together(api: Api) -> None:
-    """Two networks share a plan under a key of its own: released, due, and each done when the plan says."""
+    """Two networks share a plan under a key of their set: released, due, and each done when the plan says."""
     api.learn(GRAPH)
     first, second = (
         Job(model_hash=GRAPH.model_hash, deadline_us=500.0),
@@ -198,6 +199,8 @@ def test_networks_are_planned_together(api: Api) -> None:
     assert min(step.start_us for step in both.plan.steps if step.job == 1) >= 5.0
     assert both.plan.lateness_us == both.plan.jobs[0].finish_us - 500.0
     assert both.plan.makespan_us == max(job.finish_us for job in both.plan.jobs)
+    assert api.plan(GRAPH, jobs=(second, first), objective="lateness").plan_id == both.plan_id  # the set has one plan
+    assert {solve_one(api), solve_one(api)} == {alone.plan_id, both.plan_id}  # and it is improved like any other
     unknown = plan_request(GRAPH, jobs=(first, Job(model_hash="0" * 64)))
     assert "0" * 64 in problem(api.post("/plans", unknown), 404, "model-unknown").detail
 

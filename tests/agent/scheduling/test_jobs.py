@@ -85,6 +85,18 @@ def test_jobs_of_a_session_end_in_the_order_in_which_they_were_asked_for(agent: 
     assert all(one.ended_ns <= other.started_ns for one, other in pairwise(jobs))
 
 
+def test_as_many_jobs_of_a_session_are_under_way_as_may_be_in_flight(agent: Agent, session: Session) -> None:
+    """Two of three overlap where two may, the third begins once one has ended."""
+    agent.spread(session, in_flight=2)
+    feed = dict(session.draw())
+    with occupied(agent):
+        jobs = [agent.submit(session, feed, deadline_ms=60_000) for _ in range(3)]
+        until(lambda: jobs[0].started_ns and jobs[1].started_ns)
+        assert not jobs[2].started_ns
+    assert all(right(session, feed, job.result(60)) for job in jobs)
+    assert jobs[2].started_ns >= min(job.ended_ns for job in jobs[:2])
+
+
 def test_what_cannot_make_its_deadline_is_dropped_or_late(agent: Agent, session: Session) -> None:
     """``drop`` gives a run up before it begins, ``late`` runs it all the same and counts it."""
     agent.spread(session)
