@@ -145,7 +145,8 @@ class Provider:
             )
         wanted: dict[Literal["admin", "viewer"], str] = {"admin": settings.oidc_admins, "viewer": settings.oidc_viewers}
         for role, listed in wanted.items():
-            if roles & (values := {value.strip() for value in listed.split(",")}) or ANYBODY in values:
+            values = {value.strip() for value in listed.split(",")} - {""}
+            if roles & values or ANYBODY in values:
                 return Principal(role, f"oidc:{name.strip()}")
         raise SignInError(
             f"The provider knows you, but nothing in the claim '{settings.oidc_role_claim}' opens this console; "

@@ -11,20 +11,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-import structlog
 from sqlalchemy import ColumnElement, and_, case, delete, func, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import JobRow
-from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.kind import Kind, Lease, Task
 from planner_api.jobs.news import News, publish
 from planner_api.jobs.wanted import URGENT, WAITS, WORK, Job, among, now
 from planner_api.jobs.workers import is_gone, this_process
-
-log = structlog.get_logger(__name__)
 
 ENDED = "ended"
 """Topic: a job (kind and key) has ended, in whatever way."""
@@ -117,18 +113,14 @@ class Queue:
 
     async def next(self, kinds: Sequence[str]) -> tuple[Lease | None, float | None]:
         """Lease the first job of these kinds; without one, the seconds until there may be one (None: nobody knows)."""
-        try:
-            # A look without the write lock first: idle workers must not hold up SQLite's writers.
-            async with self.database.read() as session:
-                first = select(func.min(_not_before(session)), now(session)).where(*_ready(kinds))
-                begins, moment = (await session.execute(first)).one()
-            if begins is None or begins > moment:
-                return None, None if begins is None else (begins - moment).total_seconds()
-            async with self.database.write() as session:
-                return await take(session, kinds, self.owner, self.ttl_s), None
-        except DatabaseAwayError as error:
-            log.warning("queue_unreachable", error=error.reason)
-            return None, None
+        # A look without the write lock first: idle workers must not hold up SQLite's writers.
+        async with self.database.read() as session:
+            first = select(func.min(_not_before(session)), now(session)).where(*_ready(kinds))
+            begins, moment = (await session.execute(first)).one()
+        if begins is None or begins > moment:
+            return None, None if begins is None else (begins - moment).total_seconds()
+        async with self.database.write() as session:
+            return await take(session, kinds, self.owner, self.ttl_s), None
 
     async def renew(self, lease: Lease) -> bool:
         async with self.database.write() as session:

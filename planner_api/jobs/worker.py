@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import structlog
 
 from planner_api.errors import DatabaseAwayError
-from planner_api.jobs.chores import end, keep_doing
+from planner_api.jobs.chores import end, keep_doing, report
 from planner_api.jobs.kind import BehindError, JobError, Kind, Lease, Task
 from planner_api.jobs.process import JobProcess, NoChildError
 from planner_api.jobs.queue import Queue
@@ -124,12 +124,18 @@ class Worker:
             stopped.cancel()
 
     async def _next(self, names: Sequence[str]) -> tuple[Lease | None, float | None]:
-        """See ``Queue.next``. Shielded: who is cancelled meanwhile hands back what may have been leased by then."""
+        """See ``Queue.next``; where that fails there is nothing for now.
+
+        Shielded: who is cancelled meanwhile hands back what may have been leased by then.
+        """
         taking = asyncio.ensure_future(self._queue.next(names))
         try:
             return await asyncio.shield(taking)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next look may go well
+            report("queue", error)
+            return None, None
         except asyncio.CancelledError:
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError, DatabaseAwayError):
                 lease, _ = await asyncio.wait_for(taking, HAND_BACK_S)
                 if lease is not None:
                     await self._hand_back(lease)

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy import update
+from sqlalchemy.exc import DatabaseError
 
 from planner_api.db.engine import Database
 from planner_api.db.migrate import upgrade
@@ -24,6 +25,7 @@ from planner_api.db.tables import JobRow
 from planner_api.jobs import worker
 from planner_api.jobs.kind import Lease
 from planner_api.jobs.process import JobProcess
+from planner_api.jobs.queue import Queue
 from planner_api.jobs.wanted import Wanted, put
 from tests import end_with_tests
 from tests.planner.jobs_help import KIND, Count, Running, Setup, on
@@ -149,6 +151,28 @@ def test_a_worker_whose_child_does_not_start_leaves_jobs_to_others(
 
 async def _have_ended(setup: Setup, many: int) -> bool:
     return len(setup.outcomes.seen) >= many
+
+
+def test_a_look_that_fails_ends_no_slot(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the database says of the queue once, the next job is done."""
+    monkeypatch.setattr(worker, "IDLE_S", 0.05)
+
+    async def scenario(setup: Setup) -> None:
+        look, failed = Queue.next, asyncio.Event()
+
+        async def fail_once(queue: Queue, kinds: Sequence[str]) -> Any:
+            if not failed.is_set():
+                failed.set()
+                raise DatabaseError("SELECT", {}, Exception("database disk image is malformed"))
+            return await look(queue, kinds)
+
+        monkeypatch.setattr(Queue, "next", fail_once)
+        async with Running(setup.worker()):
+            await failed.wait()
+            await setup.put("p")
+            await setup.until_done("p")
+
+    on(sqlite_url, scenario)
 
 
 def test_a_job_without_its_subject_fails(sqlite_url: str) -> None:

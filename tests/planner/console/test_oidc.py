@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from planner_api.cli.serve import build_config
 from planner_api.console.address import HOME
+from planner_api.console.oidc import Provider, SignInError
 from planner_api.console.pages.sign_in import ATTEMPT_COOKIE
 from planner_api.db.tables import AuditRow
 from planner_api.settings import Settings
@@ -126,6 +127,14 @@ def test_a_viewer_looks_and_a_guest_stays_outside(api: Api) -> None:
         assert (answer.status_code, words in answer.text) == (401, True)
         assert "hope_console=" not in answer.headers.get("set-cookie", "").replace(ATTEMPT_COOKIE, "")
     assert len(rows(api)) == 1
+
+
+@pytest.mark.parametrize("admins", ["", "hope-admin,", " , "])
+def test_an_empty_role_opens_nothing(admins: str) -> None:
+    """Neither where nobody is to come in, nor behind a comma too many."""
+    chosen = {"oidc_issuer": "https://id.example", "oidc_client_id": CLIENT_ID, "oidc_admins": admins}
+    with pytest.raises(SignInError, match="nothing in the claim"):
+        Provider(Settings(**chosen))._person({"sub": "eve", "roles": ["", " "]})
 
 
 @pytest.mark.parametrize(
