@@ -39,9 +39,9 @@ class Said(NamedTuple):
     run: MeasuredRun
 
 
-Listener = Callable[[Connection, Sequence[Said], Mapping[str, str | None]], Callable[[], None]]
-"""Hears of reports in the transaction that stores them, and of devices that were another SoC before (which one): called
-before they replace the ones before, and what it returns is called after."""
+Listener = Callable[[Connection, Sequence[Said], Mapping[str, str | None]], None]
+"""Hears of reports in the transaction that stores them, before they replace the ones before, and of devices that were
+another SoC before (which one)."""
 
 
 class Reports:
@@ -81,7 +81,7 @@ def store(connection: Connection, group: Sequence[SentReport], listener: Listene
     ]
     newest = {(sent.device_id, run.plan_id): (sent, run) for sent, run in every}
     known = [newest[key] for key in sorted(newest)]
-    stored = listener(connection, [Said(sent.device_id, run) for sent, run in known], moved)
+    listener(connection, [Said(sent.device_id, run) for sent, run in known], moved)
     put_all(
         connection,
         DriftRow,
@@ -98,7 +98,6 @@ def store(connection: Connection, group: Sequence[SentReport], listener: Listene
     )
     # What stands is the newest report; the sums are of all of them.
     _add_results(connection, [run for _, run in every])
-    stored()
 
 
 def _store_devices(connection: Connection, group: Sequence[SentReport]) -> dict[str, str | None]:

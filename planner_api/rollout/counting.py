@@ -8,7 +8,7 @@ query per batch.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,9 +36,9 @@ from planner_api.rollout.repository import ACTIVE
 COUNTS = ("reported", *(column for _, *columns in KINDS.values() for column in columns))
 
 
-def listen(connection: Connection, said: Sequence[Said], moved: Mapping[str, str | None]) -> Callable[[], None]:
-    """Look up what reports are compared with; what is returned counts them (a ``devices.reports.Listener``)."""
-    return Counting(connection, said, moved).add
+def listen(connection: Connection, said: Sequence[Said], moved: Mapping[str, str | None]) -> None:
+    """Count what reports say of the releases under way (a ``devices.reports.Listener``)."""
+    Counting(connection, said, moved).add()
 
 
 class Counting:
@@ -64,7 +64,7 @@ class Counting:
             self._look_up()
 
     def _look_up(self) -> None:
-        """Find what is compared with what; called before the new reports replace the old ones."""
+        """Find what is compared with what."""
         devices = sorted({each.device_id for each in self._said} | set(self._moved))
         one = DeviceRow  # not all of it: of hundreds of devices a batch
         described = select(one.id, one.soc, one.soc_since, one.enrolled_at, one.claim_id, one.labels)
