@@ -27,7 +27,8 @@ from agent_sdk.model.oneop import one_op
 from agent_sdk.model.weights import LightModels
 from agent_sdk.runtimes.alone import bound
 from agent_sdk.runtimes.attribution import share_out
-from agent_sdk.runtimes.base import BoundCall, Compiler, Executable, NativeCall, Segment, machines_fault, whole_network
+from agent_sdk.runtimes.base import BoundCall, Compiler, Executable, NativeCall, Segment, whole_network
+from agent_sdk.runtimes.faults import machines_fault
 from agent_sdk.runtimes.host import HostPlace, HostProcessor, OutputMark
 from agent_sdk.runtimes.openvino.capi import NativeCore, NativeModel, NativeRequest, native_core
 from agent_sdk.runtimes.openvino.package import ov

@@ -28,7 +28,7 @@ from agent_sdk.model import Model
 from agent_sdk.model.equal import identity, renames, repeatable
 from agent_sdk.model.nodes import reads
 from agent_sdk.model.weights import GRAPH_FILE, INLINE_BYTES, WEIGHTS_FILE, LightModels, WeightsFile
-from agent_sdk.runtimes.base import lacks_memory, machines_fault
+from agent_sdk.runtimes.faults import lacks_memory, machines_fault
 from agent_sdk.runtimes.ort.fusion import SUMS, activation, summand, take_apart
 from agent_sdk.runtimes.ort.options import LEVELS, opened, options
 from hope_schema import ModelGraph, Op

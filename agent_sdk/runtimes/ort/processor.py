@@ -28,7 +28,8 @@ from agent_sdk.machine.timing import LONG_US, Timing
 from agent_sdk.model import Model
 from agent_sdk.model.oneop import one_op
 from agent_sdk.runtimes.alone import time_executable
-from agent_sdk.runtimes.base import BoundCall, Compiler, Executable, Segment, first_line, machines_fault, whole_network
+from agent_sdk.runtimes.base import BoundCall, Compiler, Executable, Segment, whole_network
+from agent_sdk.runtimes.faults import first_line, machines_fault
 from agent_sdk.runtimes.host import HostPlace, HostProcessor
 from agent_sdk.runtimes.ort.capi import AnySession, NativeBinding, PythonBinding, bindings, native_session
 from agent_sdk.runtimes.ort.cut import Piece, block_size, cut, from_source, reordering

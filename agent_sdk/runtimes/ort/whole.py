@@ -12,7 +12,8 @@ import onnxruntime as ort
 from agent_sdk.errors import CompilationFailed, InputError, NotWantedError, ProcessorLost, said
 from agent_sdk.forking import Forks, keep, watch_forks
 from agent_sdk.model.ports import About, ModelMetadata, Port
-from agent_sdk.runtimes.base import Package, machines_fault
+from agent_sdk.runtimes.base import Package
+from agent_sdk.runtimes.faults import machines_fault
 from agent_sdk.runtimes.ort.options import SPINS, opened, options
 from agent_sdk.tensors import as_arrays
 

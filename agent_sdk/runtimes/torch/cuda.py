@@ -14,7 +14,8 @@ from typing_extensions import override
 
 from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost
 from agent_sdk.native import address
-from agent_sdk.runtimes.base import Bound, NativeCall, lacks_memory
+from agent_sdk.runtimes.base import Bound, NativeCall
+from agent_sdk.runtimes.faults import lacks_memory
 
 WAITS: Final[Mapping[str, int]] = {"cuStreamQuery": 600, "cuEventSynchronize": 0}
 """What waits for a stream's work, and what it says as long as that is not finished; 0 where it returns afterwards."""

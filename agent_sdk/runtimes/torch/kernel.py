@@ -12,7 +12,8 @@ from torch import Tensor
 from agent_sdk.errors import CompilationFailed, OutOfMemory, ProcessorError, UnsupportedOp, WrongOutput
 from agent_sdk.model import Model
 from agent_sdk.model.feeds import Feeds, feeds_of_segment
-from agent_sdk.runtimes.base import first_line, lacks_memory, segment_of
+from agent_sdk.runtimes.base import segment_of
+from agent_sdk.runtimes.faults import first_line, lacks_memory
 from agent_sdk.runtimes.torch.fold import fold
 from agent_sdk.runtimes.torch.node import Node, node_of
 from agent_sdk.runtimes.torch.precision import Precision
