@@ -130,8 +130,9 @@ class Agent(Closes):
         here = read_soc()
         self.soc = replace(here, name=soc or here.name, frequency=frequency or here.frequency)
         self.progress = Reporter(*filter(None, [progress]))
-        self._kept = Kept(Path(cache or cache_directory()))
-        state = Path(cache or state_directory())
+        given = Path(cache).absolute() if cache else None  # wherever the process may work later
+        self._kept = Kept(given or cache_directory())
+        state = given or state_directory()
         self.device_id = device_id(state)
         embedded = None
         notes: list[str | None] = [self._kept.note]

@@ -28,4 +28,4 @@ def zoo_directory() -> Path:
 
 def _chosen(variable: str) -> Path | None:
     chosen = os.environ.get(variable)
-    return Path(chosen) if chosen else None
+    return Path(chosen).absolute() if chosen else None

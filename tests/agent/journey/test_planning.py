@@ -171,6 +171,23 @@ def test_whatever_stands_in_the_cache_hangs_nobody(place: str, thing: str, tmp_p
         assert relative_error(session.run(inputs), right) <= 1e-5
 
 
+@pytest.mark.parametrize("said", ["argument", "variable"])
+def test_what_is_kept_stays_where_the_process_was(
+    said: str, hasty: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is named from there is the same one when the process works elsewhere, as a service does in /."""
+    begun, later = tmp_path / "begun", tmp_path / "later"
+    begun.mkdir()
+    later.mkdir()
+    monkeypatch.chdir(begun)
+    monkeypatch.setenv("HOPE_CACHE_DIR", "kept")
+    with Agent(processors="ort@0", cache="kept" if said == "argument" else None) as agent:
+        monkeypatch.chdir(later)
+        agent.load(BRANCHING, background=False).close()
+    assert [*(begun / "kept").glob("plans/*")]
+    assert not [*later.iterdir()]
+
+
 def test_a_kept_plan_that_is_a_pipe_is_asked_for_anew(tmp_path: Path) -> None:
     """Each file in the cache may have been replaced by anything."""
     with Agent(processors="ort@0", cache=tmp_path) as agent:
