@@ -195,13 +195,9 @@ class Executor(Closes):
         self.device.refuse_when_forked()
         if self._closed:
             raise DeviceClosedError(SESSION_CLOSED)
-        flight = self._turns.take_now()
-        if flight is not None and not self._closed:
-            return flight, 0
         queueing = perf_counter_ns()
         try:
-            if flight is None:
-                flight = self._turns.take(interrupts, -1 if end == inf else max(end - monotonic(), 0.0))
+            flight = self._turns.take(interrupts, -1 if end == inf else max(end - monotonic(), 0.0))
             if flight is None:
                 raise RunTimeoutError("earlier runs of this session took all of the time allowed")
         except BaseException:

@@ -32,11 +32,6 @@ class Turns(Generic[Item]):
     def waiting(self) -> int:
         return len(self._queue)
 
-    def take_now(self) -> Item | None:
-        """One of them, if there is one; None otherwise, and while they are withheld."""
-        with self._lock:
-            return self._free.popleft() if self._free and not self.withheld else None
-
     def take_all(self) -> list[Item]:
         """All of them, where none is lent, also while they are withheld; nothing otherwise."""
         with self._lock:

@@ -20,10 +20,6 @@ LIBRARY: Final = Path(__file__).with_name("lanes.so")
 log = logging.getLogger(__name__)
 
 
-class Unavailable(Exception):
-    """Why there is no library."""
-
-
 class Step(ctypes.Structure):
     """One step of a lane, as ``lanes.c`` has it."""
 
@@ -101,27 +97,20 @@ def library() -> ctypes.CDLL | None:
 @cache
 def _loaded(path: Path) -> ctypes.CDLL | None:
     try:
-        return _load(path)
-    except (Unavailable, OSError) as error:
+        found = ctypes.CDLL(str(path))
+        for name, (result, arguments) in SIGNATURES.items():
+            function = getattr(found, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:  # it is not there, or is of another version
         log.warning(
             "plans run in sequence, one segment after the other: the native lanes are not there (%s); "
             "install a C compiler, or reach a package index, and install hope-inference again",
             error,
         )
         return None
+    return found
 
 
 def address(function: Any) -> int:
     """Where a C function is. (``ctypes.cast`` would tie the function into a cycle of references.)"""
     return c_void_p.from_buffer(function).value or 0
-
-
-def _load(path: Path) -> ctypes.CDLL:
-    """Load the library. Raises OSError, or Unavailable where a function is missing."""
-    found = ctypes.CDLL(str(path))
-    for name, (result, arguments) in SIGNATURES.items():
-        function = getattr(found, name, None)
-        if function is None:
-            raise Unavailable(f"{path} lacks {name}")
-        function.restype, function.argtypes = result, arguments
-    return found

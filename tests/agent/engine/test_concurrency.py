@@ -291,7 +291,7 @@ def test_turns_are_passed_on_in_order_and_can_be_given_up() -> None:
     order: list[int] = []
     held_now = [turns.take(DeferredInterrupts()) for _ in range(2)]
     assert sorted(map(str, held_now)) == ["a", "b"]
-    assert turns.take_now() is None
+    assert turns.take(DeferredInterrupts(), 0) is None
     threads = []
     for index in range(5):
         timeout = 0.01 if index == 2 else 30
