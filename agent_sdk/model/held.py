@@ -70,21 +70,11 @@ class HeldFile(Closes):
         """A path to the content that is kept open, for this process and its children; its own where none is."""
         return str(self.path) if self._handle is None else f"/proc/{os.getpid()}/fd/{self._handle}"
 
-    def pieces(self, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+    def read(self, offset: int = 0, length: int | None = None) -> bytes:
         """Its bytes from an offset on. Raises ModelError where it has changed since."""
         end = self.size if length is None else offset + length
         with self._unchanged() as handle:
-            while offset < end and (piece := os.pread(handle, min(CHUNK_BYTES, end - offset), offset)):
-                yield piece
-                offset += len(piece)
-
-    def read(self, offset: int = 0, length: int | None = None) -> bytes:
-        """Its bytes. Raises ModelError where it has changed since."""
-        size = self.size - offset if length is None else length
-        with self._unchanged() as handle:
-            data = os.pread(handle, max(size, 0), offset)
-        # The kernel gives less than 2 GiB at once, and less than was asked for where it was interrupted.
-        return data if len(data) >= size else data + b"".join(self.pieces(offset + len(data), size - len(data)))
+            return b"".join(_pieces(handle, offset, end, end))
 
     def check(self, *, by_path: bool = False) -> None:
         """Raise ModelError where its content is not what it was, or (``by_path``) its path leads elsewhere by now."""
@@ -98,17 +88,16 @@ class HeldFile(Closes):
     def digest(self) -> str:
         """SHA-256 of it; once that is known, a file that was only moved is not taken for a changed one."""
         if not self._digest:
-            digest = hashlib.sha256()
-            for piece in self.pieces():
-                digest.update(piece)
-            self._digest = digest.hexdigest()
+            with self._unchanged() as handle:
+                self._digest = _digest(handle, self.size)
         return self._digest
 
     @contextmanager
     def _unchanged(self) -> Iterator[int]:
-        """A handle on the content, which is compared before and after."""
+        """A handle on the content, which is compared before and after; it stays when this is closed meanwhile."""
+        kept = self._handle
         try:
-            handle = self._handle if self._handle is not None else self._opened()
+            handle = self._opened() if kept is None else os.dup(kept)
         except OSError as error:
             raise self._changed() from error
         try:
@@ -116,8 +105,7 @@ class HeldFile(Closes):
             yield handle
             self._compare(handle)
         finally:
-            if handle != self._handle:
-                os.close(handle)
+            os.close(handle)
 
     def _compare(self, handle: int) -> None:
         now = _stamp(handle)
@@ -125,7 +113,7 @@ class HeldFile(Closes):
             raise self._changed()
         # NOTE: moved, or written by somebody who then put its time back: only its content tells.
         doubtful = now.ctime_ns != self._stamp.ctime_ns and now.links == self._stamp.links
-        if doubtful and (not self._digest or _digest(handle) != self._digest):
+        if doubtful and (not self._digest or _digest(handle, self.size) != self._digest):
             raise self._changed()
         self._stamp = now
 
@@ -146,7 +134,15 @@ def _settled(handle: int) -> _Stamp:
     return _stamp(handle)
 
 
-def _digest(handle: int) -> str:
-    with open(handle, "rb", closefd=False) as file:
-        file.seek(0)
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _pieces(handle: int, offset: int, end: int, most: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """The bytes between two offsets; at once the kernel gives less than 2 GiB, and less where it was interrupted."""
+    while offset < end and (piece := os.pread(handle, min(most, end - offset), offset)):
+        yield piece
+        offset += len(piece)
+
+
+def _digest(handle: int, size: int) -> str:
+    digest = hashlib.sha256()
+    for piece in _pieces(handle, 0, size):
+        digest.update(piece)
+    return digest.hexdigest()

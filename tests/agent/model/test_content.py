@@ -17,6 +17,7 @@ from onnx.external_data_helper import set_external_data
 from agent_sdk import Agent
 from agent_sdk.errors import ModelError
 from agent_sdk.model import Content, read_network
+from agent_sdk.model.held import HeldFile
 from agent_sdk.model.source import tensors
 from tests.agent.test_session_shapes import until
 
@@ -246,3 +247,24 @@ def test_a_link_may_not_leave_the_folder(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "net" / DATA)
     with pytest.raises(ModelError, match="not a file"):
         read_network(tmp_path / "net" / "net.onnx")
+
+
+def test_a_file_that_is_closed_while_it_is_read_closes_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session ends while its network is read behind it: the read ends well, and whatever was opened since stays."""
+    path, other = tmp_path / "net.onnx", tmp_path / "other"
+    path.write_bytes(b"weights")
+    other.write_bytes(b"somebody else's")
+    file, read, opened = HeldFile(path), os.pread, []
+
+    def closing(handle: int, count: int, offset: int) -> bytes:
+        file.close()
+        opened.append(other.open("rb", buffering=0))
+        return read(handle, count, offset)
+
+    monkeypatch.setattr("agent_sdk.model.held.os.pread", closing)
+    assert file.read() == b"weights"
+    monkeypatch.undo()
+    with opened[0] as left:
+        assert left.read() == b"somebody else's"
