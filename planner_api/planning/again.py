@@ -52,7 +52,7 @@ def _remade(problem: Problem, cuts: Sequence[Cut], recipes: Sequence[Recipe]) ->
     """The problem with its ops in parts, or by recipes, as a plan has them. Raises PlanningError."""
     if not cuts:
         return by_recipes(problem.whole, recipes)
-    if not {cut.op for cut in cuts} <= {node.id for node in problem.cutter.nodes}:
+    if not {cut.op for cut in cuts} <= {*problem.cutter.shapes}:  # ops by what they make, and inputs
         raise PlanningError("the plan cuts ops that stay whole here")
     try:
         return cut_problem(problem, cuts)[0]

@@ -101,6 +101,24 @@ def behind_a_radio(us_per_byte: float = 0.1) -> Profile:
     return compose(profile({key: 100 * us for key, us in WHOLE.items()}), {"edge": profile(WHOLE)}, links)
 
 
+def test_one_host_behind_a_link_is_sent_bands_by_ours_as_well():
+    """Nobody shares an op with its one core, yet what computes while more is sent is planned, above a bound of its own.
+
+    Where the link is slower, that plan is where planning begins.
+    """
+    able = ("ort@0", "edge:ort@0")
+    assert not build_problem(GRAPH, behind_a_radio(), able, cut=True).choices.axes
+    tiled, ours = (
+        plan(GRAPH, behind_a_radio(), processors=able, method=method, rounds=1) for method in ("vsm", "auto")
+    )
+    assert ours.makespan_us <= tiled.makespan_us < 0.9 * min(tiled.single_processor_us.values())
+    assert "x" in {cut.op for cut in ours.jobs[0].cuts}
+    assert max(ours.lower_bound_us, tiled.lower_bound_us) < tiled.makespan_us
+    later = plan(GRAPH, behind_a_radio(0.15), processors=able, rounds=0, after=ours)
+    assert later.jobs[0].cuts == ours.jobs[0].cuts
+    assert later.makespan_us < min(later.single_processor_us.values())
+
+
 @pytest.mark.parametrize("method", ["auto", "codl", "vsm"])
 def test_a_plan_with_cuts_runs_the_ops_of_the_cut_graph(method: str):
     """Every op of the cut graph stands in one step, in an order in which it can run; two cores beat the better one.

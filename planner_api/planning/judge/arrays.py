@@ -66,7 +66,7 @@ def arrays(problem: Problem) -> Struct:
         or bool(machine.queues)
         or machine.hop is not None
         or len(set(machine.place.tolist())) < p,
-        cuttable=problem.cuttable,
+        cuttable=bool(problem.choices.axes),
         most=problem.choices.most_parts,
         width=problem.choices.most_parts * FIELDS,
         columns=len(machine.places) + (p if machine.launch_us.any() else 0),

@@ -67,10 +67,18 @@ class Choices:
     Attributes:
         axes: by op (its name): the axes along which it can be cut; empty where nothing is worth cutting.
         teams: by op: the processors that share it, from its best pair to as many as pay.
+        bands: whether a link brings another host an input sooner in parts, the first of which is computed meanwhile.
         ideal_us: (n,) what each op takes at least, however it is spread over a team; no bound on its shortest part.
     """
 
-    def __init__(self, cutter: Cutter, latency_us: FloatArray, machine: Machine, transfer_us: FloatArray) -> None:
+    def __init__(
+        self,
+        cutter: Cutter,
+        latency_us: FloatArray,
+        machine: Machine,
+        transfer_us: FloatArray,
+        inputs: Mapping[str, int],
+    ) -> None:
         # NOTE: no reference to the problem, which keeps its choices: what refers to itself outlives its last user.
         self.cutter, self.latency_us, self.conflicts = cutter, latency_us, machine.conflicts
         self.index = {node.id: op for op, node in enumerate(cutter.nodes)}
@@ -85,12 +93,21 @@ class Choices:
             if axes:
                 self.axes[node.id], self.teams[node.id] = axes, teams
                 self.ideal_us[op] = min(_ideal(latency_us[op], team) for team in teams)
-        if (self.fastest - self.ideal_us <= sync_us(machine, transfer_us)).all():
+        self.bands = any(self._in_bands(name, machine, transfer_us[tensor]) for name, tensor in inputs.items())
+        if not self.bands and (self.fastest - self.ideal_us <= sync_us(machine, transfer_us)).all():
             self.axes.clear()  # what saves less is cut beside what pays for bringing parts together
 
     @cached_property
     def most_parts(self) -> int:
         return max((len(team) for op in self.axes for team in self.teams[op]), default=1)
+
+    def _in_bands(self, name: str, machine: Machine, whole_us: FloatArray) -> bool:
+        shape = self.cutter.shapes.get(name, ())
+        far = machine.owners != machine.owners[machine.host]
+        if len(shape) < 3 or not far.any():
+            return False
+        half_us = self.cutter.move_us(name, (*shape[:2], (shape[2] + 1) // 2, *shape[3:]))
+        return bool((half_us < whole_us)[machine.host, far].any())
 
     def _shape(self, op: int) -> Shape:
         return self.cutter.shapes[self.cutter.nodes[op].writes[0]]

@@ -308,12 +308,13 @@ class Problem:
     @cached_property
     def choices(self) -> Choices:
         """What may be cut."""
-        return Choices(self.cutter, self.latency_us, self.machine, self.transfer_us)
+        inputs = {self.tensors[tensor]: tensor for tensor in np.flatnonzero(self.producer < 0).tolist()}
+        return Choices(self.cutter, self.latency_us, self.machine, self.transfer_us, inputs)
 
     @property
     def cuttable(self) -> bool:
         """Whether cutting any op may be worth it."""
-        return bool(self.choices.axes)
+        return bool(self.choices.axes) or self.choices.bands
 
     @property
     def whole(self) -> Problem:

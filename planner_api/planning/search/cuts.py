@@ -55,7 +55,9 @@ def search_cuts(
 
 
 def _lane(search: Search, budget: Budget, target_us: float, enough_us: float) -> Solution | None:
-    """What one search finds; None where that is too little, or its cuts cannot be made."""
+    """What one search finds; None where nobody shares an op, that is too little, or its cuts cannot be made."""
+    if not search.problem.choices.axes:
+        return None
     joint = budget.part(JOINT_SHARE)
     if not _gains(search, joint, target_us, enough_us) or (search.state.mode[:, 0, PARTS] == 1).all():
         return None
