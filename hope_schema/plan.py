@@ -222,8 +222,9 @@ class Plan(Contract):
         for planned in self.jobs:
             if len({cut.op for cut in planned.cuts}) < len(planned.cuts):
                 raise ValueError("an op is cut twice")
+        processors = set(self.processors)
         for step in self.steps:
-            if step.processor not in self.processors:
+            if step.processor not in processors:
                 raise ValueError(f"step {step.id} runs on '{step.processor}', which is not among the plan's processors")
             if step.finish_us < step.start_us:
                 raise ValueError(f"step {step.id} finishes before it starts")

@@ -45,7 +45,7 @@ def duration(us: float | None) -> str:
     if us is None:
         return "–"
     for unit, size in UNITS:
-        if us >= size:
+        if us >= 0.9995 * size:  # what rounds to one of a unit is said in it
             return f"{_figures(us / size)} {unit}"
     return f"{_figures(us)} µs"
 

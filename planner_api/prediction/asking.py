@@ -24,15 +24,16 @@ def most_telling(predictors: Sequence[Predictor], ops: Mapping[Features, int], c
     weight: FloatArray = us.min(axis=0) * [ops[op] for op in candidates]
     covariances: list[FloatArray] = [predictor.covariance(candidates) for predictor in predictors]
     chosen: list[int] = []
-    for _ in range(min(count, len(candidates))):
-        gain = np.zeros(len(candidates))
+    unasked = list(range(len(candidates)))
+    while unasked and len(chosen) < count:
+        gain = np.zeros(len(unasked))
         for covariance in covariances:
             variance = np.maximum(np.diag(covariance), 0)
-            # [measured, predicted] variance left once the first is known.
-            left = variance - covariance**2 / (variance[:, None] + NOISE**2)
-            gain += ((np.sqrt(variance) - np.sqrt(np.maximum(left, 0))) * weight).sum(axis=1)
-        gain[chosen] = -np.inf
-        best = int(np.argmax(gain))
+            # [measured, predicted] deviation left once the first is known.
+            left = variance - covariance[unasked] ** 2 / (variance[unasked, None] + NOISE**2)
+            gain -= np.sqrt(np.maximum(left, 0)) @ weight
+            gain += np.sqrt(variance) @ weight
+        best = unasked.pop(int(np.argmax(gain)))
         chosen.append(best)
         covariances = [
             covariance - np.outer(covariance[:, best], covariance[best]) / (covariance[best, best] + NOISE**2)

@@ -37,6 +37,7 @@ def test_durations_have_three_figures_and_a_unit_that_fits() -> None:
     assert [duration(us) for us in (0.0, 0.4, 950.0, 1e3, 1234.0, 56_780.0, 1e6, 2.5e6, 6e7, 9e7, 7.2e9, None)] == [
         "0 µs", "0.4 µs", "950 µs", "1 ms", "1.23 ms", "56.8 ms", "1 s", "2.5 s", "1 min", "1.5 min", "2 h", "–",
     ]  # fmt: skip
+    assert [duration(us) for us in (999.4, 999.7, 999_700.0, 59_980_000.0)] == ["999 µs", "1 ms", "1 s", "1 min"]
 
 
 @given(st.floats(1e-3, 1e12), st.integers(3, 10))
