@@ -17,7 +17,7 @@ the ops that a device makes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from math import prod
@@ -227,7 +227,7 @@ def _parts(node: Node, cut: Cut, shapes: Shapes) -> list[Region]:
     return [Region(spans) for spans in product(*found)]
 
 
-def pieces(nodes: Sequence[Node], cuts: Sequence[Cut], shapes: Shapes, outputs: Sequence[str]) -> list[Piece]:
+def pieces(nodes: Sequence[Node], cuts: Sequence[Cut], shapes: Shapes, outputs: Collection[str]) -> list[Piece]:
     """The ops of the graph that cuts make of a graph, in topological order.
 
     Args:
@@ -279,7 +279,7 @@ class _Grid:
 class _Pieces:
     """The graph that results, as it grows."""
 
-    def __init__(self, nodes: Sequence[Node], cuts: Sequence[Cut], shapes: Shapes, outputs: Sequence[str]) -> None:
+    def __init__(self, nodes: Sequence[Node], cuts: Sequence[Cut], shapes: Shapes, outputs: Collection[str]) -> None:
         self.shapes = shapes
         self.made: list[Piece] = []
         self.names: set[str] = set()

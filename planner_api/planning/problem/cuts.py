@@ -21,7 +21,7 @@ def cut_problem(problem: Problem, cuts: Sequence[Cut]) -> tuple[Problem, list[Pi
     cutter, lists = problem.cutter, problem.lists
     index = {node.id: op for op, node in enumerate(cutter.nodes)}
     known = {name: tensor for tensor, name in enumerate(problem.tensors)}
-    outputs = [problem.tensors[tensor] for tensor in lists.outputs]
+    outputs = {problem.tensors[tensor] for tensor in lists.outputs}
     made = pieces(cutter.nodes, cuts, cutter.shapes, outputs)
 
     inputs = [name for name in problem.tensors if problem.producer[known[name]] < 0]
@@ -73,7 +73,7 @@ def cut_problem(problem: Problem, cuts: Sequence[Cut]) -> tuple[Problem, list[Pi
         latency_us=np.array(latency),
         producer=producer,
         reads=tuple(tuple(dict.fromkeys(place[name] for name in piece.reads)) for piece in made),
-        is_output=np.array([name in set(outputs) for name in tensors], dtype=np.bool_),
+        is_output=np.array([name in outputs for name in tensors], dtype=np.bool_),
         transfer_us=transfer,
         tensors=tensors,
         share=carried(problem.share, 1.0),
