@@ -8,7 +8,6 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from agent_sdk.journey.demand import Budget, cpu_s
 from agent_sdk.journey.drift import Drift
 from agent_sdk.journey.hosts import Hosts
 from agent_sdk.journey.planfile import pack_plan, read_plan, refuse_other_network, write_plan
-from agent_sdk.journey.plans import Feed, LoadOptions, Plans
+from agent_sdk.journey.plans import Feed, LoadOptions, Plans, plain_shapes
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.preparing import Preparing
 from agent_sdk.journey.services import A_LITTLE_S, Services
@@ -233,6 +232,7 @@ class Agent(Closes):
         """
         self._supplier.refuse_when_closed()
         refuse_unless_in_flight(in_flight)
+        shapes = None if shapes is None else plain_shapes(shapes)
         travelling = None
         if plan is not None:
             specs = (own.spec for own in self.device.processors.values())
@@ -245,7 +245,7 @@ class Agent(Closes):
             Content(located(source, seed)),
             shown=Path(shown).stem,
             given_name=bare_name(source),
-            shapes=deepcopy(shapes),  # the caller's may change
+            shapes=shapes,
             deterministic=deterministic,
             all_rivals=all_rivals,
             in_flight=in_flight,

@@ -22,7 +22,7 @@ from agent_sdk.errors import (
 )
 from agent_sdk.explain import Explanation, explain, explain_whole
 from agent_sdk.forking import Forks, watch_forks
-from agent_sdk.journey.plans import Feed, Stats
+from agent_sdk.journey.plans import Feed, Stats, plain_shapes
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.preparing import Preparing
 from agent_sdk.journey.rounding import FLOAT32
@@ -240,7 +240,9 @@ class Session(Closes, Forks):
             if port.name not in input_feed and not port.type.startswith("optional")
         ]
         if missing:
-            raise InputError(f"missing inputs: {', '.join(missing)}; given: {', '.join(input_feed) or 'none'}")
+            raise InputError(
+                f"missing inputs: {', '.join(missing)}; given: {', '.join(map(str, input_feed)) or 'none'}"
+            )
 
         def work() -> None:
             try:
@@ -282,7 +284,7 @@ class Session(Closes, Forks):
 
     def prepare(self, shapes: Shapes | None = None) -> Prepared:
         """Make a plan ready for these input shapes, unless one is, and return it; see ``Preparing.prepare``."""
-        return self.preparing.prepare(shapes)
+        return self.preparing.prepare(None if shapes is None else plain_shapes(shapes))
 
     @property
     def ready(self) -> bool:

@@ -29,7 +29,7 @@ def check_feed(wanted: Mapping[str, tuple[Shape, np.dtype[Any]]], inputs: Mappin
     feeds = {}
     for name, (shape, dtype) in wanted.items():
         if name not in inputs:
-            others = ", ".join(inputs) or "none"
+            others = ", ".join(map(str, inputs)) or "none"
             raise FeedError(f"input '{name}' ({dtype}{_shown(shape)}) is missing; given: {others}")
         given = inputs[name]
         array: Given = given if isinstance(given, TorchTensor) else _array(name, given, dtype)

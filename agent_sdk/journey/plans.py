@@ -7,10 +7,11 @@ a bounded number of plans is kept.
 import logging
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final
+from operator import index
+from typing import Any, Final, SupportsIndex
 
 import numpy as np
 
@@ -45,6 +46,14 @@ KEPT: Final = 8
 log = logging.getLogger(__name__)
 
 Feed = Mapping[str, Any]
+
+
+def plain_shapes(shapes: Mapping[str, Iterable[SupportsIndex]]) -> Shapes:
+    """Shapes of inputs as callers give them, of whole numbers of any kind, NumPy's too. Raises InputError."""
+    try:
+        return {name: tuple(map(index, sizes)) for name, sizes in shapes.items()}
+    except (AttributeError, TypeError) as error:
+        raise InputError(f"shapes are whole numbers by input, such as {{'x': (1, 3)}}, not {shapes!r:.200}") from error
 
 
 @dataclass(frozen=True)

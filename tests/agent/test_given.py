@@ -34,7 +34,7 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "an object": ({"x": Made(), "i": INDEX}, {"x": DATA, "i": INDEX}),
 }
 """A feed, and the same as ONNX Runtime takes it."""
-REFUSED: dict[str, dict[str, Any]] = {
+REFUSED: dict[str, dict[Any, Any]] = {
     "an index too far in a list": {"x": DATA, "i": [7, 0]},
     "an index too far in text": {"x": DATA, "i": ["7", "0"]},
     "an index too far in memory": {"x": DATA, "i": memoryview(np.array([7, 0], np.int32))},
@@ -42,6 +42,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "lists of several lengths": {"x": [[1.0, 2.0], [3.0]], "i": INDEX},
     "nothing": {"x": [object(), 1.0], "i": INDEX},
     "a number": {"x": 1.0, "i": INDEX},
+    "a name that is a number": {1: DATA, "i": INDEX},
 }
 
 

@@ -153,6 +153,18 @@ def test_shapes_can_be_given_and_prepared_before_the_first_run(agent: Agent) -> 
         assert session.verify(image(4, 3, 8, 8)).correct
 
 
+@pytest.mark.parametrize("background", [True, False])
+def test_shapes_may_be_numpys(agent: Agent, background: bool) -> None:
+    """Its whole numbers are sizes as others are, and what the caller does to an array afterwards changes none."""
+    sizes = np.array([1, 3, 8, 8])
+    with agent.load(open_model(), shapes={"x": sizes}, background=background) as session:
+        sizes[:] = 0
+        session.run(image(1, 3, 8, 8))
+        assert session.wait(60)
+        assert session.prepare({"x": [*map(np.int32, (1, 3, 8, 8))]}) is session.latest
+        assert [prepared.model.graph.tensor["x"].shape for prepared in session.plans.ready()] == [(1, 3, 8, 8)]
+
+
 def test_a_load_in_the_background_answers_at_once(agent: Agent) -> None:
     """The whole network answers until its plan is there; the answer stays the same."""
     feed, wanted = expected(BRANCHING, seed=1)
@@ -312,6 +324,10 @@ def test_bad_shapes_and_feeds_are_said_in_one_line(agent: Agent) -> None:
         agent.load(source, shapes={"x": (1, 3)}, background=False)
     with pytest.raises(InputError, match="no input 'q'"):
         agent.load(source, shapes={"q": (1, 3)}, background=False)
+    for background in (True, False):
+        for none in ({"x": 3}, {"x": None}, {"x": "1"}, {"x": (1.0, 3, 8, 8)}, "x"):
+            with pytest.raises(InputError, match="whole numbers"):
+                agent.load(source, shapes=none, background=background)  # type: ignore[arg-type]
     two = one_op_model("Relu", shape=("n", "k"))
     two.graph.input.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n", "m"]))
     with pytest.raises(OpenShapeError, match="'m'"):
