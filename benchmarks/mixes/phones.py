@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import inf
 
 from agent_sdk.scheduling.mixes import Mix
 from agent_sdk.scheduling.network import Network
 from agent_sdk.scheduling.outcome import missed
 from agent_sdk.scheduling.policies import POLICIES, policy
 from benchmarks.mixes.simulation import simulate
+from benchmarks.mixes.units import units, without_small
 from benchmarks.profiles import PhoneProfile
 from benchmarks.results import Table, TableRow
 from planner_api.planning.problem.transfers import elements, fit
@@ -17,7 +19,8 @@ from planner_api.planning.problem.transfers import elements, fit
 DECIDING = [name for name, own in POLICIES.items() if not own.joint]
 """Policies that need no joint plan."""
 UNITS = 5
-"""Units of a network: every processor supports all of it, so it is cut where its time is divided evenly."""
+"""Units of a network that every processor supports all of, as measured phones do: it is one, and is cut where its time
+is divided evenly."""
 DEADLINE, SECONDS, LOADS = 1.0, 60.0, (0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0)
 """Deadlines in periods, simulated time in units of the longest period, and loads of the best processor alone."""
 
@@ -32,44 +35,59 @@ def clusters(profile: PhoneProfile) -> list[tuple[str, int]]:
 
 
 def network(profile: PhoneProfile, processors: Sequence[str], count: int = UNITS) -> Network:
-    """A network in so many units, cut where its time on the first processor is divided evenly, in nanoseconds."""
+    """A network in its units, each cut so that there are about so many, in nanoseconds."""
     us = {name: [_us(op["latency_us"].get(name)) for op in profile.ops] for name in processors}
-    borders = _borders(us[processors[0]], count)
-    units = len(borders) - 1
-    moved = {way: _moves(profile, borders, way) for way in ("cpu_to_gpu", "gpu_to_cpu")}
+    first_us = [next((own[op] for own in us.values() if own[op] < inf), 0.0) for op in range(len(profile.ops))]
+    every_us = sum(first_us) or 1.0
+    members = list[tuple[int, ...]]()
+    for unit in _units(profile, us):
+        own_us = [first_us[op] for op in unit]
+        members += _evenly(unit, own_us, max(round(count * sum(own_us) / every_us), 1))
+    moved = {way: _moves(profile, members, way) for way in ("cpu_to_gpu", "gpu_to_cpu")}
     table = {}
     for index, name in enumerate(processors):
-        for first in range(units):
-            for last in range(first, units):
-                took = sum(us[name][borders[first] : borders[last + 1]])
+        for first in range(len(members)):
+            for last in range(first, len(members)):
+                took = sum(us[name][op] for unit in members[first : last + 1] for op in unit)
                 took += moved["cpu_to_gpu" if name == "gpu" else "gpu_to_cpu"][first]
-                if took < float("inf"):
+                if took < inf:
                     table[first, last, index] = round(took * 1e3)
-    return Network(profile.model, units, len(processors), table)
+    return Network(profile.model, len(members), len(processors), table)
 
 
 def _us(measured: float | None) -> float:
     """What an op takes; for ever where it was not measured: it does not run there."""
-    return float("inf") if measured is None else float(measured)
+    return inf if measured is None else float(measured)
 
 
-def _borders(us: Sequence[float], count: int) -> list[int]:
+def _units(profile: PhoneProfile, us: Mapping[str, Sequence[float]]) -> list[tuple[int, ...]]:
+    """Ops by unit, where each processor runs what it takes a time for."""
+    makers = {tensor: index for index, op in enumerate(profile.ops) for tensor in op["outputs"]}
+    before = [{makers[tensor] for tensor in op["inputs"] if tensor in makers} for op in profile.ops]
+    runs = [
+        frozenset(index for index, own in enumerate(us.values()) if own[op] < inf) for op in range(len(profile.ops))
+    ]
+    return units(without_small(runs, before, [index for index, name in enumerate(us) if name == "gpu"]), before)
+
+
+def _evenly(unit: Sequence[int], us: Sequence[float], count: int) -> list[tuple[int, ...]]:
+    """The ops of a unit in so many parts, each of about as much time."""
     total, reached, found = sum(us), 0.0, [0]
     for index, own in enumerate(us):
         reached += own
         if reached >= total * len(found) / count and index + 1 < len(us):
             found.append(index + 1)
-    return [*found[:count], len(us)]
+    return [tuple(unit[begin:end]) for begin, end in pairwise([*found[:count], len(us)])]
 
 
-def _moves(profile: PhoneProfile, borders: Sequence[int], way: str) -> list[float]:
+def _moves(profile: PhoneProfile, members: Sequence[Sequence[int]], way: str) -> list[float]:
     """By unit what its inputs cost to move, where they were made by an earlier one on another processor."""
     known = {tuple(row["shape"]): float(row[way]) for row in profile.transfers}
     line = fit([elements(shape) for shape in known], list(known.values()))
-    maker = {tensor: index for index, op in enumerate(profile.ops) for tensor in op["outputs"]}
+    maker = {tensor: unit for unit, ops in enumerate(members) for op in ops for tensor in profile.ops[op]["outputs"]}
     found = []
-    for begin, end in pairwise(borders):
-        read = {tensor for op in profile.ops[begin:end] for tensor in op["inputs"] if maker.get(tensor, begin) < begin}
+    for unit, ops in enumerate(members):
+        read = {tensor for op in ops for tensor in profile.ops[op]["inputs"] if maker.get(tensor, unit) < unit}
         shapes = [tuple(profile.shapes[tensor]) for tensor in read]
         found.append(sum(known.get(shape, line.cost_us(elements(shape))) for shape in shapes))
     return found

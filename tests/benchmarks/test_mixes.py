@@ -13,9 +13,13 @@ import pytest
 
 from agent_sdk.errors import DroppedError
 from agent_sdk.scheduling.mixes import Mix, Stream, read_mix
+from agent_sdk.scheduling.network import NEVER
 from agent_sdk.scheduling.outcome import Ended
+from agent_sdk.scheduling.policies import policy
 from benchmarks.mixes import __main__ as mixes
 from benchmarks.mixes import capacity, compared, phones, plain
+from benchmarks.mixes.simulation import simulate
+from benchmarks.mixes.units import FEWEST, units, without_small
 from benchmarks.profiles import find
 from benchmarks.results import Found, Measure
 from tests.benchmarks.test_phones import write
@@ -30,6 +34,44 @@ def test_phones_are_replayed_under_every_policy(tmp_path: Path) -> None:
     by_load = found["nokia"]
     assert all(one["least_slack"] <= one["fifo"] for one in by_load.values())
     assert by_load[max(phones.LOADS)]["fifo"] > by_load[min(phones.LOADS)]["fifo"]
+
+
+def test_units_are_those_of_the_paper() -> None:
+    """The first two of three ops, which both processors run, and the third, which one does; all three merge on that.
+
+    A branch of equal ops is one unit with them although they are not connected, and what comes back is another one.
+    """
+    both, one = frozenset({0, 1}), frozenset({0})
+    assert units([both, both, one], [(), (0,), (1,)]) == [(0, 1), (2,)]
+    assert units([both, one, both, both, both], [(), (0,), (0,), (1, 2), ()]) == [(0, 2, 4), (1,), (3,)]
+    fewest = [*[both] * FEWEST, one, *[both] * (FEWEST - 1)]
+    chain = [(op - 1,) if op else () for op in range(len(fewest))]
+    assert without_small(fewest, chain, [1]) == [*[both] * FEWEST, *[one] * FEWEST]
+
+
+def test_a_phone_whose_gpu_lacks_an_op_runs_in_units(tmp_path: Path) -> None:
+    """The first three ops are too few for the GPU, which runs all behind the one that it lacks, its input moved; the
+    CPU runs either unit, and both merged. Decisions use both.
+    """
+    write(tmp_path, "nokia", "one", 1.0)
+    [profile] = find(tmp_path)
+    names = [name for name, _ in phones.clusters(profile)]
+    made = phones.network(profile, names, 1)
+    cpu, gpu = names.index("cpu_big_3"), names.index("gpu")
+    us = {name: [op["latency_us"][name] for op in profile.ops] for name in ("cpu_big_3", "gpu")}
+    parts = {(0, 0): us["cpu_big_3"][:4], (1, 1): us["cpu_big_3"][4:], (0, 1): us["cpu_big_3"]}
+    cost = profile.transfers[0]
+    assert made.units == 2
+    for (first, last), own in parts.items():
+        moved = cost["gpu_to_cpu"] if first else 0.0
+        assert made.expected(first, last, cpu) == round((sum(own) + moved) * 1e3)
+    assert made.expected(1, 1, gpu) == round((sum(us["gpu"][4:]) + cost["cpu_to_gpu"]) * 1e3)
+    assert made.expected(0, 0, gpu) == made.expected(0, 1, gpu) == NEVER
+    ran = set[tuple[int, int, int]]()
+    told = lambda _, started, __: ran.update((one.first, one.last, one.processor) for one in started)  # noqa: E731
+    mix = phones.mix_of({"one": made}, 1.0)
+    simulate(mix, {"one": made}, [1, 2], policy("least_slack"), told=told)
+    assert {(0, 0, cpu), (1, 1, gpu)} <= ran
 
 
 def _nobody(stream: Stream, due_ms: float | None) -> Future[None]:
