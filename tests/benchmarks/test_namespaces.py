@@ -59,6 +59,17 @@ def test_what_is_not_there_is_refused_before_anything_is_made(
     assert "there are" in capsys.readouterr().err
 
 
+def test_where_no_namespaces_can_be_made_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without root nothing is made or measured, and one line says what it takes."""
+    monkeypatch.setattr("sys.argv", ["namespaces"])
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("something was made"))
+    main()
+    assert "this takes root" in capsys.readouterr().out
+
+
 def test_notes_stay_and_results_change_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What somebody noted in a file stays when it is written anew, and a file of results makes no other commit."""
     folder = tmp_path / results.RESULTS
