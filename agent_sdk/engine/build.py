@@ -294,6 +294,7 @@ def _assemble(
     number = {index: at for at, index in enumerate(segments)}
     for index, group in enumerate(groups):
         first = group[0]
+        whole_cores = first.processor.whole_cores if len(groups) == 1 else frozenset[int]()
         lent, far = used.get(lanes[first.lane]), first.processor.spec.host != HOST
         common: dict[str, Any] = {
             "lane": first.lane,
@@ -302,7 +303,7 @@ def _assemble(
             # What another host has, it grants itself: inputs of one run are sent while it computes another.
             "resources": () if far else either or first.resources,
             "either": bool(either) or first.processor.at_once > 1,
-            "cores": first.processor.caller_cores,
+            "cores": whole_cores or first.processor.caller_cores,
             "waits": tuple(Event(other.lane, position[other.group] + 1) for other in first.waits),
             "lent": lent if lent is not None and lent.lane != first.lane else None,
             "finished": finished[index],

@@ -108,7 +108,8 @@ class NativeLoop:
     Args:
         seats: per lane the CPUs that its thread is bound to first.
         cores: where threads may go that keep losing their CPUs to others; empty: they stay.
-        workers: per lane the CPUs that other threads are bound to which compute with its own, and wait for it.
+        workers: per lane the CPUs of other threads that compute with its own, and wait for it. Each is bound to one,
+            but for those in the lane's seat, among which all may move.
 
     Attributes:
         beside: per lane where its thread may go: not where it would compete with who waits for it.
@@ -127,7 +128,7 @@ class NativeLoop:
         self._library = library
         self._alone = library.hope_alone
         workers = workers or [frozenset()] * len(seats)
-        self.beside = [cores - own for own in workers]
+        self.beside = [cores - (own - seat) for own, seat in zip(workers, seats, strict=True)]
         self._masks = [(_mask(seat), _mask(free)) for seat, free in zip(seats, self.beside, strict=True)]
         self._lanes = len(code)
         self._run = library.hope_open(arbiter.handle, self._lanes)

@@ -350,6 +350,8 @@ class Processor(ABC):
     """The CPUs that the thread which runs its segments is bound to."""
     worker_cores: frozenset[int] = frozenset()
     """Those that other threads of its own are bound to."""
+    whole_cores: frozenset[int] = frozenset()
+    """Those among which all of these may move while they compute a whole network in one segment; none: they stay."""
     at_once: int = 1
     """How many segments its resources compute at once, each of which holds a part of them."""
     joins: bool = False

@@ -71,7 +71,8 @@ class OrtProcessor(HostProcessor):
     """ONNX Runtime with ``len(cores)`` threads, one per core.
 
     The engine's thread is the first of them, bound to the first core; the runtime's workers are bound to the
-    others. ``provider`` is an execution provider of the installed wheel; with any but the CPU's, falling back
+    others. A gang that leaves cores to others lets all of them move among its own where they compute a whole network.
+    ``provider`` is an execution provider of the installed wheel; with any but the CPU's, falling back
     to the CPU is refused.
     """
 
@@ -84,6 +85,7 @@ class OrtProcessor(HostProcessor):
         super().__init__(soc, cores, "ort", compiler, short, (device,) if device else ())
         if self.on_cores:
             self.caller_cores, self.worker_cores = frozenset(self.cores[:1]), frozenset(self.cores[1:])
+            self.whole_cores = cores if self.worker_cores and cores < set(soc.cores) else frozenset()
         self.provider = provider
         self._frozen = frozen if frozen is not None else FrozenGraphs()
 
@@ -108,6 +110,8 @@ class OrtProcessor(HostProcessor):
             weights=piece.weights,
             profile_prefix=profile_prefix,
             lingers=segment.lingers or _is_whole(segment.own),
+            # What is profiled stands for plans' segments, whose workers stay where they are.
+            moves=profile_prefix is None and _is_whole(segment.own),
         )
         return OrtExecutable(self, segment, piece.named_as(segment), session)
 
@@ -119,14 +123,16 @@ class OrtProcessor(HostProcessor):
         weights: Path | None = None,
         profile_prefix: str | None = None,
         lingers: bool = False,
+        moves: bool = False,
     ) -> AnySession:
         """A session on this processor's cores. ``weights`` is the folder of the model's external data.
 
         Its workers stop spinning when a run ends, so that they never steal time from whoever runs next on these cores;
         where it ``lingers``, as a whole network does that is run again and again, they poll for a while more.
+        ``moves`` is as for ``options``.
         """
         for level in LEVELS if optimise else LEVELS[-1:]:
-            own = self.options(level)
+            own = self.options(level, moves=moves)
             own.add_session_config_entry("session.force_spinning_stop", "0" if lingers else "1")
             if weights is not None:
                 own.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
@@ -160,8 +166,10 @@ class OrtProcessor(HostProcessor):
             )
         return session
 
-    def options(self, level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
+    def options(self, level: ort.GraphOptimizationLevel, *, moves: bool = False) -> ort.SessionOptions:
         """Options for one thread on each core, the first of which is the caller's.
+
+        Where workers may move (``moves``), they do so among ``whole_cores``, if there are any.
 
         NOTE: ``session.intra_op_thread_affinities`` counts CPUs from 1 and leaves out the calling thread.
         Workers may spin while a run lasts, which a gang needs between its many short kernels.
@@ -171,7 +179,10 @@ class OrtProcessor(HostProcessor):
         if _shared_arena():
             entries["use_env_allocators"] = "1"
         if workers:
-            entries["intra_op_thread_affinities"] = ";".join(str(core + 1) for core in workers)
+            places = [self.cores if moves and self.whole_cores else (core,) for core in workers]
+            entries["intra_op_thread_affinities"] = ";".join(
+                ",".join(str(core + 1) for core in place) for place in places
+            )
         made = options(len(self.cores), entries, level=level)
         made.inter_op_num_threads = 1
         made.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
@@ -238,7 +249,7 @@ class PlainOrt(OrtProcessor):
         self.place = HostPlace(self.spec.place)
 
     @override
-    def options(self, level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
+    def options(self, level: ort.GraphOptimizationLevel, *, moves: bool = False) -> ort.SessionOptions:
         return options(self._threads, SPINS, level=level)
 
 

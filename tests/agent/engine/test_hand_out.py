@@ -27,10 +27,12 @@ from agent_sdk.engine.flight import Flight
 from agent_sdk.engine.lanes import NativeLoop
 from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.engine.threads import LaneThread
+from agent_sdk.machine.soc import Soc
 from agent_sdk.model import read_model
 from agent_sdk.runtimes.base import BoundCall, Buffer
-from agent_sdk.runtimes.offered import discover
-from tests.agent.cores import SEVERAL
+from agent_sdk.runtimes.ort.graph import FrozenGraphs
+from agent_sdk.runtimes.ort.processor import OrtProcessor
+from tests.agent.cores import GONE, SEVERAL
 from tests.agent.engine.scene import NATIVE
 
 pytestmark = NATIVE
@@ -248,17 +250,22 @@ def test_threads_that_may_go_nowhere_else_stay() -> None:
 
 @SEVERAL
 def test_a_gangs_thread_that_steps_aside_stays_off_its_workers_cores(tmp_path: Path) -> None:
-    """Its workers are bound, and two of one gang on one core wait for each other; a lane of a core may use all."""
+    """Where its workers are bound, two of one gang on one core wait for each other; other threads may use all."""
     first, second, *_ = cores = sorted(os.sched_getaffinity(0))
     model = read_model("squeezenet")
-    with Device(discover(f"ort@{second},ort@{first}-{second}", cache=tmp_path)) as device:
+    soc = Soc("here", "here", dict.fromkeys([*cores, GONE], "core"))
+    one, gang = (
+        OrtProcessor(soc, frozenset(own), frozen=FrozenGraphs(tmp_path)) for own in ([second], [first, second])
+    )
+    with Device([one, gang]) as device:
 
-        def free(processor: str) -> list[frozenset[int]]:
-            plan = single_processor_plan(model.graph, processor, soc="here", frequency="now")
-            with closing(Compiled(build_program(plan, model, device.processors))) as compiled:
+        def free(processor: OrtProcessor, *borders: int) -> list[frozenset[int]]:
+            plan = single_processor_plan(model.graph, processor.id, soc="here", frequency="now")
+            with closing(Compiled(build_program(plan, model, {processor.id: processor}, borders))) as compiled:
                 loop = Flight(compiled, device.arbiter, frozenset(cores)).loop
                 assert isinstance(loop, NativeLoop)
                 return loop.beside
 
-        assert free(f"ort@{first}-{second}") == [frozenset(cores) - {second}]
-        assert free(f"ort@{second}") == [frozenset(cores)]
+        assert free(gang, 1) == [frozenset(cores) - {second}]
+        assert free(gang) == [frozenset(cores)]
+        assert free(one) == [frozenset(cores)]

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from agent_sdk.engine import build_program
+from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.machine.cores import bound_to
 from agent_sdk.machine.soc import Soc
-from agent_sdk.runtimes.base import Processor, whole_network
+from agent_sdk.runtimes.base import Processor, segment_of, whole_network
 from agent_sdk.runtimes.openvino.processor import OpenVinoProcessor
 from agent_sdk.runtimes.ort.options import LEVELS
 from agent_sdk.runtimes.ort.processor import OrtProcessor
-from tests.agent.cores import SEVERAL
+from hope_schema import merge
+from tests.agent.cores import GONE, SEVERAL
 from tests.agent.runtimes.networks import RUNTIMES, of, random_model
 
 
@@ -31,21 +34,45 @@ def test_equal_cores_are_one_kind(processors: list[Processor]) -> None:
 
 
 @SEVERAL
-def test_a_gangs_workers_are_bound_to_the_other_cores(processors: list[Processor]) -> None:
-    """The runtime counts cores from 1 and leaves out the caller: its worker must end up on the gang's second core."""
-    gang = next(processor for processor in of(processors, "ort") if processor.spec.threads > 1)
-    assert isinstance(gang, OrtProcessor)
+@pytest.mark.parametrize("whole", [False, True], ids=["segment", "whole"])
+@pytest.mark.parametrize("others", [False, True], ids=["all cores", "some"])
+def test_where_a_gangs_worker_is_bound(whole: bool, others: bool) -> None:
+    """To the gang's second core; where a gang leaves cores to others, a whole network's worker to all of its own."""
+    gang, cores = gang_of_two(others=others)
+    model = random_model(4)
+    segment = whole_network(model) if whole else segment_of(merge(model.graph)[0], model)
 
-    def masks() -> list[set[int]]:
-        return [os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task")]
+    before = set(os.listdir("/proc/self/task"))
+    executable = gang.compile(segment)
 
-    before = masks().count({gang.cores[1]})
-    executable = gang.compile(whole_network(random_model(4)))
-    end = time.monotonic() + 60
-    while masks().count({gang.cores[1]}) == before and time.monotonic() < end:
+    def workers() -> list[set[int]]:
+        return [os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task") if task not in before]
+
+    expected, end = [cores if whole and others else {gang.cores[1]}], time.monotonic() + 60
+    while workers() != expected and time.monotonic() < end:
         time.sleep(0.01)  # the worker binds itself once it runs
-    assert masks().count({gang.cores[1]}) == before + 1
+    assert workers() == expected
     executable.close()
+
+
+@SEVERAL
+def test_where_a_gangs_caller_is_bound() -> None:
+    """To the first core, off the workers; with a whole network in one segment where they are, if those may move."""
+    for others in (False, True):
+        gang, cores = gang_of_two(others=others)
+        graph = (model := random_model(4)).graph
+        plan = single_processor_plan(graph, gang.id, soc="test", frequency="test")
+        cut = build_program(plan, model, {gang.id: gang}, [1])
+        assert len(cut.segments) > 1
+        assert cut.seats == ({gang.cores[0]},)
+        assert build_program(plan, model, {gang.id: gang}).seats == (cores if others else {gang.cores[0]},)
+
+
+def gang_of_two(*, others: bool) -> tuple[OrtProcessor, set[int]]:
+    """A gang of this process's first two cores, and these; whether there are ``others``."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    every = [*cores, GONE] if others else cores
+    return OrtProcessor(Soc("test", "test", dict.fromkeys(every, "core")), frozenset(cores)), set(cores)
 
 
 def test_single_cores_start_no_threads() -> None:
