@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 from urllib.parse import quote
 
@@ -59,13 +59,14 @@ def ask(client: httpx.Client, call: Call, given: Mapping[str, Any], limit: int =
     body = {name: given[name] for name in sent if given.get(name) is not None}
     asked = (*call.asked, *(option.name for option in call.query))
     query = {name: given[name] for name in asked if given.get(name) is not None}
+    shown, changes = {call.rows, call.only, call.watched} - {""}, call.method != "GET"
     try:
         if not call.cursor:
-            return _checked(client, call, send(client, call.method, path, query, body))
+            return checked(client, send(client, call.method, path, query, body), shown, empty=changes)
         entries: list[Any] = []
         while True:
             more = {"limit": min(PAGE, limit - len(entries))}
-            page = _checked(client, call, send(client, call.method, path, query | more, {}))
+            page = checked(client, send(client, call.method, path, query | more, {}), shown)
             entries += page[call.rows]
             if page.get("next") is None or len(entries) >= limit:
                 return page | {call.rows: entries}
@@ -79,10 +80,13 @@ def _segment(word: str) -> str:
     return quote(word, safe="") if word.strip(".") else word.replace(".", "%2E")
 
 
-def _checked(client: httpx.Client, call: Call, answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer that has what its call shows. Raises CallError: somebody else answered, or another version."""
-    shown = {call.rows, call.only, call.watched} - {""}
-    if not shown <= answer.keys() or (call.method == "GET" and not answer):
+def checked(client: httpx.Client, answer: dict[str, Any], shown: Set[str], *, empty: bool = False) -> dict[str, Any]:
+    """An answer that has what is shown of it, and may be ``empty``.
+
+    Raises:
+        CallError: somebody else answered, or another version.
+    """
+    if not shown <= answer.keys() or not (answer or empty):
         raise CallError(f"{client.base_url} answered, but not as a planner of this version does")
     return answer
 

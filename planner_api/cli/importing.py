@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from hope_schema import Observations, Profile
 from hope_schema.wording import plural
 from planner_api.cli.asking import at_a_planner
-from planner_api.cli.client import open_client, send
+from planner_api.cli.client import checked, open_client, send
 from planner_api.cli.show import working
 from planner_api.errors import UsageError
 
@@ -36,7 +36,8 @@ def import_profile(file: Path, planner: str, token: str | None, as_json: bool) -
     upload_id = f"import-{hashlib.sha256(text).hexdigest()[:32]}"
     upload = Observations(**measured, device_id=DEVICE, upload_id=upload_id)
     with open_client(planner, token) as client, working(f"asking {planner}"):
-        receipt = send(client, "POST", "/profiles", {}, upload.model_dump(mode="json"))
+        answer = send(client, "POST", "/profiles", {}, upload.model_dump(mode="json"))
+        receipt = checked(client, answer, {"duplicate", "rows"})
     done = "known already" if receipt["duplicate"] else f"imported {plural(receipt['rows'], 'figure')}"
     click.echo(json.dumps(receipt) if as_json else f"{done}: SoC '{profile.soc}' at frequency '{profile.frequency}'")
     return 0

@@ -173,9 +173,10 @@ async def revoke_device(database: Database, device_id: str, actor: Actor, forget
         known = await session.get(DeviceRow, device_id) is not None
         if known:
             await _revoke(session, await repository.revoke(session, device_id=device_id))
-            await record(session, actor, "device.revoke", device_id)
         if not await forget(session, device_id) and not known:
             raise unknown("device", device_id)
+        if known:  # last, as everywhere: who writes an entry keeps all others from writing theirs
+            await record(session, actor, "device.revoke", device_id)
 
 
 async def _revoke(session: WriteSession, hashes: Sequence[str]) -> bool:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from planner_api.cli import commands as cli
 from planner_api.db.backup import read, write
-from planner_api.db.engine import sync_engine
+from planner_api.db.engine import Database, sync_engine
 from planner_api.db.migrate import upgrade
-from planner_api.db.tables import Base
+from planner_api.db.tables import Base, JobRow
 from planner_api.errors import UsageError
+from planner_api.jobs.wanted import Wanted, put
 from tests.planner.samples import chain, issue, plan_request, serving
 
 
@@ -56,6 +58,23 @@ def test_everything_comes_back_on_either_database(lived_in: str, tmp_path: Path,
     with serving(elsewhere) as api:
         assert api.post("/plans", plan_request(chain())).status_code in (200, 202)
         api.learn(chain(), device_id="another")
+
+
+def test_jobs_come_back_in_whatever_order_they_wait(database_url: str, tmp_path: Path) -> None:
+    """One that waits for another, which was put after it, or has been leased since, is restored like any other."""
+
+    async def fill() -> None:
+        database = Database(database_url)
+        async with database.write() as session:
+            ids = await put(session, Wanted("first", "a"), Wanted("fold", "b"))
+            waits = update(JobRow).where(JobRow.key == "a").values(after=ids["fold", "b"])
+            await session.execute(waits)
+        await database.close()
+
+    asyncio.run(fill())
+    assert write(database_url, tmp_path / "copy.gz") >= 2
+    read(elsewhere := f"sqlite:///{tmp_path}/restored.sqlite", tmp_path / "copy.gz")
+    assert content(elsewhere)["jobs"] == [{**row, "after": None} for row in content(database_url)["jobs"]]
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "text", "nothing", "more"])

@@ -15,6 +15,7 @@ from rich.console import Console, RenderableType
 
 from hope_schema.wording import plural
 from planner_api.cli import commands as cli
+from planner_api.cli import importing
 from planner_api.cli.asking import GROUPS
 from planner_api.cli.calls import CALLS, Call
 from planner_api.cli.client import CallError, ask
@@ -168,6 +169,17 @@ def test_who_answers_otherwise_is_no_planner(call: Call) -> None:
         pytest.raises(CallError, match="answered, but not as a planner of this version does"),
     ):
         ask(client, call, given)
+
+
+def test_what_takes_no_profile_is_no_planner(
+    api: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that answers an import with something else did not take it in, and that is said."""
+    api.learn(chain())
+    (file := tmp_path / "profile.json").write_text(api.profile().model_dump_json())
+    monkeypatch.setattr(importing, "send", lambda *_: {"status": "ok"})
+    assert cli.main(["profiles", "import", str(file)]) == 1
+    assert "not as a planner of this version does" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

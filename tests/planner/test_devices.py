@@ -10,13 +10,15 @@ import pytest
 from sqlalchemy import insert, select
 
 from hope_schema import DeviceReport, MeasuredRun
-from planner_api.db.engine import Database
+from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import DeviceRow
+from planner_api.devices import audit, service
 from planner_api.devices import repository as devices
 from planner_api.devices.guard import Tokens
 from planner_api.jobs.chores import end
 from planner_api.jobs.news import build_news
-from tests.planner.samples import FREQUENCY, SOC, Api, chain, enrolled, measure, plan_request
+from planner_api.profiles import oversight
+from tests.planner.samples import FREQUENCY, SOC, Api, chain, enrolled, measure, plan_request, serving
 
 GRAPH = chain()
 
@@ -120,3 +122,29 @@ def test_devices_are_listed_by_pages(api: Api, admin: dict[str, str]) -> None:
         if after is None:
             break
     assert seen == [f"d{i:02}" for i in range(7)]
+
+
+def test_who_revokes_a_device_keeps_nobody_from_forgetting_it(postgres_url: str) -> None:
+    """One admin revokes a device, another takes back what it said: neither waits for the other for ever."""
+    with serving(postgres_url) as api:
+        api.learn(chain())
+        planner = api.app.planner
+        api.await_(planner.profiles.folded, SOC, FREQUENCY)
+
+        async def both() -> None:
+            async def forget_slowly(session: WriteSession, device_id: str) -> int:
+                nonlocal other
+                other = asyncio.create_task(
+                    oversight.forget(planner.database, SOC, FREQUENCY, device_id, audit.PLANNER)
+                )
+                await asyncio.wait({other}, timeout=1.0)
+                return await oversight.forget_device(session, device_id)
+
+            other: asyncio.Task[None] | None = None
+            async with planner.database.write() as session:
+                session.add(DeviceRow(id="device-1", enrolled_at=datetime.now(UTC)))
+            await service.revoke_device(planner.database, "device-1", audit.PLANNER, forget_slowly)
+            assert other is not None
+            await other
+
+        api.await_(both)
