@@ -11,7 +11,7 @@ import pytest
 
 from hope_schema import LatencyColumns, ModelGraph, Processor, Profile, by_recipe, merge
 from planner_api.planning import Budget, PlanningError, optimise, plan
-from planner_api.planning.bound import lower_bound
+from planner_api.planning.bound import lower_bound, quick_bound
 from planner_api.planning.judge.simulator import in_start_order, simulate
 from planner_api.planning.problem import Machine, Problem, Recipe
 from planner_api.planning.problem.build import build_problem
@@ -131,6 +131,17 @@ def test_a_search_for_cuts_takes_ops_by_their_processors_own_choice() -> None:
         search.round(moves=100)
     assert np.array_equal(search.kernels.a.share, problem.shares)
     assert np.array_equal(search.kernels.a.latency, problem.latency_us)
+
+
+@pytest.mark.parametrize("recipe_us", [5.0, 22.0, 29.0])
+def test_a_bound_holds_for_plans_with_cuts_where_recipes_make_cutting_pay_no_more(recipe_us: float) -> None:
+    """By its own choice an op gains by cuts, by a faster recipe nothing would be gained: either plan may be made."""
+    own = cuttable([[30.0, 31.0]], [[]])
+    recipes = (Recipe(0, 0, -1, 30.0, 1.0), Recipe(0, 0, 0, recipe_us, 1.0))
+    problem = replace(own, share=np.ones((1, 2)), recipes=recipes)
+    best = min(optimise(one, "auto", Budget(rounds=20)).solution.value_us for one in (problem, problem.whole))
+    assert best <= min(21.0, recipe_us)
+    assert quick_bound(problem).us <= best
 
 
 @pytest.mark.parametrize("twins", [1, 2])

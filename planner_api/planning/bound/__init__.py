@@ -13,12 +13,14 @@ _log = logging.getLogger(__name__)
 
 def quick_bound(problem: Problem) -> Bound:
     """The bound that costs next to nothing; where cutting ops may pay, the one that holds there."""
-    problem = at_best(problem)
     if not problem.cuttable:
-        return trivial(problem)
+        return trivial(at_best(problem))
     from planner_api.planning.bound.fluid import fluid  # HiGHS takes a while to import
 
-    return fluid(problem)
+    bound = fluid(problem)
+    if problem.recipes:  # where nothing is cut a plan may be of these
+        bound = min(bound, trivial(at_best(problem)), key=lambda one: one.us)
+    return bound
 
 
 def lower_bound(problem: Problem, budget: Budget) -> Bound:

@@ -73,7 +73,7 @@ class Search:
     def movable(self) -> bool:
         """False when no move can change anything: on one processor the order tells only where ops run side by side."""
         alone = len(self.problem.processors) == 1 and self.problem.share is None
-        several = len(self.problem.ops) > 1 or self._arrays.cuttable
+        several = len(self.problem.ops) > 1 or self._arrays.cuttable or bool(self._recipes)
         return several and self._hot > 0 and not alone
 
     def found(self, method: str) -> Solution:
