@@ -88,7 +88,8 @@ class Agent(Closes):
             there, or that serve networks of their own.
         cache: where plans, the embedded planner's database and this device's id are kept.
         progress: called with the ``Progress`` of every phase and step, of all networks.
-        policy: who goes first where several networks run, and where (``scheduling.policies``): a name, or a policy.
+        policy: who goes first where several networks run, and where (``scheduling.policies``): a name, a class, or a
+            policy.
         queued: runs that may wait at once, of all networks.
 
     Attributes:
@@ -116,7 +117,7 @@ class Agent(Closes):
         hosts: str | os.PathLike[str] | None = None,
         cache: str | os.PathLike[str] | None = None,
         progress: Listener | None = None,
-        policy: str | Policy = DEFAULT,
+        policy: str | type[Policy] | Policy = DEFAULT,
         queued: int = MOST_QUEUED,
     ) -> None:
         policy = chosen(policy)

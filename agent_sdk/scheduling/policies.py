@@ -405,10 +405,11 @@ DEFAULT: Final = EarliestDeadline.name
 that make a deadline."""
 
 
-def policy(which: str | Policy) -> Policy:
-    """A policy by name, or as it is given. Raises UnknownNameError."""
+def policy(which: str | type[Policy] | Policy) -> Policy:
+    """A policy by name, of a class, or as it is given. Raises UnknownNameError."""
     if isinstance(which, Policy):
         return which
-    if which not in POLICIES:
-        raise UnknownNameError("policy", which, POLICIES)
-    return POLICIES[which]()
+    made = which if isinstance(which, type) and issubclass(which, Policy) else POLICIES.get(str(which))
+    if made is None:
+        raise UnknownNameError("policy", str(which), POLICIES)
+    return made()

@@ -389,8 +389,16 @@ def test_what_nobody_can_keep_to_is_refused() -> None:
         Terms(priority=101)
     with pytest.raises(InputError, match="on_late"):
         Terms(on_late="soon")  # type: ignore[arg-type]
-    with pytest.raises(UnknownNameError, match="least_slack"):
-        policy("least_slak")
+    for unknown, known in (("least_slak", "least_slack"), (7, "fifo"), (int, "fifo")):
+        with pytest.raises(UnknownNameError, match=known):
+            policy(unknown)  # type: ignore[arg-type]
+
+
+def test_a_policy_is_named_or_given_as_a_class_or_made() -> None:
+    """All three are the same policy."""
+    own = LeastSlack()
+    assert policy(own) is own
+    assert type(policy("least_slack")) is type(policy(LeastSlack)) is LeastSlack
 
 
 def test_who_is_due_behind_one_that_stepped_in_waits_at_the_arbiter() -> None:

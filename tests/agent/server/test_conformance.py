@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,26 @@ def test_every_type_comes_back_as_it_was_sent(client: Client, datatype: str) -> 
             found = np.vectorize(lambda text: text if isinstance(text, str) else text.decode(), otypes=[object])(found)
         np.testing.assert_array_equal(found, sent)
         assert datatype in ("BYTES", "BOOL") or np.signbit(found).tolist() == np.signbit(sent).tolist()
+
+
+def test_inferences_are_counted_for_prometheus(client: Client, server: Running) -> None:
+    """By network, transport and outcome, with what was refused apart; and what requests hold at present."""
+    transport = "http" if client.is_http else "grpc"
+
+    def counted(outcome: str) -> float:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.http}/metrics", timeout=60) as page:
+            text = page.read().decode()
+        assert "hope_serving_memory_bytes" in text
+        labels = f'model="branching",outcome="{outcome}",transport="{transport}"'
+        found = re.search(rf"^hope_inference_seconds_count{{{labels}}} (\S+)$", text, re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    before = {outcome: counted(outcome) for outcome in ("ok", "refused_504")}
+    inputs = [client.input("x", "FP32", images())]
+    client.triton.infer("branching", inputs)
+    with pytest.raises(InferenceServerException):
+        client.triton.infer("branching", inputs, timeout=1)
+    assert {outcome: counted(outcome) - was for outcome, was in before.items()} == {"ok": 1, "refused_504": 1}
 
 
 def test_asynchronous_inferences_all_answer(client: Client) -> None:
