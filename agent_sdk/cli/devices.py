@@ -1,21 +1,25 @@
-"""``hope-agent devices``: what this machine has."""
+"""``hope-agent devices``: what this machine has, and what others lend it."""
 
 import json
+from pathlib import Path
 
 import click
 from rich.console import Console
 
+from agent_sdk.cli.options import hosts
 from agent_sdk.cli.report import list_rows
+from agent_sdk.journey.hosts import Hosts
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.runtimes.offered import discover
 
 
 @click.command()
+@hosts
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
-def devices(as_json: bool) -> int:
-    """List this machine's processors."""
+def devices(hosts: Path | None, as_json: bool) -> int:
+    """List this machine's processors, and what hosts lend: how far they are, how fast, and what is lost on the way."""
     soc = read_soc()
-    processors = discover(soc=soc)
+    processors = [*discover(soc=soc), *Hosts.named(hosts, soc.cores).processors()]
     specs = [processor.spec for processor in processors]
     details = [processor.details for processor in processors]
     for processor in processors:

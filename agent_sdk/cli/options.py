@@ -28,6 +28,9 @@ from hope_schema.plan import Method
 planner: Final = click.option(
     "--planner", metavar="URL", help="planner to ask; without it one runs inside this process"
 )
+hosts: Final = click.option(
+    "--hosts", type=click.Path(path_type=Path), metavar="FILE.toml", help="other machines that may help"
+)
 soc: Final = click.option("--soc", metavar="NAME", help="SoC the profile belongs to (default: read from this machine)")
 processors: Final = click.option(
     "--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0-7,ort@8-15"
@@ -170,7 +173,7 @@ _OPTIONS: Final = (
     ),
     click.option("--input", type=click.Path(path_type=Path), metavar="FILE.npz", help="inputs by name (else random)"),
     planner,
-    click.option("--hosts", type=click.Path(path_type=Path), metavar="FILE.toml", help="other machines that may help"),
+    hosts,
     click.option("--token", help="bearer token for the planner (default: of enrolling, else $HOPE_TOKEN)"),
     soc,
     click.option("--frequency", metavar="LABEL", help="operating point (default: read from this machine)"),

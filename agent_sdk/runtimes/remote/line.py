@@ -3,6 +3,7 @@
 import re
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +21,9 @@ HEADS: Final = 64
 """Heads of late that are kept read."""
 MOST_SAID: Final = 64 * 2**20
 """Most bytes of an answer that is JSON."""
+SENT_AGAIN: Final = 100
+SENT: Final = 136
+"""Where Linux counts segments in ``struct tcp_info``: those that were sent again, and all that were sent."""
 
 
 class GoneError(ProcessorLost):
@@ -127,6 +131,14 @@ class Line:
         if not reply.goes_on:
             self.close()
         return reply.status, "" if timing is None else timing[1].decode("latin-1"), bytes(said)
+
+    def sent_again(self) -> tuple[int, int]:
+        """How many segments were sent again, and how many in all; none where the system does not say."""
+        try:
+            info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, SENT + 4)
+            return struct.unpack_from("I", info, SENT_AGAIN)[0], struct.unpack_from("I", info, SENT)[0]
+        except (OSError, AttributeError, struct.error):
+            return 0, 0
 
     def close(self) -> None:
         """End it. Idempotent."""

@@ -10,6 +10,8 @@ from hope_schema.hosts import stepped
 SMOOTHING: Final = 0.1
 """Part of the estimate that each new observation has."""
 LEAST_US: Final = 1.0
+LEAST_US_PER_BYTE: Final = 1e-4
+"""Faster links are told as this fast: round trips differ by more."""
 MOST: Final = math.log(10)
 """Of the logarithm of how far off an estimate was: one outlier counts as no more."""
 
@@ -38,6 +40,10 @@ class Way:
         self.host, self.fixed_us, self.there, self.back = host, fixed_us, there, back
         self.as_float16 = as_float16
         self._lock = threading.Lock()
+
+    def __str__(self) -> str:
+        there, back = (8 / max(us_per_byte, LEAST_US_PER_BYTE) for us_per_byte in (self.there, self.back))
+        return f"{self.fixed_us / 1e3:.2f} ms there and back, {there:.0f} Mbit/s there, {back:.0f} back"
 
     def us(self, sent: int, received: int) -> float:
         """What a round trip with so many bytes takes, microseconds."""

@@ -206,6 +206,12 @@ class HttpPeer(Peer):
         elif not line.closed:
             self._idle.append(line)
 
+    @property
+    def loss(self) -> float:
+        """The part of what was sent there that was lost on the way, over the connections that are idle."""
+        counts = [line.sent_again() for line in self._idle.copy()]
+        return sum(again for again, _ in counts) / max(1, sum(sent for _, sent in counts))
+
     @override
     def run_request(self, name: str, said: Mapping[str, Any], tensors: int) -> bytes:
         head = json.dumps(said).encode()

@@ -65,7 +65,7 @@ class RemoteProcessor(Processor):
 
     def __init__(self, host: RemoteHost, lent: ProcessorSpec, cores: frozenset[int]) -> None:
         self.host, self.lent, self.caller_cores = host, lent, cores
-        self.details = f"{host.name}: {host.offer.soc}"
+        self.details = f"{host.name}: {host.offer.soc}; {host.way}, {100 * host.loss:.1f} % lost"
         self.trusted = TRUSTED.get(lent.runtime.partition("-")[0], Trust())
         self.spec = ProcessorSpec(
             **lent.model_dump(exclude={"id", "resources", "place", "host"}),

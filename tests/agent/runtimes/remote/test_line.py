@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -44,6 +46,22 @@ def test_an_answer_beyond_the_protocol_is_given_up(answer: str) -> None:
             line.ask([request("GET", "/", {"host": "edge"}, 0)], [memoryview(bytearray(4))], 20.0)
         assert line.closed
         thread.join(20)
+
+
+@pytest.mark.parametrize("length", [0, 104, 232])
+def test_what_is_lost_on_the_way_is_what_the_system_sends_again(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Linux counts it (``struct tcp_info``, as long as the system has it); a connection that loses nothing has
+    sent a few; elsewhere nothing is known.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        line = Line(listening.getsockname(), None, "edge", 20.0)
+        again, sent = line.sent_again()
+        assert again == 0 < sent < 10
+        # 8 bytes, 24 counts of which the last is of what was sent again, 4 of 64 bits, what was sent
+        counts = struct.pack("=8x23I I 4Q 2I 88x", *range(23), 7, 0, 0, 0, 0, 350, 300)[:length]
+        monkeypatch.setattr(line, "_socket", SimpleNamespace(getsockopt=lambda *_: counts, close=line._socket.close))
+        assert line.sent_again() == ((7, 350) if length == 232 else (0, 0))
+        line.close()
 
 
 WHOLE = OK + b"content-length: 6\r\ninference-header-content-length: 2\r\n\r\n{}0123"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ import pytest
 from onnx import parser
 from prometheus_client.parser import text_string_to_metric_families
 
+from agent_sdk.cli import commands as cli
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.program import Program
 from agent_sdk.engine.single import whole_run
@@ -387,6 +389,19 @@ def test_the_host_is_described_for_the_planner(host: RemoteHost) -> None:
     request = PlanRequest(jobs=({"model_hash": "0" * 64},), soc="x", frequency="y", hosts=(asked,), links=links)
     assert {(link.source, link.target) for link in request.links} == {("host", "edge1"), ("edge1", "host")}
     assert all(link.fixed_us > 0 for link in links)
+
+
+def test_the_command_lists_what_hosts_lend_and_how_far_they_are(
+    relay: Relay, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each processor under its host's name, with the way there and what is lost on it."""
+    file = tmp_path / "hosts.toml"
+    file.write_text(f'[edge1]\naddress = "http://127.0.0.1:{relay.port}"\ntoken = "{TOKEN}"\n')
+    assert cli.main(["devices", "--json", "--hosts", str(file)]) == cli.OK
+    listed = {one["id"]: one for one in json.loads(capsys.readouterr().out)["processors"]}
+    told = r"edge1: edgebox; \d+\.\d\d ms there and back, \d+ Mbit/s there, \d+ back, \d+\.\d % lost"
+    assert re.fullmatch(told, listed["edge1:ort@0"]["details"])
+    assert not any("edge1" in one["details"] for name, one in listed.items() if not name.startswith("edge1:"))
 
 
 def test_hosts_behind_one_radio_share_its_link(relay: Relay) -> None:
