@@ -66,6 +66,10 @@ def infer(
     found: dict[str, TypeProto] = {}
     if schema is not None and schema.deprecated:
         refused = f"deprecated in operator set {versions[domain_of(node)]}"
+    elif any(one.name == "axis" and not -(2**31) <= one.i < 2**31 for one in node.attribute):
+        refused = (
+            "its axis has more than 32 bits"  # by what is left of them ONNX's rules read memory that is not theirs
+        )
     elif schema is not None and not subgraphs(node):
         if node.op_type in SHAPE_KEEPING_OPS and node.output[0] and node.input[0]:
             return {node.output[0]: types[node.input[0]]}

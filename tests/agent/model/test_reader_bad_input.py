@@ -264,6 +264,12 @@ def test_mutated_files_give_a_model_or_one_clear_line() -> None:
     assert min(read, len(messages)) > MUTANTS // 50, "the damage is too light or too heavy to prove anything"
 
 
+def test_an_axis_beyond_all_bounds_is_refused() -> None:
+    """ONNX's rules end the process at one; ONNX Runtime refuses it, and so does reading."""
+    node = helper.make_node("LayerNormalization", ["x", "w"], ["y"], axis=2**31)
+    refused(model_of([node], X, ["y"], {"w": np.ones(4, np.float32)}), "LayerNormalization", "more than 32 bits")
+
+
 def test_errors_name_the_model(tmp_path: Path) -> None:
     """A problem inside the graph is told with the file it was found in."""
     proto = model_of([helper.make_node("Warp", ["x"], ["y"])], X, ["y"])
