@@ -65,6 +65,10 @@ Weight = Annotated[float, Field(gt=0.0, le=1e6, allow_inf_nan=False)]
 """How much a job's lateness counts."""
 
 
+Lateness = Annotated[float, Field(ge=-1e21, le=1e21, allow_inf_nan=False)]
+"""Microseconds after a deadline times a weight: what the largest of both come to; below zero where none is late."""
+
+
 Recipe = Annotated[int, Field(ge=0, lt=1000)]
 """Which of the kernels that a kind of processor has for an op."""
 
@@ -199,7 +203,7 @@ class Plan(Contract):
     order: Annotated[tuple[int, ...], Field(min_length=1, max_length=MAX_OPS)]
     transfers: Annotated[tuple[Transfer, ...], Field(max_length=8 * MAX_TENSORS)] = ()
     makespan_us: Microseconds
-    lateness_us: Annotated[float, Field(ge=-1e18, le=1e18, allow_inf_nan=False)] | None = None
+    lateness_us: Lateness | None = None
     lower_bound_us: Microseconds
     gap: Fraction
     method: FoundBy

@@ -111,6 +111,13 @@ def test_times_that_are_no_numbers_are_refused(number: str) -> None:
             Plan.model_validate_json(text.replace(old, number, 1))
 
 
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_the_largest_weight_may_be_late_as_long_as_anything_takes(sign: float) -> None:
+    """A lateness is the largest weight times the longest duration at most, on either side of the deadline."""
+    job, latest = {"model_hash": "0" * 64, "finish_us": 9.5, "weight": 1e6, "deadline_us": 9.5}, sign * 1e6 * 1e15
+    assert Plan.model_validate_json(json.dumps(plan() | {"jobs": [job], "lateness_us": latest})).lateness_us == latest
+
+
 def test_a_request_names_the_networks_that_run_together() -> None:
     """One to 64 jobs, none due before it begins, deadlines where lateness is to be small; anything else is refused."""
     job = {"model_hash": "0" * 64}
