@@ -1,5 +1,6 @@
 """``/plans`` over HTTP."""
 
+import re
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
@@ -9,7 +10,6 @@ from planner_api.db.tables import PlanVersionRow
 from planner_api.plans import ahead, history
 from planner_api.plans.key import asked
 from planner_api.plans.stored import matches
-from planner_api.plans.waits import preferred_wait
 from planner_api.web.body import read_small
 from planner_api.web.contract import answers, header, problems, takes
 from planner_api.web.parameters import ModelHash
@@ -33,6 +33,7 @@ POLL_S = 2
 """What ``Retry-After`` suggests between two looks at its progress."""
 
 LOCATION = {"Location": "Where its progress stands.", "Retry-After": "Seconds until another look is worth it."}
+_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d+)\"?(?=$|[,;\s])")
 PREFER = header("Prefer", "`wait=N`: wait up to N seconds for the optimised plan (RFC 7240).", 256)
 
 
@@ -49,7 +50,7 @@ async def request_plan(request: Request) -> Response:
     wait_s = min(preferred_wait(request.header(b"prefer")), planner.settings.max_wait_s)
     question = asked(await read_small(request))
     served, hit = await planner.plans.plan(*question, request.caller, request.device, wait_s)
-    stored = await planner.plans.waits.better(served, wait_s, request.receive)
+    stored = await planner.plans.better(served, wait_s, request.receive)
     response = _respond(request, stored, hit=hit)
     if wait_s:
         response.headers["Preference-Applied"] = f"wait={wait_s:g}"
@@ -89,6 +90,12 @@ async def compare_plans(
 ) -> PlanDiff:
     """Compare two versions of a plan, or two plans: ops that moved, times predicted and measured."""
     return await history.diff(request.database, plan_id, other or plan_id, before, after)
+
+
+def preferred_wait(prefer: str) -> float:
+    """Return N of ``wait=N`` in a ``Prefer`` header, 0 without one."""
+    found = _WAIT.search(prefer.lower())
+    return float(found[1]) if found else 0.0
 
 
 def _respond(request: Request, stored: PlanVersionRow, *, hit: bool = True) -> Response:

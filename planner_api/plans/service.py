@@ -1,7 +1,10 @@
 """The rules for plans: answered from what is stored; what is missing is queued, and waited for."""
 
+import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from sqlalchemy import func, select
 
@@ -19,9 +22,8 @@ from planner_api.jobs.queue import Queue
 from planner_api.jobs.wanted import URGENT, Wanted, put
 from planner_api.models import repository as models
 from planner_api.plans import repository
-from planner_api.plans.solve import BETTER, FIRST
+from planner_api.plans.solve import BETTER, FIRST, PLAN
 from planner_api.plans.stored import PlanCache
-from planner_api.plans.waits import Waits
 from planner_api.profiles import repository as profiles
 from planner_api.profiles.jobs import FOLD, OUTDATED, key_of
 from planner_api.settings import EMBEDDED_WAIT_S, Settings
@@ -30,10 +32,13 @@ from planner_api.web.principal import ANONYMOUS, Principal
 DEVICE_WAITS, EACH_WAITING = 7200, 60
 """Priority of what a device asks for, in seconds, and how much less it has for each plan of the device's that waits:
 so a device's hundredth key waits behind every other's first. Planning ahead has 0."""
+LOOK_S = 2.0
+"""A look-out that hears nothing looks by itself this often."""
 MADE_S = 2.0
 """After this one may ask again for what a worker makes; short enough for an agent to wait for within a call."""
 
 
+Receive = Callable[[], Awaitable[Any]]
 Choose = Callable[[str, str | None], Awaitable[int | None]]
 """The version of a plan (its id) that a device (its id, where it says one) gets; None: the one that all get."""
 
@@ -52,7 +57,7 @@ class Plans:
         self._queue = queue
         self._quotas = quotas
         self.choose: Choose = same_for_all
-        self.waits = Waits(queue.news, self._stored, self._pending)
+        self._lookouts: SharedCalls[PlanVersionRow | None] = SharedCalls()
         self._asked: SharedCalls[None] = SharedCalls()
         self._read: SharedCalls[PlanVersionRow | None] = SharedCalls()
         self.hits: Counter[str] = Counter()
@@ -98,11 +103,49 @@ class Plans:
         self.misses[wanted] += 1
         await self._asked.get((wanted, caller.name), lambda: self._ask(request, wanted, caller))
         most_s = EMBEDDED_WAIT_S if self._settings.embedded else max(self._settings.first_wait_s, wait_s)
-        stored = await self.waits.first(wanted, most_s)
+        stored = await self._first(wanted, most_s)
         if stored is None:
             await self._explain(request, wanted)
             raise UnavailableError("this plan is still being made; ask for it again", retry_after_s=MADE_S)
         return stored, False
+
+    async def better(self, stored: PlanVersionRow, wait_s: float, receive: Receive) -> PlanVersionRow:
+        """Wait for the version after ``stored`` if that is provisional; return the newest there is then.
+
+        ``receive`` is that of a request whose body has come: a client that hangs up ends its wait.
+        """
+        if wait_s <= 0 or not stored.provisional:
+            return stored
+        key = (stored.plan_id, stored.version)
+        better = asyncio.create_task(self._lookouts.get(key, lambda: self._look_out(*key)))
+        gone = asyncio.create_task(_hung_up(receive))
+        try:
+            await asyncio.wait((better, gone), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            found = better.result() if better.done() else await self._stored(stored.plan_id)
+        finally:
+            better.cancel()
+            gone.cancel()
+        return found or stored
+
+    async def _first(self, plan_id: str, wait_s: float) -> PlanVersionRow | None:
+        """Wait for a plan that is being made; None: it failed, or takes longer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                return await self._lookouts.get((plan_id, 0), lambda: self._look_out(plan_id, 0))
+        return None
+
+    async def _look_out(self, plan_id: str, version: int) -> PlanVersionRow | None:
+        """Wait until the plan has a version above ``version`` or will get none; return what there is then."""
+        with self._queue.news.watching(PLAN, plan_id) as changed:
+            while True:
+                changed.clear()
+                found = await self._stored(plan_id)
+                if (found is not None and found.version > version) or self._queue.news.stopping.is_set():
+                    return found
+                if not await self._pending(plan_id):
+                    return await self._stored(plan_id)  # it may have come between the two looks
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), LOOK_S)
 
     async def _ask(self, request: PlanRequest, wanted: str, caller: Principal) -> None:
         """Queue the first plan of a key, after what waits to be folded into its profile."""
@@ -224,3 +267,8 @@ class Plans:
         if stored is not None:
             self._cache.put(stored, generation, version)
         return stored
+
+
+async def _hung_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,12 +1,11 @@
 """The jobs that make plans: a first one at once, while its device waits, and a better one after it."""
 
 import asyncio
-from abc import abstractmethod
 from typing import ClassVar
 
 from sqlalchemy import delete, exists, func, select, update
 
-from hope_schema import Method, PlanRequest
+from hope_schema import Method
 from planner_api.db.engine import WriteSession
 from planner_api.db.tables import JobRow, PlanRow, PlanVersionRow
 from planner_api.jobs.kind import BehindError, JobError, Kind, Lease, Task
@@ -38,10 +37,6 @@ class _Solve(Kind):
     function = "planner_api.plans.make:make"
     answers = Made
 
-    @abstractmethod
-    def _budget(self, request: PlanRequest) -> tuple[Method, float]:
-        """The method that a plan is made by, and its budget in seconds."""
-
     async def load(self, lease: Lease) -> Task | None:
         async with self._database.read() as session:
             request = await repository.request_of(session, lease.key)
@@ -64,7 +59,9 @@ class _Solve(Kind):
         known = [one for one in found if one is not None]
         if self.name == FIRST and version:
             return None
-        method, budget_s = self._budget(request)
+        is_quick = self.name == FIRST and not self._settings.embedded
+        method: Method = "greedy" if is_quick else request.method
+        budget_s = self._settings.provisional_budget_s if is_quick else self._settings.solve_budget_s
         order = PlanOrder(
             request=request.model_copy(update={"method": method}).model_dump_json().encode(),
             profiles=tuple(body for _, body in known),
@@ -126,19 +123,11 @@ class FirstPlan(_Solve):
 
     name: ClassVar[str] = FIRST
 
-    def _budget(self, request: PlanRequest) -> tuple[Method, float]:
-        if self._settings.embedded:
-            return request.method, self._settings.solve_budget_s
-        return "greedy", self._settings.provisional_budget_s
-
 
 class BetterPlan(_Solve):
     """The plan that was asked for, with all the time that it may take."""
 
     name: ClassVar[str] = BETTER
-
-    def _budget(self, request: PlanRequest) -> tuple[Method, float]:
-        return request.method, self._settings.solve_budget_s
 
 
 async def _store_version(
