@@ -86,11 +86,11 @@ def serve(
         from agent_sdk.server.serving import Server, Settings
     except ModuleNotFoundError as error:
         raise InputError(f"{error}; serve needs its extra: pip install 'hope-inference[serve]'") from error
-    if not models and not lend:
-        raise click.UsageError("say what to serve: --models FILE,..., or --lend")
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key are given together")
-    wanted = [_named(one) for one in filter(None, models.split(","))]
+    wanted = [_named(one) for one in models.split(",") if one.strip()]
+    if not wanted and not lend:
+        raise click.UsageError("say what to serve: --models FILE,..., or --lend")
     every_ms = [period_ms for _, _, period_ms in wanted if period_ms is not None]
     if POLICIES[policy].joint and len(every_ms) != max(len(wanted), 2):
         raise click.UsageError(

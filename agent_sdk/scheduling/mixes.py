@@ -130,7 +130,7 @@ class Mix(Table):
                 raise ValueError(f"stream '{name}' comes after '{at}', which is not in the mix")
         asked = sum(self.seconds * 1e3 / stream.period_ms for stream in self.streams if stream.period_ms is not None)
         if asked > MOST_RELEASES:
-            raise ValueError(f"the streams ask for {asked:.0f} runs, more than {MOST_RELEASES}")
+            raise ValueError(f"the streams ask for {asked:.9g} runs, more than {MOST_RELEASES}")
         return self
 
     def scaled(self, factor: float) -> Mix:

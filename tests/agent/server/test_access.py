@@ -92,6 +92,7 @@ def test_a_client_without_tls_is_not_served(guarded: Running) -> None:
         (("--listen", "nowhere"), "no address"),
         (("--listen", "127.0.0.1:99999"), "no address"),
         (("--listen", "127.0.0.1:²"), "no address"),
+        (("--models", " ,"), "say what to serve"),
         (("--tokens", "/nonexistent"), "cannot be read"),
         (("--tls-cert", "/nonexistent", "--tls-key", "/nonexistent"), "no certificate"),
         (("--tls-cert", "/nonexistent"), "together"),
