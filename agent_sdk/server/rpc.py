@@ -107,11 +107,9 @@ class Grpc:
                 self._check(context)
                 made = answer(request)
                 return made if gives is None else gives(**made)
-            except RefusedError as error:
-                context.abort(STATUS.get(error.status, grpc.StatusCode.INTERNAL), str(error))
-            except Exception as error:
-                log.exception("a call failed")
-                context.abort(grpc.StatusCode.INTERNAL, f"the server failed: {type(error).__name__}")
+            except Exception as error:  # noqa: BLE001  the caller is who is told
+                refusal = _refusal(error)
+                context.abort(STATUS.get(refusal.status, grpc.StatusCode.INTERNAL), str(refusal))
 
         return handle
 
@@ -150,10 +148,18 @@ class Grpc:
                     head, tail = self._infer(request)
                     head.raw_output_contents.extend(map(bytes, tail))
                     yield made(infer_response=head)
-                except RefusedError as error:
-                    yield made(error_message=str(error), infer_response={"id": request.id})
+                except Exception as error:  # noqa: BLE001  whatever it is, only this request is lost
+                    yield made(error_message=str(_refusal(error)), infer_response={"id": request.id})
         finally:
             self._streams.release()
+
+
+def _refusal(error: Exception) -> RefusedError:
+    """What a client is told of an error; what this server is to blame for goes to the log."""
+    if isinstance(error, RefusedError):
+        return error
+    log.error("a call failed", exc_info=error)
+    return RefusedError(500, f"the server failed: {type(error).__name__}")
 
 
 def _told(answer: Callable[[str, str], dict[str, Any]], request: Any) -> dict[str, Any]:

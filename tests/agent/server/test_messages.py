@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,8 +20,12 @@ from agent_sdk.errors import RefusedError
 from agent_sdk.model.ports import Port
 from agent_sdk.protocol.messages import COMPILED, message, methods
 from agent_sdk.scheduling.job import Terms
+from agent_sdk.server.access import Access, Address
+from agent_sdk.server.admission import Admission
 from agent_sdk.server.datatypes import NUMPY, from_bytes, from_values, to_bytes
-from agent_sdk.server.models import Served, schedule
+from agent_sdk.server.metrics import Metrics
+from agent_sdk.server.models import Feed, Models, Served, schedule
+from agent_sdk.server.rpc import Grpc
 
 
 def test_the_compiled_messages_are_those_of_the_file(tmp_path: Path) -> None:
@@ -41,6 +46,25 @@ def test_the_messages_have_the_protocol_s_numbers(name: str) -> None:
         field: (one.number, one.type) for field, one in known.items()
     }
     assert {"ModelInfer", "ModelStreamInfer", "ServerLive"} <= set(methods())
+
+
+def test_a_stream_outlives_a_fault_of_ours() -> None:
+    """Its client is told no more than the kind of it, and the requests behind it are answered."""
+    faults: list[Exception] = [KeyError("a secret")]
+
+    def run(feed: Feed, terms: Terms) -> Feed:
+        if faults:
+            raise faults.pop()
+        return {"y": np.ones(1, np.float32)}
+
+    models = Models([Served("net", [], [Port("y", "tensor(float)", (1,))], run)], Metrics())
+    served = Grpc(models, Admission(memory=2**20, requests=8), Access([]), Address("127.0.0.1", 0), None)
+    asked = [message("ModelInferRequest")(model_name="net", id=str(number)) for number in range(2)]
+    failed, answered = served._stream(iter(asked), SimpleNamespace(invocation_metadata=tuple))
+    served.stop(0.0)
+    assert failed.error_message == "the server failed: KeyError"
+    assert (failed.infer_response.id, answered.infer_response.id) == ("0", "1")
+    assert answered.infer_response.raw_output_contents == [np.ones(1, np.float32).tobytes()]
 
 
 @pytest.mark.parametrize("shape", [[0, 2**62], [2**62, 0], [2**40, 2**40], [-1, 4]])
