@@ -5,14 +5,16 @@ own limit. Graphs and uploads may be large: those are read by a function of the 
 they are (``web/reader.py``), and only what has to be stored comes back.
 """
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+import errno
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from tempfile import SpooledTemporaryFile
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from pydantic import BaseModel
 from starlette.requests import Request
 
+from planner_api.errors import UnavailableError
 from planner_api.web.errors import HttpError
 from planner_api.web.inflate import Body, Encoding, TooLargeError, inflate, refuse_declared
 from planner_api.web.principal import principal_of
@@ -81,11 +83,12 @@ async def read_large(request: Request, reading: Reading[Result], *, inline: int)
     Raises:
         HttpError: as ``coding_of``, ``inflate`` and ``reading`` do; 413 for one too long; 429 for who sends too many
             large bodies at once.
+        UnavailableError: there is no room on disk.
     """
     planner = request.app.state.planner
     settings, owner = planner.settings, principal_of(request.scope).name
     encoding = coding_of(request, settings.max_body_bytes)
-    with SpooledTemporaryFile(max_size=SMALL_BYTES) as file:
+    with _spooled() as file:
 
         def take() -> Body:
             """Take it into memory: a large one stands on disk until then, however slowly it came."""
@@ -110,6 +113,18 @@ async def read_large(request: Request, reading: Reading[Result], *, inline: int)
                     pass
             result: Result = await planner.reader.read(owner, reading, take)
             return result, take()
+
+
+@contextmanager
+def _spooled() -> Iterator[IO[bytes]]:
+    """A file for a body, on disk once it is large. Raises UnavailableError where there is no room."""
+    try:
+        with SpooledTemporaryFile(max_size=SMALL_BYTES) as file:
+            yield file
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UnavailableError("the planner's disk is full; try again", retry_after_s=30) from error
 
 
 def is_slow(text: bytes | bytearray) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from io import BufferedRandom, FileIO
 
 import pytest
 import zstandard
@@ -12,11 +13,13 @@ from structlog.testing import capture_logs
 
 from planner_api.errors import UnavailableError
 from planner_api.jobs.process import Tell
+from planner_api.web import body
 from planner_api.web.errors import HttpError
 from planner_api.web.inflate import Body, inflate
 from planner_api.web.reader import Reader
 from tests import CAMPAIGN
 from tests.planner.entries import kept_waiting, read_for_ever, read_whole, read_wrongly
+from tests.planner.samples import serving
 
 LIMIT = 16 * 2**20 if CAMPAIGN else 2**18
 
@@ -146,3 +149,12 @@ def test_what_says_that_it_is_too_large_is_not_inflated(monkeypatch: pytest.Monk
     with pytest.raises(HttpError) as refused:
         inflate(Body(zstandard.compress(text), "zstd"), limit=2**20)
     assert refused.value.status == 413
+
+
+def test_a_body_that_there_is_no_room_for_comes_again(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where large bodies are put on disk and that is full, the sender is told to try again, not that we failed."""
+    monkeypatch.setattr(body, "SpooledTemporaryFile", lambda max_size: BufferedRandom(FileIO("/dev/full", "r+")))
+    with serving(sqlite_url) as api:
+        refused = api.post("/models", b" " * (body.SMALL_BYTES + 100_000))
+    assert (refused.status_code, refused.headers.get("retry-after")) == (503, "30")
+    assert "disk is full" in refused.text
