@@ -6,7 +6,7 @@ cores of one class) are measured once.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -45,23 +45,27 @@ def _first_sharing(cpu: Path, level: int) -> int:
     return 0
 
 
-def cpu_quota(root: Path = Path("/")) -> float | None:
-    """How many cores' worth of time this process's control groups allow it; None for no limit."""
-    found = []
+def control_groups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
+    """The folders of this process's control groups, its own and those above, and whether they are of version 2."""
     for line in read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
-        if not controllers:  # version 2
-            base, files = root / "sys/fs/cgroup", ["cpu.max"]
-        elif "cpu" in controllers.split(","):
-            base, files = root / "sys/fs/cgroup" / controllers, ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
-        else:
+        if controllers and controller not in controllers.split(","):
             continue
+        base = root / "sys/fs/cgroup" / controllers
         own = base.joinpath(*Path(group).parts[1:])
         for place in {own, *own.parents, base}:
             if place == base or base in place.parents:
-                words = " ".join(read_text(place / name) for name in files).split()
-                if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):
-                    found.append(int(words[0]) / int(words[1]))
+                yield place, not controllers
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """How many cores' worth of time this process's control groups allow it; None for no limit."""
+    found = []
+    for group, unified in control_groups(root, "cpu"):
+        files = ["cpu.max"] if unified else ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+        words = " ".join(read_text(group / name) for name in files).split()
+        if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):
+            found.append(int(words[0]) / int(words[1]))
     return min(found, default=None)
 
 

@@ -24,6 +24,7 @@ from onnx import external_data_helper, numpy_helper
 from agent_sdk.closing import Closes
 from agent_sdk.errors import OutOfMemory
 from agent_sdk.forking import Forks, TemporaryFolder, watch_forks
+from agent_sdk.machine.topology import control_groups, read_text
 from agent_sdk.model import Model
 from agent_sdk.model.cutting import CutModel, cut_model
 from agent_sdk.model.nodes import shell
@@ -54,14 +55,14 @@ def copies_at_once(model: Model) -> int:
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Memory that this process can have without anybody swapping, as Linux tells: the machine's, or its group's."""
-    found = []
-    with suppress(OSError, ValueError, IndexError, StopIteration):  # no Linux, or one that does not tell
-        lines = (root / "proc/meminfo").read_text().splitlines()
-        found.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")))
-    with suppress(OSError, ValueError):  # no number where the group has no limit
-        group = root / "sys/fs/cgroup"
-        found.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    """Memory that this process can have without anybody swapping, as Linux tells: the machine's, or its groups'."""
+    rows = (line.split() for line in read_text(root / "proc/meminfo").splitlines())
+    found = [int(row[1]) * 1024 for row in rows if row[:1] == ["MemAvailable:"] and len(row) > 1]
+    for group, unified in control_groups(root, "memory"):
+        files = ("memory.max", "memory.current") if unified else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        limit, used = (read_text(group / name) for name in files)
+        if limit.isdigit() and used.isdigit():
+            found.append(max(0, int(limit) - int(used)))
     return min(found, default=UNKNOWN_BYTES)
 
 

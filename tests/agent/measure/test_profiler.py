@@ -323,28 +323,37 @@ def test_a_profile_of_a_disturbed_machine_says_so(
     assert sum("even the calmest rounds" in record.getMessage() for record in caplog.records) == said
 
 
+MEMINFO = "MemTotal: 9 kB\nMemAvailable:     4096 kB\n"
+GROUP, GROUP_1 = "sys/fs/cgroup", "sys/fs/cgroup/memory"
+
+
 @pytest.mark.parametrize(
-    ("meminfo", "limit", "expected"),
+    ("files", "expected"),
     [
-        ("MemTotal: 9 kB\nMemAvailable:     4096 kB\n", None, 4096 * 1024),
-        ("MemAvailable: 4096 kB\n", ("max", "5"), 4096 * 1024),
-        ("MemAvailable: 4096 kB\n", ("3000000", "1000000"), 2_000_000),
-        ("MemAvailable:\n", None, UNKNOWN_BYTES),
-        (None, None, UNKNOWN_BYTES),
+        ({"proc/meminfo": MEMINFO}, 4096 * 1024),
+        ({"proc/meminfo": MEMINFO, f"{GROUP}/memory.max": "max", f"{GROUP}/memory.current": "5"}, 4096 * 1024),
+        ({f"{GROUP}/memory.max": "3000000", f"{GROUP}/memory.current": "1000000"}, 2_000_000),
+        (
+            {"proc/self/cgroup": "0::/a/b\n"}
+            | {f"{GROUP}/a/b/memory.max": "max", f"{GROUP}/a/b/memory.current": "9"}
+            | {f"{GROUP}/a/memory.max": "3000000", f"{GROUP}/a/memory.current": "2000000"},
+            1_000_000,
+        ),
+        (
+            {"proc/self/cgroup": "9:memory:/a\n4:cpu:/\n"}
+            | {f"{GROUP_1}/a/memory.limit_in_bytes": "9000", f"{GROUP_1}/a/memory.usage_in_bytes": "1000"},
+            8_000,
+        ),
+        ({f"{GROUP}/memory.max": "3000", f"{GROUP}/memory.current": "5000"}, 0),
+        ({"proc/meminfo": "MemAvailable:\n"}, UNKNOWN_BYTES),
+        ({}, UNKNOWN_BYTES),
     ],
 )
-def test_available_memory_is_what_linux_tells(
-    meminfo: str | None, limit: tuple[str, str] | None, expected: int, tmp_path: Path
-) -> None:
-    """The machine's, or what the limit of the process's group leaves if that is less; a guess where nobody tells."""
-    for name, text in (
-        ("proc/meminfo", meminfo),
-        ("sys/fs/cgroup/memory.max", limit and limit[0]),
-        ("sys/fs/cgroup/memory.current", limit and limit[1]),
-    ):
-        if text is not None:
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(text)
+def test_available_memory_is_what_linux_tells(files: dict[str, str], expected: int, tmp_path: Path) -> None:
+    """The machine's, or what its group or one above leaves it, if that is less; a guess where nobody tells."""
+    for name, text in {"proc/self/cgroup": "0::/\n", **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     assert available_bytes(tmp_path) == expected
 
 
