@@ -5,6 +5,7 @@ first run is here: ``agent_sdk.first.child`` is the process, ``Children`` starts
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -167,7 +168,7 @@ class Bench:
         self._setting = setting
         self._devices: dict[str | None, Device] = {}
         self._models: dict[str, Model] = {}
-        self._loaded: tuple[tuple[str, str, str], Callable[[Mapping[str, np.ndarray]], object]] | None = None
+        self._loaded: tuple[object, Callable[[Mapping[str, np.ndarray]], object]] | None = None
 
     def run_file(self, request: RunFile, step: Callable[[str], None]) -> Reply:
         """Compile a file, unless it is the one before, and run it; says what the package refuses."""
@@ -230,7 +231,8 @@ class Bench:
         return self._models[folder]
 
     def _compiled(self, request: RunFile) -> Callable[[Mapping[str, np.ndarray]], object]:
-        key = (request.file, request.runtime, request.target)
+        now = os.stat(request.file)  # by its path alone it is whatever stands there: a handle's number is used again
+        key = (now.st_dev, now.st_ino, now.st_mtime_ns, request.file, request.runtime, request.target)
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None
             self._loaded = key, _COMPILE[request.runtime](request.file, request.target)

@@ -17,7 +17,7 @@ import pytest
 
 from agent_sdk import Agent, Session
 from agent_sdk.errors import DeviceClosedError, ModelError, UnplannableError
-from agent_sdk.first.bench import Reply, RunFile, Setting, saved
+from agent_sdk.first.bench import Bench, Reply, RunFile, Setting, saved
 from agent_sdk.first.children import Children, CrashedError
 from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import Content
@@ -99,6 +99,20 @@ def test_each_run_in_a_child_holds_the_device(tmp_path: Path) -> None:
             assert asked.result(60.0).failure == ""
     assert times == 2
     assert not held.locked()
+
+
+def test_networks_that_stand_under_one_path_are_told_apart(tmp_path: Path) -> None:
+    """A file that is held is found by its handle's number, which is another network's once it is closed."""
+    bench, seen = Bench(setting(tmp_path)), set()
+    for name in ("x", "z"):
+        path = tmp_path / f"{name}.onnx"
+        path.write_bytes(network([("Relu", name, "out", {})], {name: (F, [4])}).SerializeToString())
+        with Content(path) as content, content.opened() as given, saved([{name: np.ones(4, np.float32)}]) as feeds:
+            assert isinstance(given.file, str)
+            seen.add(given.file)
+            request = RunFile(file=given.file, runtime="onnxruntime", target="CPUExecutionProvider", feeds=feeds)
+            assert bench.run_file(request, lambda _: None).failure == ""
+    assert len(seen) == 1
 
 
 def test_a_package_that_crashes_is_left_out(crashing: Crash, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
