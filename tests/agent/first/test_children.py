@@ -250,7 +250,7 @@ def test_closing_kills_what_runs(tmp_path: Path, crashing: Crash) -> None:
     """A child that hangs is ended by closing, and the request says so instead of taking it for a crash."""
     crashing("onnxruntime", "InferenceSession.__init__", HANGING)
     children = Children(setting(tmp_path))
-    run = RunFile(file="any", runtime="onnxruntime", target="CPUExecutionProvider")
+    run = RunFile(file=__file__, runtime="onnxruntime", target="CPUExecutionProvider")
     ended: list[BaseException] = []
 
     def ask() -> None:
@@ -273,7 +273,7 @@ def test_closing_kills_what_runs(tmp_path: Path, crashing: Crash) -> None:
 def test_what_hangs_is_ended(tmp_path: Path, crashing: Crash) -> None:
     """A limit of time ends a child that does not come back."""
     crashing("onnxruntime", "InferenceSession.__init__", HANGING)
-    run = RunFile(file="any", runtime="onnxruntime", target="CPUExecutionProvider")
+    run = RunFile(file=__file__, runtime="onnxruntime", target="CPUExecutionProvider")
     with Children(setting(tmp_path)) as children, pytest.raises(CrashedError, match="more than 2 s"):
         children.ask(run, pytest.fail, limit_s=2.0)
 
