@@ -1,5 +1,6 @@
 """The search: one window of annealing after another, never losing the best schedule met."""
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Collection
@@ -94,7 +95,7 @@ class Search:
         # resources whole and no queue carries moves, every time as it is.
         if not self._neighbours and self._by_start():
             self.value_us = self._judged()
-        if self._shifts:
+        if self._shifts and math.isfinite(self.value_us):
             self._shift()
         if self.value_us <= best[0]:
             best = self.value_us, s.mode.copy(), s.sequence.copy()
