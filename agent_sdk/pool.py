@@ -23,7 +23,7 @@ class Pool(ThreadPoolExecutor):
         except RuntimeError as error:
             # NOTE: it stays in the pool's queue where no thread starts: one that is at work comes round to it.
             if _taken(unclaimed):
-                raise _refused(error) from error
+                raise no_thread(error) from error
 
 
 def begin_thread(work: Callable[[], object], name: str) -> Thread:
@@ -32,11 +32,12 @@ def begin_thread(work: Callable[[], object], name: str) -> Thread:
     try:
         thread.start()
     except RuntimeError as error:
-        raise _refused(error) from error
+        raise no_thread(error) from error
     return thread
 
 
-def _refused(error: RuntimeError) -> ProcessorLost:
+def no_thread(error: RuntimeError) -> ProcessorLost:
+    """What is raised where the system refuses one."""
     return ProcessorLost(f"no thread could be started: {error}")
 
 

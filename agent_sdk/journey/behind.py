@@ -18,8 +18,8 @@ from typing import Any, Final, TypeVar
 
 from agent_sdk.cancel import Cancel
 from agent_sdk.closing import Closes
-from agent_sdk.errors import ProcessorLost
 from agent_sdk.forking import Forks, watch_forks
+from agent_sdk.pool import no_thread
 
 Result = TypeVar("Result")
 
@@ -61,7 +61,7 @@ class Worker(Closes, Forks):
                 try:
                     _thread.start_new_thread(_work, (self._queue,))
                 except RuntimeError as error:
-                    raise ProcessorLost(f"no thread could be started: {error}") from error
+                    raise no_thread(error) from error
                 self._started = True
             self._futures = [each for each in self._futures if not each.done()] + [future]
             self._queue.put((cancel or self._cancel, future, work))

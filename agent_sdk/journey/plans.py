@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from operator import index
 from typing import Any, Final, SupportsIndex
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -94,10 +95,6 @@ class Stats:
     prepared: int
 
 
-def _nobody() -> None:
-    """Nobody prepares plans yet, or any more."""
-
-
 class Plans(Closes, Forks):
     """What answers a network's runs, from any number of threads.
 
@@ -111,7 +108,7 @@ class Plans(Closes, Forks):
         planned: whether plans of it are made.
         forked: whether this is a child of the process that made it.
         lock: held while somebody takes over from somebody else.
-        asked: gives who is told of a feed that the whole network has answered, if there is somebody.
+        asked: who is told of a feed that the whole network has answered, as long as there is somebody.
     """
 
     def __init__(self, options: LoadOptions, services: Services, cancel: Cancel) -> None:
@@ -121,7 +118,7 @@ class Plans(Closes, Forks):
         self.read: Network | None = None
         self.notes: list[str] = []
         self.planned, self.closed, self.forked = True, False, False
-        self.asked: Callable[[], Callable[[Feed], object] | None] = _nobody
+        self.asked: WeakMethod[Callable[[Feed], object]] | None = None
         self._models: OrderedDict[ShapeKey, Prepared] = OrderedDict()
         self._answered: Counter[str] = Counter()
         self._switches = 0
@@ -223,7 +220,7 @@ class Plans(Closes, Forks):
         outputs = self._answered_whole(whole, feed, turn)
         if (prepared := self._ready_at(feed)) is not None:
             prepared.learn(feed, outputs)
-        if (told := self.asked()) is not None:
+        if self.asked is not None and (told := self.asked()) is not None:
             told(feed)
         with self.lock:
             self._answered[f"whole:{whole.runtime}"] += 1

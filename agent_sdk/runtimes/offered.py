@@ -77,7 +77,8 @@ def discover(
     for name in names:
         made = _named(name, runtimes, soc, precision, free)
         if not made:
-            raise UnknownNameError("processor", name, [p.id for p in discover(soc=soc, frozen=frozen)])
+            every = _runtimes(soc, frozen, precision=precision).values()
+            raise UnknownNameError("processor", name, [own for runtime in every for own, _ in _makers(runtime, soc)])
         chosen |= made
     return [make() for make in chosen.values()]
 

@@ -16,10 +16,12 @@ from agent_sdk.runtimes.offered import discover
 from tests.agent.runtimes.networks import of
 
 
-def test_unknown_processors_are_named(tmp_path: Path) -> None:
-    """An unknown id names what there is; a runtime's name means all of its processors."""
-    with pytest.raises(UnknownNameError, match="gpu@7"):
-        discover("gpu@7", cache=tmp_path)
+def test_unknown_processors_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown id names what there is and starts none of it; a runtime's name means all of its processors."""
+    with monkeypatch.context() as patch:
+        patch.setattr("agent_sdk.runtimes.offered.OrtProcessor", lambda *_, **__: pytest.fail("it was started"))
+        with pytest.raises(UnknownNameError, match=r"'gpu@7'; .*ort@0"):
+            discover("gpu@7", cache=tmp_path)
     with pytest.raises(UnknownNameError):
         discover("", cache=tmp_path)
     chosen = discover("ort", cache=tmp_path)
