@@ -183,35 +183,33 @@ class TorchProcessor(Processor):
     def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:
         if not self.overlaps:
             return {}
-        found = {}
-        if any(super_op.signature not in self._occupancies for super_op in merge(model.graph)):
+        super_ops = merge(model.graph)
+        fresh = {one.signature: one for one in super_ops if one.signature not in self._occupancies}
+        if fresh:
             self._rouse()
-        for super_op in merge(model.graph):
-            if super_op.signature not in self._occupancies:
-                if time.monotonic() >= deadline:
-                    continue
-                try:
-                    kernel = self.kernel(super_op, model)
-                    self._occupancies[super_op.signature] = self._occupancy(kernel, COPIES, CHAIN)
-                    self._occupy_others(super_op, model)
-                except OutOfMemory:
-                    raise
-                except ProcessorError as error:
-                    log.info("not timed: %s", error)
-            if super_op.signature in self._occupancies:
-                found[super_op.id] = Timing(self._occupancies[super_op.signature].us[1], 0.0, 1)
-        if len(found) == len(merge(model.graph)):
+        for super_op in fresh.values():
+            self._occupy(super_op, model, None, deadline)
+        for signature in [one for one in fresh if one in self._occupancies]:  # once every op has its figure
+            (_, least), *others = self._ranked(fresh[signature], model).items()
+            for recipe in (recipe for recipe, us in others if us <= LONGER * least):
+                self._occupy(fresh[signature], model, recipe, deadline)
+        known = {one.id: self._occupancies.get(one.signature) for one in super_ops}
+        found = {name: Timing(occupied.us[1], 0.0, 1) for name, occupied in known.items() if occupied is not None}
+        if len(found) == len(super_ops):
             self.slowdown = self._fitted(model)
         return found
 
-    def _occupy_others(self, super_op: SuperOp, model: Model) -> None:
-        """Measure what further recipes take of the device that are hardly slower than the fastest."""
-        (_, least), *others = self._ranked(super_op, model).items()
-        for recipe, us in others:
-            if us <= LONGER * least:
-                kernel = self.kernel(super_op, model, recipe)
-                signature = by_recipe(super_op.signature, recipe)
-                self._occupancies[signature] = self._occupancy(kernel, COPIES, CHAIN)
+    def _occupy(self, super_op: SuperOp, model: Model, recipe: int | None, deadline: float) -> None:
+        """Measure what a super-op takes of the device by a recipe, None for its fastest, if there is time left."""
+        if time.monotonic() >= deadline:
+            return
+        try:
+            occupied = self._occupancy(self.kernel(super_op, model, recipe), COPIES, CHAIN)
+            self._occupancies[by_recipe(super_op.signature, recipe)] = occupied
+        except OutOfMemory:
+            raise
+        except ProcessorError as error:
+            log.info("not timed: %s", error)
 
     def _rouse(self) -> None:
         """Have the device run at the clock that it has at work.

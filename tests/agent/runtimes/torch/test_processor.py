@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -34,6 +35,7 @@ from agent_sdk.model.feeds import draw
 from agent_sdk.model.united import united
 from agent_sdk.runtimes import offered
 from agent_sdk.runtimes.base import Timed, segment_of, whole_network
+from agent_sdk.runtimes.torch import processor as torch_processor
 from agent_sdk.runtimes.torch.choice import Choice, choices, parsed
 from agent_sdk.runtimes.torch.driver import Eager, Recording
 from agent_sdk.runtimes.torch.executable import TorchExecutable, Way, narrowest, ways_of
@@ -628,6 +630,26 @@ def test_an_op_of_which_another_recipe_fails_is_timed(monkeypatch: pytest.Monkey
     monkeypatch.setattr(own, "_occupancy", occupied)
     assert own.time_ops(model, math.inf)[super_op.id].us == 10.0
     assert own.recipes(super_op.signature) == {}
+
+
+def test_every_op_is_timed_before_its_further_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large network is planned for all of it, where there is no time for its ops' other kernels."""
+    own, model, clock = processor(), read_model(BRANCHING), [0.0]
+    monkeypatch.setattr(own, "overlaps", True)
+    monkeypatch.setattr(own, "_rouse", lambda: None)
+    monkeypatch.setattr(own, "_fitted", lambda _: 1.0)
+    monkeypatch.setattr(torch_processor, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    super_ops = merge(model.graph)
+    signatures = list(dict.fromkeys(one.signature for one in super_ops))
+    own._recipes = {signature: {0: 10.0, 1: 11.0} for signature in signatures}
+
+    def occupied(*_: object) -> Occupancy:
+        clock[0] += 1.0
+        return Occupancy({1: 10.0, 2: 12.0})
+
+    monkeypatch.setattr(own, "_occupancy", occupied)
+    assert own.time_ops(model, len(signatures) + 1.0).keys() == {one.id for one in super_ops}
+    assert list(own._occupancies) == [*signatures, by_recipe(signatures[0], 1)]
 
 
 def test_a_session_runs_on_torch_beside_onnx_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
