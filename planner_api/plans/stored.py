@@ -55,12 +55,6 @@ class PlanCache:
         self._plans: LRUCache[Key, PlanVersionRow] = LRUCache(capacity_bytes, getsizeof=_size)
         self.generation = 0
 
-    def __len__(self) -> int:
-        return len(self._plans)
-
-    def __contains__(self, plan_id: str) -> bool:
-        return (plan_id, None) in self._plans
-
     def get(self, plan_id: str, version: int | None = None) -> PlanVersionRow | None:
         return self._plans.get((plan_id, version))
 

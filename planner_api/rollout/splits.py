@@ -1,11 +1,10 @@
-"""Which version a device gets while a release is under way, from memory."""
+"""Which version a device gets while a release is under way: from memory, but for what groups choose by."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from cachetools import TTLCache
 from sqlalchemy import or_, select
 
 from hope_schema import GroupSelector
@@ -17,10 +16,6 @@ from planner_api.rollout import repository
 
 LATELY = timedelta(minutes=5)
 """How long after its end a release is still looked for, by a process that may have lost its database meanwhile."""
-
-
-REMEMBERED, REMEMBERED_S = 20_000, 10.0
-"""Devices whose labels and SoC are known without a query, and how long: releases by labels ask for each request."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +40,6 @@ class Splits:
         self._cache = cache
         self._known: dict[str, int] = {}
         self._turn = asyncio.Lock()
-        self._devices: TTLCache[str, tuple[Mapping[str, str], str]] = TTLCache(REMEMBERED, REMEMBERED_S)
         self.plans: dict[str, Split] = {}
         self.aliases: dict[tuple[str, str], Split] = {}
 
@@ -96,18 +90,11 @@ class Splits:
         labels: Mapping[str, str] = {}
         soc = split.soc or ""
         if split.selector.labels or (split.selector.socs and not soc):
-            labels, own = await self._device(device_id)
-            soc = soc or own
+            async with self._database.read() as session:
+                device = await session.get(DeviceRow, device_id)
+            if device is not None:
+                labels, soc = device.labels or {}, soc or device.soc or ""
         return split.after if takes(split.selector, split.group, device_id, soc, labels) else split.before
-
-    async def _device(self, device_id: str) -> tuple[Mapping[str, str], str]:
-        if (known := self._devices.get(device_id)) is not None:
-            return known
-        async with self._database.read() as session:
-            device = await session.get(DeviceRow, device_id)
-        found = ({}, "") if device is None else (device.labels or {}, device.soc or "")
-        self._devices[device_id] = found
-        return found
 
 
 def _split(row: ReleaseRow, before: int, after: int, soc: str | None = None) -> Split:

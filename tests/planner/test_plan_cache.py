@@ -59,10 +59,9 @@ def test_least_recently_used_goes_first() -> None:
         cache.put(entry(name), cache.generation)
     cache.get("a")
     cache.put(entry("d"), cache.generation)
-    assert [name for name in "abcd" if name in cache] == ["a", "c", "d"]
+    assert [name for name in "abcd" if cache.get(name) is not None] == ["a", "c", "d"]
     cache.put(entry("huge", size=10**6), cache.generation)
-    assert "huge" not in cache
-    assert len(cache) == 3
+    assert [name for name in ("a", "c", "d", "huge") if cache.get(name) is not None] == ["a", "c", "d"]
 
 
 @given(st.lists(st.tuples(st.sampled_from("pfg"), st.sampled_from("abcde"), st.integers(1, 4)), max_size=60))
