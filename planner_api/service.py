@@ -8,9 +8,8 @@ from functools import partial
 
 from planner_api.console.oidc import Provider
 from planner_api.console.overview import Overviews
-from planner_api.devices import audit
+from planner_api.devices import audit, reports
 from planner_api.devices.guard import Tokens
-from planner_api.devices.reports import Reports
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs import workers
 from planner_api.jobs.chores import end, keep_doing
@@ -58,7 +57,7 @@ class Service(Planner):
         self.per_claim = RateLimit(settings.rate_per_claim, settings.burst_per_claim)
         self.overviews = Overviews(self.database)
         self.provider = Provider(settings) if settings.oidc_issuer is not None else None
-        self.reports = Reports(self.database, counting.listen)
+        self.reports = reports.gathering(self.database, counting.listen)
         self.splits = Splits(self.database, self.plan_cache)
         self.plans.choose = self.splits.plan_version
         self.releases = Releases(self.database, self.splits)

@@ -4,7 +4,8 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 
 from sqlalchemy import Connection, select
@@ -44,28 +45,21 @@ Listener = Callable[[Connection, Sequence[Said], Mapping[str, str | None]], None
 another SoC before (which one)."""
 
 
-class Reports:
-    """Takes reports in: the newest one of a device and plan stands, and their sums stay with the plan's version."""
+def gathering(database: Database, listener: Listener) -> Gathering[SentReport, None]:
+    """What takes reports in: the newest of a device and plan stands, and their sums stay with the plan's version."""
+    return Gathering(
+        partial(_write, database, listener),
+        most=BATCH_REPORTS,
+        weight=lambda sent: len(sent.report.measured),
+        heaviest=BATCH_RUNS,
+        apart_s=APART_S,
+    )
 
-    def __init__(self, database: Database, listener: Listener) -> None:
-        self._database = database
-        self._listener = listener
-        self._sent: Gathering[SentReport, None] = Gathering(
-            self._write,
-            most=BATCH_REPORTS,
-            weight=lambda sent: len(sent.report.measured),
-            heaviest=BATCH_RUNS,
-            apart_s=APART_S,
-        )
 
-    async def add(self, device_id: str, report: DeviceReport) -> None:
-        """Keep a device's report: versions, clock skew, and what it measured. Raises what the database does."""
-        await self._sent.add(SentReport(device_id, report, datetime.now(UTC)))
-
-    async def _write(self, group: Sequence[SentReport]) -> Sequence[None]:
-        async with self._database.write() as session:
-            await (await session.connection()).run_sync(store, group, self._listener)
-        return [None] * len(group)
+async def _write(database: Database, listener: Listener, group: Sequence[SentReport]) -> Sequence[None]:
+    async with database.write() as session:
+        await (await session.connection()).run_sync(store, group, listener)
+    return [None] * len(group)
 
 
 def store(connection: Connection, group: Sequence[SentReport], listener: Listener) -> None:

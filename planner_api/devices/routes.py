@@ -1,5 +1,6 @@
 """Devices, their tokens and claims, groups and the audit log over HTTP."""
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -29,6 +30,7 @@ from hope_schema.registry import PLAIN
 from hope_schema.tokens import Number, TokenScope
 from planner_api.devices import audit, groups, service
 from planner_api.devices.guard import bearer_of, refuse_for
+from planner_api.devices.reports import SentReport
 from planner_api.web.body import read_message
 from planner_api.web.contract import problems, takes
 from planner_api.web.parameters import After, AfterName, DeviceId, FewRows, Limit, PlainName
@@ -95,7 +97,7 @@ async def list_devices(
 @router.put("/devices/{device_id}/report", status_code=204, response_description="Kept.")
 async def store_report(request: Request, device_id: DeviceId, message: DeviceReport) -> None:
     """Report versions, and measured against predicted times; the newest report stands."""
-    await request.planner.reports.add(device_id, message)
+    await request.planner.reports.add(SentReport(device_id, message, datetime.now(UTC)))
 
 
 @router.put("/devices/{device_id}/description", response_description="The device.")

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, func, select, update
@@ -23,36 +24,33 @@ TAKEN_BACK = "not used: it was taken back"
 Upload = Mapping[str, Any]
 
 
-class Inbox:
-    """Stores uploads."""
+def gathering(database: Database, *, delay_s: float) -> Gathering[Upload, bool]:
+    """What stores uploads, which wait ``delay_s`` for others to be folded together with; each is answered with whether
+    it is the first of its device and id.
+    """
+    return Gathering(
+        partial(_write, database, delay_s),
+        most=BATCH_UPLOADS,
+        weight=lambda upload: len(upload["body"]),
+        heaviest=BATCH_BYTES,
+    )
 
-    def __init__(self, database: Database, *, delay_s: float) -> None:
-        self._database = database
-        self._delay_s = delay_s
-        """Seconds that uploads wait for others, to be folded together."""
-        self._uploads: Gathering[Upload, bool] = Gathering(
-            self._write, most=BATCH_UPLOADS, weight=lambda upload: len(upload["body"]), heaviest=BATCH_BYTES
-        )
 
-    async def add(self, upload: Upload) -> bool:
-        """Store an upload; return False when this device sent this upload id before. Raises what the database does."""
-        return await self._uploads.add(upload)
-
-    async def _write(self, group: Sequence[Upload]) -> Sequence[bool]:
-        # NOTE: in the order of the key, so that two replicas with the same uploads cannot deadlock.
-        uploads = [dict(upload) for upload in sorted(group, key=_key)]
-        async with self._database.write() as session:
-            insert_into = ignoring(self._database.dialect, InboxRow, ["device_id", "upload_id"])
-            rows = await session.execute(insert_into.returning(InboxRow.device_id, InboxRow.upload_id), uploads)
-            fresh = {(device_id, upload_id) for device_id, upload_id in rows}
-        # Of what is sent again too: the process that stored it may have ended before it queued the job.
-        pairs = {(upload["soc"], upload["frequency"]) for upload in uploads}
-        await have(self._database, *(Wanted(FOLD, key_of(*pair), delay_s=self._delay_s, again=True) for pair in pairs))
-        results = []
-        for upload in group:
-            results.append(_key(upload) in fresh)
-            fresh.discard(_key(upload))
-        return results
+async def _write(database: Database, delay_s: float, group: Sequence[Upload]) -> Sequence[bool]:
+    # NOTE: in the order of the key, so that two replicas with the same uploads cannot deadlock.
+    uploads = [dict(upload) for upload in sorted(group, key=_key)]
+    async with database.write() as session:
+        insert_into = ignoring(database.dialect, InboxRow, ["device_id", "upload_id"])
+        rows = await session.execute(insert_into.returning(InboxRow.device_id, InboxRow.upload_id), uploads)
+        fresh = {(device_id, upload_id) for device_id, upload_id in rows}
+    # Of what is sent again too: the process that stored it may have ended before it queued the job.
+    pairs = {(upload["soc"], upload["frequency"]) for upload in uploads}
+    await have(database, *(Wanted(FOLD, key_of(*pair), delay_s=delay_s, again=True) for pair in pairs))
+    results = []
+    for upload in group:
+        results.append(_key(upload) in fresh)
+        fresh.discard(_key(upload))
+    return results
 
 
 def _key(upload: Upload) -> tuple[str, str]:

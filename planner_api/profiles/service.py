@@ -67,7 +67,7 @@ class Profiles:
         self._quotas = quotas or Quotas(settings)
         self._known: LRUCache[tuple[str, str], str | None] = LRUCache(REMEMBERED_CALLERS)
         """Callers, each with the key of a profile that it has to do with: what of its newest upload was not used."""
-        self._inbox = inbox.Inbox(database, delay_s=settings.fold_interval_s)
+        self._inbox = inbox.gathering(database, delay_s=settings.fold_interval_s)
         refused = self._quotas.refused
         self._callers = Turns("questions", slots=None, each=1, waiting=4, refused=refused)
         self._small_questions = Turns("questions", slots=2, each=1, waiting=16, refused=refused)
