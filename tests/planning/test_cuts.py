@@ -19,9 +19,11 @@ from hope_schema.cutting import CutError, Node, Region, regions
 from planner_api.planning import Budget, PlanningError, Problem, check, optimise, simulate
 from planner_api.planning.bound.fluid import fluid
 from planner_api.planning.construct.listing import overlapped, realised
-from planner_api.planning.judge.ways import HIGH, LOW, PARTS
+from planner_api.planning.judge.ways import AXIS, HIGH, HOME, LOW, PARTS, TENTH
 from planner_api.planning.methods import solve
+from planner_api.planning.problem.arrays import FloatArray
 from planner_api.planning.problem.cuts import cut_problem, homes_of
+from planner_api.planning.search.annealing import Kernels
 from planner_api.planning.search.cuts import found_by, search_cuts
 from planner_api.planning.search.search import Search
 from tests.planning import machines
@@ -142,6 +144,36 @@ def test_what_is_copied_along_a_fifth_axis_counts():
         search = Search(problem, solve(problem, "heft", Budget(0.0)).schedule, 0)
         search.round(moves=250)
         assert (search.value_us < 100.0) == cut
+
+
+def test_slices_of_thousands_of_rows_are_told_apart():
+    """What brought seven rows of an input to a processor has not brought the 8200 that another op reads there."""
+    rows = 9000
+    plain = cuttable([[10.0, 10.0]] * 2, [[], []])
+
+    def node(op: int) -> Node:
+        def needs(part: Region) -> dict[str, Region | None]:
+            ((axis, start, stop),) = part.spans
+            low, high = (max(0, start - 900), stop - 800) if op == 0 else (min(start, 1), 8)
+            return {"x": Region.along(axis, low, high)}
+
+        return Node(f"t{op}", ("x",), (f"t{op}",), {1: rows, 2: 1}.__getitem__, needs)
+
+    def move_us(tensor: str, shape: tuple[int, ...]) -> FloatArray:
+        return np.where(np.eye(3, dtype=bool), 0.0, float(shape[2]))
+
+    shapes = dict.fromkeys(plain.tensors, (1, 1, rows, 1))
+    cutter = replace(plain.cutter, nodes=(node(0), node(1)), shapes=shapes, move_us=move_us)
+    moves = np.stack([move_us(name, shapes[name]) for name in plain.tensors])
+    problem = replace(plain, cutter=cutter, transfer_us=moves, latency_us=np.full((2, 2), 1e5))
+    assert [*problem.choices.axes.values()] == [(2,), (2,)]
+    kernels = Kernels(problem, [0, 0], [1, 0])
+    for op in range(2):
+        mode = kernels.s.mode[op]
+        mode[0, [PARTS, AXIS]], mode[:2, HOME], mode[1, TENTH] = (2, 0), (0, 1), 1
+    kernels.evaluate()
+    spent = kernels.s.spent.reshape(2, -1)[:, 1] - problem.choices.parts_us[:, 0, 1, 10, 1]
+    assert spent.tolist() == pytest.approx([8200.0, 7.0], abs=2.0)
 
 
 def test_a_window_sees_that_a_chain_has_lost_its_hold():

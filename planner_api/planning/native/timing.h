@@ -37,6 +37,13 @@ INLINE void count_in(double *line, word slots, word first, word last, double end
     }
 }
 
+/* The key of a part, and of the slice of it that is read; others have others, but for chance. */
+INLINE word key_of(word begins, word ends, word low, word high) {
+    const uint64_t mixing = 0x9E3779B97F4A7C15ULL;
+    uint64_t mixed = (((uint64_t)begins * mixing + (uint64_t)ends) * mixing + (uint64_t)low) * mixing + (uint64_t)high;
+    return 1 + (word)(mixed % ((uint64_t)PARTLY - 1));
+}
+
 typedef struct {
     word key;
     double when;
@@ -189,7 +196,7 @@ INLINE double trial(const Arrays *a, const State *s, word first, word start, wor
                 word taken = 0, along = need.axis;
                 for (word k = 0; k < pieces; k++) {
                     double size = 1.0;
-                    word key = ALL, slot = k;
+                    word key = ALL, slot = k, begins = 0, ends = 0, low = 0, high = 0;
                     if (pieces > 1) {
                         word cut = maker * AXES + m[theirs + AXIS], one = theirs + k * FIELDS;
                         along = w->axes[cut];
@@ -197,20 +204,18 @@ INLINE double trial(const Arrays *a, const State *s, word first, word start, wor
                         if (span.begins >= span.ends) continue;
                         taken++;
                         size = (double)(span.ends - span.begins) / (double)w->extent[cut];
-                        key = 1 + (span.begins << 13) + span.ends;
+                        begins = span.begins;
+                        ends = span.ends;
                         if (span.begins != m[one + LOW] || span.ends != m[one + HIGH]) copied += size;
                     }
                     if (need.axis >= 0 && (pieces == 1 || along != need.axis)) {
                         size *= (double)(need.high - need.low) / (double)w->needs.span[r * AXES + m[own + AXIS]];
                         copied += size;
-                        if (pieces == 1) {
-                            /* Beside all of a whole tensor a place keeps the slice of it that it fetched first. */
-                            slot = 1;
-                            key = 1 + (need.low << 13) + need.high;
-                        } else {
-                            key += (need.low << 39) + (need.high << 26);
-                        }
+                        low = need.low;
+                        high = need.high;
+                        if (pieces == 1) slot = 1; /* beside all of it a place keeps the slice that it fetched first */
                     }
+                    if (pieces > 1 || high > 0) key = key_of(begins, ends, low, high);
                     word source = a->host;
                     double exists = a->release[op];
                     if (maker >= 0) {
