@@ -127,9 +127,9 @@ def _stamp(handle: int) -> _Stamp:
 
 
 def _settled(handle: int) -> _Stamp:
-    """A stamp that no later write can have: of a file that was written just now the next tick is waited for."""
+    """A stamp that no later write can have: of a file written just now, or later, the next tick is waited for."""
     age_s = time.time() - _stamp(handle).ctime_ns / 1e9
-    if 0 <= age_s < TICK_S:
+    if age_s < TICK_S:
         time.sleep(TICK_S)
     return _stamp(handle)
 

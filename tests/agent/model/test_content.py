@@ -17,7 +17,7 @@ from onnx.external_data_helper import set_external_data
 from agent_sdk import Agent
 from agent_sdk.errors import ModelError
 from agent_sdk.model import Content, read_network
-from agent_sdk.model.held import HeldFile
+from agent_sdk.model.held import TICK_S, HeldFile
 from agent_sdk.model.source import tensors
 from tests.agent.test_session_shapes import until
 
@@ -268,3 +268,14 @@ def test_a_file_that_is_closed_while_it_is_read_closes_no_other(
     monkeypatch.undo()
     with opened[0] as left:
         assert left.read() == b"somebody else's"
+
+
+def test_a_file_from_the_future_is_waited_for_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server's clock is ahead, or this one's was set back: it may be as new as one of just now."""
+    path, waited = tmp_path / "net.onnx", []
+    path.write_bytes(b"weights")
+    monkeypatch.setattr("agent_sdk.model.held.time.time", lambda: 0.0)
+    monkeypatch.setattr("agent_sdk.model.held.time.sleep", waited.append)
+    with HeldFile(path) as file:
+        assert waited == [TICK_S]
+        assert file.read() == b"weights"
