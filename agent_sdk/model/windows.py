@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, TypeProto, helper, numpy_helper
 
+from agent_sdk.model.budget import operations
 from agent_sdk.model.lone import Constants, Imports, Types, computed
 from agent_sdk.model.nodes import DEFAULT_DOMAINS
 
@@ -19,6 +20,8 @@ SCALED: Final = frozenset({"Resize", "Upsample"})
 SIZED: Final = POOLS | SCALED | {"ConvTranspose"}
 LARGEST: Final = 2**26
 """Elements of the largest input that is made to ask."""
+MOST: Final = 2**30
+"""Multiply-adds that asking may take: less than a second on one core."""
 CROPPING: Final = b"tf_crop_and_resize"
 """The way of resizing in which a size depends on more than its scale."""
 
@@ -31,6 +34,10 @@ def by_the_kernel(
     if small is None:
         return found
     alone, given, kept = small
+    known = [dim.dim_value for dim in found[node.output[0]].tensor_type.shape.dim]
+    elements = math.prod(size for axis, size in enumerate(known) if axis not in kept)
+    if operations(alone, [tuple(given[name].dims) if name else () for name in alone.input], elements) > MOST:
+        return found
     made = computed(alone, given, imports, ir)
     if made is None:  # it refuses; whoever runs the node says why
         return found

@@ -142,3 +142,16 @@ def test_a_network_is_planned_by_the_sizes_that_the_runtime_makes(asked: bool, t
     with Agent(processors="ort@0", cache=tmp_path) as agent, agent.load(proto, background=False) as session:
         assert session.stats.prepared == (0 if asked else 1)
         assert relative_error(session.run(feed), right) < 1e-6
+
+
+def test_a_window_beyond_all_bounds_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of a few bytes may ask for any work: its sizes are those of ONNX's rules then, and nothing is computed."""
+    asked: list[str] = []
+    monkeypatch.setattr("agent_sdk.model.windows.computed", lambda node, *_: asked.append(node.op_type))
+    for width in (3, 2**40):
+        node = helper.make_node("LpPool", ["x"], ["y"], auto_pad="SAME_LOWER", kernel_shape=[width, 2])
+        ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, 32, 32]) for name in "xy"]
+        graph = helper.make_graph([node], "pooled", ends[:1], ends[1:])
+        model = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10))
+        assert model.graph.tensor["y"].shape == (1, 3, 32, 32)
+    assert asked == ["LpPool"]
