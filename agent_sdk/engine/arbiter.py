@@ -120,12 +120,13 @@ class Arbiter:
 
     def _take_all(self, end: float) -> None:
         while not self._sequence.acquire(timeout=min(GLANCE_S, max(end - monotonic(), 0.0))):
-            self._refuse_when_closed()
+            if self._closed:
+                raise self.refusal()
             if monotonic() >= end:
                 raise RunTimeoutError("other runs on this device took all of the time allowed")
         if self._closed:
             self._sequence.release()
-            self._refuse_when_closed()
+            raise self.refusal()
 
     def _ask(self, claim: int, mask: int, key: int, end: float) -> None:
         library = self.library
@@ -144,10 +145,6 @@ class Arbiter:
         self._closed = True
         if self.library is not None:
             self.library.hope_shut(self.handle)
-
-    def _refuse_when_closed(self) -> None:
-        if self._closed:
-            raise DeviceClosedError(CLOSED)
 
 
 class Hold:

@@ -176,13 +176,13 @@ class _Bounds:
 
     def _picks(self, node: onnx.NodeProto, name: str) -> bool:
         """Whether indices stay inside what they pick from, at the latest after a look at the feed."""
-        table = self._type(node.input[0])
+        table = self.types.get(node.input[0])
         if table is None or not table.shape:
             return False
         axis = next((one.i for one in node.attribute if one.name == "axis"), 0)
         if node.op_type.endswith("ND"):
             batch = next((one.i for one in node.attribute if one.name == "batch_dims"), 0)
-            picked = self._type(name)
+            picked = self.types.get(name)
             depth = picked.shape[-1] if picked is not None and picked.shape else 0
             lengths = table.shape[batch : batch + depth]
         else:
@@ -229,7 +229,7 @@ class _Bounds:
         """Take note of what a node's outputs hold, where that is known."""
         made: Held | None = None
         if kind in ("ArgMax", "ArgMin"):
-            source = self._type(node.input[0])
+            source = self.types.get(node.input[0])
             made = Held(frozenset(), 0, max(source.shape, default=1) - 1) if source is not None else None
         elif kind in MOVES or kind in ("Cast", "Where"):
             first = 1 if kind == "Where" else 0
@@ -243,9 +243,6 @@ class _Bounds:
             for name in node.output:
                 if self._dtype(name) in ("int32", "int64"):
                     self.held[name] = made
-
-    def _type(self, name: str) -> TensorType | None:
-        return self.types.get(name)
 
     def _dtype(self, name: str) -> str:
         kind = self.types.get(name)
