@@ -148,18 +148,18 @@ def _calls(nodes: Sequence[Node], kept: frozenset[str], recipe: int) -> Iterator
 
 
 def _ways(nodes: Sequence[Node], index: int, kept: frozenset[str]) -> Iterator[tuple[Call, int]]:
-    """The table's call for an op, then others for the longest row from it that any runs as one."""
+    """The table's call for an op, then others for it, and for it together with those that follow."""
     yield call_for(nodes[index]), 1
-    for count in range(LONGEST, 0, -1):
+    for count in range(1, LONGEST + 1):
         row = nodes[index : index + count]
         linked = all(
             behind.inputs == before.outputs and before.outputs[0] not in kept for before, behind in pairwise(row)
         )
-        makers = OTHERS.get(tuple(node.type for node in row), ()) if len(row) == count and linked else ()
-        calls = [call for call in (maker(*row) for maker in makers) if call is not None]
-        yield from ((call, count) for call in calls)
-        if calls:
-            return
+        if len(row) == count and linked:
+            for maker in OTHERS.get(tuple(node.type for node in row), ()):
+                call = maker(*row)
+                if call is not None:
+                    yield call, count
 
 
 def _argument(

@@ -8,15 +8,10 @@ Where torch has several ways to run an op, or several ops in a row, the others s
 differs from shape to shape, and is found by timing them.
 """
 
-from importlib.util import find_spec
-
 from agent_sdk.runtimes.torch.table import elementwise, matrix, normalise, reduce, shapes, windows
 from agent_sdk.runtimes.torch.table.registry import MAKERS, OTHERS, Call, call_for
 
 FAMILIES = (elementwise, matrix, normalise, reduce, shapes, windows)
 """Each enters what it has into ``MAKERS`` and ``OTHERS`` when it is imported."""
-
-if find_spec("triton") is not None:  # a package of its own, which torch brings where it drives NVIDIA's or AMD's GPUs
-    from agent_sdk.runtimes.torch.table import generated as generated
 
 __all__ = ["FAMILIES", "MAKERS", "OTHERS", "Call", "call_for"]

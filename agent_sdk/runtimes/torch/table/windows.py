@@ -291,15 +291,11 @@ def _average_of_windows(node: Node) -> Call | None:
 @other("AveragePool")
 def _average_by_convolution(node: Node) -> Call:
     """Each channel by itself: torch's own pooling has blocks so large that they leave no room beside them."""
-    window = window_of(node, tuple(node.get("kernel_shape")))
-    return mean_of(node, window, convolution(window, node.shape()[1]))
-
-
-def mean_of(node: Node, window: Window, convolve: Call) -> Call:
-    """A mean over windows, by a convolution of each channel by itself."""
+    window, channels = window_of(node, tuple(node.get("kernel_shape"))), node.shape()[1]
+    call = convolution(window, channels)
     dtype = getattr(torch, node.held(node.dtype()))
-    held = Constant(torch.full((node.shape()[1], 1, *window.size), 1 / math.prod(window.size), dtype=dtype))
-    return _counted(node, window, lambda x: convolve(x, held.at(x.device)))
+    held = Constant(torch.full((channels, 1, *window.size), 1 / math.prod(window.size), dtype=dtype))
+    return _counted(node, window, lambda x: call(x, held.at(x.device)))
 
 
 def _counted(node: Node, window: Window, mean: Call) -> Call:
