@@ -171,7 +171,7 @@ class Queue:
             await publish(session, WORK)
         return True
 
-    async def hand_back(self, lease: Lease, *behind: Job) -> bool:
+    async def hand_back(self, lease: Lease, behind: Job | None = None) -> bool:
         """Return an unfinished job to the queue without blame, ``behind`` another one if that is there.
 
         Returns:
@@ -179,8 +179,10 @@ class Queue:
         """
         async with self.database.write() as session:
             other = aliased(JobRow)
-            first = select(other.id).where(tuple_(other.kind, other.key).in_(behind)).scalar_subquery()
-            back = update(JobRow).where(_held(lease)).values(**_RELEASED, after=first)
+            first = select(other.id).where(tuple_(other.kind, other.key).in_([behind] if behind else []))
+            # One that ends just now is waited for: PostgreSQL would refuse to refer to it.
+            after = first.with_for_update(read=True, key_share=True).scalar_subquery()
+            back = update(JobRow).where(_held(lease)).values(**_RELEASED, after=after)
             held = await session.touches(back.returning(JobRow.id))
             if held:
                 await publish(session, WORK)

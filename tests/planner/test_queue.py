@@ -108,6 +108,22 @@ def test_what_is_asked_for_while_it_runs_is_done_again_where_that_matters(databa
     on(database_url, scenario)
 
 
+def test_a_job_waits_for_no_other_that_ends_as_it_goes_back(database_url: str) -> None:
+    """Where the other one's end is not committed yet, handing back waits for that, and the job comes next."""
+
+    async def scenario(setup: Setup) -> None:
+        await setup.put("first", "other")
+        leases = {lease.key: lease for lease in [await setup.taken(), await setup.taken()]}
+        async with setup.database.write() as session:
+            assert await setup.queue.finish(session, leases["other"])
+            back = asyncio.create_task(setup.queue.hand_back(leases["first"], (KIND, "other")))
+            await asyncio.wait({back}, timeout=0.3)
+        assert await back
+        assert (await setup.taken()).key == "first"
+
+    on(database_url, scenario)
+
+
 def test_a_lease_fits_no_later_job_of_its_key(database_url: str) -> None:
     """A worker that was paused from one job to the next of the same key changes nothing."""
 
