@@ -95,7 +95,7 @@ def _sequence(plan: Plan, problem: Problem, home: Sequence[int], by_start: Seque
     for resource in range(machine.uses.shape[1] if problem.share is None else 0):
         for one, other in pairwise(op for op in by_start if machine.uses[home[op], resource]):
             before[other].add(one)
-    tensors = _told(problem, problem.tensors)
+    tensors = _by_name(problem, problem.tensors)
     places = {name: place for place, name in enumerate(machine.places)}
     owner = np.arange(len(places)) if machine.owner is None else machine.owner
     carried: dict[str, list[int]] = {}
@@ -117,19 +117,19 @@ def _sequence(plan: Plan, problem: Problem, home: Sequence[int], by_start: Seque
 
 def _steps(plan: Plan, problem: Problem) -> list[Step]:
     """The last step of each op of the problem. Raises PlanningError where the plan is of other ops or tensors."""
-    found, ops = {(step.job, step.ops[-1]): step for step in plan.steps}, _told(problem, problem.ops)
+    found, ops = {(step.job, step.ops[-1]): step for step in plan.steps}, _by_name(problem, problem.ops)
     moved = {(move.job, move.tensor) for move in plan.transfers}
-    if not (found.keys() >= ops.keys() and moved <= _told(problem, problem.tensors).keys()):
+    if not (found.keys() >= ops.keys() and moved <= _by_name(problem, problem.tensors).keys()):
         raise PlanningError("the plan is of other networks")
     return [found[op] for op in ops]
 
 
-def _told(problem: Problem, names: Sequence[str]) -> dict[tuple[int, str], int]:
-    """Ops or tensors by network and name there, as a plan tells them: slices and joins also name what they are for."""
+def _by_name(problem: Problem, names: Sequence[str]) -> dict[tuple[int, str], int]:
+    """Ops or tensors by network and name there, as in a plan; slices and joins also name what they are for."""
     if len(problem.jobs) == 1:
         return {(0, name): index for index, name in enumerate(names)}
-    told = ((name.partition(":")[::2], index) for index, name in enumerate(names))
-    return {(int(job), own.replace(f">{job}:", ">")): index for (job, own), index in told}
+    parted = ((name.partition(":")[::2], index) for index, name in enumerate(names))
+    return {(int(job), own.replace(f">{job}:", ">")): index for (job, own), index in parted}
 
 
 def changed(plan: Plan, problem: Problem) -> frozenset[int]:
@@ -141,7 +141,7 @@ def changed(plan: Plan, problem: Problem) -> frozenset[int]:
         if not apart and step.alone_us is not None and _left_band(step.alone_us, float(problem.latency_us[op, here])):
             ops.add(op)
     places = {name: place for place, name in enumerate(problem.machine.places)}
-    tensors = _told(problem, problem.tensors)
+    tensors = _by_name(problem, problem.tensors)
     for move in plan.transfers:
         if move.source not in places or move.target not in places:
             continue
