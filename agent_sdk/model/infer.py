@@ -21,6 +21,8 @@ MAX_HINT_ELEMENTS: Final = 4096
 """Constants up to this many elements take part in shape inference (targets of Reshape, bounds of Slice, ...)."""
 SHAPE_KEEPING_OPS: Final = frozenset({"MeanVarianceNormalization", "GroupNormalization"})
 """The operators without a complete inference rule in ``onnx``: their output is like their first input."""
+SAFE: Final = {"axis": range(-(2**31), 2**31), "batch_dims": range(2**31), "num_outputs": range(2**16)}
+"""Attributes by whose other values ONNX's rules read memory that is not theirs, or take all that there is."""
 
 
 def schema_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> defs.OpSchema | None:
@@ -54,6 +56,9 @@ def infer(
     ``types`` holds what the node reads, ``constants`` the values of initialisers. Raises UnplannableError where
     neither ONNX nor ONNX Runtime accepts the node.
     """
+    for one in node.attribute:
+        if one.i not in SAFE.get(one.name, (one.i,)):
+            raise UnplannableError(f"{describe(node)} is unsupported: its {one.name} is beyond all bounds")
     wanted = [name for name in node.output if name]
     read = {name: types[name] for name in reads(node)}
     hints = {
@@ -66,10 +71,6 @@ def infer(
     found: dict[str, TypeProto] = {}
     if schema is not None and schema.deprecated:
         refused = f"deprecated in operator set {versions[domain_of(node)]}"
-    elif any(one.name == "axis" and not -(2**31) <= one.i < 2**31 for one in node.attribute):
-        refused = (
-            "its axis has more than 32 bits"  # by what is left of them ONNX's rules read memory that is not theirs
-        )
     elif schema is not None and not subgraphs(node):
         if node.op_type in SHAPE_KEEPING_OPS and node.output[0] and node.input[0]:
             return {node.output[0]: types[node.input[0]]}

@@ -264,10 +264,17 @@ def test_mutated_files_give_a_model_or_one_clear_line() -> None:
     assert min(read, len(messages)) > MUTANTS // 50, "the damage is too light or too heavy to prove anything"
 
 
-def test_an_axis_beyond_all_bounds_is_refused() -> None:
-    """ONNX's rules end the process at one; ONNX Runtime refuses it, and so does reading."""
-    node = helper.make_node("LayerNormalization", ["x", "w"], ["y"], axis=2**31)
-    refused(model_of([node], X, ["y"], {"w": np.ones(4, np.float32)}), "LayerNormalization", "more than 32 bits")
+@pytest.mark.parametrize(
+    ("op", "attribute", "value"),
+    [("LayerNormalization", "axis", 2**31), ("GatherND", "batch_dims", -1), ("Split", "num_outputs", 2**16)],
+)
+def test_an_attribute_beyond_all_bounds_is_refused(op: str, attribute: str, value: int) -> None:
+    """ONNX's rules read what is not theirs at one, -100 batch dimensions say, or make as many outputs as it says."""
+    second = {"LayerNormalization": np.ones(4, np.float32), "GatherND": np.zeros((2, 1), np.int64)}
+    weights = {"w": second[op]} if op in second else {}
+    node = helper.make_node(op, ["x", *weights], ["y"], **{attribute: value})
+    refused(model_of([node], X, ["y"], weights, opset=18), op, f"its {attribute} is beyond all bounds")
+
 
 
 def test_errors_name_the_model(tmp_path: Path) -> None:
