@@ -111,7 +111,7 @@ class OrtProcessor(HostProcessor):
             profile_prefix=profile_prefix,
             lingers=segment.lingers or _is_whole(segment.own),
             # What is profiled stands for plans' segments, whose workers stay where they are.
-            moves=profile_prefix is None and _is_whole(segment.own),
+            moves=profile_prefix is None and _is_whole(segment),
         )
         return OrtExecutable(self, segment, piece.named_as(segment), session)
 

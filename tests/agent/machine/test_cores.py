@@ -12,11 +12,12 @@ from agent_sdk.engine import build_program
 from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.machine.cores import bound_to
 from agent_sdk.machine.soc import Soc
+from agent_sdk.model.united import united
 from agent_sdk.runtimes.base import Processor, segment_of, whole_network
 from agent_sdk.runtimes.openvino.processor import OpenVinoProcessor
 from agent_sdk.runtimes.ort.options import LEVELS
 from agent_sdk.runtimes.ort.processor import OrtProcessor
-from hope_schema import merge
+from hope_schema import SuperOp, merge
 from tests.agent.cores import GONE, SEVERAL
 from tests.agent.runtimes.networks import RUNTIMES, of, random_model
 
@@ -34,13 +35,19 @@ def test_equal_cores_are_one_kind(processors: list[Processor]) -> None:
 
 
 @SEVERAL
-@pytest.mark.parametrize("whole", [False, True], ids=["segment", "whole"])
+@pytest.mark.parametrize("what", ["segment", "whole", "one of two"])
 @pytest.mark.parametrize("others", [False, True], ids=["all cores", "some"])
-def test_where_a_gangs_worker_is_bound(whole: bool, others: bool) -> None:
+def test_where_a_gangs_worker_is_bound(what: str, others: bool) -> None:
     """To the gang's second core; where a gang leaves cores to others, a whole network's worker to all of its own."""
     gang, cores = gang_of_two(others=others)
-    model = random_model(4)
-    segment = whole_network(model) if whole else segment_of(merge(model.graph)[0], model)
+    model, two = random_model(4), united([random_model(4), random_model(5)])
+    segment = {
+        "segment": segment_of(merge(model.graph)[0], model),
+        "whole": whole_network(model),
+        "one of two": segment_of(
+            SuperOp(two.graph, tuple(op for op in two.graph.ops if not two.member(op.id)[0])), two
+        ),
+    }[what]
 
     before = set(os.listdir("/proc/self/task"))
     executable = gang.compile(segment)
@@ -48,7 +55,7 @@ def test_where_a_gangs_worker_is_bound(whole: bool, others: bool) -> None:
     def workers() -> list[set[int]]:
         return [os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task") if task not in before]
 
-    expected, end = [cores if whole and others else {gang.cores[1]}], time.monotonic() + 60
+    expected, end = [cores if what == "whole" and others else {gang.cores[1]}], time.monotonic() + 60
     while workers() != expected and time.monotonic() < end:
         time.sleep(0.01)  # the worker binds itself once it runs
     assert workers() == expected

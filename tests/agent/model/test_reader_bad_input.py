@@ -276,7 +276,6 @@ def test_an_attribute_beyond_all_bounds_is_refused(op: str, attribute: str, valu
     refused(model_of([node], X, ["y"], weights, opset=18), op, f"its {attribute} is beyond all bounds")
 
 
-
 def test_errors_name_the_model(tmp_path: Path) -> None:
     """A problem inside the graph is told with the file it was found in."""
     proto = model_of([helper.make_node("Warp", ["x"], ["y"])], X, ["y"])
