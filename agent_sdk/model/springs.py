@@ -15,12 +15,10 @@ from agent_sdk.model.nodes import reads, type_of
 from hope_schema import TensorType
 
 HIDING: Final = frozenset(
-    {"ArgMax", "ArgMin", "Celu", "Clip", "DynamicQuantizeLinear", "Equal", "Exp", "GlobalMaxPool", "Greater"}
-    | {"GreaterOrEqual", "GridSample", "HardSigmoid", "Hardmax", "IsNaN", "LRN", "Less", "LessOrEqual", "LogSoftmax"}
-    | {"Max", "MaxPool", "Min", "QuantizeLinear", "ReduceMax", "ReduceMin", "Relu", "Shrink", "Sign", "Softmax"}
-    | {"ThresholdedRelu", "TopK"}
+    {"Celu", "Clip", "Exp", "GlobalMaxPool", "GridSample", "HardSigmoid", "Hardmax", "LRN", "LogSoftmax", "Max"}
+    | {"MaxPool", "Min", "ReduceMax", "ReduceMin", "Relu", "Shrink", "Sign", "Softmax", "ThresholdedRelu", "TopK"}
 )
-"""Ops whose answer may be an ordinary one though they read what is no number."""
+"""Ops whose answer may be an ordinary one though they read what is no number, as what is no float always is."""
 UNDEFINED: Final = frozenset({"Acos", "Acosh", "Asin", "Atanh", "Mod"})
 """Ops that are undefined for many numbers."""
 POLES: Final = frozenset({"Log", "Reciprocal", "ReduceLogSum"})
@@ -51,8 +49,9 @@ class Springs:
         """Whether a node may hide what is no number. Takes note of what it makes."""
         kind = type_of(node)
         tainted = any(name in self.undefined for name in reads(node))
+        floats = [name for name in node.output if name not in self.types or "float" in self.types[name].dtype]
         if tainted or self._makes_undefined(kind, node.input):
-            self.undefined.update(filter(self._holds_floats, node.output))
+            self.undefined.update(floats)
         from_zero = _holds(kind, node.input, self._not_negative)
         above = _holds(kind, node.input, self._positive) and kind != "Cast"  # 0.5 becomes 0
         above |= kind in ("Add", "Sum") and from_zero and any(map(self._positive, node.input))
@@ -60,7 +59,7 @@ class Springs:
         from_zero |= kind == "Pow" and self._all(node.input[1], lambda value: value % 2 == 0)
         for name in node.output:
             self._above[name], self._from_zero[name] = above, from_zero
-        return tainted and kind in HIDING
+        return tainted and (kind in HIDING or len(floats) < len(node.output))
 
     def _makes_undefined(self, kind: str, inputs: Sequence[str]) -> bool:
         """Whether an op makes what is no number, or of 0 what is infinite, which times 0 is none."""
@@ -75,9 +74,6 @@ class Springs:
             from_zero = self._all(inputs[1], lambda value: value >= 0)
             return not (from_zero and (whole or self._not_negative(inputs[0])))
         return kind in UNDEFINED
-
-    def _holds_floats(self, name: str) -> bool:
-        return name not in self.types or "float" in self.types[name].dtype
 
     def _all(self, name: str, holds: Callable[[np.ndarray], np.ndarray]) -> bool:
         return name in self.constants and bool(np.all(holds(numpy_helper.to_array(self.constants[name]))))

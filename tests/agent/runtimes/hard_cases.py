@@ -227,6 +227,7 @@ HIDERS = {
     "Max": "c0 = Constant <value_float = 0.5> () w = Max (t, c0)",
     "Softmax": "u = Softmax <axis = 0> (t) w = ReduceMax <axes = [1]> (u)",
     "Shrink": "w = Shrink (t)",
+    "Cast": "b = Cast <to = 9> (t) w = Cast <to = 1> (b)",
 }
 
 
