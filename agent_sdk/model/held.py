@@ -89,7 +89,8 @@ class HeldFile(Closes):
         """SHA-256 of it; once that is known, a file that was only moved is not taken for a changed one."""
         if not self._digest:
             with self._unchanged() as handle:
-                self._digest = _digest(handle, self.size)
+                found = _digest(handle, self.size)
+            self._digest = found  # not before it is known to be that of the same content
         return self._digest
 
     @contextmanager

@@ -270,6 +270,23 @@ def test_a_file_that_is_closed_while_it_is_read_closes_no_other(
         assert left.read() == b"somebody else's"
 
 
+def test_a_file_that_is_written_as_it_is_digested_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its time is put back: what stands there by then is not what was loaded."""
+    path, read = tmp_path / "net.onnx", os.pread
+    path.write_bytes(b"weights")
+    file = HeldFile(path)
+
+    def writing(handle: int, count: int, offset: int) -> bytes:
+        before = path.stat()
+        path.write_bytes(b"WEIGHTS")
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        return read(handle, count, offset)
+
+    monkeypatch.setattr("agent_sdk.model.held.os.pread", writing)
+    with file, pytest.raises(ModelError, match="has changed"):
+        file.digest()
+
+
 def test_a_file_from_the_future_is_waited_for_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its server's clock is ahead, or this one's was set back: it may be as new as one of just now."""
     path, waited = tmp_path / "net.onnx", []
