@@ -221,7 +221,7 @@ class OutOfMemory(ProcessorError):
 
 
 class ProcessorLost(ProcessorError):
-    """The runtime failed while running, its device disappeared, or the operating system refused it a file."""
+    """The runtime failed while running, its device disappeared, or the system refused it a file or a thread."""
 
 
 class HostLate(ProcessorLost):
