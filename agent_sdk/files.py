@@ -6,6 +6,7 @@ the run.
 
 import fcntl
 import os
+import secrets
 import stat
 import tempfile
 import time
@@ -37,8 +38,8 @@ def read_whole(path: Path) -> bytes:
         return file.read(MAX_BYTES)
 
 
-def replace_whole(path: Path, data: bytes) -> None:
-    """Replace a file by one that is whole, readable by its owner alone. Raises OSError when that cannot be done.
+def replace_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace a file by one that is whole, of this mode less the umask. Raises OSError when that cannot be done.
 
     What a killed process left half written in the same folder goes.
     """
@@ -48,7 +49,8 @@ def replace_whole(path: Path, data: bytes) -> None:
         with suppress(OSError):  # another process has just removed it, or it is somebody else's
             if time.time() - left.lstat().st_mtime > STALE_S:
                 left.unlink()
-    handle, temporary = tempfile.mkstemp(ending, prefix, path.parent)
+    temporary = path.parent / f"{prefix}{secrets.token_hex(8)}{ending}"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

@@ -12,7 +12,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from agent_sdk.errors import InputError, PlanMismatchError
-from agent_sdk.files import read_whole
+from agent_sdk.files import read_whole, replace_whole
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.starts import Start, start_after
 from agent_sdk.model import Model, Shapes
@@ -66,10 +66,15 @@ def pack_plan(
 
 
 def write_plan(path: Path, plan: TravellingPlan) -> None:
-    """Write a plan file. Raises InputError where that cannot be done."""
+    """Write a plan file. Raises InputError where that cannot be done; an earlier one is whole until then."""
     body = plan.model_dump_json().encode()
+    data = MARK + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
     try:
-        path.write_bytes(MARK + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+        if path.exists() and not path.is_file():  # a pipe or a device
+            path.write_bytes(data)
+        else:
+            path.parent.stat()  # else the folder would be made
+            replace_whole(path.resolve(), data, mode=0o666)
     except OSError as error:
         raise InputError(f"the plan cannot be written to '{path}': {error.strerror}") from error
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import resource
 import socket
 import subprocess
 import sys
@@ -86,6 +88,32 @@ def test_a_plan_answers_from_the_first_run_where_who_begins_goes_on(exported: Pa
         first = session.run(inputs)
         assert relative_error(first, wanted) < 1e-5
         assert not [who for who in session.stats.answered if who.startswith("whole")]
+
+
+def test_a_plan_file_is_whole_or_as_it_was(exported: Path, tmp_path: Path) -> None:
+    """On a full disk the earlier one stays, with nothing beside it; a link leads to the newer one; a pipe gets it."""
+    body = (exported / "net.plan").read_bytes()
+    told = TravellingPlan.model_validate_json(body.partition(b"\n")[2])
+    path, link = tmp_path / "net.plan", tmp_path / "link.plan"
+    link.symlink_to(path)
+    path.write_bytes(b"earlier")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+        with pytest.raises(InputError, match=r"net\.plan"):
+            write_plan(path, told)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_bytes() == b"earlier"
+    assert {*tmp_path.iterdir()} == {path, link}
+    write_plan(link, told)
+    assert link.is_symlink()
+    assert path.read_bytes() == body
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as reader:
+        found = reader.submit((tmp_path / "pipe").read_bytes)
+        write_plan(tmp_path / "pipe", told)
+        assert found.result(10) == body
 
 
 def test_what_a_plan_file_leaves_to_a_trial_is_kept_under_no_name(exported: Path, tmp_path: Path) -> None:
