@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.alone import time_executable, time_segment
-from agent_sdk.runtimes.base import Processor, Segment, segment_of, whole_network
+from agent_sdk.runtimes.base import Processor, Segment, segment_of
 from hope_schema import SuperOp, merge
 
 CHAIN: Final = 8
@@ -36,13 +36,15 @@ PAIRS: Final = 3
 
 def launch_us(processor: Processor, rows: int, deadline: float) -> float:
     """What a segment on a tensor of this many rows takes beyond its kernels, microseconds. Raises ProcessorError."""
-    chains = [read_model(_chain(length, rows), name=f"chain{length}") for length in (1, 1 + CHAIN)]
-    one, many = (_rested_us(processor, chain, deadline) for chain in chains)
+    chain = read_model(_chain(2 + CHAIN, rows), name="chain")
+    row = merge(chain.graph)  # never all of it: a gang's workers may move while they compute a whole network
+    segments = (segment_of_all(row[:length], chain) for length in (1, 1 + CHAIN))
+    one, many = (_rested_us(processor, segment, deadline) for segment in segments)
     return max(0.0, one - (many - one) / CHAIN)
 
 
-def _rested_us(processor: Processor, model: Model, deadline: float) -> float:
-    with closing(processor.compile(whole_network(model))) as executable:
+def _rested_us(processor: Processor, segment: Segment, deadline: float) -> float:
+    with closing(processor.compile(segment)) as executable:
         return time_executable(executable, deadline, after=partial(time.sleep, REST_S)).us
 
 

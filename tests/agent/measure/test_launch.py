@@ -10,8 +10,9 @@ import pytest
 
 from agent_sdk.machine.timing import Timing
 from agent_sdk.measure import launch as module
-from agent_sdk.measure.launch import STRETCH, end_us, segment_of_all, stretch
+from agent_sdk.measure.launch import ROWS, STRETCH, end_us, launch_us, segment_of_all, stretch
 from agent_sdk.runtimes.base import Processor
+from agent_sdk.runtimes.ort.processor import OrtProcessor
 from tests.agent.runtimes.networks import random_model
 
 
@@ -30,6 +31,20 @@ def test_a_border_costs_what_two_pieces_take_beyond_the_whole(
     assert end_us(plain, model, 15.0, time.monotonic() + 9) == 25.0
     assert end_us(plain, model, 90.0, time.monotonic() + 9) == 0.0
     assert end_us(next(p for p in processors if p.hands_over_native), model, 0.0, 0.0) == 0.0
+
+
+def test_a_launch_is_that_of_a_plans_segment(processors: list[Processor], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers stay on their cores and end their spinning with the run, as nothing that is a whole network's."""
+    own = next(p for p in processors if isinstance(p, OrtProcessor) and p.spec.threads > 1)
+    opened, session = [], own.session
+
+    def recorded(*given: Any, **named: Any) -> Any:
+        opened.append((named["lingers"], named["moves"]))
+        return session(*given, **named)
+
+    monkeypatch.setattr(own, "session", recorded)
+    launch_us(own, ROWS, time.monotonic())
+    assert opened == [(False, False)] * 2
 
 
 @pytest.mark.parametrize("seed", range(4))
