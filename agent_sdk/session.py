@@ -1,6 +1,7 @@
 """A network ready to run, as the application has it: under the names that ONNX Runtime's users know."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -317,8 +318,10 @@ class Session(Closes, Forks):
         """Judge the plan, and who answers instead of it, by plain ONNX Runtime on the network's file as it was given.
 
         ``inputs`` are drawn at random where none are given; ``tolerance`` is what the network's types round to. Raises
-        ModelError where ONNX Runtime cannot load the network.
+        ModelError where ONNX Runtime cannot load the network, or InputError for a tolerance that is none.
         """
+        if tolerance is not None and not 0 <= tolerance < math.inf:
+            raise InputError(f"tolerance must be a finite number, 0 or more, not {tolerance}")
         feed = self.draw(seed) if inputs is None else inputs
         if (prepared := self.plans.at(feed)) is not None:
             return prepared.judge(feed).verdict({prepared.executor, prepared.plan_executor}, tolerance)

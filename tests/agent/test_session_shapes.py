@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import subprocess
 import sys
 import threading
@@ -309,6 +310,9 @@ def test_what_cannot_be_planned_runs_as_a_whole_and_says_why(agent: Agent) -> No
             opened.prepare({"x": (2,)})
         with pytest.raises(InputError, match="give some"):
             opened.verify()
+        for tolerance in (math.nan, math.inf, -1e-9):  # no answer would be wrong, or none right
+            with pytest.raises(InputError, match="tolerance"):
+                opened.verify({"x": np.array(["1.5", "2"], object)}, tolerance=tolerance)
 
 
 def test_what_no_runtime_loads_is_refused_with_both_reasons(agent: Agent) -> None:
