@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import shutil
 import signal
 import sys
 
@@ -45,11 +46,8 @@ if CAMPAIGN and hasattr(ctypes.CDLL(None), "mallopt"):  # glibc
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
+ENDING_WITH_TESTS = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
+"""Before a server's command: the kernel ends it with who started it, also where that is killed or cut off.
 
-
-def end_with_tests() -> None:
-    """As ``preexec_fn`` of a server: the kernel ends it with who started it, also where that is killed or cut off."""
-    if sys.platform == "linux":
-        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+NOTE: ``preexec_fn`` would run in a copy of this process, in which runtimes have threads that hold locks.
+"""

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from agent_sdk.cli import commands as cli
-from tests import end_with_tests
+from tests import ENDING_WITH_TESTS
 
 START_S = 60
 """Longest time a planner may take to say where it listens, on a busy machine."""
@@ -26,14 +26,14 @@ START_S = 60
 def served(directory: Path) -> Iterator[str]:
     """Run a planner on a SQLite file in ``directory`` until the block ends; yield its URL."""
     database, log = directory / "planner.sqlite", directory / "planner.log"
-    command = [sys.executable, "-m", "planner_api", "serve", "--port", "0", "--database", f"sqlite:///{database}"]
+    options = ["--port", "0", "--database", f"sqlite:///{database}"]
+    command = [*ENDING_WITH_TESTS, sys.executable, "-m", "planner_api", "serve", *options]
     with log.open("w") as output:
         process = subprocess.Popen(
             command,
             stdout=output,
             stderr=output,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            preexec_fn=end_with_tests,
         )
     try:
         end = time.monotonic() + START_S

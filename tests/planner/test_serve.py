@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from planner_api.cli.commands import main
-from tests import end_with_tests
+from tests import ENDING_WITH_TESTS
 
 SERVE = [sys.executable, "-m", "planner_api", "serve", "--port"]
 
@@ -27,16 +27,18 @@ def served(folder: Path, *arguments: str) -> Iterator[tuple[str, str]]:
     """The address that a server names, and its last line; no worker begins beside it, for nothing here is planned."""
     database = ["--database", f"sqlite:///{folder}/hope.sqlite"]
     process = subprocess.Popen(
-        [*SERVE, "0", *database, *arguments],
+        [*ENDING_WITH_TESTS, *SERVE, "0", *database, *arguments],
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=end_with_tests,
         env={**os.environ, "HOPE_WORKER_IN_PROCESS": "false"},
     )
     try:
         assert process.stderr is not None
-        address = re.fullmatch(r"hope-planner listens on (\S+)\n", process.stderr.readline())
-        assert address
+        said = process.stderr.readline()
+        address = re.fullmatch(r"hope-planner listens on (\S+)\n", said)
+        if not address:
+            process.kill()
+            pytest.fail(said + process.stderr.read())
         assert process.stderr.readline() == f"hope-planner shows the fleet at {address[1]}/console\n"
         yield address[1], process.stderr.readline()
     finally:

@@ -27,7 +27,7 @@ from planner_api.jobs.kind import Lease
 from planner_api.jobs.process import JobProcess
 from planner_api.jobs.queue import Queue
 from planner_api.jobs.wanted import Wanted, put
-from tests import end_with_tests
+from tests import ENDING_WITH_TESTS
 from tests.planner.jobs_help import KIND, Count, Running, Setup, on
 from tests.planner.postgres import Postgres
 
@@ -311,8 +311,8 @@ def test_the_worker_command_waits_for_its_schema_and_stops_on_sigterm(postgres: 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "planner_api", "worker", "--database", url, "--probe-port", str(port)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=end_with_tests)
+    serve = ["-m", "planner_api", "worker", "--database", url, "--probe-port", str(port)]
+    process = subprocess.Popen([*ENDING_WITH_TESTS, sys.executable, *serve], stderr=subprocess.PIPE, text=True)
 
     def ready() -> int:
         try:

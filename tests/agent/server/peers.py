@@ -15,7 +15,7 @@ from pathlib import Path
 import onnxruntime
 import pytest
 
-from tests import end_with_tests
+from tests import ENDING_WITH_TESTS
 
 MLSERVER = """
 import onnxruntime
@@ -84,13 +84,12 @@ def started(command: list[str], port: int, folder: Path, **variables: str) -> It
     with (
         (folder / "log").open("wb") as log,
         subprocess.Popen(
-            command,
+            [*ENDING_WITH_TESTS, *command],
             stdout=log,
             stderr=log,
             cwd=folder,
             env={**os.environ, **variables},
             start_new_session=True,
-            preexec_fn=end_with_tests,
         ) as process,
     ):
         try:

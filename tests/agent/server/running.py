@@ -15,7 +15,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from tests import end_with_tests
+from tests import ENDING_WITH_TESTS
 from tests.agent.models import BRANCHING
 
 HASTY = "tests.agent.haste"
@@ -46,6 +46,7 @@ def running(models: Sequence[Path], cache: Path, *options: str, program: str = "
     ``program``: the module that serves; ``HASTY`` measures hastily, and neither tries nor plans in children.
     """
     command = [
+        *ENDING_WITH_TESTS,
         sys.executable,
         "-m",
         program,
@@ -55,7 +56,7 @@ def running(models: Sequence[Path], cache: Path, *options: str, program: str = "
     listening = ["--listen", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--processors", "ort@0"]
     environment = {**os.environ, "HOPE_CACHE_DIR": str(cache), "HOPE_SOLVE_BUDGET_S": "0.2"}
     with subprocess.Popen(
-        [*command, *listening, *options], stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=end_with_tests
+        [*command, *listening, *options], stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
         try:
             ports: dict[str, int] = {}

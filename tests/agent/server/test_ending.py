@@ -137,7 +137,7 @@ def test_servers_end_with_the_tests_that_started_them() -> None:
     child = "import sys, time; print('up', flush=True); time.sleep(600)"
     suite = (
         "import os, subprocess, sys, tests;"
-        f"subprocess.Popen([sys.executable, '-c', {child!r}], preexec_fn=tests.end_with_tests);"
+        f"subprocess.Popen([*tests.ENDING_WITH_TESTS, sys.executable, '-c', {child!r}]);"
         "sys.stdin.read(1); os.kill(os.getpid(), 9)"
     )
     with subprocess.Popen([sys.executable, "-c", suite], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:

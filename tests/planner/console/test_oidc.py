@@ -21,7 +21,7 @@ from planner_api.console.oidc import Provider, SignInError
 from planner_api.console.pages.sign_in import ATTEMPT_COOKIE
 from planner_api.db.tables import AuditRow
 from planner_api.settings import Settings
-from tests import end_with_tests
+from tests import ENDING_WITH_TESTS
 from tests.browser import chromium
 from tests.planner.console.provider import CLIENT_ID, CLIENT_SECRET
 from tests.planner.console.visits import audited, rows, send
@@ -34,9 +34,9 @@ pytestmark = pytest.mark.above_databases
 @pytest.fixture(scope="module")
 def issuer() -> Iterator[str]:
     """The address of a provider that runs."""
-    command = [sys.executable, "-m", "tests.planner.console.provider"]
+    command = [*ENDING_WITH_TESTS, sys.executable, "-m", "tests.planner.console.provider"]
     root = Path(__file__).parents[3]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root, preexec_fn=end_with_tests) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
         process.kill()

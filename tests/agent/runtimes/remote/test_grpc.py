@@ -29,7 +29,7 @@ from agent_sdk.runtimes.remote.peer import LATE_RUNS
 from agent_sdk.runtimes.remote.processor import KNOWN_AFTER
 from agent_sdk.runtimes.remote.served import ServedNetworks, server_at
 from agent_sdk.runtimes.remote.settings import HostSettings, read_hosts
-from tests import end_with_tests
+from tests import ENDING_WITH_TESTS
 from tests.agent.models import BRANCHING, expected, prepared_of
 from tests.agent.runtimes.remote.relay import Relay
 from tests.agent.runtimes.remote.speaking import Lie, Speaking
@@ -242,9 +242,9 @@ def test_a_server_that_is_full_is_asked_once(speaking: Speaking) -> None:
 
 def test_a_server_that_dies_in_a_call_is_answered_for_by_this_machine() -> None:
     """A process of its own, killed while it computes."""
-    command = [sys.executable, "-m", Speaking.__module__, "1"]
+    command = [*ENDING_WITH_TESTS, sys.executable, "-m", Speaking.__module__, "1"]
     root = Path(tests.__file__).parents[1]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root, preexec_fn=end_with_tests) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
         try:
             assert process.stdout is not None
             with both(int(process.stdout.readline())) as (serving, here):
