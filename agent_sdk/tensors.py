@@ -60,7 +60,7 @@ class TorchTensor:
     def behind(self) -> AbstractContextManager[object]:
         """What is asked of it inside comes behind what makes it, on whichever thread."""
         cuda = sys.modules["torch"].cuda
-        # NOTE: on the caller's own thread it mostly does anyway, and to change streams takes 20 us.
+        # NOTE: on the caller's own thread it mostly does anyway, and to change streams takes 20 µs.
         mine = self.stream is None or cuda.current_stream(self.tensor.get_device()) == self.stream
         return nullcontext() if mine else cuda.stream(self.stream)
 

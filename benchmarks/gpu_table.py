@@ -98,8 +98,8 @@ def network_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         "What each network takes, milliseconds",
         (
             *("network", "precision", "GPU", *columns, "fastest other", "ours / best", "best"),
-            *("streams of ours", "longest path, us"),
-            *("arrays to arrays: bound, us", "planned, us", "measured, us", "planned / measured - 1"),
+            *("streams of ours", "longest path, µs"),
+            *("arrays to arrays: bound, µs", "planned, µs", "measured, µs", "planned / measured - 1"),
         ),
         [
             (

@@ -22,7 +22,7 @@ def runs(periods_us: Sequence[float | None]) -> list[int]:
     """
     for us in periods_us:
         if us is not None and not 0.0 < us < math.inf:
-            raise ValueError(f"no network runs every {us} us")
+            raise ValueError(f"no network runs every {us} µs")
     exact = [None if us is None else Fraction(str(us)) for us in periods_us]
     known = [us for us in exact if us is not None]
     if not known:

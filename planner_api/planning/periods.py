@@ -46,4 +46,4 @@ def check_periods(problem: Problem) -> None:
     for us, number in zip(finish, problem.job_of.tolist(), strict=True):
         period = problem.jobs[number].period_us
         if period is not None and period < us:
-            raise PlanningError(f"a network with a period of {period:g} us takes at least {us:g} us by itself")
+            raise PlanningError(f"a network with a period of {period:g} µs takes at least {us:g} µs by itself")

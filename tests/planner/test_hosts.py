@@ -67,7 +67,7 @@ def test_in_which_order_jobs_and_hosts_stand_makes_no_difference() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"jobs": (Job(model_hash=GRAPH.model_hash, period_us=1.0),)}, "a period of 1 us takes at least"),
+        ({"jobs": (Job(model_hash=GRAPH.model_hash, period_us=1.0),)}, "a period of 1 µs takes at least"),
         ({"jobs": [Job(model_hash=GRAPH.model_hash).model_dump()] * 65}, "length <= 64"),
         ({"jobs": [{"model_hash": GRAPH.model_hash, "period_us": us} for us in (1e3, 999.0)]}, "256 runs that"),
         ({"hosts": [EDGE.model_dump()] * 2}, "named twice"),

@@ -158,7 +158,7 @@ BAD = [
     ({"ops": (), "latency_us": np.ones((0, 1)), "reads": ()}, "no ops"),
     ({"share": np.array([[1.0], [0.0]])}, "share of op 'b' on 'cpu' is 0.0"),
     ({"share": np.array([[1.0], [1.5]])}, "share of op 'b' on 'cpu' is 1.5"),
-    ({"jobs": (Job(5.0, 4.0),)}, "released at 5.0 us cannot be due at 4.0"),
+    ({"jobs": (Job(5.0, 4.0),)}, "released at 5.0 µs cannot be due at 4.0"),
     ({"jobs": (Job(weight=0.0),)}, "weight must be positive"),
     ({"job": np.array([0, 1])}, "a job that does not exist"),
     ({"latency_us": np.array([[1.0], [-1.0]])}, "latency of op 'b' on 'cpu' is -1.0"),

@@ -51,7 +51,7 @@ def test_moves_between_hosts_are_not_free() -> None:
         ("edge:host/cpu", "edge:host", None),
         ("edge:host", "host", "edge-host"),
     ]
-    # In: the link, then the reader's own 2 us; out: 2 us that are nobody's, then the link.
+    # In: the link, then the reader's own 2 µs; out: 2 µs that are nobody's, then the link.
     assert far.makespan_us == pytest.approx(10 + 2 + 4 + 2 + 10)
     assert far.lower_bound_us >= 10 + 2 + 3 + 2 + 10  # nothing gets there and back, or is computed here, sooner
 

@@ -236,7 +236,7 @@ def test_no_schedule_of_any_machine_can_be_told_shorter(seed: int, part: float, 
 
 
 def beside(shares: list[float], **machine: object) -> Problem:
-    """Ops that depend on nothing, 10 us each, on one of two processors: a GPU, and a core in the same memory."""
+    """Ops that depend on nothing, 10 µs each, on one of two processors: a GPU, and a core in the same memory."""
     n = len(shares)
     figures: dict[str, object] = {
         "processors": ("gpu", "cpu"),

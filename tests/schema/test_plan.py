@@ -193,7 +193,7 @@ def test_runs_fill_the_hyperperiod() -> None:
 @pytest.mark.parametrize("us", [0.0, -5.0, math.nan, math.inf])
 def test_a_period_that_is_no_time_is_refused_in_words(us: float) -> None:
     """Nothing runs every zero microseconds, nor backwards."""
-    with pytest.raises(ValueError, match=f"every {us} us"):
+    with pytest.raises(ValueError, match=f"every {us} µs"):
         runs([us])
 
 

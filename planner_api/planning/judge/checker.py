@@ -248,9 +248,9 @@ class _Proof:
             done[producer] = max(done[producer], there)
         for op, (us, said) in enumerate(zip(done, schedule.done_us, strict=True)):
             if abs(us - said) > self.slack:
-                raise IllegalSchedule(f"op '{problem.ops[op]}' is done at {us} us, the schedule says {said} us")
+                raise IllegalSchedule(f"op '{problem.ops[op]}' is done at {us} µs, the schedule says {said} µs")
         if abs(max(done) - schedule.makespan_us) > self.slack:
-            raise IllegalSchedule(f"the makespan says {schedule.makespan_us} us, the schedule ends at {max(done)} us")
+            raise IllegalSchedule(f"the makespan says {schedule.makespan_us} µs, the schedule ends at {max(done)} µs")
         value = float((problem.weight * (np.array(done) - problem.due_us)).max())
         if abs(value - schedule.value_us) > self.slack:
             raise IllegalSchedule(f"the value says {schedule.value_us}, the schedule's is {value}")

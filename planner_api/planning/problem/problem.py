@@ -219,7 +219,7 @@ class Problem:
 
         for one in self.recipes:
             if not (0 <= one.us < math.inf and 0 < one.share <= 1) or self.share is None:
-                raise PlanningError(f"recipe {one.number} of op '{ops[one.op]}' takes {one.us} us, a share {one.share}")
+                raise PlanningError(f"recipe {one.number} of op '{ops[one.op]}' takes {one.us} µs, a share {one.share}")
 
     def _check_jobs(self) -> None:
         if not self.jobs or (self.job is not None and (self.job.min() < 0 or self.job.max() >= len(self.jobs))):
@@ -227,7 +227,7 @@ class Problem:
         for job in self.jobs:
             due = job.release_us if job.deadline_us is None else job.deadline_us
             if not (math.isfinite(job.release_us) and 0 <= job.release_us <= due < math.inf):
-                raise PlanningError(f"a job released at {job.release_us} us cannot be due at {job.deadline_us} us")
+                raise PlanningError(f"a job released at {job.release_us} µs cannot be due at {job.deadline_us} µs")
             if not (0 < job.weight < math.inf):
                 raise PlanningError(f"a job's weight must be positive and finite, not {job.weight}")
 

@@ -110,5 +110,5 @@ class TransferTable:
             return costs, ""
         return costs, (
             f"{missing} of {len(types)} types of tensors never measured, taken from the fitted line "
-            f"{line.intercept_us:.4g} us + {line.slope_us:.4g} us/byte over {len(known)} rows"
+            f"{line.intercept_us:.4g} µs + {line.slope_us:.4g} µs/byte over {len(known)} rows"
         )
