@@ -5,10 +5,11 @@ are answered by one contender after the other, in a few rounds: that costs no ex
 runs, and the second is evidence: the first one finds another contender's tensors in the caches, which can cost more
 than lies between two contenders. A switch back takes more rounds each time. Who was so near at the trial that no drift
 would tell is compared in the same way, and so are the runtimes as their users run them unless they were far behind, and
-the first choice with whoever answers instead: soon after the start, then ever more rarely. A run that stood at the
-device's arbiter says what others did, and one that its caller's own time limit ended says nothing of who ran it:
-neither is evidence. A request that a contender fails is answered by the next best, and then the one that failed is
-dropped; a request that all of them fail is the caller's.
+the first choice with whoever answers instead: soon after the start, then ever more rarely. The rarest comparisons take
+in whoever was not far behind, for a trial may have been wrong about anybody. A run that stood at the device's arbiter
+says what others did, and one that its caller's own time limit ended says nothing of who ran it: neither is evidence. A
+request that a contender fails is answered by the next best, and then the one that failed is dropped; a request that all
+of them fail is the caller's.
 """
 
 import logging
@@ -47,8 +48,8 @@ WINDOW: Final = 8
 MORE: Final = 8
 """Most rounds by which switches back add to those that must be won, one each."""
 MISJUDGED: Final = 3.0
-"""Times what it takes otherwise that a runtime as its users run it may have taken at the trial: nothing binds its
-threads, and for some runs in a row two of them may share a core."""
+"""Times what it takes otherwise that a contender may have taken at the trial. A runtime as its users run it is the
+likeliest: nothing binds its threads, and for some runs in a row two of them may share a core."""
 RARELY: Final = 1024
 """Most runs between two comparisons: the first waits for WINDOW runs, each next for twice as many,"""
 CALM: Final = 4
@@ -269,18 +270,24 @@ class Prepared(Closes, Forks):
         if self.current != self._first and not drifted:
             self._compare([self._first])
             return
-        if not drifted:
-            self._due -= WINDOW
-            if self._due > 0:
-                return
+        self._due -= WINDOW
+        if self._due <= 0:
             self._kept_to = self._due = min(2 * self._kept_to, RARELY)
-        # Nobody is expected to be much faster now than when all was quiet.
-        us = usual if drifted else self.quiet_us.get(self.current, math.inf)
-        others = self._contenders.keys() - {self.current}
-        behind = {name: MISJUDGED if plain_runtime(name) else SLOWER for name in sorted(others)}
-        near = [name for name, most in behind.items() if self.quiet_us.get(name, 0.0) < most * us]
+        elif not drifted:
+            return
+        near = self._near(usual, drifted)
         if near or drifted:
             self._compare(near)
+
+    def _near(self, usual_us: float, drifted: bool) -> list[str]:
+        """Who may be faster than the current contender by now, by what each took at the trial."""
+        us = self.quiet_us.get(self.current, math.inf)
+        if drifted or usual_us > SLOWER * us:  # else nobody is expected to be much faster now than when all was quiet
+            us = usual_us
+        rare = self._kept_to == RARELY
+        others = sorted(self._contenders.keys() - {self.current})
+        behind = {name: MISJUDGED if rare or plain_runtime(name) else SLOWER for name in others}
+        return [name for name, most in behind.items() if self.quiet_us.get(name, 0.0) < most * us]
 
     def _compare(self, names: Iterable[str]) -> None:
         """Have the next requests answered by these and the current contender, in turns."""
@@ -303,6 +310,8 @@ class Prepared(Closes, Forks):
         self._recent.clear()
         if not winners:
             self._reference_us = us.get(self.current, self._reference_us)
+            if self._interval == RARELY:  # who has answered instead for so long is no exception any more
+                self._first, self._kept_to = self.current, RARELY
             return
         winner = min(winners, key=lambda name: us[name])
         self._tell(

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from agent_sdk.errors import DeviceClosedError, FeedError, RunTimeoutError, SegmentFailedError
 from agent_sdk.journey.comparison import RUNS, WON
-from agent_sdk.journey.prepared import MORE, RARELY, WINDOW, Prepared
-from agent_sdk.journey.trial import PLAN
+from agent_sdk.journey.prepared import MISJUDGED, MORE, RARELY, WINDOW, Prepared
+from agent_sdk.journey.trial import PLAN, WORTH
 from tests.agent.journey.scripted import Scripted
 from tests.agent.models import prepared_of
 
@@ -233,6 +233,38 @@ def test_a_trial_that_was_wrong_is_made_good(tried_us: float, plan_us: float, pl
     for _ in range(8 * (WINDOW + 2 * RUNS * WON[0])):
         ours.run({})
     assert own[ours.current].us <= plain_us
+
+
+TIMES: Final = st.fixed_dictionaries({name: st.floats(40, 160) for name in (PLAN, PLAIN, "a", "b")})
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.fixed_dictionaries({name: st.floats(100, 100 * MISJUDGED - 1) for name in (PLAN, PLAIN, "a", "b")}),
+    TIMES,
+    st.integers(0, 400),
+    TIMES,
+)
+def test_no_wrong_choice_stays(
+    tried: dict[str, float], once: dict[str, float], runs: int, now: dict[str, float]
+) -> None:
+    """Whatever a trial said, and whatever came between: nobody goes on answering who takes 3 % more than another."""
+    ours, own = served(**tried)
+    for times, count in ((once, runs), (now, 8 * RARELY)):
+        for name, one in own.items():
+            one.us = times[name]
+        for _ in range(count):
+            ours.run({})
+    assert own[ours.current].us * WORTH <= min(now.values())
+
+
+def test_who_slows_down_unnoticed_is_compared_too() -> None:
+    """A contender that slows down by so little at a time that no drift tells makes room for those it was ahead of."""
+    ours, own = served(plan=100, a=130)
+    for slower in np.linspace(100, 200, 4000):
+        own[PLAN].us = slower
+        ours.run({})
+    assert ours.current == "a"
 
 
 @dataclass
