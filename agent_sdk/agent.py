@@ -35,7 +35,7 @@ from agent_sdk.journey.starts import Starts
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.measure.trials import Trials
 from agent_sdk.model import Content, Model, Shapes, Source, bare_name, located
-from agent_sdk.model.module import named_source
+from agent_sdk.model.module import is_module, named_source
 from agent_sdk.model.ports import accepts
 from agent_sdk.paths import cache_directory, state_directory
 from agent_sdk.planner.client import DEADLINE_S
@@ -239,13 +239,14 @@ class Agent(Closes):
             specs = (own.spec for own in self.device.processors.values())
             travelling = read_plan(Path(plan), self.soc.name, specs, shapes or {})
             shapes = travelling.shapes
+        given_name = type(source).__name__ if is_module(source) else bare_name(source)
         shown, source = named_source(source, inputs)
         reporter = Reporter(*self.progress.listeners, *filter(None, [progress]), name=Path(shown).stem)
         reporter.phase(f"reading {shown}")
         options = LoadOptions(
             Content(located(source, seed)),
             shown=Path(shown).stem,
-            given_name=bare_name(source),
+            given_name=given_name,
             shapes=shapes,
             deterministic=deterministic,
             all_rivals=all_rivals,

@@ -36,13 +36,14 @@ class Refusing(torch.nn.Module):  # type: ignore[misc, name-defined]
 
 
 def test_a_module_is_loaded_as_a_file_is(agent: Agent) -> None:
-    """Its inputs have its own names, its answer is what it answers in inference, and its mode stays as it was."""
+    """It and its inputs have their own names, its answer is that of inference, and its mode stays as it was."""
     torch.manual_seed(0)
     module = Two()
     module.drop.eval()
     feed = {"image": torch.randn(1, 3, 8, 8), "scale": torch.rand(1)}
     with agent.load(module, inputs=tuple(feed.values()), background=False) as session:
         assert [port.name for port in session.get_inputs()] == list(feed)
+        assert session.explain().model == "Two"
         (found,) = session.run({name: value.numpy() for name, value in feed.items()}).values()
     assert (module.training, module.drop.training) == (True, False)
     with torch.no_grad():
