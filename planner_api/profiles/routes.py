@@ -30,7 +30,7 @@ async def upload_observations(request: Request) -> UploadReceipt:
     """Accept what a device measured. Sending the same upload id again counts once."""
     head, body = await read_large(request, read_upload, inline=INLINE_BYTES)
     require_own(request.scope, head.device_id)
-    receipt: UploadReceipt = await request.planner.profiles.accept(head, body, request.caller)
+    receipt: UploadReceipt = await request.planner.profiles.accept(head, body, request.caller, request.actor.request_id)
     return receipt
 
 

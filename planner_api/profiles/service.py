@@ -76,13 +76,17 @@ class Profiles:
         self._child = JobProcess(memory_bytes=LOOK_MEMORY_BYTES, warm=Looking.__module__)
         queue.news.on(PROFILE, self._folded)
 
-    async def accept(self, head: UploadHead, body: Body, caller: Principal = ANONYMOUS) -> UploadReceipt:
+    async def accept(
+        self, head: UploadHead, body: Body, caller: Principal = ANONYMOUS, request_id: str | None = None
+    ) -> UploadReceipt:
         """Store an upload in the inbox, as it came, and have it folded; sending it again changes nothing.
+
+        ``request_id`` is what the audit log knows the request by.
 
         Raises:
             ForbiddenError, TooOftenError: a caller beyond a quota.
         """
-        unused = await self._admit(caller, head.soc, head.frequency)
+        unused = await self._admit(caller, head.soc, head.frequency, request_id)
         self._quotas.count_upload(caller, len(body.raw))
         encoding, raw = (body.encoding, body.raw) if body.encoding != "identity" else ("zstd", zstd(body.raw))
         values = {
@@ -99,7 +103,7 @@ class Profiles:
                 unused = await session.scalar(select(InboxRow.error).where(*sent))
         return UploadReceipt(upload_id=head.upload_id, rows=head.rows, duplicate=not stored, unused=unused)
 
-    async def _admit(self, caller: Principal, soc: str, frequency: str) -> str | None:
+    async def _admit(self, caller: Principal, soc: str, frequency: str, request_id: str | None = None) -> str | None:
         """Let a caller have to do with a profile: a device within its quota, anybody else as its word is enough.
 
         Returns what of its newest upload was not used.
@@ -117,7 +121,7 @@ class Profiles:
         if caller.device_id is None:
             async with self._database.write() as session:
                 await insert_or_ignore(session, SocRow, {"name": soc}, ["name"])
-                await oversight.vouch(session, soc, Actor(caller.name))
+                await oversight.vouch(session, soc, Actor(caller.name, request_id))
         elif said is not None:
             unused = said.unused
         else:

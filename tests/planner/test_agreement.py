@@ -166,12 +166,14 @@ def test_socs_count_by_agreement(api: Api, admin: dict[str, str]) -> None:
 
 
 def test_who_vouches_for_a_soc_is_written_down(api: Api, admin: dict[str, str]) -> None:
-    """An admin's upload makes a SoC count as well as an admin's word does: either is an entry, once, under a name."""
+    """An admin's upload makes a SoC count as well as an admin's word does: either is an entry, once, of a request."""
     api.post("/models", GRAPH, **admin)
-    assert api.post("/profiles", measure(api.missing(GRAPH, "one", admin), "one"), **admin).status_code == 202
+    uploaded = api.post("/profiles", measure(api.missing(GRAPH, "one", admin), "one"), **admin)
+    assert uploaded.status_code == 202
     assert api.client.put(f"/fleet/socs/{SOC}", headers=admin).status_code == 204
     (entry,) = api.client.get("/audit", params={"action": "soc.establish"}, headers=admin).json()["entries"]
     assert (entry["actor"], entry["subject"]) == ("admin:1", SOC)
+    assert entry["request_id"] == uploaded.headers["x-request-id"]
 
 
 @pytest.mark.parametrize("factor", [3.0, 100.0, 0.01])
