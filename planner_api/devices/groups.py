@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import Group, GroupPage, GroupSelector
 from planner_api.db.engine import Database, found
-from planner_api.db.paging import page
+from planner_api.db.paging import message_of, messages_of, page
 from planner_api.db.tables import DeviceRow, GroupRow
 from planner_api.db.upsert import put
 from planner_api.devices.audit import record
@@ -73,14 +73,14 @@ async def store(database: Database, name: str, selector: GroupSelector, actor: A
 async def get(database: Database, name: str) -> Group:
     """One group. Raises NotFoundError when there is none."""
     async with database.read() as session:
-        return await _group(session, await found(session, GroupRow, name, "group"))
+        return await _counted(session, _group(await found(session, GroupRow, name, "group")))
 
 
 async def list_groups(database: Database, *, after: str, limit: int) -> GroupPage:
     async with database.read() as session:
         query = select(GroupRow).where(GroupRow.name > after).order_by(GroupRow.name)
         rows = await page(session, query, limit)
-        groups = [await _group(session, row) for row in rows]
+        groups = [await _counted(session, group) for group in messages_of(rows, _group)]
     return GroupPage(groups=tuple(groups), next=rows.next(lambda row: row.name))
 
 
@@ -105,10 +105,14 @@ def chosen(selector: GroupSelector) -> list[ColumnElement[bool]]:
     return conditions
 
 
-async def _group(session: AsyncSession, row: GroupRow) -> Group:
-    selector = selector_of(vars(row))
-    devices = await session.scalar(select(func.count()).select_from(DeviceRow).where(*chosen(selector)))
-    return Group(**dict(selector), name=row.name, devices=devices or 0, created_at=row.created_at)
+def _group(row: GroupRow) -> Group:
+    """A group whose devices are not counted yet."""
+    return message_of(Group, row, socs=tuple(row.socs), devices=0)
+
+
+async def _counted(session: AsyncSession, group: Group) -> Group:
+    devices = await session.scalar(select(func.count()).select_from(DeviceRow).where(*chosen(group)))
+    return group.model_copy(update={"devices": devices or 0})
 
 
 async def find_devices(

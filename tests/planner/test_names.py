@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import insert, text
+from sqlalchemy import insert, text, update
 from sqlalchemy.exc import DBAPIError
 
 from hope_schema import (
@@ -171,6 +171,20 @@ def test_groups_choose_by_soc_and_label(api: Api) -> None:
     assert [each["name"] for each in api.client.get("/groups").json()["groups"]] == ["some"]
     assert api.client.delete("/groups/some").status_code == 204
     assert api.client.get("/groups").json()["groups"] == []
+
+
+def test_a_group_that_cannot_be_read_blanks_no_list(api: Api) -> None:
+    """The others are listed, by the API and on the console's page."""
+    for name in ("broken", "whole"):
+        api.put(f"/groups/{name}", GroupSelector())
+
+    async def damage() -> None:
+        async with api.app.planner.database.write() as session:
+            await session.execute(update(GroupRow).where(GroupRow.name == "broken").values(share=7.0))
+
+    api.await_(damage)
+    assert [each["name"] for each in api.client.get("/groups").json()["groups"]] == ["whole"]
+    assert api.client.get("/console/groups").status_code == 200
 
 
 @pytest.mark.parametrize("scanned", [20_000, 50])
