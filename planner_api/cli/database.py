@@ -181,6 +181,7 @@ def admin_token(settings: Settings, label: str) -> None:
     """Make the first admin's token, or one where all are lost. `tokens create` makes others over HTTP."""
     if len(label) > 128 or not label.isprintable():
         raise UsageError("--label may have 128 printable characters")
+    current_revision(settings.database_url)  # an earlier planner's is refused as such
     click.echo(f"hope-planner: a token of {shown(parse_url(settings.database_url))}", err=True)
 
     async def make() -> str:

@@ -134,12 +134,12 @@ def test_serve_refuses_a_database_that_was_not_migrated(postgres: Postgres, caps
 def test_a_database_of_an_earlier_planner_is_refused(
     empty_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], revision: str
 ) -> None:
-    """``serve`` and ``migrate`` say of a database of an earlier planner in one sentence to begin anew, and leave it."""
+    """Each command says of a database of an earlier planner in one sentence to begin anew, and leaves it."""
     engine = sync_engine(empty_url)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
         connection.execute(text("INSERT INTO alembic_version VALUES (:revision)"), {"revision": revision})
-    for command_line in (["migrate"], ["serve", "--port", "0"]):
+    for command_line in (["migrate"], ["serve", "--port", "0"], ["admin-token"], ["backup", "none.gz"]):
         assert main([*command_line, "--database", empty_url]) == 1, command_line
         refused = capsys.readouterr().err
         assert "begin anew with an empty database" in refused.splitlines()[-1], command_line
