@@ -3,6 +3,7 @@
 ``with Agent() as agent: outputs = agent.load("model.onnx").run({"input": array})``. Errors are in ``agent_sdk.errors``.
 """
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["Agent", "PlannerClient", "Session"]
 
 _HOME = {"Agent": "agent_sdk.agent", "PlannerClient": "agent_sdk.planner.client", "Session": "agent_sdk.session"}
+
+# ONNX Runtime sends usage events to its makers once it is imported, unless this variable is set by then. An agent tells
+# nobody anything whom its owner did not name; an owner who sets the variable decides.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,8 @@
-"""OpenVINO's package as the agent imports it."""
+"""The runtimes' packages as the agent imports them."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 pytest.importorskip("openvino")
 
+TELLING = "ORT_DISABLE_TELEMETRY"
 PROGRAM = """
 import sys
 from agent_sdk.runtimes.openvino.package import ov
@@ -19,6 +21,19 @@ import openvino_telemetry  # others may import it all the same
 
 print(ov.Core().available_devices)
 """
+
+
+@pytest.mark.parametrize("owner", [{}, {"ORT_DISABLE_TELEMETRY": "0"}], ids=["nobody asked", "the owner wants it"])
+def test_onnx_runtime_tells_nobody_unless_its_owner_says_so(tmp_path: Path, owner: dict[str, str]) -> None:
+    """It keeps neither an id nor a queue of events for its makers; what an owner sets stays as it is."""
+    environment = {name: value for name, value in os.environ.items() if name not in (TELLING, "XDG_CACHE_HOME")}
+    environment |= {"HOME": str(tmp_path), **owner}
+    program = f"import os, agent_sdk.runtimes.ort.options; print(os.environ['{TELLING}'])"
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=60, check=True)
+    if owner:
+        assert ran.stdout == b"0\n"
+    else:
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_importing_openvino_tells_nobody() -> None:
