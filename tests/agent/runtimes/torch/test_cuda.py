@@ -37,6 +37,7 @@ class StandIn:
         self.failing, self.pending = "", None
         self.contexts: list[int] = []
         self.status, self.asked = status, 0
+        self.then: dict[str, Callable[[], None]] = {}
         self.text = {code: ctypes.c_char_p(text) for code, text in TEXTS.items()}
         for name, count, does in (
             ("cuDeviceGet", 2, self.find),
@@ -53,6 +54,8 @@ class StandIn:
     def _called(self, name: str, does: Any) -> Any:
         def call(*arguments: int) -> int:
             self.said.append(name)
+            if name in self.then:
+                self.then[name]()
             if name == self.failing:
                 return 700
             return does(*arguments) or 0
@@ -103,13 +106,17 @@ def copying(driver: StandIn) -> tuple[CudaCalls, np.ndarray, np.ndarray]:
     return CudaCalls(cuda, [copy, ("cuStreamQuery", STREAM)], "cuda:0, copying", (source, target)), source, target
 
 
-def walk(calls: CudaCalls, meanwhile: Callable[[], None] | None = None, occasions: int = 0) -> None:
-    """Make the calls as a lane does, which copies a tensor. Raises what the lane fails with."""
+def lane_of(calls: CudaCalls, meanwhile: Callable[[], None] | None = None) -> NativeLoop:
+    """A lane that makes the calls, which copy a tensor."""
     library = native.library()
     assert library is not None
     work = Copy(lane=0, position=0, processor="cuda:0", finished=(0,), move=MOVE)
-    loop = NativeLoop([[Instruction(work, call=calls, meanwhile=meanwhile)]], [frozenset()], Arbiter(library))
-    loop.alone(0, occasions=occasions)
+    return NativeLoop([[Instruction(work, call=calls, meanwhile=meanwhile)]], [frozenset()], Arbiter(library))
+
+
+def walk(calls: CudaCalls, meanwhile: Callable[[], None] | None = None, occasions: int = 0) -> None:
+    """Make the calls as a lane does. Raises what the lane fails with."""
+    lane_of(calls, meanwhile).alone(0, occasions=occasions)
 
 
 def test_answers_that_come_with_the_run_are_not_asked_for_again() -> None:
@@ -222,6 +229,19 @@ def test_calls_are_made_in_the_devices_context_and_waited_for(make: Callable[[Cu
             "cuCtxPushCurrent_v2", "cuMemcpyHtoDAsync_v2", *["cuStreamQuery"] * 3, "cuCtxPopCurrent_v2"
         ]  # fmt: skip
         assert driver.contexts == []
+
+
+@pytest.mark.parametrize("called", ["cuCtxPushCurrent_v2", "cuMemcpyHtoDAsync_v2", "cuStreamQuery"])
+def test_a_run_that_is_stopped_waits_for_what_the_device_computes(called: str) -> None:
+    """At whichever call it is stopped: the copy is made, and the thread's own context current, when the run ends."""
+    driver = StandIn()
+    calls, source, target = copying(driver)
+    lane = lane_of(calls)
+    driver.then[called] = lane.stop
+    with pytest.raises(KeyboardInterrupt):
+        lane.alone(0)
+    assert np.array_equal(source, target)
+    assert driver.contexts == []
 
 
 @pytest.mark.parametrize("fails", [False, True])
