@@ -62,12 +62,12 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     """The best plan that the budget buys, and the best lower bound that was proven on the way, if one was."""
     problem = problem if problem.cuttable else problem.whole
     if budget.left() <= 0 or budget.rounds == 0:
-        return start(problem, budget)
+        return replace(start(problem, budget), bound=quick_bound(problem))
     try:
         library()
     except NotBuilt as error:
         found = start(problem, budget)
-        return replace(found, notes=(*found.notes, str(error)))
+        return replace(found, notes=(*found.notes, str(error)), bound=quick_bound(problem))
     return hedge(problem, budget, planned) if uncertain(problem) else planned(problem, budget)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from hope_schema import Objective
 from hope_schema.periods import runs
-from planner_api.planning.bound.trivial import longest, rates
+from planner_api.planning.bound.trivial import longest, smallest_parts
 from planner_api.planning.problem import Job, PlanningError, Problem
 
 
@@ -41,7 +41,7 @@ def check_periods(problem: Problem) -> None:
     """
     if all(job.period_us is None for job in problem.jobs):
         return
-    least = rates(problem)[1] if problem.cuttable else problem.latency_us
+    least = smallest_parts(problem) if problem.cuttable else problem.latency_us
     finish = longest(problem, least.min(axis=1).tolist())
     for us, number in zip(finish, problem.job_of.tolist(), strict=True):
         period = problem.jobs[number].period_us

@@ -295,6 +295,15 @@ def test_nothing_is_annealed_once_the_budget_has_ended(monkeypatch: pytest.Monke
     assert set(rounds) == {True, False}
 
 
+def test_no_search_begins_where_no_op_can_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search takes a while to set up: where links alone make cuts worth it there is nothing for it."""
+    problem = cuttable([[100.0, 120.0]], [[]])
+    whole = solve(problem, "single", Budget(0.0)).schedule
+    problem.choices.axes.clear()
+    monkeypatch.setattr("planner_api.planning.search.cuts.Search", None)
+    assert search_cuts(problem, whole, Budget(rounds=1), 0.0) is None
+
+
 @pytest.mark.parametrize(("enough_us", "turns"), [(0.0, 1), (1e9, 2)])
 def test_tiles_that_gain_too_little_in_their_trial_are_given_up(
     enough_us: float, turns: int, monkeypatch: pytest.MonkeyPatch

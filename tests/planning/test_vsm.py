@@ -9,13 +9,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hope_schema import Cut
 from hope_schema.cutting import CutError, Region, Span, regions
 from hope_schema.plan import MAX_PARTS
 from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise, simulate
+from planner_api.planning.bound import quick_bound
 from planner_api.planning.construct import vsm
 from planner_api.planning.construct.tiling import COLUMNS, ROWS, Tiler
 from planner_api.planning.construct.vsm import blocks_of, tiled
@@ -377,3 +378,31 @@ def test_what_reads_everything_ends_a_stack() -> None:
 
     object.__setattr__(node, "needs", refused)
     assert runs() == [[(0,), (1,)], [(3,)]]
+
+
+@given(seed=st.integers(0, 10**6))
+@example(seed=211)  # what an op saves by itself is less than bringing its parts together: `auto` cuts none
+@settings(max_examples=300 if CAMPAIGN else 8, deadline=None)
+def test_no_plan_in_tiles_is_below_the_bound(seed: int) -> None:
+    """On cores of one host and on several hosts, whatever ops and moves take: the bound is below what is found."""
+    random = np.random.default_rng(seed)
+    n, count, rows = int(random.integers(1, 9)), int(random.integers(1, 7)), int(random.choice([10, 20, 40]))
+    machine = hosts(count) if random.random() < 0.7 else Machine.apart([f"p{k}" for k in range(1 + count)])
+    scale = random.choice([0.01, 1.0, 20.0, 1000.0], (n, 1)) * random.uniform(0.5, 2.0, (n, 1))
+    latency = scale * np.append(random.choice([1.0, 5.0, 50.0]), random.uniform(0.9, 1.5, count))
+    before = [sorted({*random.integers(max(0, k - 2), k, 2).tolist()}) if k else [] for k in range(n)]
+    problem = cuttable(latency.tolist(), before, rows, columns=rows, machine=machine)
+    if random.random() < 0.5:
+        free = np.zeros_like(problem.transfer_us)
+        cutter = replace(problem.cutter, move_us=lambda *_: free[0])
+        problem = replace(problem, transfer_us=free, cutter=cutter)
+    found = solve(problem, "vsm", Budget(0.0))
+    assert quick_bound(problem).us <= found.schedule.value_us * (1 + 1e-9)
+
+
+def test_many_tiles_are_smaller_than_any_stripe() -> None:
+    """Sixteen cores compute a sixteenth of each op: less than the tenth that is the smallest stripe."""
+    cores = Machine.apart([f"p{k}" for k in range(16)])
+    outcome = optimise(cuttable([[1e5] * 16] * 2, [[], [0]], 64, columns=64, machine=cores), "vsm", Budget(0.0))
+    assert outcome.solution.schedule.value_us < 0.13 * 2e5
+    assert outcome.bound.us == pytest.approx(2e5 / 16)

@@ -12,8 +12,8 @@ _log = logging.getLogger(__name__)
 
 
 def quick_bound(problem: Problem) -> Bound:
-    """The bound that costs next to nothing; where cutting ops may pay, the one that holds there."""
-    if not problem.cuttable:
+    """The bound that costs next to nothing; where ops may be cut, the one that holds there."""
+    if not problem.cutter.nodes:
         return trivial(at_best(problem))
     from planner_api.planning.bound.fluid import fluid  # HiGHS takes a while to import
 
@@ -26,7 +26,7 @@ def quick_bound(problem: Problem) -> Bound:
 def lower_bound(problem: Problem, budget: Budget) -> Bound:
     """The best bound that the budget allows. A solver that fails leaves the quick one: nobody loses a plan by it."""
     bound = quick_bound(problem)
-    if budget.left() > 0 and not problem.cuttable:
+    if budget.left() > 0 and not problem.cutter.nodes:
         from planner_api.planning.bound.interval import interval_load
 
         try:

@@ -1,7 +1,7 @@
 """The lower bound that holds where ops may be cut.
 
-It holds for plans that cut what `problem.choices` offers, where it offers to. Bounds on whole ops no longer do: an op
-may be spread over processors, and parts of one may follow parts of another without waiting for all of it. Two
+It holds for plans in parts on `problem.choices`' grid and in tiles (`construct/vsm`). Bounds on whole ops no longer do:
+an op may be spread over processors, and parts of one may follow parts of another without waiting for all of it. Two
 arguments are left:
 
 - *Load.* Whatever the cuts, the parts of an op cover its output, and a part takes no less of a processor's time than
@@ -9,30 +9,31 @@ arguments are left:
   assignment of every op, and no resource works for less than what that puts on it: a linear program, whose optimum no
   plan is below. Slices, joins, moves and launches only add to it.
 - *Path.* Every part reads something of each op before it, so along any path of the graph there is a row of parts each
-  of which waits for the one before, and none takes less than the shortest part of its op.
+  of which waits for the one before, and none takes less than the smallest part of its op.
 
 Behind the last of all work lies the way of an output to the host, where every op leads to one: at least the shortest.
 
-What chains compute twice makes parts larger, never smaller; that a larger part takes no less is taken for granted.
+What chains compute twice makes parts larger, never smaller. That a larger part takes no less is taken for granted, and
+that tiles are computed at no better rate than the parts on the grid, or the op itself where none is offered.
 """
 
 import numpy as np
 
-from planner_api.planning.bound.trivial import longest, rates
+from planner_api.planning.bound.trivial import at_best_rate, longest, smallest_parts
 from planner_api.planning.highs import Program, SolverFailed, run
 from planner_api.planning.methods import Bound
 from planner_api.planning.problem import FloatArray, Problem
 
 
 def fluid(problem: Problem) -> Bound:
-    whole, least = rates(problem)
+    least = smallest_parts(problem)
     finish = np.array(longest(problem, least.min(axis=1).tolist(), problem.release_us.tolist()))
     out = problem.export_us.min(axis=1)
     there = finish + out
     path = Bound(float((problem.weight * (there - problem.due_us)).max()), "path-of-parts")
     makes = np.unique(problem.producer[problem.is_output & (problem.producer >= 0)])
     dead = any(not after for op, after in enumerate(problem.lists.after) if op not in makes)
-    done = _load(problem, whole) + (0.0 if dead else float(out[makes].min(initial=np.inf)))
+    done = _load(problem, at_best_rate(problem)) + (0.0 if dead else float(out[makes].min(initial=np.inf)))
     # The last job to end, whichever it is, ends no sooner.
     load = Bound(float((problem.weight * (done - problem.due_us)).min()), "fluid-load")
     return max(path, load, key=lambda bound: bound.us)

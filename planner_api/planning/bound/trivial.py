@@ -1,11 +1,16 @@
-"""The two bounds that need no solver, critical path and load; longest ways and best rates, which others are made of."""
+"""The two bounds that need no solver, critical path and load; longest ways, best rates and smallest parts besides."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
+from hope_schema.cutting import CutError, Region, Span, axes_of
 from planner_api.planning.methods import Bound
 from planner_api.planning.problem import FloatArray, Problem
+
+TILES = (3,), (2, 3)
+"""Axes along which tiles are cut beside those of stripes."""
 
 
 def longest(problem: Problem, us: Sequence[float], release_us: Sequence[float] | None = None) -> list[float]:
@@ -23,17 +28,44 @@ def longest(problem: Problem, us: Sequence[float], release_us: Sequence[float] |
     return finish
 
 
-def rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
-    """What an op takes at the best rate of any of its parts, and its shortest part: (n, P) microseconds."""
-    whole, least, choices = problem.latency_us.copy(), problem.latency_us.copy(), problem.choices
+def at_best_rate(problem: Problem) -> FloatArray:
+    """What an op takes at the best rate of any of its parts that is known: (n, P) microseconds."""
+    whole, choices = problem.latency_us.copy(), problem.choices
     for (name, axes), parts_us in zip(choices.axes.items(), choices.parts_us, strict=True):
         op = choices.index[name]
         for axis, us in zip(axes, parts_us, strict=False):
             borders = np.array(choices.tenths(name, axis))
             size = np.maximum(borders - borders[:, None], 1)[..., None]
-            least[op] = np.minimum(least[op], us.min(axis=(0, 1)))
             whole[op] = np.minimum(whole[op], (us * borders[-1] / size).min(axis=(0, 1)))
-    return whole, least
+    return whole
+
+
+def smallest_parts(problem: Problem) -> FloatArray:
+    """What the smallest part takes that an op can be cut into, by stripes or by tiles: (n, P) microseconds.
+
+    That is the op itself where it stays whole, and nothing where its smallest part is none by itself.
+    """
+    least, cutter = problem.latency_us.copy(), problem.cutter
+    for op, node in enumerate(cutter.nodes):
+        shape = cutter.shapes[node.writes[0]]
+        for axes in (*((axis,) for axis in axes_of(shape)), *(TILES if len(shape) == 4 else ())):
+            with suppress(CutError):  # along which it stays whole
+                middle = Region(tuple(_middle(axis, shape[axis], node.granularity(axis)) for axis in axes))
+                least[op] = np.minimum(least[op], _part_us(problem, op, middle))
+    return least
+
+
+def _middle(axis: int, extent: int, step: int) -> Span:
+    """One step in the middle of an axis, where no window is cut off."""
+    start = extent // 2 // step * step
+    return Span(axis, start, min(start + step, extent))
+
+
+def _part_us(problem: Problem, op: int, part: Region) -> FloatArray | float:
+    try:
+        return problem.cutter.part_us(op, part)
+    except CutError:
+        return 0.0
 
 
 def critical_path(problem: Problem) -> Bound:

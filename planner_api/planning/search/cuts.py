@@ -23,7 +23,7 @@ JOINT_SHARE = 0.65
 TRIAL_SHARE = 0.25
 """Part of that, by the end of which cuts must have half of what would be enough: where they gain, they gain at once."""
 LANES = 2
-"""Searches side by side."""
+"""Searches side by side, where ops can be shared at all."""
 
 
 def search_cuts(
@@ -46,18 +46,17 @@ def search_cuts(
         enough_us: what cuts must come to, or better, to be worth going on with.
         others: makes further plans with cuts, beside the searches; what it makes is searched as well.
     """
-    searches = [Search(problem, whole, LANES * budget.seed + lane) for lane in range(LANES)]
+    lanes = range(LANES) if problem.choices.axes else ()
+    searches = [Search(problem, whole, LANES * budget.seed + lane) for lane in lanes]
     with ThreadPoolExecutor(LANES + 2) as pool:
-        lanes = [pool.submit(_lane, search, budget, target_us, enough_us) for search in searches]
-        lanes += [pool.submit(_polished, one, budget, target_us, enough_us) for one in others()]
-        found = [plan for lane in lanes if (plan := lane.result())]
+        running = [pool.submit(_lane, search, budget, target_us, enough_us) for search in searches]
+        running += [pool.submit(_polished, one, budget, target_us, enough_us) for one in others()]
+        found = [plan for one in running if (plan := one.result())]
     return min(found, key=lambda plan: plan.value_us, default=None)
 
 
 def _lane(search: Search, budget: Budget, target_us: float, enough_us: float) -> Solution | None:
     """What one search finds; None where nobody shares an op, that is too little, or its cuts cannot be made."""
-    if not search.problem.choices.axes:
-        return None
     joint = budget.part(JOINT_SHARE)
     if not _gains(search, joint, target_us, enough_us) or (search.state.mode[:, 0, PARTS] == 1).all():
         return None
