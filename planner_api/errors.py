@@ -87,8 +87,8 @@ UNKNOWN = {
     "model": "no model {}: `hope-planner fleet models` lists those there are, `hope-agent run` sends another",
     "name": "no model is called '{0}': give it a version with `hope-planner models add {0} HASH`",
     "plan": "no plan {}: `hope-planner plans list` lists those there are, `hope-agent run` asks for another",
-    "profile": "nothing is known of SoC '{}' at frequency '{}': `hope-planner profiles list` lists what is, "
-    "`hope-agent run` measures on a device",
+    "profile": "nothing is known of {}: `hope-planner profiles list` lists what is, `hope-agent run` measures on a "
+    "device",
     "release": "no release {}: `hope-planner releases list` lists them",
     "session": "There is no such session, or it has ended already.",
     "soc": "nothing is known of SoC '{}': `hope-planner profiles list` lists those that there are",
@@ -101,3 +101,8 @@ UNKNOWN = {
 
 def unknown(what: str, *names: object) -> NotFoundError:
     return NotFoundError(f"{what.partition(' ')[0]}-unknown", UNKNOWN[what].format(*names))
+
+
+def unknown_profiles(*pairs: tuple[str, str]) -> NotFoundError:
+    """Of each SoC and frequency that nothing is known of."""
+    return unknown("profile", " and ".join(f"SoC '{soc}' at frequency '{frequency}'" for soc, frequency in pairs))

@@ -17,7 +17,7 @@ from planner_api.db.tables import JobRow, PlanRow, PlanVersionRow
 from planner_api.db.upsert import add_all
 from planner_api.devices import repository as devices
 from planner_api.devices.quota import Quotas
-from planner_api.errors import InvalidError, UnavailableError, unknown
+from planner_api.errors import InvalidError, UnavailableError, unknown, unknown_profiles
 from planner_api.jobs.queue import Queue
 from planner_api.jobs.wanted import URGENT, Wanted, put
 from planner_api.models import repository as models
@@ -163,9 +163,8 @@ class Plans:
         if (total := sum(ops[model_hash] * count for model_hash, count in zip(hashes, often, strict=True))) > MAX_OPS:
             raise InvalidError("unplannable", f"a plan holds {MAX_OPS} ops, these networks have {total}")
         versions = {pair: head.version if head else 0 for pair, head in zip(request.profiles, heads, strict=True)}
-        for pair, version in versions.items():
-            if not version and pair not in to_fold:
-                raise unknown("profile", *pair)
+        if lacking := [pair for pair, version in versions.items() if not version and pair not in to_fold]:
+            raise unknown_profiles(*lacking)
         if before is not None and before.lasts and not to_fold and before.checked == versions:
             return  # nothing has changed since it failed
         async with self._database.write() as session:
@@ -204,9 +203,8 @@ class Plans:
             if self._settings.embedded and (cause := self._queue.no_child):
                 raise UnavailableError(f"no plan can be made: the planner starts no process ({cause})")
             return
-        for pair, head in known.items():
-            if head is None or not head.version:
-                raise unknown("profile", *pair)
+        if lacking := [pair for pair, head in known.items() if head is None or not head.version]:
+            raise unknown_profiles(*lacking)
         if standing.retry_in_s is not None:
             detail = f"no plan could be made for now: {standing.error}"[:2000]
             raise UnavailableError(detail, retry_after_s=max(MADE_S, standing.retry_in_s))

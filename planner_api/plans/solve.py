@@ -8,6 +8,7 @@ from sqlalchemy import delete, exists, func, select, update
 from hope_schema import Method
 from planner_api.db.engine import WriteSession
 from planner_api.db.tables import JobRow, PlanRow, PlanVersionRow
+from planner_api.errors import unknown_profiles
 from planner_api.jobs.kind import BehindError, JobError, Kind, Lease, Task
 from planner_api.jobs.news import publish
 from planner_api.jobs.wanted import Wanted, among, now, put
@@ -54,8 +55,7 @@ class _Solve(Kind):
         if lacking:
             if coming.issuperset(key_of(*pair) for pair in lacking):  # it was put behind one of these folds alone
                 raise BehindError((FOLD, key_of(*lacking[0])))
-            soc, frequency = lacking[0]
-            raise JobError(f"nothing is known of SoC '{soc}' at frequency '{frequency}'", permanent=True)
+            raise JobError(str(unknown_profiles(*lacking)), permanent=True)
         known = [one for one in found if one is not None]
         if self.name == FIRST and version:
             return None

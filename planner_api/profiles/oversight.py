@@ -14,7 +14,7 @@ from planner_api.db.engine import Database, WriteSession
 from planner_api.db.paging import message_of, messages_of
 from planner_api.db.tables import ContributionRow, InboxRow, ProfileRow, SocRow
 from planner_api.devices.audit import record
-from planner_api.errors import unknown
+from planner_api.errors import unknown, unknown_profiles
 from planner_api.jobs.wanted import URGENT, Wanted, put
 from planner_api.models.figures import Latency
 from planner_api.profiles import inbox, repository
@@ -84,7 +84,7 @@ async def forget(database: Database, soc: str, frequency: str, device_id: str | 
     async with database.write() as session:
         head = await repository.head(session, soc, frequency)
         if head is None:
-            raise unknown("profile", soc, frequency)
+            raise unknown_profiles((soc, frequency))
         await _take_back(session, soc, frequency, device_id)
         await record(session, actor, "profile.forget", f"{soc}/{frequency}", devices=device_id)
 
@@ -135,7 +135,7 @@ async def _load(database: Database, soc: str, frequency: str) -> tuple[ProfileRo
     async with database.read() as session:
         head = await repository.head(session, soc, frequency)
         if head is None:
-            raise unknown("profile", soc, frequency)
+            raise unknown_profiles((soc, frequency))
         dumped = await repository.statistics(session, head.id)
     return head, await asyncio.to_thread(Statistics.load, dumped)
 

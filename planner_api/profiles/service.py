@@ -20,7 +20,7 @@ from planner_api.db.tables import AssignmentRow, ContributionRow, DeviceRow, Inb
 from planner_api.db.upsert import insert_or_ignore
 from planner_api.devices import repository as devices
 from planner_api.devices.quota import Quotas
-from planner_api.errors import ForbiddenError, InvalidError, RefusedError, UnavailableError, unknown
+from planner_api.errors import ForbiddenError, InvalidError, RefusedError, UnavailableError, unknown_profiles
 from planner_api.jobs.kind import JobError
 from planner_api.jobs.process import JobProcess
 from planner_api.jobs.queue import Queue
@@ -167,7 +167,7 @@ class Profiles:
         if caller.device_id is not None and own != soc:
             raise ForbiddenError("foreign-profile", f"this token reads the profile of '{own}', not of '{soc}'")
         if found is None:
-            raise unknown("profile", soc, frequency)
+            raise unknown_profiles((soc, frequency))
         return found[1]
 
     async def missing(

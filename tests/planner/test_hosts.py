@@ -12,9 +12,11 @@ from sqlalchemy import update
 
 from hope_schema import Host, Job, Link, Missing, PlanRequest
 from planner_api.db.tables import JobRow
+from planner_api.jobs.kind import JobError, Lease
 from planner_api.jobs.wanted import Wanted, now, put
 from planner_api.plans import repository
 from planner_api.plans.key import keyed, normalised
+from planner_api.plans.solve import FIRST, FirstPlan
 from planner_api.profiles.jobs import FOLD, key_of
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, measure, missing_request, plan_request, problem
 
@@ -99,6 +101,24 @@ def test_a_plan_over_hosts_rests_on_every_profile(api: Api) -> None:
     assert any(name.startswith("edge:") for name in plan.processors)
     only = api.plan(GRAPH, hosts=(EDGE.model_copy(update={"processors": plan.processors[:1]}),), links=LINKS).plan
     assert sum(name.startswith("edge:") for name in only.processors) == 1
+
+
+def test_every_profile_that_is_missing_is_named(api: Api) -> None:
+    """The device's profile and a host's are missing: both who asks and the job say so."""
+    assert api.post("/models", GRAPH).status_code == 201
+    request, wanted = keyed(plan_request(GRAPH, hosts=(EDGE,), links=LINKS))
+    said = problem(api.post("/plans", request), 404, "profile-unknown").detail
+    planner = api.app.planner
+
+    async def load() -> None:
+        async with planner.database.write() as session:
+            await repository.insert(session, wanted, request, profile_versions=(0, 0))
+        await FirstPlan(planner.database, planner.settings).load(Lease(1, 1, FIRST, wanted))
+
+    with pytest.raises(JobError) as caught:
+        api.await_(load)
+    for words in (said, str(caught.value)):
+        assert all(f"SoC '{soc}' at frequency '{FREQUENCY}'" in words for soc in (SOC, "server"))
 
 
 def test_a_first_plan_waits_for_every_profile_that_it_rests_on(api: Api) -> None:
