@@ -24,15 +24,17 @@ class ReadAhead:
 
     Args:
         most: bytes that it holds.
-
-    Attributes:
-        filled: bytes that it has.
     """
 
     def __init__(self, most: int) -> None:
         self._memory = bytearray(most)
         self._view = memoryview(self._memory)
-        self.filled = 0
+        self._start = self._end = 0
+
+    @property
+    def filled(self) -> int:
+        """Bytes that it has."""
+        return self._end - self._start
 
     def head(self, connection: socket.socket, until: float = inf, begun_s: float = inf) -> bytes:
         """Take out what comes up to a blank line, and that; empty where the other side ended before it.
@@ -45,39 +47,45 @@ class ReadAhead:
         Raises ValueError where it is longer than what is held, TimeoutError where it is late, OSError.
         """
         searched = 0
-        while (end := self._memory.find(END, max(0, searched - len(END) + 1), self.filled)) < 0:
-            if self.filled == len(self._memory):
-                raise ValueError("the head is too long")
+        while (end := self._memory.find(END, self._start + max(0, searched - len(END) + 1), self._end)) < 0:
             searched = self.filled
-            count = connection.recv_into(self._view[searched:])
+            if self._end == len(self._memory):
+                self._to_front()
+            count = connection.recv_into(self._view[self._end :])
             if not count:
                 return b""
-            self.filled += count
+            self._end += count
             now = monotonic()
             until = min(until, now + begun_s)
             if now > until:
                 raise TimeoutError
-        end += len(END)
-        head = bytes(self._view[:end])
-        self._drop(end)
-        return head
+        return bytes(self._taken(end + len(END) - self._start))
 
     def clear(self) -> None:
         """Forget what was read."""
-        self.filled = 0
+        self._start = self._end = 0
 
     def fill(self, connection: socket.socket, into: memoryview, until: float) -> int:
         """As ``receive``, beginning with what was read already."""
         have = min(len(into), self.filled)
-        into[:have] = self._view[:have]
-        self._drop(have)
+        into[:have] = self._taken(have)
         return have + receive(connection, into[have:], until)
 
-    def _drop(self, count: int) -> None:
-        left = self.filled - count
-        if left:
-            self._memory[:left] = self._memory[count : self.filled]
-        self.filled = left
+    def _taken(self, count: int) -> memoryview:
+        """The first so many bytes, which stand there until more is read."""
+        start = self._start
+        self._start += count
+        if self._start == self._end:
+            self.clear()
+        return self._view[start : start + count]
+
+    def _to_front(self) -> None:
+        """Make room behind what is held. Raises ValueError where there is none."""
+        if not self._start:
+            raise ValueError("the head is too long")
+        left = self.filled
+        self._view[:left] = self._view[self._start : self._end]
+        self._start, self._end = 0, left
 
 
 def send_parts(connection: socket.socket, parts: Sequence[bytes | memoryview]) -> None:
@@ -104,7 +112,7 @@ def receive(connection: socket.socket, into: memoryview, until: float) -> int:
     """
     have, size, silence_s = 0, len(into), connection.gettimeout()
     held = HELD if isinstance(connection, ssl.SSLSocket) else 0
-    gathers = size > held + AT_ONCE
+    gathers = False  # what is there already is taken without
     while have < size:
         if gathers:
             wanted = max(1, min(size - have - held, GATHERED))
@@ -120,6 +128,7 @@ def receive(connection: socket.socket, into: memoryview, until: float) -> int:
         have += count
         if not count or (have < size and monotonic() > until):
             break
+        gathers = gathers or size - have > held + AT_ONCE
     if gathers:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         connection.settimeout(silence_s)
