@@ -285,12 +285,13 @@ class Jobs(Forks):
 
     def _open(self, plans: Plans) -> Member:
         """A session's member. Raises DeviceClosedError once the session is closed."""
-        if plans in self._left:
-            raise DeviceClosedError(SESSION_CLOSED)
-        if plans not in self._members:
+        member = self._members.get(plans)
+        if member is None:
+            if plans in self._left:
+                raise DeviceClosedError(SESSION_CLOSED)
             member = self._members[plans] = Member(plans, self.where, stats=self.stats(plans))
             self._of[member.network] = member
-        return self._members[plans]
+        return member
 
     def _decide(self, kept: Job | None = None, *, first: bool = False) -> tuple[_Started | None, Lost]:
         """Have threads run what starts now, but for what the caller runs: this job, or the ``first``; that, and which

@@ -247,17 +247,19 @@ class EarliestDeadline(Policy):
     def _place(self, state: Scheduler, request: Request) -> bool:
         """Whether a request has been dealt with; False where it cannot make its deadline."""
         limit = 2 * NEVER if request.deadline_ns is None else request.deadline_ns
-        options = _options(state, request, limit)
+        others = _rivals(state, request) if request.deadline_ns is None else []
+        options = _options(state, request, limit, others)
         idle = [one for one in sorted(options) if one.end_ns <= limit and state.idle(request, one.processor)]
         chosen, lost = None, 0.0
         if request.deadline_ns is not None:
             chosen = next((one for one in idle if _leaves_cores(state, request, one)), None)
-        if chosen is None and idle:
-            others = [_Other(*one, _fastest(state, one[0])) for one in _others(state, request)]
-            if request.deadline_ns is None:
-                idle = sorted(one._replace(risk=_risked(state, request, one, others), cost=0) for one in idle)
-            losses = [_loses(state, request, one, others) for one in idle]
-            chosen, lost = min(zip(idle, losses, strict=True), key=lambda pair: pair[1] > 0)
+            others = _rivals(state, request) if idle and chosen is None else []
+        for one in idle if chosen is None else ():
+            loses = _loses(state, request, one, others)
+            if chosen is None or not loses:
+                chosen, lost = one, loses
+            if not loses:
+                break
         if lost and request.priority <= 0 and lost >= _bears(state, request):
             state.look_again(_waits_until(state, request))
             return True
@@ -293,15 +295,20 @@ class EarliestDeadline(Policy):
             state.take(request, choice)
 
 
-def _options(state: Scheduler, request: Request, limit_ns: int) -> list[_Option]:
+def _options(state: Scheduler, request: Request, limit_ns: int, others: Sequence[_Other] = ()) -> list[_Option]:
     """Where the whole of a request can run; nothing once it has begun."""
     if request.unit:
         return []
     view = state.view(request)
     found = []
     for where, ns in request.network.wholes():
-        harm, risk = ns > view.spare_ns[where], request.network.risk(ns, limit_ns - view.latest_ns[where])
-        found.append(_Option(harm, risk, ns * view.over[where].bit_count(), view.free_ns[where] + ns, where))
+        harm, end = ns > view.spare_ns[where], view.free_ns[where] + ns
+        if request.deadline_ns is None:
+            risk, cost = _risked(state, request, where, end, others), 0
+        else:
+            risk = request.network.risk(ns, limit_ns - view.latest_ns[where])
+            cost = ns * view.over[where].bit_count()
+        found.append(_Option(harm, risk, cost, end, where))
     return found
 
 
@@ -340,13 +347,13 @@ def _leaves_cores(state: Scheduler, request: Request, option: _Option) -> bool:
     return True
 
 
-def _waits(state: Scheduler, request: Request, option: _Option, deadline: int) -> int:
+def _waits(state: Scheduler, request: Request, where: int, end_ns: int, deadline: int) -> int:
     """How long another waits for a run's cores: for its next border where it goes before that, else for its end."""
-    border = request.network.border_ns.get(option.processor, 0)
+    border = request.network.border_ns.get(where, 0)
     if border and state.now_ns + deadline < request.due_ns:
         return border
-    ns = request.network.expected(0, request.network.units - 1, option.processor)
-    return option.end_ns - ns + request.network.longest(ns) - state.now_ns
+    ns = request.network.expected(0, request.network.units - 1, where)
+    return end_ns - ns + request.network.longest(ns) - state.now_ns
 
 
 class _Other(NamedTuple):
@@ -367,17 +374,20 @@ class _Other(NamedTuple):
         return next((ns for ns, own in self.fastest if not own & mask), NEVER)
 
 
-def _fastest(state: Scheduler, network: Network) -> list[tuple[int, int]]:
-    return sorted((ns, state.masks[where]) for where, ns in network.wholes())
+def _rivals(state: Scheduler, request: Request) -> list[_Other]:
+    return [
+        _Other(network, deadline, sorted((ns, state.masks[where]) for where, ns in network.wholes()))
+        for network, deadline in _others(state, request)
+    ]
 
 
-def _risked(state: Scheduler, request: Request, option: _Option, others: Sequence[_Other]) -> int:
+def _risked(state: Scheduler, request: Request, where: int, end_ns: int, others: Sequence[_Other]) -> int:
     """How many of the latest runs of the others would miss their deadlines beside this one, or behind it."""
     late = 0
     for other in others:
         if other.fastest:
-            beside = other.network.risk(other.beside(state.masks[option.processor]), other.deadline_ns)
-            left_ns = other.deadline_ns - _waits(state, request, option, other.deadline_ns)
+            beside = other.network.risk(other.beside(state.masks[where]), other.deadline_ns)
+            left_ns = other.deadline_ns - _waits(state, request, where, end_ns, other.deadline_ns)
             late += min(beside, other.network.risk(other.fastest[0][0], left_ns))
     return late
 
@@ -390,7 +400,7 @@ def _loses(state: Scheduler, request: Request, option: _Option, others: Sequence
         deadline = other.deadline_ns
         if not other.fastest or other.fastest[0][0] > deadline:  # it makes its own nowhere: there is none to lose
             continue
-        behind = other.fastest[0][0] + _waits(state, request, option, deadline)
+        behind = other.fastest[0][0] + _waits(state, request, option.processor, option.end_ns, deadline)
         if min(other.beside(state.masks[option.processor]), behind) > deadline:
             lost = max(lost, ns / deadline)
     return lost

@@ -7,7 +7,6 @@ import ipaddress
 import socket
 import ssl
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -110,7 +109,6 @@ class Access:
             raise RefusedError(403, f"'{host}' is no name of this machine's own: without tokens only that is served")
 
 
-@lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeAlias
 
 import httptools
 import numpy as np
@@ -48,6 +48,10 @@ ONCE: Final = frozenset(
 PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
+Route: TypeAlias = Callable[["Exchange", Mapping[str, str]], None]
+"""What answers a request, given what its path names."""
+
+
 class Head:
     """What a request says before its body.
 
@@ -57,12 +61,14 @@ class Head:
         fields: the header's, by lower-case name.
         goes_on: whether the client leaves the connection open.
         length: bytes of the body.
+        leads: who answers such requests, and what their path names; None until that is known.
 
     Raises RefusedError where it is no head of HTTP/1.1 that can be answered.
     """
 
     def __init__(self, said: bytes) -> None:
         self.said = said
+        self.leads: tuple[Route, Mapping[str, str]] | None = None
         self.fields: dict[str, str] = {}
         self._target, self._twice = b"", ""
         parser = httptools.HttpRequestParser(self)
@@ -260,7 +266,7 @@ def _room(size: int, aligned_at: int) -> memoryview:
         memory = np.empty(size + ALIGNED, np.uint8)
     except MemoryError as error:
         raise RefusedError(503, f"this machine has no {size} bytes left") from error
-    start = -(memory.ctypes.data + aligned_at) % ALIGNED
+    start = -(memory.__array_interface__["data"][0] + aligned_at) % ALIGNED
     return memory.data[start : start + size]
 
 

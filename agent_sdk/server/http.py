@@ -4,9 +4,8 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -15,7 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 from agent_sdk.errors import RefusedError, printable
 from agent_sdk.server.access import Access
 from agent_sdk.server.admission import Admission, Room
-from agent_sdk.server.connection import Exchange
+from agent_sdk.server.connection import Exchange, Route
 from agent_sdk.server.held import MOST_HELD
 from agent_sdk.server.lending import Measuring
 from agent_sdk.server.metrics import Metrics
@@ -32,9 +31,6 @@ READ: Final = 24
 _MODEL: Final = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?"
 MOST_ECHOED: Final = 2**22
 """Most bytes that are given back to measure the way."""
-ROUTES: Final = 64
-"""Paths of late whose routes are known; each may be as long as a head."""
-_Route = Callable[[Exchange, Mapping[str, str]], None]
 
 
 class _Load(BaseModel):
@@ -53,7 +49,7 @@ class Http:
 
     def __init__(self, models: Models, admission: Admission, access: Access, metrics: Metrics) -> None:
         self._models, self._admission, self._access, self._metrics = models, admission, access, metrics
-        routes: tuple[tuple[str, str, _Route], ...] = (
+        routes: tuple[tuple[str, str, Route], ...] = (
             ("POST", rf"{_MODEL}/infer", self._infer),
             ("GET", r"/v2/health/live", lambda exchange, _: exchange.answer(200, b'{"live": true}')),
             ("GET", r"/v2/health/ready", self._ready),
@@ -73,14 +69,15 @@ class Http:
             ("GET", r"/metrics", self._scrape),
         )
         self._routes = [(method, re.compile(path), route) for method, path, route in routes]
-        self._route = lru_cache(ROUTES)(self._found)
 
     def __call__(self, exchange: Exchange) -> None:
         """Answer one request, whatever it is. Raises OSError where the client has gone."""
         try:
             head = exchange.head
-            self._access.check(head.fields.get("authorization", ""), head.fields.get("host", ""))
-            route, named = self._route(head.method, head.path)
+            if head.leads is None:
+                self._access.check(head.fields.get("authorization", ""), head.fields.get("host", ""))
+                head.leads = self._found(head.method, head.path)
+            route, named = head.leads
             route(exchange, named)
         except RefusedError as error:
             self._refuse(exchange, error)
@@ -90,7 +87,7 @@ class Http:
             log.exception("a request failed: %s %s", exchange.head.method, printable(exchange.head.path))
             self._refuse(exchange, RefusedError(500, f"the server failed: {type(error).__name__}"))
 
-    def _found(self, method: str, path: str) -> tuple[_Route, Mapping[str, str]]:
+    def _found(self, method: str, path: str) -> tuple[Route, Mapping[str, str]]:
         """Where a request leads. Raises RefusedError where nothing is there for it."""
         known = False
         for wanted, pattern, route in self._routes:
@@ -159,7 +156,7 @@ class Http:
         served = self._models.find(named["name"], named["version"])
         _say(exchange, {"name": served.name, "ready": True})
 
-    def _telling(self, call: str, part: str | None = None) -> _Route:
+    def _telling(self, call: str, part: str | None = None) -> Route:
         """Answer with what the protocol's call says, or with a part of it."""
         ask = questions(self._models)[call]
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from agent_sdk.server.access import Tls
-from agent_sdk.sockets import GATHERED, receive, send_parts
+from agent_sdk.sockets import END, GATHERED, ReadAhead, receive, send_parts
 from tests.agent.server.certificates import made_certificate
 
 PIECE = 4096
@@ -90,6 +90,36 @@ def test_nobody_waits_longer_for_more_at_once(ends: tuple[socket.socket, socket.
     sender.sendall(b"some")
     assert receive(receiver, memoryview(bytearray(10 * GATHERED)), time.monotonic() + 0.05) < GATHERED
     assert receiver.gettimeout() == 60
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_messages_that_come_at_once_are_taken_one_by_one(seed: int) -> None:
+    """Heads up to as long as what is read ahead, and bodies behind them, wherever in that they begin and end."""
+    rng = np.random.default_rng(seed)
+    most = 64
+    heads = [b"h" * int(size) + END for size in rng.integers(0, most - len(END) + 1, 50)]
+    bodies = [rng.bytes(int(size)).replace(END[:1], b"-") for size in rng.integers(0, 3 * most, 50)]
+    sent = b"".join(head + body for head, body in zip(heads, bodies, strict=True))
+    sender, receiver = socket.socketpair()
+    with sender, receiver:
+        sender.sendall(sent)
+        sender.shutdown(socket.SHUT_WR)
+        ahead, late = ReadAhead(most), time.monotonic() + 60
+        for head, body in zip(heads, bodies, strict=True):
+            assert ahead.head(receiver) == head
+            into = memoryview(bytearray(len(body)))
+            assert ahead.fill(receiver, into, late) == len(body)
+            assert into == body
+        assert ahead.head(receiver) == b""
+
+
+def test_a_head_that_is_longer_than_what_is_read_ahead_is_refused() -> None:
+    """Also where the rest of it would be there."""
+    sender, receiver = socket.socketpair()
+    with sender, receiver:
+        sender.sendall(b"h" * 61 + END)
+        with pytest.raises(ValueError, match="too long"):
+            ReadAhead(64).head(receiver)
 
 
 def test_silence_is_an_error(ends: tuple[socket.socket, socket.socket]) -> None:
