@@ -76,10 +76,11 @@ class Head:
             with suppress(httptools.HttpParserUpgrade):  # an offer, which may be passed over
                 parser.feed_data(said)
             self.method = parser.get_method().decode("ascii")
-            self.path = httptools.parse_url(self._target).path.decode("ascii")
+            self.path = (httptools.parse_url(self._target).path or b"/").decode("ascii")
         except (httptools.HttpParserError, httptools.HttpParserInvalidURLError, UnicodeDecodeError) as error:
             raise RefusedError(400, f"this is no request of HTTP/1.1: {error}") from None
-        self.goes_on = parser.should_keep_alive()
+        # Of HTTP/1.0 a client waits for the end of the connection unless it is told otherwise.
+        self.goes_on = parser.should_keep_alive() and parser.get_http_version() != "1.0"
         if self._twice:
             raise RefusedError(400, f"the request has several fields '{self._twice}'")
         if "transfer-encoding" in self.fields:
@@ -138,23 +139,27 @@ class Exchange:
         return body
 
     def answer(
-        self, status: int, body: bytes, tail: Sequence[memoryview] = (), fields: Mapping[str, str | int] | None = None
+        self,
+        status: int,
+        body: bytes,
+        tail: Sequence[memoryview] = (),
+        fields: Sequence[tuple[str, str]] = (),
+        kind: str = "application/json",
     ) -> None:
-        """Send the answer: JSON unless ``fields`` say otherwise, and what stands behind it. Raises OSError."""
+        """Send the answer, and the tensors that stand behind it. Raises OSError."""
         self.answered = True
         unread = self.head.length > 0 and not self._read
         self.goes_on = self.goes_on and not unread and not self.connection.ending
-        said: dict[str, str | int] = {"content-type": "application/json", "content-length": len(body)}
+        said = f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-length: {len(body) + sum(map(len, tail))}\r\n"
         if tail:
-            said["content-type"] = "application/octet-stream"
-            said["content-length"] = len(body) + sum(map(len, tail))
-            said["inference-header-content-length"] = len(body)
-        if fields:
-            said |= fields
+            said += f"content-type: application/octet-stream\r\ninference-header-content-length: {len(body)}\r\n"
+        else:
+            said += f"content-type: {kind}\r\n"
+        for name, value in fields:
+            said += f"{name}: {value}\r\n"
         if not self.goes_on:
-            said["connection"] = "close"
-        lines = "".join([f"{name}: {value}\r\n" for name, value in said.items()])
-        head = f"HTTP/1.1 {status} {PHRASES[status]}\r\n{lines}\r\n".encode("latin-1")
+            said += "connection: close\r\n"
+        head = f"{said}\r\n".encode("latin-1")
         self.connection.send([head + body, *tail] if self.head.method != "HEAD" else [head])
         if unread:
             self.connection.linger()

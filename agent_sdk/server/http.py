@@ -104,9 +104,7 @@ class Http:
         if exchange.answered:
             exchange.goes_on = False  # the answer has begun: what was sent of it is all that can be
             return
-        fields: dict[str, str | int] = {"www-authenticate": "Bearer"} if error.status == 401 else {}
-        if error.status == 503:
-            fields = {"retry-after": 1}
+        fields = {401: [("www-authenticate", "Bearer")], 503: [("retry-after", "1")]}.get(error.status, [])
         exchange.answer(error.status, json.dumps({"error": str(error)}).encode(), fields=fields)
 
     def _infer(self, exchange: Exchange, named: Mapping[str, str]) -> None:
@@ -126,7 +124,7 @@ class Http:
             began = time.perf_counter()
             outputs = self._models.infer(served, feed, form.asked, room, "http")
             timing = _timing(began, time.perf_counter())
-            exchange.answer(200, *form.answer(outputs, room, held, connection), fields=timing)
+            exchange.answer(200, *form.answer(outputs, room, held, connection), [timing])
 
     @contextmanager
     def _told(
@@ -186,7 +184,7 @@ class Http:
             room.take(wanted)
             exchange.body(room.take)
             now = time.perf_counter()
-            exchange.answer(200, b"", [memoryview(bytes(wanted))], fields=_timing(now, now))
+            exchange.answer(200, b"", [memoryview(bytes(wanted))], [_timing(now, now)])
 
     def _measure(self, exchange: Exchange, named: Mapping[str, str]) -> None:
         with self._told(exchange, Measuring) as (wanted, _):
@@ -194,16 +192,15 @@ class Http:
             exchange.answer(200, found.model_dump_json().encode())
 
     def _scrape(self, exchange: Exchange, _: Mapping[str, str]) -> None:
-        fields: dict[str, str | int] = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
-        exchange.answer(200, self._metrics.render(), fields=fields)
+        exchange.answer(200, self._metrics.render(), kind="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _timing(began: float, ended: float) -> dict[str, str | int]:
+def _timing(began: float, ended: float) -> tuple[str, str]:
     """How long a run took and, so that an agent can place it in its trace, when it began by this machine's clock.
 
     In the answer's head: what is said in JSON is the same for every run of a network, so that agents read it once.
     """
-    return {"server-timing": f"run;dur={(ended - began) * 1e3:.3f};at={began * 1e3:.3f}"}
+    return "server-timing", f"run;dur={(ended - began) * 1e3:.3f};at={began * 1e3:.3f}"
 
 
 def _take_json(room: Room, size: int, most: int = MOST_JSON, each: int = READ) -> None:

@@ -188,6 +188,43 @@ def test_a_half_closed_client_gets_its_answer(server: Running) -> None:
     assert answered(server, good(), half_closed=True)[0] == 200
 
 
+@pytest.mark.parametrize("target", ["http://localhost", "http://localhost?q"])
+def test_a_target_without_a_path_is_answered(server: Running, target: str) -> None:
+    """A proxy's form of the root: nothing is there, and its client hears so."""
+    status, body = answered(server, request(b"", path=target))
+    assert (status, "nothing is offered at /" in body) == (404, True), body
+
+
+def test_who_speaks_an_older_version_is_answered_and_let_go(server: Running) -> None:
+    """HTTP/1.0 has no kept connections, whatever its client hopes: the server closes."""
+    sent = good(connection="keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+    with socket.create_connection(("127.0.0.1", server.http), 20) as client:
+        client.sendall(sent)
+        assert read_answer(client)[0] == 200
+        assert client.recv(1) == b""
+
+
+def test_what_comes_behind_a_request_is_no_part_of_it(server: Running) -> None:
+    """Garbage behind a body costs its client the connection, not the answer; a blank line costs nothing."""
+    with socket.create_connection(("127.0.0.1", server.http), 20) as client:
+        client.sendall(good() + b"\r\n" + good() + b"garbage\r\n\r\n")
+        with client.makefile("rb") as arriving:  # until the server ends
+            assert re.findall(rb"HTTP/1.1 (\d+)", arriving.read()) == [b"200", b"200", b"400"]
+
+
+@pytest.mark.parametrize(("path", "status"), [("/v2", 200), ("/metrics", 200), ("/v2/models/branching/infer", 405)])
+def test_a_head_alone_has_no_body(server: Running, path: str, status: int) -> None:
+    """HEAD tells how long the answer to GET is, and the next answer follows at once."""
+    asked = f"{{}} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.http), 20) as client:
+        client.sendall(asked.format("HEAD").encode() + b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        with client.makefile("rb") as arriving:
+            heads = [arriving.readline(), *iter(arriving.readline, b"\r\n")]
+            assert int(heads[0].split()[1]) == status
+            assert any(line.startswith(b"content-length: ") and not line.endswith(b" 0\r\n") for line in heads)
+            assert arriving.readline() == b"HTTP/1.1 200 OK\r\n"
+
+
 def test_clients_that_go_before_their_answers_lose_only_those(server: Running) -> None:
     """Who closes the connection with a request under way is not answered, and what that took is let go of."""
     for _ in range(20):
