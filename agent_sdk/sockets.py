@@ -69,7 +69,7 @@ class ReadAhead:
         """As ``receive``, beginning with what was read already."""
         have = min(len(into), self.filled)
         into[:have] = self._taken(have)
-        return have + receive(connection, into[have:], until)
+        return have if have == len(into) else have + receive(connection, into[have:], until)
 
     def _taken(self, count: int) -> memoryview:
         """The first so many bytes, which stand there until more is read."""

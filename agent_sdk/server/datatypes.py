@@ -13,6 +13,8 @@ from agent_sdk.protocol.datatypes import DATATYPES
 
 BYTES: Final = "BYTES"
 """Texts: each as its length in four bytes, then itself in UTF-8."""
+TEXTS: Final = "OUS"
+"""Kinds of NumPy's types that hold texts."""
 NUMPY: Final[Mapping[str, np.dtype[Any]]] = {name: np.dtype(dtype) for dtype, name in DATATYPES.items()}
 """Types whose elements NumPy has."""
 _NAMES: Final = {dtype: name for name, dtype in NUMPY.items()}
@@ -31,7 +33,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 def datatype_of(array: np.ndarray) -> str:
     """The protocol's name of an array's type. Raises RefusedError where it has none."""
-    if array.dtype.kind in "OUS":
+    if array.dtype.kind in TEXTS:
         return BYTES
     try:
         return _NAMES[array.dtype]
@@ -57,7 +59,7 @@ def from_bytes(name: str, datatype: str, shape: Sequence[int], data: memoryview 
 
 
 def to_bytes(array: np.ndarray) -> memoryview:
-    if datatype_of(array) == BYTES:
+    if array.dtype.kind in TEXTS:
         texts = [text.encode() if isinstance(text, str) else bytes(text) for text in array.ravel().tolist()]
         return memoryview(b"".join(part for text in texts for part in (_LENGTH.pack(len(text)), text)))
     if array.size == 0:
