@@ -284,7 +284,6 @@ def served(folder: Path, rounds: int, seconds: float) -> tuple[list[Measure], Ta
             peer = folder / "mlserver"
             peer.mkdir()
             theirs = opened.enter_context(mlserver(peer, network))["http"]
-            time.sleep(2)  # it listens before it has loaded
             theirs_per_s = rate(theirs, feed, seconds, as_bytes=False)
             rows.append(["requests/s: ours, MLServer's", round(ours_per_s), round(theirs_per_s), None, None])
             measures.append(verdict("requests/s ÷ MLServer's", ours_per_s / theirs_per_s, RATE, at_least=True))

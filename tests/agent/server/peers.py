@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.request import urlopen
 
 import onnxruntime
 import pytest
@@ -79,8 +80,8 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def started(command: list[str], port: int, folder: Path, **variables: str) -> Iterator[None]:
-    """A server in a process of its own, once it listens."""
+def started(command: list[str], port: int, network: str, folder: Path, **variables: str) -> Iterator[None]:
+    """A server in a process of its own, once it says over HTTP that a network is ready."""
     with (
         (folder / "log").open("wb") as log,
         subprocess.Popen(
@@ -96,9 +97,9 @@ def started(command: list[str], port: int, folder: Path, **variables: str) -> It
             end = time.monotonic() + 60
             while True:
                 try:
-                    socket.create_connection(("127.0.0.1", port), 1).close()
+                    urlopen(f"http://127.0.0.1:{port}/v2/models/{network}/ready", timeout=10).close()
                     break
-                except OSError:
+                except OSError:  # it does not listen yet, or says that it is not
                     assert process.poll() is None, (folder / "log").read_text()[-9000:]
                     assert time.monotonic() < end, (folder / "log").read_text()[-9000:]
                     time.sleep(0.1)
@@ -131,8 +132,8 @@ def mlserver(folder: Path, network: Path) -> Iterator[Mapping[str, int]]:
         "outputs": outputs,
     }
     (folder / "model-settings.json").write_text(json.dumps(model))
-    with started([str(python / "bin" / "mlserver"), "start", "."], grpc, folder, PYTHONPATH=str(folder)):
-        time.sleep(1)
+    command = [str(python / "bin" / "mlserver"), "start", "."]
+    with started(command, http, network.stem, folder, PYTHONPATH=str(folder)):
         yield {"http": http, "grpc": grpc}
 
 
@@ -155,5 +156,5 @@ def triton(folder: Path, network: Path) -> Iterator[Mapping[str, int]]:
     command = [str(server / "bin" / "tritonserver"), "--model-repository", str(folder / "models")]
     command += ["--backend-directory", str(folder / "backends"), "--allow-metrics", "false"]
     command += ["--http-port", str(http), "--grpc-port", str(grpc), "--http-address", "127.0.0.1"]
-    with started(command, http, folder, PYTHONPATH=str(packages)):
+    with started(command, http, "branching", folder, PYTHONPATH=str(packages)):
         yield {"http": http, "grpc": grpc}
