@@ -14,7 +14,7 @@ import sys
 
 CAMPAIGN = os.environ.get("HOPE_CAMPAIGN") == "1"
 """Whether everything runs with its full counts (`make campaign`)."""
-SOAK_S = float(os.environ.get("HOPE_SOAK_S", 3600 if CAMPAIGN else 2))
+SOAK_S = float(os.environ.get("HOPE_SOAK_S", 3600 if CAMPAIGN else 1))
 """Seconds of a soak: an hour in a campaign, unless `HOPE_SOAK_S` says otherwise."""
 
 if "_hypothesis_pytestplugin" in sys.modules:  # children that run something of ours draw nothing, and start sooner
@@ -25,7 +25,7 @@ if "_hypothesis_pytestplugin" in sys.modules:  # children that run something of 
     gc.set_threshold(*gc.get_threshold()[:2], 200)
 
     # No deadline per example: it would measure the machine's load, not our code.
-    settings.register_profile("steady", deadline=None, print_blob=True)
+    settings.register_profile("steady", deadline=None, print_blob=True, max_examples=50)
     settings.register_profile("campaign", settings.get_profile("steady"), max_examples=1000)
     settings.load_profile("campaign" if CAMPAIGN else "steady")
 

@@ -21,6 +21,8 @@ from agent_sdk.first.bench import Measure, Message, Reply, RunFile, RunPlan, Set
 
 LIMIT_S: Final = 120.0
 """A child that takes longer for anything is killed; what hangs there would hang here."""
+WAITS_S: Final = 1.0
+"""Longest time in which an idle child says that it goes on waiting."""
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +153,7 @@ class Children(Closes):
 def _waits(process: subprocess.Popen[bytes]) -> bool:
     """Have an idle child say that it goes on waiting; one that has just ended cannot."""
     try:
-        return _asked(process, None, lambda _: None, 1.0) == Reply()
+        return _asked(process, None, lambda _: None, WAITS_S) == Reply()
     except CrashedError:
         return False
 

@@ -199,7 +199,7 @@ async def cold(stage: Stage, keys: int) -> list[Row]:
 
 async def burst(stage: Stage, requests: int, keys: int) -> list[Row]:
     """One key from many clients over two processes is solved once; a hundred keys a hundred times."""
-    servers = [await stage.server(f"burst{i}") for i in range(2)]
+    servers = [await stage.server(f"burst{i}", first_wait_s=60) for i in range(2)]
     worker = stage.worker("burst-worker", solve_budget_s=0.05)
     await until_warm(stage, servers[0])
     found = []

@@ -11,7 +11,7 @@ import pytest
 
 from tests import CAMPAIGN
 
-BATCHES, COUNT = (12, 25) if CAMPAIGN else (1, 5)
+BATCHES, COUNT = (12, 25) if CAMPAIGN else (1, 3)
 """Processes, one after the other, and networks in each."""
 
 

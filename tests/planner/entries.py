@@ -30,9 +30,9 @@ def noisy(payload: bytes, ask: Ask) -> bytes:
     return payload
 
 
-def slow(payload: bytes, ask: Ask) -> bytes:
-    """Takes a second and a half."""
-    time.sleep(1.5)
+def held_up(payload: bytes, ask: Ask) -> bytes:
+    """Takes until it is answered."""
+    ask(payload)
     return payload
 
 

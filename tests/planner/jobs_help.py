@@ -31,10 +31,13 @@ class Count(Kind):
 
     name: ClassVar[str] = KIND
 
-    def __init__(self, database: Database, entry: str = "honest", timeout_s: float = 20.0) -> None:
+    def __init__(
+        self, database: Database, entry: str = "honest", timeout_s: float = 20.0, answering: asyncio.Event | None = None
+    ) -> None:
         self.database = database
         self.function = f"tests.planner.entries:{entry}"
         self.timeout_s = timeout_s
+        self.answering = answering
         self.failures: list[str] = []
         self.told: list[bytes] = []
 
@@ -45,8 +48,10 @@ class Count(Kind):
         return None if lease.key == "nothing" else Task(lease.key.encode(), timeout_s=self.timeout_s)
 
     async def tell(self, question: bytes) -> bytes:
-        """Say it twice."""
+        """Say it twice, once questions are answered."""
         self.told.append(question)
+        if self.answering is not None:
+            await self.answering.wait()
         return question * 2
 
     async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: bytes) -> bool:
@@ -75,19 +80,20 @@ class Outcomes:
 
 @dataclass
 class Setup:
-    """One process's worth of planner: database, news, queue, and workers on demand."""
+    """One process's planner: database, news, queue, and workers on demand; ``goes_on`` ends jobs that are held up."""
 
     database: Database
     news: News
     queue: Queue
     outcomes: Outcomes
     grace_s: float = 10.0
+    goes_on: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def worker(self, entry: str = "honest", timeout_s: float = 20.0, slots: int = 1) -> Worker:
+    def worker(self, entry: str = "honest", timeout_s: float = 90.0, slots: int = 1) -> Worker:
         """A worker with children, as another process would have."""
         return Worker(
             self.queue,
-            [Count(self.database, entry, timeout_s)],
+            [Count(self.database, entry, timeout_s, self.goes_on if entry == "held_up" else None)],
             [(KIND,)] * slots,
             lambda: JobProcess(memory_bytes=512 * 2**20),
             count=self.outcomes.job,

@@ -121,6 +121,7 @@ def test_a_fold_under_way_stores_nothing_that_was_taken_back(api: Api, admin: di
     assert api.client.get(f"/profiles/{SOC}/{FREQUENCY}", headers=admin).status_code == 404
 
 
+@pytest.mark.above_databases
 def test_profiles_are_corrected_at_the_command_line(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
     """What a device said is forgotten by name and by revoking it; what the others said stays."""
     headers = {name: enrolled(api, name) for name in ("one", "two", "three", "four")}

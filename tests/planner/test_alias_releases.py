@@ -100,6 +100,7 @@ def test_an_alias_that_is_pointed_elsewhere_meanwhile_is_not_released_to_itself(
     assert "stands for version 2 already" in str(found)
 
 
+@pytest.mark.above_databases
 def test_an_alias_is_judged_by_like_circumstances(api: Api) -> None:
     """A version that runs beside another network now takes longer than the one before did alone, and harms nobody."""
     third = chain(3, "third")
@@ -127,6 +128,7 @@ def test_an_alias_is_judged_by_like_circumstances(api: Api) -> None:
     assert (found.reported, found.latency.worse, found.latency.better) == (17, 0, 5)
 
 
+@pytest.mark.above_databases
 def test_an_alias_is_judged_by_plans_that_were_asked_for_alike(api: Api) -> None:
     """A device that asks otherwise for the version after, with one processor say, is slower through no fault of it."""
     api.learn(OTHER)

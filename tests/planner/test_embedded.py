@@ -57,7 +57,7 @@ def test_embedded_solves_in_the_call(embedded: Api) -> None:
 def test_a_planner_without_a_child_says_so_at_once(embedded: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where its child does not start, who asks for a plan hears the cause, and gets the plan once it does."""
     monkeypatch.setattr(service, "EMBEDDED_WAIT_S", 20.0)  # who waits all that long hears of no cause
-    monkeypatch.setattr(worker, "NO_CHILD_S", 1.0)
+    monkeypatch.setattr(worker, "NO_CHILD_S", 0.1)
     embedded.learn(GRAPH)
     with monkeypatch.context() as short:
         short.setattr(JobProcess, "start", AsyncMock(side_effect=OSError(errno.ENOMEM, "Cannot allocate memory")))

@@ -11,8 +11,8 @@ from sqlalchemy import select, update
 
 from hope_schema import Cause, Plan, PlanDiff, PlanHistory, PlannedJob, PlanReply, Step
 from planner_api.db.tables import PlanRow, PlanVersionRow
+from planner_api.plans import solve
 from planner_api.plans.history import moves
-from planner_api.plans.solve import KEPT_VERSIONS
 from tests.planner.jobs_help import improve
 from tests.planner.samples import Api, chain
 
@@ -79,15 +79,16 @@ def test_what_is_served_can_be_an_older_version(api: Api) -> None:
     assert api.plan(GRAPH).version == 3
 
 
-def test_so_many_versions_are_kept(api: Api) -> None:
+def test_so_many_versions_are_kept(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest ones, and the one that is served however old it is."""
+    monkeypatch.setattr(solve, "KEPT_VERSIONS", kept_versions := 4)
     plan_id = api.plan(GRAPH).plan_id
     improve(api, plan_id)
     serve(api, plan_id, 2)
-    for _ in range(KEPT_VERSIONS + 2):
+    for _ in range(kept_versions + 2):
         newest = improve(api, plan_id)
     kept = [each.version for each in versions(api, plan_id).versions]
-    assert kept == [*range(newest, newest - KEPT_VERSIONS, -1), 2]
+    assert kept == [*range(newest, newest - kept_versions, -1), 2]
     assert api.plan(GRAPH).version == 2
 
 

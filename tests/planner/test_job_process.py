@@ -174,7 +174,7 @@ def test_a_cancelled_solve_leaves_no_answer_behind() -> None:
             await task
         assert child.pid is None
 
-    run("slow", scenario)
+    run("endless", scenario)
 
 
 PARENT = """

@@ -81,6 +81,7 @@ def test_predictors_of_many_socs_are_kept_while_they_are_small(
     assert len(kept) == (REMEMBERED if trained_again else 40)
 
 
+@pytest.mark.above_databases
 def test_an_unseen_network_is_planned_in_the_first_reply(api: Api):
     """Before anything of it is measured its plan says what it rests on; later it rests on what was measured."""
     assert api.post("/models", UNSEEN).status_code == 201

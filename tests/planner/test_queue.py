@@ -373,8 +373,9 @@ def test_it_is_known_who_works(database_url: str) -> None:
         async with setup.database.write() as session:
             await workers.looked(session, "long-gone|1|1", 1)
             await session.execute(update(WorkerRow).values(looked_at=now(session, -2 * 86_400.0)))
-        async with Running(setup.worker("slow")):
+        async with Running(setup.worker("held_up")):
             await setup.until(working)
+            setup.goes_on.set()
         async with setup.database.read() as session:
             assert await workers.workers(session) == []
             assert await workers.count_looking(session) == {"looking": 0}

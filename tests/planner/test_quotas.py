@@ -44,6 +44,7 @@ def test_an_upload_beyond_a_share_says_so(api: Api) -> None:
     assert set(good.latencies.signature) <= set(api.profile().latencies.signature), "nobody else is shut out"
 
 
+@pytest.mark.above_databases
 def test_quotas_are_named(api: Api, admin: dict[str, str]) -> None:
     """Models, plan keys and SoCs beyond a device's quota: 429 or 403 with its name and when to return; others go on."""
     greedy = enrolled(api, "greedy")

@@ -78,6 +78,7 @@ def staged(names: list[str], release: Release, share: float) -> list[str]:
     return [name for name in names if position(name, release.release_id) < share]
 
 
+@pytest.mark.above_databases
 def test_who_was_not_given_it_pushes_nothing(api: Api) -> None:
     """Reports of devices outside the stage, of another SoC, and of ones that came later move a release nowhere."""
     plan_id, foreign = api.plan(GRAPH).plan_id, [f"foreign-{number}" for number in range(20)]
@@ -97,6 +98,7 @@ def test_who_was_not_given_it_pushes_nothing(api: Api) -> None:
     assert (found.state, found.share, found.reported) == ("running", 0.5, 0)
 
 
+@pytest.mark.above_databases
 def test_one_claims_devices_stop_nothing(api: Api) -> None:
     """However bad the devices of one claim say it is, a release goes on where nobody else says so."""
     plan_id, release = api.plan(GRAPH).plan_id, begin(api, stages=(1.0,))
@@ -118,6 +120,7 @@ def test_one_claims_devices_hide_no_harm(api: Api) -> None:
     assert eventually(lambda: look(api, release).state == "rolled_back")
 
 
+@pytest.mark.above_databases
 def test_who_says_nothing_or_leaves_stalls_nothing(api: Api) -> None:
     """Devices of one claim that keep silent, and any that become another SoC, are waited for no longer."""
     plan_id, release = api.plan(GRAPH).plan_id, begin(api, stages=(1.0,), reported=1.0)

@@ -82,6 +82,7 @@ def test_a_stage_is_given_to_its_devices_and_nobody_else(api: Api) -> None:
     ]
 
 
+@pytest.mark.above_databases
 @pytest.mark.parametrize(
     "harm",
     [
@@ -137,6 +138,7 @@ def test_without_harm_it_goes_to_everybody(api: Api) -> None:
     assert history[0]["results"]["runs"] == len(DEVICES) * 64
 
 
+@pytest.mark.above_databases
 def test_a_device_counts_once(api: Api) -> None:
     """One that goes back and forth between versions, saying it is slower each time, is one device."""
     plan_id = plan_of(api)
@@ -153,6 +155,7 @@ def test_a_device_counts_once(api: Api) -> None:
     assert part.latency.worse == 1
 
 
+@pytest.mark.above_databases
 def test_admins_pause_approve_and_take_back(api: Api) -> None:
     """A paused stage stays, approval is waited for, and what is done can still be taken back, once."""
     plan_id = plan_of(api)
@@ -181,6 +184,7 @@ def test_admins_pause_approve_and_take_back(api: Api) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.above_databases
 def test_a_stage_that_few_devices_report_about_asks_an_admin(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits and says how many reported, wherever one looks; late reports move it on, and so does an approval."""
     monkeypatch.setattr(judging, "PATIENCE", timedelta())
@@ -200,6 +204,7 @@ def test_a_stage_that_few_devices_report_about_asks_an_admin(api: Api, monkeypat
     ]  # fmt: skip
 
 
+@pytest.mark.above_databases
 def test_what_was_superseded_is_not_taken_back(api: Api) -> None:
     """After a newer release, the older one has nothing to return from."""
     first = begin(api, stages=(1.0,))
@@ -228,6 +233,7 @@ def test_two_admins_at_once(api: Api) -> None:
     assert set(codes) <= {200, 409}
 
 
+@pytest.mark.above_databases
 def test_a_group_is_who_gets_it(api: Api) -> None:
     """Only devices with the group's label, and of those the stage's share."""
     api.put("/groups/beta", GroupSelector(socs=(SOC,), labels={"channel": "beta"}))
@@ -442,6 +448,7 @@ def test_two_replicas_begin_one_staged_release(api: Api, monkeypatch: pytest.Mon
     assert sorted(begun) == sorted(both)
 
 
+@pytest.mark.above_databases
 def test_what_cannot_be_released_is_said(api: Api) -> None:
     """Models without plans, versions that everybody has, names and groups that are not there: each by its own name."""
     api.post("/models", OTHER)

@@ -41,6 +41,7 @@ GRAPH = chain()
 pytestmark = pytest.mark.planner(tokens_required=True)
 
 
+@pytest.mark.above_databases
 def test_large_bodies_are_taken_in_by_turns(database_url: str) -> None:
     """A device that begins many and ends none is told to return, while another one's is taken in."""
     with serving(database_url, tokens_required=True) as api, ExitStack() as open_ones:

@@ -192,9 +192,11 @@ def test_a_stopping_worker_finishes_what_ends_in_time(database_url: str) -> None
 
     async def scenario(setup: Setup) -> None:
         await setup.put("p")
-        async with Running(setup.worker("slow")) as running:
+        async with Running(setup.worker("held_up")) as running:
             await setup.until_running("p")
             running.stop.set()
+            await asyncio.sleep(0.1)
+            setup.goes_on.set()
         assert (await setup.count("p"), setup.outcomes.seen) == (1, ["done"])
 
     on(database_url, scenario)
@@ -247,7 +249,7 @@ def test_a_worker_that_lost_its_lease_stores_nothing(postgres_url: str) -> None:
 
     async def scenario(setup: Setup) -> None:
         await setup.put("p")
-        async with Running(setup.worker("slow")):
+        async with Running(setup.worker("held_up")):
             await setup.until_running("p")
             async with setup.database.write() as session:
                 await session.execute(update(JobRow).where(JobRow.key == "p").values(attempt=JobRow.attempt + 1))
@@ -255,7 +257,7 @@ def test_a_worker_that_lost_its_lease_stores_nothing(postgres_url: str) -> None:
             async def over() -> bool:
                 return bool(setup.outcomes.seen)
 
-            await setup.until(over, 15.0)
+            await setup.until(over)
         assert (setup.outcomes.seen, await setup.count("p")) == (["lost"], 0)
 
     on(postgres_url, scenario, ttl_s=0.6)
@@ -269,11 +271,12 @@ def test_a_worker_that_renews_too_late_goes_on(database_url: str) -> None:
             return bool(setup.queue.kept)
 
         await setup.put("p")
-        async with Running(setup.worker("slow")):
+        async with Running(setup.worker("held_up")):
             await setup.until(begun)
             async with setup.database.write() as session:
                 await session.execute(update(JobRow).values(lease_until=JobRow.queued_at))
             assert await setup.queue.reap({KIND: Count(setup.database)}) == []
+            setup.goes_on.set()
             await setup.until_done("p")
         assert (setup.outcomes.seen, await setup.count("p"), setup.queue.kept) == (["done"], 1, set())
 
@@ -281,15 +284,16 @@ def test_a_worker_that_renews_too_late_goes_on(database_url: str) -> None:
 
 
 def test_a_database_that_goes_away_and_returns_loses_nothing() -> None:
-    """PostgreSQL stops while jobs run and wait; after it returns everything is done once."""
+    """PostgreSQL stops while jobs run and wait, and one of them ends; after it returns everything is done once."""
 
     async def scenario(setup: Setup) -> None:
         keys = [f"p{i}" for i in range(4)]
         await setup.put(*keys)
-        async with Running(setup.worker("slow")):
+        async with Running(setup.worker("held_up")):
             await setup.until_running("p0")
             await asyncio.to_thread(server.stop)
-            await asyncio.sleep(3.0)
+            setup.goes_on.set()
+            await asyncio.sleep(1.5)  # beyond the end of its lease
             await asyncio.to_thread(server.start)
             await setup.until_done(*keys)
         assert [await setup.count(key) for key in keys] == [1] * 4
@@ -300,7 +304,7 @@ def test_a_database_that_goes_away_and_returns_loses_nothing() -> None:
         try:
             url = server.create("hope")
             upgrade(url)
-            on(url, scenario, ttl_s=2.0)
+            on(url, scenario, ttl_s=1.0)
         finally:
             server.close()
 

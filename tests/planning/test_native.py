@@ -32,6 +32,7 @@ WATCHED = """
 import sys
 from pathlib import Path
 from planner_api.planning import Budget, native
+from tests import CAMPAIGN
 
 native.LIBRARY = Path(sys.argv[1])
 from planner_api.planning.exact.articulation import decompose
@@ -44,9 +45,9 @@ from tests.planning.drawn import draw, shuffled
 # A convolution with a short cut round it: who reads both ties two makers together, one of which reads the other.
 problem = cuttable([[100.0, 120.0]] * 4, [[], [0], [1], [2, 1]], rows=2)
 begun = solve(problem, "heft", Budget(0.0)).schedule
-for seed in range(4):
+for seed in range(4 if CAMPAIGN else 2):
     Search(problem, begun, seed).round(moves=250)
-for seed in range(8):
+for seed in range(8 if CAMPAIGN else 4):
     drawn = draw(seed, 30, rich=seed % 4 > 0, hosts=seed % 4 > 1)
     Search(drawn, simulate(drawn, *shuffled(drawn, seed)), seed).round(moves=200)
     decompose(draw(seed, 12, hope=True), Budget(60.0))

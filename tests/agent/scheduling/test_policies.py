@@ -20,7 +20,7 @@ from benchmarks.mixes.simulation import simulate
 from tests import CAMPAIGN
 from tests.agent.scheduling.oracle import Asked, World
 
-MIXES = 1000 if CAMPAIGN else 12
+MIXES = 1000 if CAMPAIGN else 8
 MS = 1_000_000
 
 

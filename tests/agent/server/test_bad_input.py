@@ -260,15 +260,16 @@ def test_a_thousand_connections_keep_nobody_from_being_served(server: Running) -
     clients = []
     try:
         for place in range(1000):
-            client = socket.create_connection(("127.0.0.1", server.http), 20)
+            client = socket.create_connection(("127.0.0.1", server.http), 60)
             clients.append(client)
             if place % 2:
                 client.sendall(good()[:40])
+        *_, silent, begun = clients  # on a busy machine heads that were begun before are given up by now
+        begun.sendall(good()[40:])
+        assert read_answer(begun)[0] == 200
+        silent.sendall(good())
+        assert read_answer(silent)[0] == 200
         assert answered(server, good())[0] == 200
-        clients[1].sendall(good()[40:])
-        assert read_answer(clients[1])[0] == 200
-        clients[0].sendall(good())
-        assert read_answer(clients[0])[0] == 200
     finally:
         for client in clients:
             client.close()

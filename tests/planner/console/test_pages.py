@@ -96,6 +96,7 @@ def test_the_agents_version_is_what_agents_report(api: Api) -> None:
     assert "9.8.7" in api.client.get(f"{HOME}/devices").text
 
 
+@pytest.mark.above_databases
 def test_a_comparison_counts_moves_as_the_api_does(api: Api) -> None:
     """An op that runs where it ran has not moved, whatever step it is part of now."""
     graph = chain()
@@ -244,6 +245,7 @@ def test_the_queue_says_when_nobody_solves(database_url: str) -> None:
         assert "hope-planner worker" in page()
 
 
+@pytest.mark.above_databases
 def test_a_page_that_failed_does_not_lead_to_itself(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """The way on is another page; where the address alone was wrong, the section is offered too."""
     assert "To the page Plans" in api.client.get(f"{HOME}/plans/p-none").text
@@ -254,6 +256,7 @@ def test_a_page_that_failed_does_not_lead_to_itself(api: Api, monkeypatch: pytes
     assert "To the fleet" in answer.text
 
 
+@pytest.mark.above_databases
 def test_what_is_not_there_is_said_with_what_to_type(api: Api) -> None:
     """The page of an error has a command for people, whole, and no word of HTTP."""
     for path, typed in (
@@ -271,6 +274,7 @@ def test_what_is_not_there_is_said_with_what_to_type(api: Api) -> None:
         assert not re.search(r"GET |POST |PUT |`", alert), path
 
 
+@pytest.mark.above_databases
 def test_a_failed_plan_leads_to_the_figures_it_was_to_rest_on(api: Api) -> None:
     """Where its profile is there, its page links to it; where nothing was measured, it says that."""
     api.learn(GRAPH)
@@ -458,6 +462,7 @@ def test_the_first_view_is_counted_once_for_everybody(api: Api) -> None:
     assert first is second
 
 
+@pytest.mark.above_databases
 def test_a_recount_that_fails_is_logged_and_the_old_view_shown(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for it, so nobody else would say that it failed; the next view counts anew."""
     overviews, unheard = api.app.planner.overviews, list[Any]()
