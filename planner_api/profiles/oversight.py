@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from itertools import islice
 
 import numpy as np
-from sqlalchemy import select, update
+from sqlalchemy import or_, select, update
 
 from hope_schema import Contribution, ContributionPage, Vote, VotePage
 from planner_api.db import paging
@@ -117,18 +117,19 @@ async def _take_back(session: WriteSession, soc: str, frequency: str, device_id:
 
 async def establish(database: Database, soc: str, actor: Actor) -> None:
     """Vouch for a SoC, so that planning ahead counts it. Raises NotFoundError where nobody ever uploaded for it."""
+    folded = select(ProfileRow.id).join(SocRow).where(SocRow.name == soc, ProfileRow.version > 0)
+    uploaded = select(InboxRow.id).where(InboxRow.soc == soc)
     async with database.write() as session:
-        if not await vouch(session, soc, actor):
+        if not await session.scalar(select(or_(folded.exists(), uploaded.exists()))):
             raise unknown("soc", soc)
+        await vouch(session, soc, actor)
 
 
-async def vouch(session: WriteSession, soc: str, actor: Actor) -> bool:
-    """Let planning ahead count a SoC, and write down who had it so; False where nobody ever uploaded for it."""
+async def vouch(session: WriteSession, soc: str, actor: Actor) -> None:
+    """Let planning ahead count a SoC, and write down who had it so."""
     vouched = update(SocRow).where(SocRow.name == soc, SocRow.established_at.is_(None))
     if await session.touches(vouched.values(established_at=datetime.now(UTC)).returning(SocRow.id)):
         await record(session, actor, "soc.establish", soc)
-        return True
-    return await session.scalar(select(SocRow.id).where(SocRow.name == soc)) is not None
 
 
 async def _load(database: Database, soc: str, frequency: str) -> tuple[ProfileRow, Statistics]:

@@ -25,6 +25,7 @@ from tests.planner.samples import (
     chain,
     enrolled,
     measure,
+    missing_request,
     plan_request,
     problem,
 )
@@ -163,7 +164,10 @@ def test_socs_count_by_agreement(api: Api, admin: dict[str, str]) -> None:
         header = enrolled(api, name)
         api.upload(measure(api.missing(GRAPH, name, header), name), header)
     assert total() == 1
-    problem(api.client.put("/fleet/socs/made-up", headers=admin), 404, "soc-unknown")
+    asked_about = missing_request(GRAPH).model_copy(update={"soc": "asked-about"})
+    assert api.post("/profiles/missing", asked_about, **admin).status_code == 200
+    for soc in ("made-up", "asked-about"):
+        problem(api.client.put(f"/fleet/socs/{soc}", headers=admin), 404, "soc-unknown")
 
 
 def test_who_vouches_for_a_soc_is_written_down(api: Api, admin: dict[str, str]) -> None:
