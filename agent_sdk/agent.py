@@ -61,7 +61,7 @@ from agent_sdk.scheduling.scheduler import Policy
 from agent_sdk.scheduling.together import Participant, Together
 from agent_sdk.session import Session
 from agent_sdk.tensors import on_host
-from hope_schema import MeasuredRun, Missing, Observations, PlanReply
+from hope_schema import MeasuredRun, Missing, ModelVersion, Observations, PlanReply
 from hope_schema.plan import Method
 
 
@@ -409,6 +409,14 @@ class Agent(Closes):
         self._supplier.refuse_when_closed()
         with self._services.cancel.current():
             return session.preparing.refresh()
+
+    def resolve(self, reference: str) -> ModelVersion:
+        """Ask the planner which version of a named model this device gets: ``name``, ``name:2`` or ``name@alias``.
+
+        While an alias is being released its devices get the new version one after the other. Raises PlannerError: a
+        NotFoundError for what has no such name.
+        """
+        return self._supplier.resolve(reference)
 
     def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False) -> Obtained:
         """Obtain the plan of a model; see ``Services.obtain``."""

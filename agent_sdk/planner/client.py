@@ -55,6 +55,7 @@ from hope_schema import (
     MissingRequest,
     ModelGraph,
     ModelReceipt,
+    ModelVersion,
     Observations,
     PlanReply,
     PlanRequest,
@@ -184,6 +185,10 @@ class PlannerClient(Closes):
     def model(self, model_hash: str) -> ModelGraph:
         """``GET /models/{hash}``: the graph the planner holds. Raises ``NotFoundError`` when it holds none."""
         return _parse(self._call("GET", f"/models/{model_hash}"), ModelGraph)
+
+    def resolve(self, reference: str) -> ModelVersion:
+        """``GET /references/{reference}``: the version that this device gets. Raises ``NotFoundError``."""
+        return _parse(self._call("GET", f"/references/{quote(reference, safe='')}"), ModelVersion)
 
     def missing(self, request: MissingRequest) -> Missing:
         """``POST /profiles/missing``: what this device should measure. Raises ``ModelUnknownError``."""

@@ -31,7 +31,17 @@ from agent_sdk.machine.soc import Soc
 from agent_sdk.planner.client import PlannerClient, ServedPlan, Settled
 from agent_sdk.planner.identity import versions
 from agent_sdk.records import Records
-from hope_schema import DeviceReport, MeasuredRun, Missing, MissingRequest, ModelGraph, Observations, Plan, PlanRequest
+from hope_schema import (
+    DeviceReport,
+    MeasuredRun,
+    Missing,
+    MissingRequest,
+    ModelGraph,
+    ModelVersion,
+    Observations,
+    Plan,
+    PlanRequest,
+)
 from hope_schema.hashing import digest
 
 Result = TypeVar("Result")
@@ -183,6 +193,9 @@ class PlanSupplier(Forks):
 
     def joint(self, request: PlanRequest, wait_s: float | None) -> ServedPlan:
         return self._call(lambda client: client.plan(request, wait_s=wait_s))
+
+    def resolve(self, reference: str) -> ModelVersion:
+        return self._call(lambda client: client.resolve(reference))
 
     def hold(self, observations: Observations) -> bool:
         """Keep figures until they are sent; say whether the disk took them."""

@@ -22,15 +22,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent_sdk import Agent
 from agent_sdk.cli import commands as agent_cli
-from agent_sdk.errors import AuthenticationError, PlannerUnavailableError
+from agent_sdk.errors import AuthenticationError, NotFoundError, PlannerUnavailableError
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.planner.identity import device_id, kept_tokens, stored_token
 from agent_sdk.planner.recognise import recognising
-from hope_schema import DeviceReport, Proof, ProofRequest
+from hope_schema import DeviceReport, NewModelVersion, Proof, ProofRequest
 from hope_schema.proof import Address, address_of, hash_token, prove
 from planner_api.cli.serve import build_config
 from planner_api.settings import Settings
-from tests.planner.samples import FREQUENCY, SOC, Api, admin_token, bearer, enrolled, issue, serving
+from tests.planner.samples import FREQUENCY, SOC, Api, admin_token, bearer, chain, enrolled, issue, serving
 from tests.planner.wire import listening
 
 HOME = "https://planner.example"
@@ -262,6 +262,22 @@ def test_an_application_enrols_without_the_command_line(home: Home, database_url
     with Agent(home.first, token=admin_token(home.api), processors="ort@0", cache=state) as agent:
         (note,) = agent._services.notes
         assert "as an admin, not as this device" in note
+
+
+def test_an_application_asks_which_version_it_gets(home: Home) -> None:
+    """With its device's token it resolves an alias, a number and a name; what has no such name is not found."""
+    admin = bearer(admin_token(home.api))
+    for graph in (chain(3, "first"), chain(4, "second")):
+        assert home.api.post("/models", graph, **admin).status_code == 201
+        added = NewModelVersion(model_hash=graph.model_hash)
+        assert home.api.post("/names/detector/versions", added, **admin).status_code == 201
+    home.api.client.put("/names/detector/aliases/live", json={"version": 1}, headers=admin)
+    with Agent(home.first, processors="ort@0", cache=home.state) as agent:
+        live = agent.resolve("detector@live")
+        assert (live.version, live.model_hash) == (1, chain(3, "first").model_hash)
+        assert [agent.resolve(name).version for name in ("detector:1", "detector")] == [1, 2]
+        with pytest.raises(NotFoundError, match="has no alias 'none'"):
+            agent.resolve("detector@none")
 
 
 def test_a_relay_gets_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
