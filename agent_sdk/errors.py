@@ -78,6 +78,10 @@ class PlannerProtocolError(PlannerError):
     """The planner answered something that the contract does not allow."""
 
 
+FOREIGN: Final = "not as a planner does; is its address right?"
+"""Of an answer that a proxy, a page or another service gave."""
+
+
 class PlannerStatusError(PlannerError):
     """The planner refused.
 
@@ -92,7 +96,7 @@ class PlannerStatusError(PlannerError):
     """Seconds the planner asked to wait, if it said."""
 
     def __init__(
-        self, status: int, problem: ProblemDetails | None, request_id: str | None, detail: str = "no further detail"
+        self, status: int, problem: ProblemDetails | None, request_id: str | None, detail: str = FOREIGN
     ) -> None:
         self.status = status
         self.type = problem.type if problem else "about:blank"

@@ -15,7 +15,7 @@ from agent_sdk.journey.trial import PLAN, plain_runtime
 from agent_sdk.journey.verify import Verdict
 from agent_sdk.planner.supplier import PlanSource
 from agent_sdk.runtimes.base import PACKAGES
-from hope_schema.wording import duration, found_by
+from hope_schema.wording import duration, found_by, plural
 
 DEFAULT: Final = "onnxruntime"
 """The processor that stands for ONNX Runtime as its own users run it."""
@@ -204,7 +204,7 @@ def spoken(processor: str) -> str:
 
 
 def _table(report: RunReport) -> Table:
-    table = _titled(f"{report.model}: {report.ops} ops in {report.super_ops} super-ops")
+    table = _titled(f"{report.model}: {plural(report.ops, 'op')} in {plural(report.super_ops, 'super-op')}")
     table.add_column("", style="bold")
     table.add_column("latency", justify="right")
     table.add_column("")

@@ -367,6 +367,8 @@ class Preparing(Closes, Forks):
         except ModelError as error:
             if isinstance(why, ModelError) and not isinstance(why, UnplannableError):
                 raise why from error  # it is no network at all, and what is wrong with it says that best
+            if str(error) in str(why):  # nothing but the runtime's own refusal stood in the plan's way
+                raise
             raise ModelError(f"{_words(why)}; nor does a runtime load it as a whole: {error}") from error
         if not isinstance(why, OpenShapeError):
             self.plans.planned = False

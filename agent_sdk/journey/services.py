@@ -40,6 +40,7 @@ from agent_sdk.planner.field import Field
 from agent_sdk.planner.supplier import OFFLINE, Obtained, PlanSource, PlanSupplier, Question
 from agent_sdk.progress import Reporter
 from agent_sdk.runtimes import base
+from agent_sdk.tables import faults
 from hope_schema import Job, MissingRequest, Plan, PlanRequest, Processor
 from hope_schema.plan import Method
 
@@ -320,5 +321,4 @@ class Services:
                 method=self.method,
             )
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise InputError(f"{first['loc'][0]} {first['input']!r}: {first['msg']}") from error
+            raise InputError(next(faults(error))) from error

@@ -218,6 +218,8 @@ def _held(given: Path, path: Path) -> HeldFile:
         if path.is_dir():
             raise ModelError(f"'{given}' is a directory, not a model file")
         if not path.is_file():
+            if path.is_symlink():
+                raise ModelError(f"'{given}' is a link to '{path.readlink()}', which is no file")
             raise ModelError(f"there is no model file '{given}'")
         file = HeldFile(path)
     except (OSError, ValueError) as error:

@@ -20,6 +20,8 @@ FunctionId = tuple[str, str, str]
 """Domain, name and overload: what a call and a local function are matched by."""
 MAX_MODEL_BYTES = 2**31 - 1
 """Most bytes a model may have, weights in external files included: protobuf's own limit, so a cut piece always fits."""
+LFS_POINTER = b"version https://git-lfs"
+"""How the file begins that a clone without Git LFS leaves in a model's place."""
 MAX_DENSE_BYTES = 2**30
 """Most bytes that sparse weights may have when they are written out: a file of a few bytes can ask for any size."""
 NARROW_BITS = {
@@ -90,6 +92,10 @@ def parse(data: bytes, where: str) -> onnx.ModelProto:
         raise ModelError(f"{where} is empty, not an ONNX model")
     if len(data) > MAX_MODEL_BYTES:
         raise ModelError(f"{where} has {len(data)} bytes; a model may have at most {MAX_MODEL_BYTES}")
+    if data.startswith(LFS_POINTER):
+        raise ModelError(
+            f"{where} is a pointer of Git LFS, not the model: `git lfs pull` in its repository fetches that"
+        )
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)

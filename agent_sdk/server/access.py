@@ -81,7 +81,7 @@ class Access:
         if file is None:
             return cls([])
         try:
-            lines = [line.strip() for line in file.read_text().splitlines()]
+            lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"the tokens in '{file}' cannot be read: {error}") from None
         tokens = [line for line in lines if line and not line.startswith("#")]

@@ -52,12 +52,17 @@ class Commands(click.Group):
         return super().get_command(context, name)
 
 
-hope_planner = Commands(
-    "hope-planner",
-    groups({"profiles": [import_profile]}),
-    help="Plan how neural networks run across the processors of a fleet's devices.",
-    epilog=EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+_versioned = click.version_option(
+    package_name="hope-inference", message="hope-planner %(version)s", help="show it and exit"
+)
+hope_planner = _versioned(
+    Commands(
+        "hope-planner",
+        groups({"profiles": [import_profile]}),
+        help="Plan how neural networks run across the processors of a fleet's devices.",
+        epilog=EPILOG,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    )
 )
 
 

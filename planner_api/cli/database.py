@@ -94,6 +94,8 @@ def _told(where: str) -> Iterator[None]:
     except (SQLAlchemyError, DatabaseAwayError) as error:
         cause = " ".join(str(getattr(error, "reason", None) or getattr(error, "orig", None) or error).split())
         cure = "is it running, and is that its address?"
+        if where.startswith("sqlite"):
+            cure = "is that its file, may it be written, and has its disk room?"
         if re.search(r"no such table|relation .* does not exist", cause):
             cure = "a new one wants `hope-planner migrate` first"
         raise CallError(f"the database {where} refuses: {cause}; {cure}") from error

@@ -321,6 +321,15 @@ def test_what_no_runtime_loads_is_refused_with_both_reasons(agent: Agent) -> Non
         agent.load(one_op_model("Warp"), background=False)
 
 
+def test_a_runtimes_refusal_is_said_once(agent: Agent) -> None:
+    """An op that the runtime has no kernel for, an older release of one say, is named with no word of plans."""
+    model = one_op_model("Relu")
+    model.opset_import[0].version = 1
+    with pytest.raises(ModelError) as caught:
+        agent.load(model, background=False)
+    assert str(caught.value).count("Relu(1)") == 1
+
+
 def test_bad_shapes_and_feeds_are_said_in_one_line(agent: Agent) -> None:
     """Contradicting shapes, shapes that leave something open, an input of another rank, type or name."""
     source = open_model()

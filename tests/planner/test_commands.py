@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hope_schema.version import VERSION
 from planner_api.cli import commands as cli
 from planner_api.settings import Settings
 from tests.planner.samples import chain, plan_request, serving
@@ -96,6 +97,12 @@ def test_commands_refuse_nonsense(sqlite_url: str, arguments: list[str], capsys:
     assert len(wrong.strip().splitlines()) in (1, 4)
 
 
+def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """``--version`` names this release, as ``hope-agent --version`` does."""
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"hope-planner {VERSION}\n"
+
+
 def test_a_reader_that_goes_away_is_no_error(sqlite_url: str) -> None:
     """As of ``| head``: what was left to print is lost without a word."""
     reader, writer = os.pipe()
@@ -151,10 +158,12 @@ def test_a_setting_that_is_wrong_is_called_as_it_was_set(
 
 
 def test_a_database_that_refuses_gets_the_cure_that_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An empty one wants its tables, one that is not there its address."""
+    """An empty one wants its tables, what is none its file's name, one that is not there its address."""
     (tmp_path / "new.sqlite").touch()
+    (tmp_path / "none.sqlite").write_text("no database at all, but a text of some length\n" * 9)
     for database, cure in (
         (f"sqlite:///{tmp_path}/new.sqlite", "`hope-planner migrate` first"),
+        (f"sqlite:///{tmp_path}/none.sqlite", "is that its file, may it be written"),
         ("postgresql://127.0.0.1:1/hope", "is it running"),
     ):
         assert cli.main(["admin-token", "--database", database]) == 1

@@ -95,7 +95,7 @@ _FILE = TypeAdapter(Annotated[dict[HostName, HostSettings], Field(max_length=MAX
 def read_hosts(file: Path) -> dict[str, HostSettings]:
     """The hosts that a file names, each a table of its own. Raises InputError."""
     try:
-        found = _FILE.validate_python(tomllib.loads(file.read_text()))
+        found = _FILE.validate_python(tomllib.loads(file.read_text(encoding="utf-8-sig")))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"the hosts in '{file}' cannot be read: {error}") from None
     except ValidationError as error:

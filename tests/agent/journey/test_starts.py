@@ -221,6 +221,12 @@ def test_a_plan_of_something_else_is_refused(exported: Path, tmp_path: Path) -> 
         agent.load(exported / "net.onnx", plan=plan)
 
 
+def test_a_soc_that_no_profile_could_be_of_is_refused_in_words(tmp_path: Path) -> None:
+    """What its name may hold is said, with what it holds, and nothing of the library that looked."""
+    with pytest.raises(InputError, match=r"^soc: a label has letters.*it holds ' '$"):
+        Agent(processors="ort", soc="my toaster", cache=tmp_path)
+
+
 def test_a_plan_of_a_network_that_differs_somewhere_inside_never_answers(tmp_path: Path, agent: Agent) -> None:
     """Files as large, with the same beginnings and ends: the whole network answers, right, and a note says why."""
     files = []

@@ -46,6 +46,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     refused(tmp_path, "is a directory")
     refused("inceptoin_v1", "unknown zoo network", "inception_v1")
     refused("a\0b.onnx", "a")
+    (tmp_path / "link.onnx").symlink_to("gone.onnx")
+    refused(tmp_path / "link.onnx", "link.onnx", "a link to 'gone.onnx'")
 
 
 @pytest.mark.parametrize("content", [b"", b"hello, I am no model", b"\x00" * 64, b"<html></html>", os.urandom(512)])
@@ -55,6 +57,12 @@ def test_something_else_is_not_taken_for_a_model(tmp_path: Path, content: bytes)
     path.write_bytes(content)
     refused(path, "model.onnx")
     refused(content)
+
+
+def test_what_a_clone_without_lfs_leaves_in_a_models_place_is_named(tmp_path: Path) -> None:
+    """A pointer of Git LFS is called that, with the command that fetches the model."""
+    (tmp_path / "model.onnx").write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 9\n")
+    refused(tmp_path / "model.onnx", "Git LFS", "`git lfs pull`")
 
 
 def test_a_truncated_file_is_refused_at_every_length(tmp_path: Path) -> None:

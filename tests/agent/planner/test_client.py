@@ -54,6 +54,7 @@ def test_a_refusal_without_problem_json_still_has_a_request_id() -> None:
         run(transport, lambda c: c.plan(REQUEST))
     assert caught.value.request_id == transport.requests[0].headers["X-Request-ID"]
     assert "<html>" not in str(caught.value)
+    assert "not as a planner does; is its address right?" in str(caught.value)
 
 
 def test_an_unknown_model_is_sent_once_and_the_call_repeated() -> None:

@@ -122,6 +122,13 @@ def test_a_token_that_is_none_is_refused(text: str) -> None:
         Access([text])
 
 
+def test_a_file_of_tokens_from_another_editor_is_read(tmp_path: Path) -> None:
+    """A byte order mark and line ends as Windows has them belong to no token."""
+    token = "a-token-of-enough-characters"
+    (tmp_path / "tokens.txt").write_bytes(b"\xef\xbb\xbf" + token.encode() + b"\r\n")
+    Access.read(tmp_path / "tokens.txt").check(f"Bearer {token}", "localhost")
+
+
 @pytest.mark.parametrize("host", ["localhost", "localhost:80", "127.0.0.1:8000", "127.5.5.5", "[::1]:8000", "[::1]"])
 def test_this_machine_is_served_without_tokens(host: str) -> None:
     """Every name that this machine has for itself alone is taken."""

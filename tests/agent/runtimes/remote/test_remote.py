@@ -453,6 +453,12 @@ def test_a_file_of_hosts_that_says_nothing_right_is_refused(text: str, reason: s
         read_hosts(tmp_path / "hosts.toml")
 
 
+def test_a_file_of_hosts_from_another_editor_is_read(tmp_path: Path) -> None:
+    """A byte order mark and line ends as Windows has them mean nothing."""
+    (tmp_path / "hosts.toml").write_bytes(b'\xef\xbb\xbf[edge1]\r\naddress = "http://localhost:8"\r\n')
+    assert read_hosts(tmp_path / "hosts.toml") == {"edge1": HostSettings(address="http://localhost:8")}
+
+
 def test_a_wrong_token_and_a_host_that_is_not_there_are_told_apart(relay: Relay) -> None:
     """Who has no token is refused with the reason; where nobody listens that is said."""
     with pytest.raises(ProcessorLost, match="401: no token"):
