@@ -374,7 +374,7 @@ class _Border:
         ahead = [(index, move) for index in self.ahead if (move := self._groups[index][0].move)]
         source = {(move.tensor, move.target): [(index, index)] for index, move in ahead}
         for index, group in enumerate(self._groups):
-            if group[0].move is not None:
+            if group[0].move is not None or not group[0].processor.place.keeps:
                 continue
             for name in self._reads[index]:
                 here = (name, places.read(name, group[0].processor))

@@ -96,9 +96,9 @@ class Places:
 
     def sends(self, move: Move) -> bool:
         """Whether a move is what a queue carries from this machine to the memory of another host, and is something."""
-        far = {own.place.memory for own in self._processors.values() if own.spec.host != HOST}
-        here = memory_of(move.source) in far | {HOST}
-        return bool(move.over and here and move.target in far and self._model.graph.tensor[move.tensor].bytes)
+        far = {own.place.memory: own.place for own in self._processors.values() if own.spec.host != HOST}
+        here, target = memory_of(move.source) in (*far, HOST), far.get(move.target)
+        return bool(move.over and here and target and target.keeps and self._model.graph.tensor[move.tensor].bytes)
 
     def read_in(self, name: str, memory: str) -> list[str]:
         """The places of a memory in which a tensor is read."""

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from agent_sdk.errors import ExecutionError, PlannerError
-from agent_sdk.model import Model, extract
+from agent_sdk.model import Model
 from agent_sdk.planner.supplier import PlanSupplier
-from agent_sdk.runtimes.remote.host import RemoteHost, file_of
+from agent_sdk.runtimes.remote.foreign import host_at
+from agent_sdk.runtimes.remote.host import RemoteHost
 from agent_sdk.runtimes.remote.processor import RemoteProcessor
 from agent_sdk.runtimes.remote.served import ServedNetworks, server_at
 from agent_sdk.runtimes.remote.settings import read_hosts
@@ -48,13 +49,15 @@ class Hosts:
         servers: list[ServedNetworks] = []
         notes = []
         for name, settings in (read_hosts(file) if file is not None else {}).items():
+            unused = "is not used"
             try:
                 if settings.serves:
                     servers.append(ServedNetworks(server_at(name, settings), settings.serves, own))
-                else:
-                    reached.append(RemoteHost(name, settings))
+                    unused = "is used for its own networks alone"
+                if settings.lends:
+                    reached.append(host_at(name, settings))
             except ExecutionError as error:
-                notes.append(f"host '{name}' is not used: {error}")
+                notes.append(f"host '{name}' {unused}: {error}")
                 log.warning("%s", notes[-1])
         return cls(tuple(reached), tuple(servers), own, tuple(notes))
 
@@ -100,12 +103,7 @@ class Hosts:
         missing = supplier.lacking(model.graph, wanted)
         if not missing.latencies and not missing.transfers:
             return
-        graph = model.graph
-        name = host.send(file_of(extract(model, graph.op, graph.inputs, graph.outputs)), host.offer.processors[0].id)
-        try:
-            found = host.measure(name, missing, MEASURING_S)
-        finally:
-            host.forget(name)
+        found = host.measure(model, missing, MEASURING_S)
         alike = (other.offer for other in self.reached if _kind(other) == _kind(host))
         lent = {one.id: one for offer in alike for one in offer.processors} | {one.id: one for one in found.processors}
         told = {"device_id": device_id, "soc": host.offer.soc, "processors": tuple(lent.values())}

@@ -169,9 +169,11 @@ class Place(ABC):
     Attributes:
         name: e.g. ``host/ort``, ``cuda:0``; up to its first slash, the memory.
         divisible: whether a part of a tensor there is a tensor where it stands.
+        keeps: of another host's memory, whether what was brought there stays for later segments, also sent ahead.
     """
 
     divisible: bool = True
+    keeps: bool = True
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from typing_extensions import override
+
 from agent_sdk.model.bounds import FREE, INDICES, OPEN, SPRING, WIDE
 from hope_schema import ModelGraph, Op
 
@@ -104,6 +106,15 @@ class Trust:
 
     def refusals(self, ops: Iterable[Op], graph: ModelGraph) -> dict[str, str]:
         return {op.id: why for op in ops if (why := self.refusal(op, graph))}
+
+
+class AnyOp(Trust):
+    """Of what computes with nobody knows what: every op, but the marked ones, for values that are ordinary."""
+
+    @override
+    def refusal(self, op: Op, graph: ModelGraph) -> str:
+        """Why an op is not taken; empty where it is."""
+        return self.marked(op)
 
 
 def _types(text: str) -> frozenset[str]:

@@ -1,6 +1,7 @@
 """Processors that agents on other machines may use: what is offered, and the networks that they send to it.
 
-A network comes once, under a name that says what it is: the digest of its file, and the processor that is to run it.
+A network comes once, by the model-repository extension, under a name that says what it is: the digest of its file, and
+the processor that is to run it, which is the backend of its configuration.
 """
 
 import base64
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent_sdk.agent import Agent
 from agent_sdk.closing import Closes
@@ -31,6 +32,10 @@ FILE: Final = "file:"
 """How parameters of a load begin that carry a file (the model-repository extension)."""
 LONGEST_S: Final = 60.0
 """Longest time that somebody else may have this machine measure for, at a time."""
+
+
+class _Config(BaseModel):
+    backend: str
 
 
 class Measuring(BaseModel):
@@ -93,13 +98,13 @@ class Lending(Closes):
         """
         if self._has_another_user(name):
             return
-        claimed, _, processor = name.partition(".")
+        processor = _backend(parameters)
         if processor not in self._agent.device.processors:
             offered = ", ".join(one.id for one in self._agent.planned)
             raise RefusedError(400, f"there is no processor '{printable(processor[:64])}'; lent are {offered}")
         data = _file(parameters, take)
-        if (found := hashlib.sha256(data).hexdigest()) != claimed:
-            raise RefusedError(400, f"the file is not '{printable(claimed[:80])}': its digest is {found}")
+        if name != (right := f"{hashlib.sha256(data).hexdigest()}.{processor}"):
+            raise RefusedError(400, f"the file is not '{printable(name[:128])}': by its digest it is '{right}'")
         if len(data) > self._memory:
             raise RefusedError(413, f"the file has {len(data)} bytes, and this host holds {self._memory} at most")
         take(2 * len(data))  # while it is read
@@ -182,6 +187,14 @@ class Lending(Closes):
                     return
                 oldest = next(iter(self._lent))
             self._drop(oldest)
+
+
+def _backend(parameters: Mapping[str, object]) -> str:
+    """What a load's configuration has compute its file."""
+    try:
+        return _Config.model_validate_json(str(parameters.get("config", ""))).backend
+    except ValidationError:
+        raise RefusedError(400, "a load names its backend in JSON, as the parameter 'config'") from None
 
 
 def _file(parameters: Mapping[str, object], take: Callable[[int], None]) -> bytes:

@@ -209,6 +209,10 @@ class Models:
         return [*self._fixed.values(), *(self._lending.lent() if self._lending else ())]
 
     @property
+    def lends(self) -> bool:
+        return self._lending is not None
+
+    @property
     def lending(self) -> Lending:
         """What others may use. Raises RefusedError where nobody may."""
         if self._lending is None:

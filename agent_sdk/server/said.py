@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from agent_sdk.protocol.extensions import LENDS
 from agent_sdk.server.models import PLATFORM, VERSION, Models, Served
 from hope_schema.version import VERSION as RELEASE
 
@@ -24,7 +25,11 @@ def questions(models: Models) -> Mapping[str, Callable[[str, str], dict[str, Any
     They raise RefusedError where there is no such network.
     """
     return {
-        "ServerMetadata": lambda _, __: {"name": NAME, "version": RELEASE, "extensions": list(EXTENSIONS)},
+        "ServerMetadata": lambda _, __: {
+            "name": NAME,
+            "version": RELEASE,
+            "extensions": [*EXTENSIONS, *([LENDS] if models.lends else [])],
+        },
         "ModelMetadata": lambda name, version: models.find(name, version).metadata(),
         "ModelConfig": lambda name, version: {"config": _config(models.find(name, version))},
         "ModelStatistics": lambda name, version: {

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection
-from typing import Final
+from typing import ClassVar, Final
 from urllib.parse import quote
 
 import onnx
@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost
+from agent_sdk.model import Model, extract
 from agent_sdk.model.source import expected_bytes
 from agent_sdk.runtimes.remote.clock import Clock, Interval
 from agent_sdk.runtimes.remote.halved import change_us_per_byte
@@ -36,6 +37,8 @@ SLOWEST: Final = 64 * 1024
 """Bytes a second that a link has at least."""
 MOST_FILE: Final = 2**31 - 1
 """Most bytes of a network's file: protobuf has no longer messages."""
+_CONFIGURED: Final = {"FLOAT": "FP32", "FLOAT16": "FP16", "DOUBLE": "FP64", "BFLOAT16": "BF16"}
+"""Types of tensors whose names in a model's configuration are not ONNX's."""
 PROBE_BYTES: Final = 256 * 1024
 PROBES: Final = 3
 LOOK_BYTES: Final = 64 * 1024
@@ -53,6 +56,23 @@ def file_of(network: onnx.ModelProto) -> bytes:
     return network.SerializeToString(deterministic=True)
 
 
+def config_of(network: onnx.ModelProto, backend: str) -> str:
+    """What a network's file is loaded with: the model-configuration extension, in JSON.
+
+    ``backend`` is what computes it there; sizes that are open are -1.
+    """
+
+    def described(port: onnx.ValueInfoProto) -> dict[str, object]:
+        kind = port.type.tensor_type
+        name = onnx.TensorProto.DataType.Name(kind.elem_type)
+        dims = [size.dim_value if size.HasField("dim_value") else -1 for size in kind.shape.dim]
+        return {"name": port.name, "data_type": f"TYPE_{_CONFIGURED.get(name, name)}", "dims": dims}
+
+    ends = {"input": network.graph.input, "output": network.graph.output}
+    told = {end: [described(port) for port in ports] for end, ports in ends.items()}
+    return json.dumps({"backend": backend, "max_batch_size": 0, **told})
+
+
 class RemoteHost(HttpPeer):
     """A host that lends processors; may be used from any number of threads.
 
@@ -64,9 +84,14 @@ class RemoteHost(HttpPeer):
         here: what the names of tensors of ours begin with that stand there.
         as_float16: what it takes here per byte to let float32 cross as float16; None: it may not.
         clock: the host's, seen from here.
+        keeps: whether tensors can be sent there ahead, and stay there for later segments.
+        offer: what it lends.
+        way: the way there.
 
     Raises ProcessorLost where it cannot be reached or does not offer anything, InputError for settings that are none.
     """
+
+    keeps: ClassVar[bool] = True
 
     def __init__(self, name: str, settings: HostSettings) -> None:
         super().__init__(name, settings)
@@ -79,10 +104,7 @@ class RemoteHost(HttpPeer):
         self._sent: dict[str, int] = {}
         self._holding = threading.Lock()
         self._held: Counter[str] = Counter()
-        try:
-            offer = Offer.model_validate_json(self.say("GET", "/v2/hope"))
-        except ValidationError as error:
-            raise ProcessorLost(f"host '{name}' offers no processors as this agent knows them: {error}") from None
+        offer = self._offered()
         wanted = settings.processors
         lent = tuple(one for one in offer.processors if wanted is None or one.id in wanted)
         if not lent:
@@ -90,6 +112,13 @@ class RemoteHost(HttpPeer):
             raise ProcessorLost(f"host '{name}' lends none of {', '.join(wanted or ())}, but {offered}")
         self.offer = offer.model_copy(update={"processors": lent})
         self.way = self.measured_way()
+
+    def _offered(self) -> Offer:
+        """What the host has to lend. Raises ProcessorLost."""
+        try:
+            return Offer.model_validate_json(self.say("GET", "/v2/hope"))
+        except ValidationError as error:
+            raise ProcessorLost(f"host '{self.name}' offers no processors as this agent knows them: {error}") from None
 
     @override
     def learn(self, timing: str, sent: int, received: int, asked: Interval) -> Interval | None:
@@ -127,25 +156,28 @@ class RemoteHost(HttpPeer):
 
     # Networks
 
-    def send(self, file: bytes, processor: str) -> str:
+    def send(self, network: onnx.ModelProto, processor: str) -> str:
         """Send a network, unless it is there, and return its name; ``forget`` says that it is not needed any more.
 
         Raises OutOfMemory where the host is full, UnsupportedOp where it refuses the network, ProcessorLost.
         """
+        file = file_of(network)
         name = f"{hashlib.sha256(file).hexdigest()}.{processor}"
         with self._sending:
             if name not in self._sent:
-                self._send(name, file)
+                self._load(name, file, config_of(network, processor))
             self._sent[name] = self._sent.get(name, 0) + 1
         return name
 
-    def send_again(self, name: str, file: bytes) -> None:
+    def send_again(self, name: str, network: onnx.ModelProto) -> None:
         """Send a network that the host has no more: it was started anew, or needed the room. Raises like ``send``."""
         with self._sending:
-            self._send(name, file)
+            self._load(name, file_of(network), config_of(network, name.partition(".")[2]))
 
-    def _send(self, name: str, file: bytes) -> None:
-        body = b"".join((b'{"parameters": {"file:1/model.onnx": "', base64.b64encode(file), b'"}}'))
+    def _load(self, name: str, file: bytes, config: str) -> None:
+        """Load a file as the model-repository extension has it: it stands in the request, beside its configuration."""
+        told = b'{"parameters": {"config": %s, "file:1/model.onnx": "' % json.dumps(config).encode()
+        body = b"".join((told, base64.b64encode(file), b'"}}'))
         self.say("POST", f"/v2/repository/models/{quote(name)}/load", body, LOAD_S + len(body) / SLOWEST)
 
     def forget(self, name: str) -> None:
@@ -182,10 +214,15 @@ class RemoteHost(HttpPeer):
             except ProcessorError as error:
                 log.info("tensors stay on host '%s': %s", self.name, error)
 
-    def measure(self, name: str, missing: Missing, budget_s: float) -> Observations:
-        """Have it measure what is missing of a network that was sent. Raises ProcessorError."""
+    def measure(self, model: Model, missing: Missing, budget_s: float) -> Observations:
+        """Have it measure what is missing of a network. Raises ProcessorError."""
         body = json.dumps({"missing": missing.model_dump(mode="json"), "budget_s": budget_s}).encode()
-        said = self.say("POST", f"/v2/hope/models/{quote(name)}/measure", body, LOAD_S + 2 * budget_s)
+        graph = model.graph
+        name = self.send(extract(model, graph.op, graph.inputs, graph.outputs), self.offer.processors[0].id)
+        try:
+            said = self.say("POST", f"/v2/hope/models/{quote(name)}/measure", body, LOAD_S + 2 * budget_s)
+        finally:
+            self.forget(name)
         try:
             return Observations.model_validate_json(said)
         except ValidationError as error:
@@ -202,13 +239,17 @@ class RemoteHost(HttpPeer):
 
     def _round_trip(self, sent: int, received: int, times: int = PROBES) -> float:
         """Microseconds that so many bytes there and back take, in the middle of some."""
-        into, body = memoryview(bytearray(received)), bytes(sent)
-        head = request("POST", "/v2/hope/link", self._fields | {"x-hope-bytes": received}, sent)
+        into, parts = memoryview(bytearray(received)), self._echo(sent, received)
         took = []
         for _ in range(times):
             began = time.perf_counter()
-            timing, _ = self.ask([head, body], [into], CONNECT_S + (sent + received) / SLOWEST)
+            timing, _ = self.ask(parts, [into], CONNECT_S + (sent + received) / SLOWEST)
             ended = time.perf_counter()
             took.append(ended - began)
             self._ran(timing, (began, ended))
         return statistics.median(took) * 1e6
+
+    def _echo(self, sent: int, received: int) -> list[bytes]:
+        """A request that carries so many bytes, and is answered with so many."""
+        head = request("POST", "/v2/hope/link", self._fields | {"x-hope-bytes": received}, sent)
+        return [head, bytes(sent)]

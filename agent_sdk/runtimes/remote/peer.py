@@ -5,15 +5,17 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import quote
 
+from pydantic import BaseModel, ValidationError
 from typing_extensions import override
 
 from agent_sdk.errors import HostLate, OutOfMemory, ProcessorError, ProcessorLost, UnsupportedOp, printable
 from agent_sdk.runtimes.remote.clock import Interval
 from agent_sdk.runtimes.remote.line import GoneError, Line, request
 from agent_sdk.runtimes.remote.settings import HostSettings
+from hope_schema.base import Label
 
 CONNECT_S: Final = 2.0
 """Longest time that connecting, or a short question, may take."""
@@ -21,6 +23,17 @@ RETRY_S: Final = 2.0
 """How long a host that failed is left alone: whoever asks meanwhile is told so at once."""
 LATE_RUNS: Final = 4
 """How often in a row a host may be late before it counts as failed: two runs in flight are late together."""
+
+
+class About(BaseModel):
+    """What a server says of itself."""
+
+    name: Label
+    version: Label
+    extensions: tuple[str, ...] = ()
+
+
+_Said = TypeVar("_Said", bound=BaseModel)
 
 
 class AbsentError(ProcessorLost):
@@ -72,6 +85,7 @@ class Peer(ABC):
         settings: where it is, and what it serves us for.
 
     Attributes:
+        refusals: what statuses mean; others, that the host failed.
         extension: what a server must say that it has, so that tensors cross as bytes; "": nothing.
         shown: host and port, as a URL has them.
         trying: what each request is made within.
@@ -79,6 +93,12 @@ class Peer(ABC):
     Raises InputError for settings that are none.
     """
 
+    refusals: ClassVar[Mapping[int, type[ProcessorError]]] = {
+        400: UnsupportedOp,
+        404: AbsentError,
+        413: OutOfMemory,
+        503: OutOfMemory,
+    }
     extension: ClassVar[str] = ""
 
     def __init__(self, name: str, settings: HostSettings) -> None:
@@ -100,14 +120,29 @@ class Peer(ABC):
 
     def refused(self, status: int, why: str) -> ProcessorError:
         """What it means that the host refused, by the status that HTTP has for it."""
-        kinds: dict[int, type[ProcessorError]] = {
-            400: UnsupportedOp,
-            404: AbsentError,
-            413: OutOfMemory,
-            503: OutOfMemory,
-        }
-        kind = kinds.get(status, ProcessorLost)
+        kind = self.refusals.get(status, ProcessorLost)
         return kind(f"host '{self.name}' refuses with {status}: {printable(why)[:400] or 'no reason'}")
+
+    def valid(self, kind: type[_Said], said: bytes, what: str) -> _Said:
+        """What the host says of ``what``. Raises ProcessorLost where the protocol has it otherwise."""
+        try:
+            return kind.model_validate_json(said)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ProcessorLost(
+                f"host '{self.name}' describes {what} otherwise than the protocol has it: {where}: {first['msg']}"
+            ) from None
+
+    def known(self) -> About:
+        """What the server says of itself. Raises ProcessorError, also where it takes no tensors as bytes."""
+        about = self.valid(About, self.about(), "itself")
+        if self.extension not in ("", *about.extensions):
+            raise ProcessorLost(
+                f"host '{self.name}' ({about.name} {about.version}) takes no tensors as bytes over HTTP; "
+                'it may take them over gRPC: address = "grpc://HOST:PORT"'
+            )
+        return about
 
     @abstractmethod
     def about(self) -> bytes:

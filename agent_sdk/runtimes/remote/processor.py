@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import onnx
 from typing_extensions import override
 
 from agent_sdk.errors import ProcessorLost, UnsupportedOp, WrongOutput
@@ -22,13 +23,15 @@ from agent_sdk.runtimes.base import BoundCall, Executable, Processor, Segment
 from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.runtimes.openvino.trusted import OPENVINO
 from agent_sdk.runtimes.remote.halved import cast_at_border, crossing, crossing_name, narrow, widen
-from agent_sdk.runtimes.remote.host import RemoteHost, file_of
+from agent_sdk.runtimes.remote.host import RemoteHost
 from agent_sdk.runtimes.remote.peer import AbsentError, Peer
 from agent_sdk.runtimes.torch.trusted import TORCH
-from agent_sdk.runtimes.trust import Trust
+from agent_sdk.runtimes.trust import AnyOp, Trust
 from hope_schema import Processor as ProcessorSpec
 from hope_schema.hosts import on_host
 
+BACKEND: Final = "onnxruntime"
+"""What other servers than ours call what computes files of ONNX; it may do so on any hardware."""
 FIRST_S: Final = 5.0
 """Longest time of a segment's first runs, of which nobody knows yet how long they take."""
 LEAST_S: Final = 0.1
@@ -42,7 +45,7 @@ FADING: Final = 0.98
 
 Buffers = Mapping[str, np.ndarray]
 """By tensor."""
-TRUSTED: Final[Mapping[str, Trust | None]] = {"ort": None, "ov": OPENVINO, "torch": TORCH}
+TRUSTED: Final[Mapping[str, Trust | None]] = {"ort": None, "ov": OPENVINO, "torch": TORCH, BACKEND: AnyOp()}
 """What runtimes are trusted with, wherever they run: one that is not known here, with nothing."""
 
 
@@ -50,6 +53,10 @@ class RemotePlace(HostPlace):
     """A host's memory: tensors stand there, and in a buffer here before they are sent and once they have arrived."""
 
     divisible = False
+
+    def __init__(self, name: str, *, keeps: bool) -> None:
+        super().__init__(name)
+        self.keeps = keeps
 
 
 class RemoteProcessor(Processor):
@@ -74,14 +81,14 @@ class RemoteProcessor(Processor):
             place=on_host(host.name, lent.place),
             host=host.name,
         )
-        self.place = RemotePlace(self.spec.place)
+        self.place = RemotePlace(self.spec.place, keeps=host.keeps)
 
     @override
     def compile(self, segment: Segment) -> SentExecutable:
         graph = segment.model.graph
         self.refuse_untrusted((graph.op[op] for op in segment.ops), graph)
         refuse_unless_named(self.id, segment)
-        return SentExecutable(self, segment, self.host.send(self.file(segment), self.lent.id))
+        return SentExecutable(self, segment, self.host.send(self.network(segment), self.lent.id))
 
     def halved(self, segment: Segment) -> frozenset[str]:
         """What crosses as float16: what the plan says, as far as the host's owner allows it."""
@@ -89,12 +96,12 @@ class RemoteProcessor(Processor):
         allowed = self.host.as_float16 is not None
         return frozenset(name for name in segment.halved if allowed and tensor[name].dtype == "float32")
 
-    def file(self, segment: Segment) -> bytes:
-        """A segment as it is sent. Raises OutOfMemory for one that is too large."""
+    def network(self, segment: Segment) -> onnx.ModelProto:
+        """A segment as it is sent."""
         own = segment.own
         proto = extract(own.model, own.ops, own.inputs, own.outputs)
         cast_at_border(proto, self.halved(own))
-        return file_of(proto)
+        return proto
 
     @override
     def close(self) -> None:
@@ -205,7 +212,7 @@ class SentExecutable(RemoteExecutable):
 
     @override
     def bring_back(self) -> None:
-        self.processor.host.send_again(self.compiled, self.processor.file(self.segment))
+        self.processor.host.send_again(self.compiled, self.processor.network(self.segment))
 
     @override
     def close(self) -> None:

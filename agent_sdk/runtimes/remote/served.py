@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from typing_extensions import override
 
 from agent_sdk.errors import InputError, ProcessorLost, UnsupportedOp, WrongOutput
@@ -23,22 +23,13 @@ from agent_sdk.runtimes.base import Processor, Segment
 from agent_sdk.runtimes.remote.peer import HttpPeer, Peer
 from agent_sdk.runtimes.remote.processor import RemoteCall, RemoteExecutable, RemotePlace, refuse_unless_named
 from agent_sdk.runtimes.remote.settings import HostSettings
-from agent_sdk.runtimes.trust import Trust
+from agent_sdk.runtimes.trust import AnyOp
 from hope_schema import ModelGraph
 from hope_schema import Processor as ProcessorSpec
-from hope_schema.base import Label
 from hope_schema.hosts import on_host
 
 SERVER: Final = "server"
 """What a server's processor, resource and place are called, behind the server's name."""
-
-
-class About(BaseModel):
-    """What a server says of itself."""
-
-    name: Label
-    version: Label
-    extensions: tuple[str, ...] = ()
 
 
 class Port(BaseModel):
@@ -73,9 +64,6 @@ def server_at(name: str, settings: HostSettings) -> Peer:
     return GrpcPeer(name, settings)
 
 
-_Said = TypeVar("_Said", About, Served)
-
-
 class ServedNetworks(Processor):
     """What a server computes, as a processor that takes nothing but whole networks.
 
@@ -88,17 +76,12 @@ class ServedNetworks(Processor):
     """
 
     hands_over_native = False
-    trusted = Trust()
+    trusted = AnyOp()
     """It may compute with anything: only ordinary values go there."""
 
     def __init__(self, server: Peer, serves: Mapping[str, str], cores: frozenset[int]) -> None:
         self.host, self.serves, self.caller_cores = server, dict(serves), cores
-        about = self._valid(About, server.about())
-        if server.extension not in ("", *about.extensions):
-            raise ProcessorLost(
-                f"host '{server.name}' ({about.name} {about.version}) takes no tensors as bytes over HTTP; "
-                'it may take them over gRPC: address = "grpc://HOST:PORT"'
-            )
+        about = server.known()
         self.details = f"{server.name}: {about.name}"
         own = on_host(server.name, SERVER)
         self.spec = ProcessorSpec(
@@ -111,7 +94,7 @@ class ServedNetworks(Processor):
             place=own,
             host=server.name,
         )
-        self.place = RemotePlace(own)
+        self.place = RemotePlace(own, keeps=False)
 
     @override
     def compile(self, segment: Segment) -> ServedExecutable:
@@ -122,10 +105,8 @@ class ServedNetworks(Processor):
         if {*segment.inputs} != {*graph.inputs} or {*segment.outputs} != {*graph.outputs}:
             raise UnsupportedOp(f"{self.id} has '{here}' only as a whole")
         refuse_unless_named(self.id, segment)
-        for op in segment.ops:
-            if why := self.trusted.marked(graph.op[op]):
-                raise UnsupportedOp(f"{self.id} is not trusted with op '{op}' ({graph.op[op].type}): {why}")
-        served = self._valid(Served, self.host.described(name))
+        self.refuse_untrusted((graph.op[op] for op in segment.ops), graph)
+        served = self.host.valid(Served, self.host.described(name), "a model")
         what = f"{self.id} has another '{name}' than '{here}' is"
         _compare(served.inputs, segment.inputs, graph, f"{what}: its input")
         if strange := {port.name for port in served.inputs} - {*segment.inputs}:
@@ -134,16 +115,6 @@ class ServedNetworks(Processor):
         rank = [port.name for port in served.outputs]
         ordered = tuple(sorted(segment.outputs, key=rank.index))  # servers answer in an order of their own
         return ServedExecutable(self, replace(segment, outputs=ordered), name)
-
-    def _valid(self, kind: type[_Said], said: bytes) -> _Said:
-        try:
-            return kind.model_validate_json(said)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            what, where = "itself" if kind is About else "a model", ".".join(map(str, first["loc"]))
-            raise ProcessorLost(
-                f"host '{self.host.name}' describes {what} otherwise than the protocol has it: {where}: {first['msg']}"
-            ) from None
 
     @override
     def close(self) -> None:

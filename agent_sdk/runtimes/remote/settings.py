@@ -31,11 +31,12 @@ class HostSettings(Table):
         token: what it serves us for.
         certificate: whom its certificate is to be signed by, in PEM; the system's authorities by default.
         plain: whether tensors, weights and the token may cross the network as anybody can read them.
-        processors: those that may be used, by the names that it has for them; all by default.
+        processors: those that may be used, by the names that it has for them; all by default, but none where it
+            ``serves``.
         link: what carries all that goes there and back, which hosts that name the same share: a radio, say. By default
             each has a link of its own.
         precision: ``fp16`` lets float32 cross the way there and back as float16, where a plan gains by it.
-        serves: it is a plain server: what networks are called there, by their names here. It lends no processors.
+        serves: networks that it has anyway: what they are called there, by their names here.
     """
 
     address: str
@@ -49,11 +50,14 @@ class HostSettings(Table):
 
     @model_validator(mode="after")
     def _lends_or_serves(self) -> HostSettings:
-        if self.serves and (self.processors or self.link or self.precision != "fp32"):
-            raise ValueError(
-                "a host that serves networks of its own lends no processors, over no link, in no precision"
-            )
+        if not self.lends and (self.link or self.precision != "fp32"):
+            raise ValueError("a host that serves its own networks alone has no link and no precision: name processors")
         return self
+
+    @property
+    def lends(self) -> bool:
+        """Whether it is sent segments, weights and all."""
+        return not self.serves or self.processors is not None
 
     @property
     def place(self) -> tuple[str, int, bool]:
@@ -66,8 +70,8 @@ class HostSettings(Table):
         if parts.scheme not in SECURE or not parts.hostname or parts.path.strip("/"):
             raise InputError(f"'{self.address}' is no address of a host: https://HOST:PORT")
         secure = SECURE[parts.scheme]
-        if self.over_grpc and not self.serves:
-            raise InputError(f"'{self.address}' lends no processors over gRPC: https://, or serves = {{…}}")
+        if self.over_grpc and self.lends:
+            raise InputError(f"'{self.address}' lends no processors over gRPC: https://, or serves = {{…}} alone")
         if not secure and parts.hostname not in LOOPBACK and not self.plain:
             raise InputError(
                 f"'{self.address}' would be read by anybody on the way: {parts.scheme}s://, or plain = true"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -53,6 +54,29 @@ class TritonPythonModel:
             answers.append(backend.InferenceResponse([backend.Tensor("y", self.session.run(None, feed)[0])]))
         return answers
 """
+ONNX = """
+import sys
+
+sys.path.insert(0, "{packages}")
+import onnxruntime
+import triton_python_backend_utils as backend
+
+class TritonPythonModel:
+    def initialize(self, arguments):
+        file = "/".join([arguments["model_repository"], arguments["model_version"], "model.onnx"])
+        self.session = onnxruntime.InferenceSession(file)
+        self.takes = [one.name for one in self.session.get_inputs()]
+        self.gives = [one.name for one in self.session.get_outputs()]
+
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            feed = {{name: backend.get_input_tensor_by_name(request, name).as_numpy() for name in self.takes}}
+            made = self.session.run(self.gives, feed)
+            answers.append(backend.InferenceResponse([*map(backend.Tensor, self.gives, made)]))
+        return answers
+"""
+"""A backend by the name of the one for ONNX, which this Triton comes without."""
 CONFIG = """
 backend: "python"
 max_batch_size: 0
@@ -80,8 +104,8 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def started(command: list[str], port: int, network: str, folder: Path, **variables: str) -> Iterator[None]:
-    """A server in a process of its own, once it says over HTTP that a network is ready."""
+def started(command: list[str], port: int, what: str, folder: Path, **variables: str) -> Iterator[None]:
+    """A server in a process of its own, once it says over HTTP that this of it is ready."""
     with (
         (folder / "log").open("wb") as log,
         subprocess.Popen(
@@ -97,7 +121,7 @@ def started(command: list[str], port: int, network: str, folder: Path, **variabl
             end = time.monotonic() + 60
             while True:
                 try:
-                    urlopen(f"http://127.0.0.1:{port}/v2/models/{network}/ready", timeout=10).close()
+                    urlopen(f"http://127.0.0.1:{port}/v2/{what}/ready", timeout=10).close()
                     break
                 except OSError:  # it does not listen yet, or says that it is not
                     assert process.poll() is None, (folder / "log").read_text()[-9000:]
@@ -133,21 +157,24 @@ def mlserver(folder: Path, network: Path) -> Iterator[Mapping[str, int]]:
     }
     (folder / "model-settings.json").write_text(json.dumps(model))
     command = [str(python / "bin" / "mlserver"), "start", "."]
-    with started(command, http, network.stem, folder, PYTHONPATH=str(folder)):
+    with started(command, http, f"models/{network.stem}", folder, PYTHONPATH=str(folder)):
         yield {"http": http, "grpc": grpc}
 
 
 @contextmanager
-def triton(folder: Path, network: Path) -> Iterator[Mapping[str, int]]:
-    """A Triton with the network ``branching`` in its Python backend: its ports."""
+def triton(folder: Path, network: Path, *, explicit: bool = False) -> Iterator[Mapping[str, int]]:
+    """A Triton with the network ``branching`` in its Python backend: its ports.
+
+    ``explicit``: it takes files of networks instead.
+    """
     python = environment("HOPE_TRITON", "nvidia-pytriton")
     packages = next((python / "lib").glob("python*/site-packages"))
     server = packages / "pytriton" / "tritonserver"
-    backends = folder / "backends" / "python"
-    backends.mkdir(parents=True)
     version = packages.parent.name.removeprefix("python")
-    for file in (*(server / "backends" / "python").iterdir(), *(server / "python_backend_stubs" / version).iterdir()):
-        (backends / file.name).symlink_to(file)
+    for found in (server / "backends" / "python", server / "python_backend_stubs" / version):
+        shutil.copytree(found, folder / "backends" / "python", dirs_exist_ok=True)
+    (folder / "backends" / "onnxruntime").mkdir()
+    (folder / "backends" / "onnxruntime" / "model.py").write_text(ONNX.format(packages=packages))
     model = folder / "models" / "branching"
     (model / "1").mkdir(parents=True)
     (model / "config.pbtxt").write_text(CONFIG)
@@ -156,5 +183,9 @@ def triton(folder: Path, network: Path) -> Iterator[Mapping[str, int]]:
     command = [str(server / "bin" / "tritonserver"), "--model-repository", str(folder / "models")]
     command += ["--backend-directory", str(folder / "backends"), "--allow-metrics", "false"]
     command += ["--http-port", str(http), "--grpc-port", str(grpc), "--http-address", "127.0.0.1"]
-    with started(command, http, "branching", folder, PYTHONPATH=str(packages)):
+    if explicit:
+        command += ["--model-control-mode", "explicit"]
+    ready = "health" if explicit else "models/branching"
+    libraries = str(packages / "nvidia_pytriton.libs")
+    with started(command, http, ready, folder, PYTHONPATH=str(packages), LD_LIBRARY_PATH=libraries):
         yield {"http": http, "grpc": grpc}

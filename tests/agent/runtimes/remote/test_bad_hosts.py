@@ -61,7 +61,7 @@ def test_a_host_of_another_version_is_known_by_it(relay: Relay) -> None:
             assert {*there.version} == {"0"}
             assert there.kind != f"edge1:{here.kind}"
         with pytest.raises(UnsupportedOp, match=r"host 'edge1' refuses with 400: .*operator set 99"):
-            host.send(newer.SerializeToString(), "ort@0")
+            host.send(newer, "ort@0")
 
 
 def test_a_network_beyond_what_can_be_sent_is_refused_here(
@@ -79,7 +79,7 @@ def test_a_host_that_is_full_says_so(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(TOKEN)
     options = ("--lend", "--soc", "edgebox", "--tokens", str(tmp_path / "tokens"), "--memory", "16")
     with running([], tmp_path, *options) as edge, Reached(edge.http) as host:
-        large, small = (chain_model(64, width, size=4).SerializeToString() for width in (8000, 80))
+        large, small = (chain_model(64, width, size=4) for width in (8000, 80))
         refusal = r"refuses with 413: the request takes \d+ bytes, and this server holds 16777216 at most"
         with pytest.raises(OutOfMemory, match=refusal):
             host.send(large, "ort@0")

@@ -189,9 +189,10 @@ def test_what_two_agents_have_sent_stays_until_both_let_go(both: Device, host: R
     assert networks_on(host) == before
 
 
-def load(host: RemoteHost, name: str, file: bytes) -> bytes:
+def load(host: RemoteHost, name: str, file: bytes, backend: str = "ort@0") -> bytes:
     """Send a file under a name."""
-    body = json.dumps({"parameters": {"file:1/model.onnx": base64.b64encode(file).decode()}}).encode()
+    parameters = {"config": json.dumps({"backend": backend}), "file:1/model.onnx": base64.b64encode(file).decode()}
+    body = json.dumps({"parameters": parameters}).encode()
     return host.say("POST", f"/v2/repository/models/{name}/load", body, 20.0)
 
 
@@ -199,13 +200,16 @@ def test_a_host_takes_no_file_under_another_s_name(host: RemoteHost) -> None:
     """A file has to be what its name says, a network, and for a processor that is lent."""
     right = hashlib.sha256(BRANCHING).hexdigest()
     wrong = hashlib.sha256(b"no network").hexdigest()
-    for name, file, reason in (
-        (f"{wrong}.ort@0", BRANCHING, "its digest is"),
-        (f"{right}.cuda:0", BRANCHING, "there is no processor"),
-        (f"{wrong}.ort@0", b"no network", "ONNX|protobuf|model"),
+    for name, file, backend, reason in (
+        (f"{wrong}.ort@0", BRANCHING, "ort@0", "by its digest it is"),
+        (f"{right}.ov@0", BRANCHING, "ort@0", "by its digest it is"),
+        (f"{right}.cuda:0", BRANCHING, "cuda:0", "there is no processor"),
+        (f"{wrong}.ort@0", b"no network", "ort@0", "ONNX|protobuf|model"),
     ):
         with pytest.raises(UnsupportedOp, match=reason):
-            load(host, name, file)
+            load(host, name, file, backend)
+    with pytest.raises(UnsupportedOp, match="names its backend in JSON, as the parameter 'config'"):
+        load(host, f"{right}.ort@0", BRANCHING, backend=3)  # type: ignore[arg-type]
     for body in (b"{}", b'{"parameters": {"file:1/model.onnx": "???"}}', b'{"parameters": 3}', b"["):
         with pytest.raises(UnsupportedOp):
             host.say("POST", f"/v2/repository/models/{right}.ort@0/load", body)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import onnx
 import pytest
 from onnx import parser
 from prometheus_client.parser import text_string_to_metric_families
@@ -309,7 +310,7 @@ def test_who_is_freed_late_takes_no_tensor_of_another_one(both: Device, host: Re
 def test_a_tensor_that_has_gone_is_an_error_that_names_it(host: RemoteHost) -> None:
     """A run that wants a tensor which does not stand there is refused, as is a name that is none."""
     model = read_model(BRANCHING)
-    name = host.send(BRANCHING, "ort@0")
+    name = host.send(onnx.load_from_string(BRANCHING), "ort@0")
     for parameters, reason in (({"held": "nothing"}, "409"), ({"held": 3}, "400"), ({"hold": "x" * 200}, "400")):
         [port] = model.graph.inputs
         given = {"name": port, "datatype": "FP32", "shape": list(model.graph.tensor[port].shape)}
@@ -322,7 +323,7 @@ def test_a_tensor_that_has_gone_is_an_error_that_names_it(host: RemoteHost) -> N
 def test_what_is_sent_ahead_is_what_the_network_takes(host: RemoteHost) -> None:
     """An input of another shape, or shorter than it says, is refused before its turn, and does not stay there."""
     model = read_model(BRANCHING)
-    name, before = host.send(BRANCHING, "ort@0"), held(host)
+    name, before = host.send(onnx.load_from_string(BRANCHING), "ort@0"), held(host)
     [port] = model.graph.inputs
     kind = model.graph.tensor[port].type
     for shape, size, reason in (([1], 4, "has shape"), (list(kind.shape), kind.bytes, "the body ends within")):

@@ -24,6 +24,7 @@ from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.base import Segment
 from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.remote import peer, processor
+from agent_sdk.runtimes.remote.foreign import host_at
 from agent_sdk.runtimes.remote.served import ServedExecutable, ServedNetworks, server_at
 from agent_sdk.runtimes.remote.settings import HostSettings, read_hosts
 from tests.agent.models import BRANCHING, branching_model, expected, prepared_of
@@ -104,6 +105,8 @@ def test_triton_answers(tmp_path: Path) -> None:
     with triton(tmp_path, tmp_path / "branching.onnx") as ports:
         for scheme, port in ports.items():
             answers(port, scheme)
+        with pytest.raises(ProcessorLost, match=r"\(triton .*\) takes no files, .*explicit model load"):
+            host_at("cloud", HostSettings(address=f"http://127.0.0.1:{ports['http']}"))
 
 
 def test_a_server_that_takes_no_bytes_is_not_used(tmp_path: Path) -> None:
@@ -274,8 +277,8 @@ def test_an_agent_takes_it_as_one_more_contender(
 
 
 def test_a_host_lends_or_serves(tmp_path: Path) -> None:
-    """An entry that says both, or names nothing, is refused with its place in the file."""
-    for text in ('serves = { a = "b" }\nprocessors = ["ort@0"]', "serves = {}", 'serves = { a = "b/c" }'):
+    """An entry that says what only those have that lend, or names nothing, is refused with its place in the file."""
+    for text in ('serves = { a = "b" }\nlink = "wlan0"', "serves = {}", 'serves = { a = "b/c" }'):
         (tmp_path / "hosts.toml").write_text(f'[cloud]\naddress = "http://127.0.0.1:9"\n{text}\n')
         with pytest.raises(InputError, match="cloud"):
             read_hosts(tmp_path / "hosts.toml")
