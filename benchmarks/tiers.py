@@ -47,6 +47,7 @@ from planner_api.planning import (
     simulate,
 )
 from planner_api.planning.compose import compose
+from planner_api.planning.construct.tiers import crossing, offloaded_us, partition, partition_again, tiers_of
 from planner_api.planning.methods import solve
 from planner_api.planning.problem import FloatArray
 from planner_api.planning.problem.choices import Shape
@@ -220,13 +221,17 @@ def run(profiles: Sequence[PhoneProfile], budget: float) -> tuple[list[Measure],
 def stepped(profile: PhoneProfile, budget: float) -> list[Measure]:
     """The backbone loses three quarters of its bandwidth: re-planned around its moves, and anew."""
     before, after = (hosts_of(profile, BACKBONE_MBPS["Wi-Fi"], share=share).whole for share in (1.0, STEP))
+    was, now = tiers_of(before), tiers_of(after)
+    tier = partition(was)
+    again, looked = partition_again(now, tier, crossing(now, tier, now.us.shape[1] - 1))
+    sums = [offloaded_us(now, one) for one in (again, partition(now))]
     old = optimise(before, "auto", Budget(budget)).solution.schedule
     began = time.perf_counter()
     anew = optimise(after, "auto", Budget(budget)).solution.schedule
     anew_s = time.perf_counter() - began
     began = time.perf_counter()
-    crossing = {move.tensor for move in old.transfers if AT_CLOUD in (move.source, move.target)}
-    near = {op for tensor in crossing for op in (*after.lists.readers[tensor], after.lists.producer[tensor]) if op >= 0}
+    moved = {move.tensor for move in old.transfers if AT_CLOUD in (move.source, move.target)}
+    near = {op for tensor in moved for op in (*after.lists.readers[tensor], after.lists.producer[tensor]) if op >= 0}
     start = simulate(after, old.assignment, old.sequence)
     search = Search(after, start, 0, near=near)
     search.run(Budget(0.08 * anew_s), 0.0)
@@ -236,6 +241,8 @@ def stepped(profile: PhoneProfile, budget: float) -> list[Measure]:
     return [
         verdict(f"{profile.stem}: re-planned locally / anew, time", local_s / anew_s, 0.1),
         verdict(f"{profile.stem}: re-planned locally / anew, makespan", search.value_us / anew.value_us, 1.03),
+        verdict(f"{profile.stem}: HPA locally / anew, ops looked at", len(looked) / len(tier), 0.1),
+        verdict(f"{profile.stem}: HPA locally / anew, sum of times and moves", sums[0] / sums[1], 1.03),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,9 +16,11 @@ from planner_api.planning.construct.tiers import (
     Tiers,
     best_tier,
     chain_cut,
+    crossing,
     minimum_cut,
     offloaded_us,
     partition,
+    partition_again,
     tiers_of,
 )
 from planner_api.planning.methods import solve
@@ -118,6 +121,61 @@ def test_siblings_that_read_no_more_follow() -> None:
     move[5:] = 0.0  # what 4, 5 and 6 make is small: equation 2 places them
     found = partition(tiers(us, before, move))
     assert found == [0, 0, 0, 0, 2, 2, 0]
+
+
+def mixed(seed: int) -> Tiers:
+    """A network that HPA spreads over all tiers, with tensors of many sizes."""
+    random = np.random.default_rng(seed)
+    ops = int(random.integers(3, 60))
+    found = drawn(seed, ops)
+    speed = np.stack([np.ones(ops), random.uniform(0.5, 4, ops), random.uniform(0.5, 20, ops)], axis=1)
+    return replace(found, us=found.us * speed, move_us=found.move_us * random.uniform(0, 1, (ops + 1, 1, 1)) ** 2)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_after_any_change_looking_at_all_is_planning_anew(seed: int) -> None:
+    """Whatever the tiers were before."""
+    found = mixed(seed)
+    ops = len(found.us)
+    before = np.random.default_rng(seed).integers(0, TIERS, ops).tolist()
+    assert partition_again(found, before, range(ops)) == (partition(found), {*range(ops)})
+
+
+def test_where_an_op_s_time_changes_only_what_it_touches_is_looked_at() -> None:
+    """The sum of all times and moves is that of planning anew, and four ops of five are left alone."""
+    changed, looked = 0, []
+    for seed in range(2000 if CAMPAIGN else 200):
+        found, random = mixed(seed), np.random.default_rng(seed)
+        us, op = found.us.copy(), int(random.integers(len(found.us)))
+        us[op, random.integers(TIERS)] *= random.choice([0.1, 0.3, 3.0, 10.0])
+        before, now = partition(found), replace(found, us=us)
+        again, at = partition_again(now, before, {op, *now.problem.lists.before[op]})
+        anew = partition(now)
+        assert offloaded_us(now, again) == pytest.approx(offloaded_us(now, anew))
+        assert all(again[one] == before[one] for one in {*range(len(us))} - at)
+        changed += anew != before
+        looked.append(len(at) / len(us))
+    assert changed > 5
+    assert np.mean(looked) < 0.25
+
+
+def test_where_a_link_changes_the_ends_of_what_crosses_it_are_enough() -> None:
+    """A quarter or four times of the cloud's bandwidth: within 3 % of planning anew on average, a quarter looked at."""
+    ratios, looked, changed = [], [], 0
+    for seed in range(2000 if CAMPAIGN else 200):
+        found = mixed(seed)
+        move = found.move_us.copy()
+        move[:, 2, :2] *= (factor := 4.0 if seed % 2 else 0.25)
+        move[:, :2, 2] *= factor
+        before, now = partition(found), replace(found, move_us=move)
+        again, at = partition_again(now, before, crossing(now, before, 2))
+        anew = partition(now)
+        ratios.append(offloaded_us(now, again) / offloaded_us(now, anew))
+        looked.append(len(at) / len(before))
+        changed += anew != before
+    assert changed > 20
+    assert np.mean(ratios) < 1.03
+    assert np.mean(looked) < 0.25
 
 
 @settings(max_examples=200 if CAMPAIGN else 25)

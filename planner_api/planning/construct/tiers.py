@@ -15,7 +15,7 @@ moving them takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -183,14 +183,36 @@ def hpa(problem: Problem, budget: Budget) -> Solution:
 
 
 def partition(tiers: Tiers) -> list[int]:
+    ops = len(tiers.problem.lists.before)
+    return partition_again(tiers, [UNDECIDED] * ops, range(ops))[0]
+
+
+def partition_again(tiers: Tiers, before: Sequence[int], touched: Iterable[int]) -> tuple[list[int], set[int]]:
+    """Every op's tier after some were touched, and the ops that were looked at for that.
+
+    Those that were touched, the successors of all whose tier changes, and who shares inputs with one that is looked at,
+    as far as one of the two reads no more than the other.
+
+    Args:
+        before: the tiers until now.
+        touched: ops whose times have changed, or the times of moves that they decide about: of what they read and write
+            or, where that grows, of what their successors do.
+    """
     lists = tiers.problem.lists
-    tier = [UNDECIDED] * len(lists.before)
+    tier, looked = list(before), set(touched)
     for layer in layers(lists.order, lists.before):
         for op in layer:
-            tier[op] = best_tier(tiers, op, tier)
+            if any(tier[earlier] != before[earlier] for earlier in lists.before[op]):
+                looked.add(op)
         for op in layer:
+            if op in looked:
+                looked |= {other for other in _behind(tiers, op) if _reads_no_more(tiers, op, other)}
+        found = [op for op in layer if op in looked]
+        for op in found:
+            tier[op] = best_tier(tiers, op, tier)
+        for op in found:
             _take_along(tiers, op, tier)
-    return tier
+    return tier, looked
 
 
 def best_tier(tiers: Tiers, op: int, tier: Sequence[int]) -> int:
@@ -213,14 +235,34 @@ def best_tier(tiers: Tiers, op: int, tier: Sequence[int]) -> int:
     return min(((here, later) for here in potential for later in range(here, last + 1)), key=lambda two: both(*two))[0]
 
 
+def crossing(tiers: Tiers, tier: Sequence[int], there: int) -> set[int]:
+    """The ops that write or read what moves to a tier or from it: those that a change of its link touches first."""
+    lists = tiers.problem.lists
+    found: set[int] = set()
+    for tensor, readers in enumerate(lists.readers):
+        made = tiers.made_on(tensor, tier)
+        if any(there in (made, tier[op]) and made != tier[op] for op in readers):
+            found |= {*readers, *lists.producer[tensor : tensor + 1]} - {-1}
+    return found
+
+
+def _behind(tiers: Tiers, op: int) -> set[int]:
+    """The others that read from one of those that an op reads from."""
+    lists = tiers.problem.lists
+    return {later for earlier in lists.before[op] for later in lists.after[earlier]} - {op}
+
+
+def _reads_no_more(tiers: Tiers, op: int, other: int) -> bool:
+    before = tiers.problem.lists.before
+    return set(before[op]) <= set(before[other])
+
+
 def _take_along(tiers: Tiers, op: int, tier: list[int]) -> None:
     """Let the siblings that read no more than an op follow it; who reads from them is looked at again."""
     lists = tiers.problem.lists
-    inputs = set(lists.before[op])
-    behind = {later for earlier in inputs for later in lists.after[earlier]}
-    for sibling in behind - {op}:
+    for sibling in _behind(tiers, op):
         earlier = UNDECIDED < tier[sibling] < tier[op]
-        if earlier and set(lists.before[sibling]) <= inputs and tiers.us[sibling, tier[op]] < float("inf"):
+        if earlier and _reads_no_more(tiers, sibling, op) and tiers.us[sibling, tier[op]] < float("inf"):
             tier[sibling] = tier[op]
             for later in lists.after[sibling]:
                 if tier[later] != UNDECIDED:
