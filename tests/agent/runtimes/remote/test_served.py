@@ -119,6 +119,12 @@ def test_a_server_that_takes_no_bytes_is_not_used(tmp_path: Path) -> None:
         server(ports["http"], eyes="branching")
 
 
+def test_a_server_of_ours_that_lends_nothing_is_sent_no_segment(plain: Running) -> None:
+    """It is asked like any other server of the protocol, and says so itself."""
+    with pytest.raises(ProcessorLost, match=r"takes no files, so that no segment can go there: .* lends nothing"):
+        host_at("cloud", HostSettings(address=f"http://127.0.0.1:{plain.http}"))
+
+
 OTHERS = {
     "another shape": (
         read_model(branching_model(size=20), name="eyes"),
