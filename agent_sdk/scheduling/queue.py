@@ -57,14 +57,15 @@ class Queue:
             _, _, request = self._patient.pop(0)
             self._leave(request)
             self._stand(request, patient=False)
-        room = {network: network.in_flight for network in self._lines}
-        for request in under_way:
-            if request.network in room:
-                room[request.network] -= 1
-        first = [(-request.priority, request.patient_ns > now_ns, -1, request) for request in self.begun]
-        later = [place for network, line in self._lines.items() if room[network] > 0 for place in line[: room[network]]]
+        running = [request.network for request in under_way]
+        later: list[_Place] = []
+        for network, line in self._lines.items():
+            later += line[: max(0, network.in_flight - running.count(network))]
+        later.sort()
         groups: dict[tuple[int, bool], list[Request]] = {}
-        for priority, patient, _, request in [*first, *sorted(later)]:
+        for request in self.begun:
+            groups.setdefault((-request.priority, request.patient_ns > now_ns), []).append(request)
+        for priority, patient, _, request in later:
             groups.setdefault((priority, patient), []).append(request)
         return [(not patient, groups[priority, patient]) for priority, patient in sorted(groups)]
 

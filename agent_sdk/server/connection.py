@@ -6,6 +6,7 @@ the size of a small network takes as long as its run. Heads are parsed by httpto
 
 from __future__ import annotations
 
+import ctypes
 import json
 import socket
 import ssl
@@ -271,7 +272,7 @@ def _room(size: int, aligned_at: int) -> memoryview:
         memory = np.empty(size + ALIGNED, np.uint8)
     except MemoryError as error:
         raise RefusedError(503, f"this machine has no {size} bytes left") from error
-    start = -(memory.__array_interface__["data"][0] + aligned_at) % ALIGNED
+    start = -(ctypes.addressof(ctypes.c_char.from_buffer(memory)) + aligned_at) % ALIGNED
     return memory.data[start : start + size]
 
 
