@@ -309,7 +309,7 @@ class Scheduler:
     def any_idle(self) -> bool:
         """Whether something may be able to start anywhere."""
         taken = self._blocked if self._in_pieces else self._busy | self._blocked
-        return any([not taken & mask for mask in self.masks])
+        return any(not taken & mask for mask in self.masks)
 
     def shortest(self, request: Request, free_ns: array[int] | None = None) -> Choice:
         """The way on that ends a request soonest."""

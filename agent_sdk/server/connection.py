@@ -62,6 +62,8 @@ class Head:
         fields: the header's, by lower-case name.
         goes_on: whether the client leaves the connection open.
         length: bytes of the body.
+        encoding: how that is compressed, ``identity`` where it is not.
+        waits: whether the client sends it only once it is told to.
         leads: who answers such requests, and what their path names; None until that is known.
 
     Raises RefusedError where it is no head of HTTP/1.1 that can be answered.
@@ -87,6 +89,8 @@ class Head:
         if "transfer-encoding" in self.fields:
             raise RefusedError(411, "say how long the body is: Content-Length")
         self.length = self.number("content-length", MOST_BODY)
+        self.encoding = self.fields.get("content-encoding", "identity").lower()
+        self.waits = self.fields.get("expect", "").lower() == "100-continue"
 
     def on_url(self, url: bytes) -> None:
         self._target += url
@@ -117,7 +121,7 @@ class Exchange:
 
         ``take`` is told of bytes before they are held, and may refuse. Raises RefusedError, OSError.
         """
-        encoding = self.head.fields.get("content-encoding", "identity").lower()
+        encoding = self.head.encoding
         if encoding not in ("identity", "gzip", "deflate"):
             raise RefusedError(415, f"a body may be sent as it is, or as gzip or deflate, not as '{encoding:.16}'")
         take(self.head.length)
@@ -132,7 +136,7 @@ class Exchange:
         self._received(0)
 
     def _received(self, aligned_at: int) -> memoryview:
-        if self.head.fields.get("expect", "").lower() == "100-continue":
+        if self.head.waits:
             self.connection.send([b"HTTP/1.1 100 Continue\r\n\r\n"])
         body = _room(self.head.length, aligned_at)
         self.connection.receive(body)
