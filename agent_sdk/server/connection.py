@@ -273,11 +273,11 @@ class Connection:
 def _room(size: int, aligned_at: int) -> memoryview:
     """Memory for a body. Raises RefusedError where the machine has none."""
     try:
-        memory = np.empty(size + ALIGNED, np.uint8)
+        memory = np.empty(size + ALIGNED, np.uint8).data
     except MemoryError as error:
         raise RefusedError(503, f"this machine has no {size} bytes left") from error
     start = -(ctypes.addressof(ctypes.c_char.from_buffer(memory)) + aligned_at) % ALIGNED
-    return memory.data[start : start + size]
+    return memory[start : start + size]
 
 
 def _inflated(body: memoryview, take: Callable[[int], None], aligned_at: int) -> memoryview:
