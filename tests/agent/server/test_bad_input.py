@@ -341,7 +341,9 @@ def test_many_clients_at_once_get_the_same_answer(server: Running) -> None:
         np.testing.assert_allclose(value, values[0], rtol=1e-4)
 
 
-def infer_over_grpc(server: Running, asked: Any, compression: grpc.Compression | None = None) -> Any:
+def infer_over_grpc(
+    server: Running, asked: Any, compression: grpc.Compression | None = None, within_s: float = 20
+) -> Any:
     """Make the call with a message of any content."""
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
         call = channel.unary_unary(
@@ -349,7 +351,7 @@ def infer_over_grpc(server: Running, asked: Any, compression: grpc.Compression |
             message("ModelInferRequest").SerializeToString,
             message("ModelInferResponse").FromString,
         )
-        return call(asked, timeout=20, compression=compression)
+        return call(asked, timeout=within_s, compression=compression)
 
 
 def asked_over_grpc(**changed: Any) -> Any:
@@ -378,6 +380,19 @@ def test_a_wrong_message_is_refused_with_its_reason(server: Running, changed: di
     with pytest.raises(grpc.RpcError, match=reason) as caught:
         infer_over_grpc(server, asked_over_grpc(**changed))
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert infer_over_grpc(server, asked_over_grpc()).outputs[0].name == "y"
+    assert is_freed(server)
+
+
+def test_calls_whose_time_is_over_lose_only_themselves(server: Running) -> None:
+    """Clients of gRPC that wait for a few milliseconds at most: whatever comes of their calls, the next is served."""
+    codes = set()
+    for turn in range(20):
+        try:
+            infer_over_grpc(server, asked_over_grpc(), within_s=turn / 1e3)
+        except grpc.RpcError as error:
+            codes.add(error.code())
+    assert codes == {grpc.StatusCode.DEADLINE_EXCEEDED}
     assert infer_over_grpc(server, asked_over_grpc()).outputs[0].name == "y"
     assert is_freed(server)
 
