@@ -212,14 +212,17 @@ class Connection:
     def end(self) -> None:
         self.ending = True
         if self.idle:
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RD)
+            self._shut(socket.SHUT_RD)
 
     def close(self) -> None:
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self._shut(socket.SHUT_RDWR)
         with suppress(OSError):
             self._socket.close()
+
+    def _shut(self, ways: int) -> None:
+        # NOTE: after an SSLSocket's own shutdown, an answer that another thread gives just now would go unencrypted.
+        with suppress(OSError):
+            socket.socket.shutdown(self._socket, ways)
 
     def receive(self, into: memoryview) -> None:
         """Fill this with what comes next. Raises RefusedError, OSError."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 import gc
 import select
 import socket
+import ssl
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from agent_sdk.errors import RefusedError
 from agent_sdk.server import connection, listener
-from agent_sdk.server.access import Address
+from agent_sdk.server.access import Address, Tls
 from agent_sdk.server.connection import Exchange
 from agent_sdk.server.listener import Listener
+from tests.agent.server.certificates import made_certificate
 from tests.agent.server.test_bad_input import read_answer
 from tests.agent.test_session_shapes import until
 
@@ -31,9 +34,9 @@ def echo(exchange: Exchange) -> None:
 
 
 @contextmanager
-def listening(handle: Callable[[Exchange], None] = echo) -> Iterator[Listener]:
+def listening(handle: Callable[[Exchange], None] = echo, tls: ssl.SSLContext | None = None) -> Iterator[Listener]:
     """Serve this on a port of this machine."""
-    made = Listener(Address("127.0.0.1", 0), None, handle)
+    made = Listener(Address("127.0.0.1", 0), tls, handle)
     made.start()
     try:
         yield made
@@ -125,6 +128,24 @@ def test_who_takes_no_answer_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(32):
             deaf.sendall(bytes(2**20))
         until(lambda: server.connections == 0)
+
+
+def test_a_request_that_comes_as_its_connection_ends_is_answered_under_tls(tmp_path: Path) -> None:
+    """Who ends what is idle may find a head that has just come: its answer is encrypted as any other."""
+    certificate, key = made_certificate(tmp_path)
+
+    def ended(exchange: Exchange) -> None:
+        exchange.connection.idle = True  # as whoever ends it sees it
+        exchange.connection.end()
+        exchange.answer(200, b"secret")
+
+    context = ssl.create_default_context(cafile=certificate)
+    with (
+        listening(ended, Tls(certificate, key).context()) as server,
+        context.wrap_socket(connected(server), server_hostname="localhost") as client,
+    ):
+        client.sendall(HEAD.replace(b"length: 4", b"length: 0"))
+        assert read_answer(client) == (200, "secret")
 
 
 def test_more_clients_than_may_be_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
