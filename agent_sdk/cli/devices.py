@@ -7,7 +7,7 @@ import click
 from rich.console import Console
 
 from agent_sdk.cli.options import hosts
-from agent_sdk.cli.report import list_rows
+from agent_sdk.cli.report import list_rows, plain
 from agent_sdk.journey.hosts import Hosts
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.runtimes.offered import discover
@@ -31,14 +31,14 @@ def devices(hosts: Path | None, as_json: bool) -> int:
         ]
         click.echo(json.dumps({"soc": soc.name, "frequency": soc.frequency, "processors": rows}))
         return 0
-    Console().print(
+    console = Console()
+    console.print(
         list_rows(
             f"{soc.name} at {soc.frequency}",
             ("processor", "runtime", "threads", "core class", "resources"),
-            [
-                (s.id, f"{s.runtime} {s.version}", str(s.threads), text or s.core_class, ", ".join(s.resources))
-                for s, text in zip(specs, details, strict=True)
-            ],
+            [(s.id, f"{s.runtime} {s.version}", str(s.threads), s.core_class, ", ".join(s.resources)) for s in specs],
         )
     )
+    for text in dict.fromkeys(filter(None, details)):  # what several processors share, once
+        console.print(plain(text))
     return 0

@@ -38,6 +38,7 @@ from agent_sdk.model.bounds import ordinary
 from agent_sdk.model.feeds import Drawn
 from agent_sdk.planner.field import Sample
 from agent_sdk.planner.supplier import Obtained
+from hope_schema.wording import plural
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +163,7 @@ class Prepared(Closes, Forks):
         if current != PLAN:
             return f"{current} alone" + (", faster here than the plan" if PLAN in self._contenders else "")
         steps = Counter(program.plan.step[step].processor for each in program.segments for step in each.steps)
-        return "the plan: " + ", ".join(f"{count} super-ops on {name}" for name, count in steps.items())
+        return "the plan: " + ", ".join(f"{plural(count, 'super-op')} on {name}" for name, count in steps.items())
 
     def judge(self, feed: Mapping[str, Any]) -> Judge:
         return Judge(self.model, feed, self.reference)
