@@ -40,12 +40,14 @@ class Network:
         cheaper: what runs instead of it where it would be too late and may be degraded; None where there is nothing.
         border_ns: by processor the longest time from one border of a run to the next; without one it runs in one go.
         dropped: how many of its runs were dropped since one ended.
+        vain_ns: when the first of those was asked for.
         in_flight: how many of its runs may be under way at once.
     """
 
     cheaper: Network | None = None
     in_flight: int = 2**31
     dropped: int = 0
+    vain_ns: int = 0
 
     def __init__(self, name: str, units: int, processors: int, latency_ns: Mapping[tuple[int, int, int], int]) -> None:
         self.name, self.units, self.processors = name, units, processors

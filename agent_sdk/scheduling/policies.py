@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from agent_sdk.errors import UnknownNameError
 from agent_sdk.scheduling.network import NEVER, Network
-from agent_sdk.scheduling.request import Request
+from agent_sdk.scheduling.request import PATIENCE_NS, Request
 from agent_sdk.scheduling.scheduler import JointPlan, PlannedRun, Policy, Scheduler
 from agent_sdk.scheduling.sequence import Choice
 
@@ -228,7 +228,7 @@ class EarliestDeadline(Policy):
     one of them could not make its deadline any more, where there is another way. What has no deadline goes where fewest
     of the latest runs of those would have missed theirs, stepping in at its borders, of equal ones where it ends
     soonest. Where there is no other way, that waits, and so does what may be dropped and would cost several others
-    theirs.
+    theirs, unless its network has been asked in vain for a second.
     """
 
     name = "earliest_deadline"
@@ -316,14 +316,20 @@ def _bears(state: Scheduler, request: Request) -> float:
     """How many deadlines of another network a request waits for to be kept."""
     if request.deadline_ns is None:
         return 0.0 if request.due_ns > state.now_ns else NEVER
-    return GIVES_UP if request.on_late == "drop" and not state.probes(request) else NEVER
+    gives_way = request.on_late == "drop" and not state.probes(request) and state.now_ns < _served_by(request)
+    return GIVES_UP if gives_way else NEVER
+
+
+def _served_by(request: Request) -> int:
+    """Until when a network gives way of which nothing but drops has come: the patience of a single run."""
+    return request.network.vain_ns + PATIENCE_NS if request.network.dropped else NEVER
 
 
 def _waits_until(state: Scheduler, request: Request) -> int:
     """When one of the others counts no more, or the request can wait no longer, whichever is first."""
     latest = request.due_ns
     if request.deadline_ns is not None:
-        latest += 1 - state.alone(request.network).end_ns
+        latest = min(latest + 1 - state.alone(request.network).end_ns, _served_by(request))
     quiet = (state.active[other][1] + RECENT * deadline + 1 for other, deadline in _others(state, request))
     return min(latest, *quiet)
 

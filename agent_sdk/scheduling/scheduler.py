@@ -357,6 +357,8 @@ class Scheduler:
             request.network.doubt(choice.processor)
             return choice
         if request.on_late == "drop":
+            if not request.network.dropped:
+                request.network.vain_ns = request.release_ns
             request.network.dropped += 1
             self.queue.remove(request)
             self._dropped.append(request)

@@ -55,6 +55,7 @@ class World:
         promised: list = []
         self.active: dict = {}
         self.in_a_row: dict[str, int] = {}
+        self.asked_since: dict[str, int] = {}
         self.ratios = {model: [1 + 0.5 * (run + 1) / 100 for run in range(100)] for model in self.nets}
         self.doubted: set = set()
         self.ends, self.first_key = {}, {}
@@ -248,6 +249,8 @@ class World:
         """The choice; of a run that is degraded one of the cheaper model; None where it is dropped."""
         late = run.deadline is not None and choice[0] > run.deadline and not run.unit
         if late and run.on_late == "drop" and self.in_a_row.get(run.model, 0) < 16:
+            if not self.in_a_row.get(run.model, 0):
+                self.asked_since[run.model] = run.release
             self.in_a_row[run.model] = self.in_a_row.get(run.model, 0) + 1
             self.queue.remove(run)
             self.decisions.append((self.now, run.number, 0, 0, None))
@@ -371,7 +374,9 @@ class World:
             fits.sort(key=lambda one: (self._hurts(run, one[2]), self._risk(run, one[2], limit), *one))
             apart = [one for one in fits if self._apart(run, one)]
         kind = apart or [one for one in fits if not self._harmed(run, one)] or fits
-        sees = run.on_late != "drop" or self.in_a_row.get(run.model, 0) >= 16
+        dropped = self.in_a_row.get(run.model, 0)
+        served = self.asked_since[run.model] + PATIENCE if dropped else BIG
+        sees = run.on_late != "drop" or dropped >= 16 or self.now >= served
         if not apart and kind:
             takes = self._takes((run, 0, self.nets[run.model][0] - 1, kind[0][2]))
             harmed = self._harmed(run, kind[0])
@@ -379,7 +384,7 @@ class World:
                 waits, latest = bool(harmed) and due > self.now, due
             else:
                 waits = not sees and any(takes / within >= 2 for within in harmed)
-                latest = run.deadline - self._best(run, [0] * len(self.sets), 0)[0] + 1
+                latest = min(served, run.deadline - self._best(run, [0] * len(self.sets), 0)[0] + 1)
             if waits:
                 others = [self.active[model][1] + 10 * within + 1 for model, within in self._lately(run)]
                 self.looks.add(min(latest, *others))
