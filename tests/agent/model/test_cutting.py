@@ -76,6 +76,30 @@ def test_parts_put_together_are_the_whole(kind: str, data: st.DataObject) -> Non
             assert _difference(whole, Cut(op=super_op.id, axes=axes, at=tuple(map(found.get, axes)))) <= ROUNDING
 
 
+@UNSHRUNK
+@given(data=st.data())
+def test_what_is_no_number_crosses_the_same_borders_in_parts(data: st.DataObject) -> None:
+    """A Resize spreads NaN and infinities along axes that keep their size, too: each cut that is allowed does so."""
+    mode, rank = data.draw(
+        st.sampled_from([("nearest", 4), ("cubic", 4), *(("linear", rank) for rank in (2, 3, 4, 5))])
+    )
+    factors = data.draw(st.lists(st.integers(1, 2), min_size=rank, max_size=rank).filter(lambda own: max(own) > 1))
+    if mode != "nearest" and rank > 3:
+        factors[:2] = 1, 1
+        factors[-1] = 3 - factors[-2]
+    node = helper.make_node("Resize", ["x", "", "s"], ["y"], mode=mode)
+    whole = read_model(model([node], {"x": (4,) * rank}, {"s": np.array(factors, np.float32)}))
+    x = draw(whole, 1)["x"]
+    x[tuple(data.draw(st.integers(0, 3)) for _ in range(rank))] = data.draw(st.sampled_from([np.nan, np.inf]))
+    expected = computed(whole, {"x": x})["y"]
+    super_op = merge(whole.graph)[-1]
+    for axis in range(rank):
+        with suppress(CutError):
+            for border in range(granularity(super_op, axis), expected.shape[axis], granularity(super_op, axis)):
+                parts = cut_model(whole, (Cut(op=super_op.id, axes=(axis,), at=((border,),)),))
+                np.testing.assert_allclose(computed(parts, {"x": x})["y"], expected, rtol=ROUNDING, atol=ROUNDING)
+
+
 def _chain(channels: int, size: int, rows: list[tuple[int, int, int, int]]) -> onnx.ModelProto:
     """Convolutions in a row, each by its kernel, stride, padding and dilation; a maximum behind the second."""
     nodes, weights, name = [], {}, "x"
