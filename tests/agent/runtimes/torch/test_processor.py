@@ -4,205 +4,39 @@ from __future__ import annotations
 
 import gc
 import math
-import random
 import weakref
-from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
 
-from agent_sdk import Agent
-from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.errors import CompilationFailed, OutOfMemory, ProcessorLost, UnsupportedOp
-from agent_sdk.explain import to_perfetto
-from agent_sdk.journey.reference import Reference
-from agent_sdk.journey.verify import Judge
 from agent_sdk.machine.soc import Soc, accelerator_names
-from agent_sdk.measure.profiler import profile
-from agent_sdk.measure.truth import observations
-from agent_sdk.model import Content, Model, read_model
+from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
 from agent_sdk.model.united import united
 from agent_sdk.runtimes import offered
 from agent_sdk.runtimes.base import Timed, segment_of, whole_network
-from agent_sdk.runtimes.torch import processor as torch_processor
 from agent_sdk.runtimes.torch.choice import Choice, choices, parsed
-from agent_sdk.runtimes.torch.driver import Eager, Recording
-from agent_sdk.runtimes.torch.executable import TorchExecutable, Way, narrowest, ways_of
-from agent_sdk.runtimes.torch.kernel import Kernel, build, drawn, recipes, translated
+from agent_sdk.runtimes.torch.driver import Recording
+from agent_sdk.runtimes.torch.executable import Way, narrowest, ways_of
+from agent_sdk.runtimes.torch.kernel import build, drawn, recipes, translated
 from agent_sdk.runtimes.torch.place import DevicePlace
 from agent_sdk.runtimes.torch.precision import Precision
-from agent_sdk.runtimes.torch.processor import TorchProcessor
 from agent_sdk.runtimes.torch.schedule import Schedule
 from agent_sdk.runtimes.torch.shares import Occupancy
-from hope_schema import (
-    LatencyColumns,
-    Missing,
-    MissingLatency,
-    Profile,
-    TensorType,
-    TransferColumns,
-    by_recipe,
-    merge,
-)
-from planner_api.planning import plan
-from tests.agent.haste import measure_hastily
+from hope_schema import merge
 from tests.agent.model.random_models import RandomModel
 from tests.agent.models import BRANCHING, one_op_model
 from tests.agent.runtimes.networks import run_once
+from tests.agent.runtimes.torch.samples import SOC, computed, encoder, images, processor, timed, turned
 from tests.agent.runtimes.torch.simulated import Simulated
-
-SOC = Soc(name="test", frequency="fixed", core_class={0: "core"})
-
-
-def processor(precision: str = "fp32", *, channels_last: bool = False) -> TorchProcessor:
-    """The CPU as torch drives it."""
-    made = TorchProcessor(SOC, Choice("cpu", precision))
-    made.precision = Precision(precision, channels_last)
-    return made
-
-
-def images() -> bytes:
-    """A network with all that is folded, and windows of every awkward kind."""
-    rng = np.random.default_rng(3)
-    weights: list[onnx.TensorProto] = []
-
-    def weight(*shape: int, low: float | None = None) -> str:
-        values = rng.standard_normal(shape) / 3 if low is None else rng.uniform(low, 2, shape)
-        weights.append(numpy_helper.from_array(values.astype(np.float32), f"w{len(weights)}"))
-        return weights[-1].name
-
-    def batch(source: str, target: str, channels: int = 8) -> onnx.NodeProto:
-        own = [weight(channels), weight(channels), weight(channels), weight(channels, low=0.5)]
-        return helper.make_node("BatchNormalization", [source, *own], [target])
-
-    node = helper.make_node
-    nodes = [
-        node("Conv", ["x", weight(8, 3, 3, 3)], ["a"], auto_pad="SAME_UPPER", strides=[2, 2]),
-        batch("a", "b"),
-        node("Mul", ["b", weight(8, 1, 1)], ["c"]),
-        node("Add", [weight(1, 8, 1, 1), "c"], ["d"]),
-        node("Relu", ["d"], ["e"]),
-        node("Conv", ["e", weight(8, 1, 5, 5), weight(8)], ["f"], group=8, pads=[2, 1, 2, 3]),
-        node("Conv", ["e", weight(8, 8, 1, 1), weight(8)], ["g"]),
-        node("Relu", ["g"], ["h"]),
-        node("Sub", ["f", weight(8, 1, 1)], ["i"]),
-        batch("h", "j"),
-        node("Sigmoid", ["j"], ["k"]),
-        node("AveragePool", ["k"], ["l"], kernel_shape=[3, 3], pads=[0, 0, 2, 1], strides=[1, 1], count_include_pad=1),
-        node("AveragePool", ["i"], ["m"], kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2], ceil_mode=1),
-        node("MaxPool", ["h"], ["n"], kernel_shape=[3, 3], pads=[0, 1, 1, 0], strides=[2, 2], ceil_mode=1),
-        node("Conv", ["n", weight(8, 8, 1, 1)], ["o"]),
-        node("Concat", ["m", "o"], ["p"], axis=1),
-        node("LRN", ["p"], ["q"], size=5, alpha=0.3, bias=1.5),
-        node("GlobalAveragePool", ["q"], ["r"]),
-        node("Flatten", ["r"], ["s"]),
-        node("Gemm", ["s", weight(10, 16), weight(10)], ["y"], transB=1),
-        node("GlobalMaxPool", ["l"], ["z"]),
-        node("Conv", ["q", weight(1, 16, 1, 1)], ["t"]),
-        node("Add", ["t", weight(4, 1, 1)], ["u"]),
-    ]
-    infos = {"x": [1, 3, 17, 17], "y": [1, 10], "z": [1, 8, 1, 1], "u": [1, 4, 4, 4]}
-    made = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in infos.items()]
-    graph = helper.make_graph(nodes, "images", made[:1], made[1:], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9).SerializeToString()
-
-
-def encoder() -> bytes:
-    """One block of a transformer encoder, as exporters write it."""
-    rng = np.random.default_rng(4)
-    node, weights = helper.make_node, {}
-
-    def weight(*shape: int) -> str:
-        weights[f"w{len(weights)}"] = (rng.standard_normal(shape) / 4).astype(np.float32)
-        return f"w{len(weights) - 1}"
-
-    def shape(*values: int) -> str:
-        weights[f"w{len(weights)}"] = np.array(values, np.int64)
-        return f"w{len(weights) - 1}"
-
-    nodes = [node("LayerNormalization", ["x", weight(16), weight(16)], ["n"])]
-    for name in "qkv":
-        nodes += [
-            node("MatMul", ["n", weight(16, 16)], [f"{name}0"]),
-            node("Add", [weight(16), f"{name}0"], [f"{name}1"]),
-            node("Reshape", [f"{name}1", shape(1, 6, 4, 4)], [f"{name}2"]),
-            node("Transpose", [f"{name}2"], [f"{name}3"], perm=[0, 2, 3, 1] if name == "k" else [0, 2, 1, 3]),
-        ]
-    nodes += [
-        node("MatMul", ["q3", "k3"], ["a0"]),
-        node("Softmax", ["a0"], ["a1"], axis=-1),
-        node("MatMul", ["a1", "v3"], ["a2"]),
-        node("Transpose", ["a2"], ["a3"], perm=[0, 2, 1, 3]),
-        node("Reshape", ["a3", shape(1, 6, 16)], ["a4"]),
-        node("Add", ["x", "a4"], ["r"]),
-        node("MatMul", ["r", weight(16, 32)], ["g"]),
-        node("Gelu", ["g"], ["h"]),
-        node("Split", ["h"], ["h1", "h2"], axis=-1, num_outputs=2),
-        node("Add", ["h1", "h2"], ["y"]),
-    ]
-    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 6, 16]) for name in "xy"]
-    made = [numpy_helper.from_array(value, name) for name, value in weights.items()]
-    graph = helper.make_graph(nodes, "encoder", info[:1], info[1:], made)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9).SerializeToString()
-
-
-def turned() -> bytes:
-    """Branches in which a turned tensor is read twice: by what has to copy it to relabel it, and by another op."""
-    weights = [numpy_helper.from_array(np.array(shape, np.int64), name) for name, shape in
-               (("five", [1, 2, 4, 6, 6]), ("four", [1, 8, 6, 6]), ("row", [1, 288]))]  # fmt: skip
-    node, nodes = helper.make_node, []
-    for i, kind in enumerate(["Selu", "Elu", "Tanh"]):
-        nodes += [
-            node(kind, ["x"], [f"a{i}"]),
-            node("Reshape", [f"a{i}", "five"], [f"b{i}"]),
-            node("Transpose", [f"b{i}"], [f"c{i}"], perm=[0, 2, 1, 3, 4]),
-            node("Relu", [f"c{i}"], [f"e{i}"]),
-            node("Reshape", [f"c{i}", "four"], [f"d{i}"]),
-            node("Reshape", [f"e{i}", "row"], [f"f{i}"]),
-            node("Softmax", [f"d{i}"], [f"g{i}"], axis=1),
-            node("Reshape", [f"g{i}", "row"], [f"h{i}"]),
-        ]
-    nodes.append(node("Sum", [f"{name}{i}" for i in range(3) for name in "fh"], ["y"]))
-    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, 8, 6, 6]), ("y", [1, 288]))]
-    graph = helper.make_graph(nodes, "turned", infos[:1], infos[1:], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
-
-
-def computed(
-    own: TorchProcessor, model: Model, times: tuple = (), executable: TorchExecutable | None = None
-) -> tuple[float, TorchExecutable]:
-    """The largest relative error of a network against ONNX Runtime, and the executable."""
-    rng = np.random.default_rng(0)
-    feeds = {n: rng.standard_normal(model.graph.tensor[n].shape).astype(np.float32) for n in model.graph.inputs}
-    session = ort.InferenceSession(model.proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    wanted = dict(zip(model.graph.outputs, session.run(list(model.graph.outputs), feeds), strict=True))
-    executable = executable or own.compile(replace(whole_network(model), times=times))
-    made = run_once(executable, {name: own.place.from_host(array) for name, array in feeds.items()})
-    errors = [np.abs(own.place.to_host(made[n]) - wanted[n]).max() / max(1e-6, np.abs(wanted[n]).max()) for n in wanted]
-    return float(max(errors)), executable
-
-
-def timed(model: Model, seed: int) -> tuple[Timed, ...]:
-    """A network's super-ops timed at random, as plans do."""
-    draw, now, times, ends = random.Random(seed), 0.0, [], {}
-    for super_op in merge(model.graph):
-        start = max([now * draw.choice([0.0, 0.5, 1.0]), *(ends.get(name, 0.0) for name in super_op.inputs)])
-        finish = start + draw.choice([1.0, 4.0])
-        ends.update(dict.fromkeys(super_op.outputs, finish))
-        now = max(now, finish)
-        times.append(Timed(tuple(op.id for op in super_op.ops), start, finish))
-    return tuple(times)
 
 
 @pytest.mark.parametrize("source", [images(), encoder(), BRANCHING], ids=["images", "encoder", "branching"])
@@ -493,173 +327,3 @@ def test_the_socs_name_tells_its_gpus(tmp_path: Path) -> None:
         (folder / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 41\n")
     assert accelerator_names(tmp_path) == ["2xNVIDIA H200", "NVIDIA T4"]
     assert accelerator_names(tmp_path / "none") == []
-
-
-def profiled(owners: Iterable[TorchProcessor], rows: Sequence[tuple[str, str, float, float]]) -> Profile:
-    """A profile of processors whose ops, by signature and kind, take these microseconds and shares."""
-    signatures, kinds, us, shares = zip(*rows, strict=True)
-    nothing, once = (0.0,) * len(rows), (1,) * len(rows)
-    return Profile(
-        soc="test",
-        frequency="fixed",
-        processors=tuple(own.spec for own in owners),
-        latencies=LatencyColumns(signature=signatures, kind=kinds, us=us, spread_us=nothing, count=once, share=shares),
-        transfers=TransferColumns(
-            tensor=(TensorType(shape=(1,), dtype="float32"),) * 2,
-            source=("host", "host/torch"),
-            target=("host/torch", "host"),
-            us=(0.1, 0.1),
-            spread_us=(0.0, 0.0),
-            count=(1, 1),
-        ),
-        version=1,
-    )
-
-
-def test_a_plan_mixes_precisions() -> None:
-    """Each op in the type that is fastest for it: one answer, as far off as float16 explains and no further."""
-    own = {choice.id: TorchProcessor(SOC, choice) for choice in choices("cpu", "mixed")}
-    source = images()
-    model = read_model(source)
-    figures = profiled(
-        own.values(),
-        [
-            (op.signature, each.spec.kind, 1.0 if (index % 2 == 0) == (name == "cpu") else 100.0, 1.0)
-            for index, op in enumerate(merge(model.graph))
-            for name, each in own.items()
-        ],
-    )
-    made = plan(model.graph, figures, rounds=2)
-    assert set(made.processors_used) == {"cpu", "cpu/fp16"}
-    with Device(own.values()) as device, Executor(build_program(made, model, own), device) as executor:
-        found = Judge(model, draw(model, 0), Reference(Content(source))).verdict([executor])
-    assert found.correct
-    assert 1e-6 < found.error < found.tolerance
-    assert "float16" in found.cause
-
-
-def test_a_plan_computes_ops_by_recipes_of_different_shares_side_by_side() -> None:
-    """As the planner chose them, op by op; the trace tells them apart, and what one took is no figure of another."""
-    own, model = processor(channels_last=True), read_model(images())
-    own.driver, own.joins = Simulated(1), True
-    pools = [op for op in merge(model.graph) if op.ops[0].type == "AveragePool"]
-    others = {by_recipe(op.signature, recipe): 0.1 * recipe for op in pools for recipe in (1, 2)}
-    kind = own.spec.kind
-    rows = [(op.signature, kind, 10.0, 0.6) for op in merge(model.graph)]
-    rows += [(signature, kind, 11.0, share) for signature, share in others.items()]
-    figures = profiled([own], list(dict.fromkeys(rows)))
-    made = plan(model.graph, figures, rounds=20)
-    taken = {step.ops[-1]: step.recipe for step in made.steps}
-    assert {taken[op.id] for op in pools} <= {None, 1, 2}
-    assert {step.share for step in made.steps} >= {0.1, 0.6}
-    program = build_program(made, model, {own.id: own})
-    executable = own.compile(program.segments[0].segment)
-    assert {kernel.name: kernel.recipe for kernel in executable.way.kernels} == {
-        op: by or 0 for op, by in taken.items()
-    }
-    assert executable.way.schedule.streams > 1
-    error, _ = computed(own, model, executable=executable)
-    assert error <= 1e-4
-    own.driver = Eager(own.device)
-    with Device([own]) as device, Executor(program, device) as executor:
-        traces = [executor.run(draw(model, 0))[1] for _ in range(3)]
-    slices = [event for event in to_perfetto(traces[0])["traceEvents"] if event.get("cat") == "predicted op"]
-    shown = {event["args"]["super_op"]: event for event in slices}
-    assert {op: event["args"].get("recipe") for op, event in shown.items()} == taken
-    assert any(
-        one["args"]["share"] != other["args"]["share"] and one["tid"] != other["tid"]
-        and one["ts"] < other["ts"] + other["dur"] and other["ts"] < one["ts"] + one["dur"]
-        for one in slices for other in slices
-    )  # fmt: skip
-    told = observations([traces], [own.spec], soc="test", frequency="fixed", device_id="device")
-    assert told is not None
-    own_signature = {op.id: op.signature for op in merge(model.graph)}
-    assert set(told.latencies.signature) == {by_recipe(own_signature[op], recipe) for op, recipe in taken.items()}
-
-
-def test_a_plan_with_recipes_is_tried_beside_the_fastest_kernels() -> None:
-    """Where a device tells which way is fastest, the same plan stands there by the choice of its processor, too."""
-    own, model = processor(channels_last=True), read_model(images())
-    own.driver, own.overlaps = Simulated(1), True
-    own._recipes = {op.signature: {0: 1.0} for op in merge(model.graph)}
-    times = [one._replace(recipe=1 if one.ops[-1] in "lm" else None) for one in timed(model, 3)]
-    ways = own.compile(replace(whole_network(model), times=tuple(times))).compiled
-    assert [[kernel.recipe for kernel in way.kernels if kernel.name in "lm"] for way in ways] == [
-        *[[1, 1]] * (len(ways) // 2),
-        *[[0, 0]] * (len(ways) // 2),
-    ]
-    fast, faster = [100.0] * len(ways), [100.0 if way.own else 96.0 for way in ways]
-    assert narrowest(ways, fast).own
-    assert narrowest(ways, [100.0 if way.own else 98.0 for way in ways]).own
-    assert not narrowest(ways, faster).own
-    assert all(way.own for way in own.compile(replace(whole_network(model), times=timed(model, 3))).compiled)
-
-
-def test_recipes_are_told_that_leave_more_room_and_take_little_longer() -> None:
-    """At most two, the smallest, by how many times as long as the fastest they take; uploaded under their numbers."""
-    own, model = processor(), read_model(one_op_model("Relu", shape=(3, 3)))
-    [signature] = [op.signature for op in merge(model.graph)]
-    slopes = {None: 0.5, 1: 0.3, 2: 0.2, 3: 0.4, 4: 0.5}
-    own._recipes[signature] = {0: 10.0, 1: 11.0, 2: 12.0, 3: 12.0, 4: 12.0, 5: 30.0}
-    own._occupancies = {
-        by_recipe(signature, recipe): Occupancy({1: 10.0 + (recipe or 0), 2: (10.0 + (recipe or 0)) * (1 + share)})
-        for recipe, share in slopes.items()
-    }
-    assert own.recipes(signature) == {2: pytest.approx(1.2), 1: pytest.approx(1.1)}
-    asked = Missing(profile_version=0, latencies=(MissingLatency(signature=signature, kind=own.spec.kind),))
-    found = profile(model, [own], asked, soc="soc", frequency="fixed", device_id="device", budget_s=2.0).latencies
-    assert found.signature == (signature, f"{signature}/2", f"{signature}/1")
-    assert found.share == pytest.approx((0.5, 0.2, 0.3))
-    assert found.us[1] == pytest.approx(1.2 * (found.us[0] or 0.0))
-
-
-def test_an_op_of_which_another_recipe_fails_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recipe that cannot be timed is no other choice; the op has the figure of its fastest."""
-    own, model = processor(), read_model(one_op_model("Relu", shape=(3, 3)))
-    [super_op] = merge(model.graph)
-    monkeypatch.setattr(own, "overlaps", True)
-    monkeypatch.setattr(own, "_rouse", lambda: None)
-    monkeypatch.setattr(own, "_fitted", lambda _: 1.0)
-    own._recipes[super_op.signature] = {0: 10.0, 1: 11.0}
-
-    def occupied(kernel: Kernel, *_: object) -> Occupancy:
-        if kernel.recipe:
-            raise CompilationFailed("no room for its workspace")
-        return Occupancy({1: 10.0, 2: 12.0})
-
-    monkeypatch.setattr(own, "_occupancy", occupied)
-    assert own.time_ops(model, math.inf)[super_op.id].us == 10.0
-    assert own.recipes(super_op.signature) == {}
-
-
-def test_every_op_is_timed_before_its_further_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large network is planned for all of it, where there is no time for its ops' other kernels."""
-    own, model, clock = processor(), read_model(BRANCHING), [0.0]
-    monkeypatch.setattr(own, "overlaps", True)
-    monkeypatch.setattr(own, "_rouse", lambda: None)
-    monkeypatch.setattr(own, "_fitted", lambda _: 1.0)
-    monkeypatch.setattr(torch_processor, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    super_ops = merge(model.graph)
-    signatures = list(dict.fromkeys(one.signature for one in super_ops))
-    own._recipes = {signature: {0: 10.0, 1: 11.0} for signature in signatures}
-
-    def occupied(*_: object) -> Occupancy:
-        clock[0] += 1.0
-        return Occupancy({1: 10.0, 2: 12.0})
-
-    monkeypatch.setattr(own, "_occupancy", occupied)
-    assert own.time_ops(model, len(signatures) + 1.0).keys() == {one.id for one in super_ops}
-    assert list(own._occupancies) == [*signatures, by_recipe(signatures[0], 1)]
-
-
-def test_a_session_runs_on_torch_beside_onnx_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine, the planner and the profiler take torch like any other runtime."""
-    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
-    monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path))
-    measure_hastily(monkeypatch)
-    with Agent(processors="cpu,ort@0") as agent, agent.load(BRANCHING, background=False) as session:
-        rng = np.random.default_rng(1)
-        feeds = {"x": rng.standard_normal((1, 3, 16, 16)).astype(np.float32)}
-        wanted = ort.InferenceSession(BRANCHING, providers=["CPUExecutionProvider"]).run(["y"], feeds)[0]
-        np.testing.assert_allclose(session.run(feeds)["y"], wanted, rtol=1e-3, atol=1e-5)
-        assert {one.spec.runtime for one in agent.device.processors.values()} == {"torch", "ort"}
