@@ -158,9 +158,9 @@ def hold_trial(
             traces |= {name: [turn.result for turn in turns.counted[name]] for name in names}
             runs |= {name: len(traces[name]) for name in names}
             found.append({name: statistics.median(trace.total_us for trace in traces[name]) for name in names})
-    if not names:
-        raise next(iter(failures.values()))
     us = {name: value for name, value in on_one_scale(found).items() if name not in failures}
+    if not us:
+        raise next(iter(failures.values()))
     return Trial(us, runs, traces, calm(worst), failures)
 
 
@@ -169,7 +169,7 @@ def on_one_scale(stages: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
     The machine may have become slower or faster meanwhile, which changes nothing between those who took turns.
     """
-    last = stages[-1]
+    last = stages[-1] if stages else {}
     us: dict[str, float] = {}
     for stage in stages:
         scale = min(last.values()) / min(stage[name] for name in last)

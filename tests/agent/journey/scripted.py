@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -13,10 +14,11 @@ from agent_sdk.errors import ExecutionError, SegmentFailedError
 
 @dataclass
 class Scripted:
-    """An executor that takes ``us``, times a factor after so many runs, and its own trace."""
+    """An executor that takes ``us``, times a factor after so many runs, and its own trace; it ``lives`` so many."""
 
     us: float
     fails: bool = False
+    lives: float = math.inf
     raises: BaseException | None = None
     hangs: bool = False
     runs: int = 0
@@ -38,7 +40,7 @@ class Scripted:
         """Answer, or fail as a dying processor does."""
         self.runs += 1
         self.timeouts.append(timeout_s)
-        if self.fails or "bad" in inputs:
+        if self.fails or self.runs > self.lives or "bad" in inputs:
             raise SegmentFailedError("ov@0", 0, ("op",), RuntimeError("gone"))
         if self.raises is not None:
             raise self.raises

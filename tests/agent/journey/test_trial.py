@@ -109,6 +109,15 @@ def test_who_fails_is_left_out() -> None:
         hold_trial(own, {})
 
 
+def test_who_was_far_behind_is_left_when_the_nearest_fail() -> None:
+    """Nobody else was tried further; what was found of it before still holds."""
+    own = contenders(plan=100, near=110, far=1000)
+    for name in (PLAN, "near"):
+        own[name].lives = 2 * STAGES[0][0]
+    found = hold_trial(own, {})
+    assert (found.us, found.failures.keys()) == ({"far": 1000}, {PLAN, "near"})
+
+
 def test_a_single_stage_times_everyone_alike() -> None:
     """As a report wants it: as many runs of each as asked for."""
     found = hold_trial(contenders(plan=100, slow=1000), {}, [(5, 1.0)])
