@@ -185,7 +185,7 @@ class Plans(Closes, Forks):
     def stats(self) -> Stats:
         with self.lock:
             ready = self._models.values()
-            answered = sum((prepared.answered for prepared in ready), self._answered)
+            answered = sum((prepared.answered.copy() for prepared in ready), self._answered)  # runs count on meanwhile
             return Stats(dict(answered), self._switches + sum(each.switches for each in ready), len(ready))
 
     def run(

@@ -68,8 +68,8 @@ class Stream(Table):
             raise ValueError(f"stream '{self.name}' is {self.arrival} and has no period_ms")
         if self.arrival == "trace" and not self.trace_ms:
             raise ValueError(f"stream '{self.name}' is a trace and has no trace_ms")
-        if self.arrival == "closed" and self.after is not None:
-            raise ValueError(f"stream '{self.name}' is a closed loop and comes after another: it can be one of them")
+        if self.after is not None and self.arrival != "periodic":
+            raise ValueError(f"stream '{self.name}' is {self.arrival} and comes after another: it can be one of them")
         return self
 
     @property

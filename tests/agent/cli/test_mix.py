@@ -99,6 +99,13 @@ def test_a_mix_in_a_line_prints_a_timeline(model: Path, capsys: pytest.CaptureFi
             "comes after itself",
         ),
         ({"streams": [{"name": "a", "model": "m", "after": {"stream": "b"}}]}, "not in the mix"),
+        *(
+            (
+                {"streams": [{"name": "a", "model": "m", "after": {"stream": "b"}, "trace_ms": [1], **own}]},
+                "it can be one of them",
+            )
+            for own in ({"arrival": "closed"}, {"arrival": "trace"}, {"arrival": "poisson", "period_ms": 5})
+        ),
         ({"streams": [{"name": "a", "model": "m", "period_ms": 5}] * 2}, "twice"),
     ],
 )

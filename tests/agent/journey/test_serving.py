@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+import sys
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import RLock
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 
 from agent_sdk.errors import DeviceClosedError, FeedError, RunTimeoutError, SegmentFailedError
 from agent_sdk.journey.comparison import RUNS, WON
+from agent_sdk.journey.plans import Plans
 from agent_sdk.journey.prepared import MISJUDGED, MORE, RARELY, WINDOW, Prepared
 from agent_sdk.journey.trial import PLAN, WORTH
 from tests.agent.journey.scripted import Scripted
@@ -25,6 +29,22 @@ def served(**times: float) -> tuple[Prepared, dict[str, Scripted]]:
     """Scripted contenders that have been tried."""
     own: dict[str, Any] = {name: Scripted(us) for name, us in times.items()}
     return prepared_of(own, times), own
+
+
+def test_counts_are_read_while_others_answer() -> None:
+    """Whoever answers for the first time does not disturb who looks at what was answered."""
+    plans, ours = object.__new__(Plans), SimpleNamespace(answered=Counter(), switches=0)
+    plans.lock, plans._models, plans._answered, plans._switches = RLock(), {(): ours}, Counter(), 0
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as runs:
+            answering = runs.submit(lambda: [ours.answered.update([str(number)]) for number in range(5000)])
+            while not answering.done():
+                assert sum(plans.stats.answered.values()) <= 5000
+    finally:
+        sys.setswitchinterval(before)
+    assert sum(plans.stats.answered.values()) == 5000
 
 
 def test_load_is_noticed_and_outlived(caplog: pytest.LogCaptureFixture) -> None:
