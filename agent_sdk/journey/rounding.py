@@ -67,7 +67,7 @@ def rounding(graph: ModelGraph, precision: str = "model") -> Rounding:
 
 
 def nearest(array: np.ndarray, precision: str) -> np.ndarray:
-    """Float32 numbers as ``tf32`` or ``float16`` holds them; what is of another type, or too large, stays as it is."""
+    """Float32 as ``tf32`` or ``float16`` holds it; what is of another type, too large, or no number stays as it is."""
     if array.dtype != np.float32:
         return array
     if precision == "float16":
@@ -75,7 +75,7 @@ def nearest(array: np.ndarray, precision: str) -> np.ndarray:
             rounded = array.astype(np.float16).astype(np.float32)
     else:  # ten bits of mantissa, as float16, and the exponents of float32
         rounded = ((np.ascontiguousarray(array).view(np.int32) + 0x1000) & ~0x1FFF).view(np.float32)
-    return np.where(np.isfinite(rounded), rounded, array)
+    return np.where(np.isfinite(array) & np.isfinite(rounded), rounded, array)
 
 
 def longest_path(graph: ModelGraph, counted: Collection[str]) -> int:

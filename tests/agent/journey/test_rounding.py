@@ -63,6 +63,8 @@ def test_nearest_keeps_eleven_bits(precision: str) -> None:
     assert np.array_equal(nearest(rounded, precision), rounded)
     assert np.isfinite(nearest(np.float32([3e38, -1e9]), precision)).all()
     assert nearest(np.arange(3), precision).dtype == np.int64
+    none = np.array([0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF], np.uint32).view(np.float32)  # some of all NaNs
+    assert np.isnan(nearest(none, precision)).all()
 
 
 class Asked(Reference):
