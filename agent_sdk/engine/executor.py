@@ -52,7 +52,10 @@ MOST_IN_FLIGHT = 64
 def refuse_unless_in_flight(count: int) -> None:
     """Raise InputError unless so many runs of a session may be under way at once."""
     if not (isinstance(count, int) and 1 <= count <= MOST_IN_FLIGHT):
-        raise InputError(f"in_flight is {count!r}; from 1 to {MOST_IN_FLIGHT} runs may be under way at once")
+        raise InputError(
+            f"in_flight is {count!r}; from 1 to {MOST_IN_FLIGHT} runs may be under way at once, "
+            "each in buffers of its own"
+        )
 
 
 class Executor(Closes):

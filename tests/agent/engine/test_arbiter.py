@@ -175,8 +175,8 @@ def test_a_key_that_the_arbiter_cannot_hold_is_refused(key: int, scene: Scene) -
 
 @pytest.mark.parametrize("count", [0, -1, 1000])
 def test_runs_in_flight_are_bounded(count: int, scene: Scene) -> None:
-    """Each takes memory of its own."""
-    with pytest.raises(InputError, match="in_flight"):
+    """Each takes memory of its own, which the refusal says."""
+    with pytest.raises(InputError, match=f"in_flight is {count}; from 1 to 64 .* each in buffers of its own"):
         Executor(scene.executor.program, scene.device, in_flight=count)
 
 
