@@ -19,6 +19,7 @@ from planner_api.devices import guard
 from tests import CAMPAIGN
 from tests.planner.postgres import Postgres
 from tests.planner.samples import Api, admin_token, bearer, serving
+from tests.statements import compiled_once
 
 KINDS = ("sqlite", "postgresql")
 _numbers = itertools.count()
@@ -29,6 +30,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "database_kind" in metafunc.fixturenames:
         above = metafunc.definition.get_closest_marker("above_databases") and not CAMPAIGN
         metafunc.parametrize("database_kind", KINDS[:1] if above else KINDS, scope="module")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_once() -> Iterator[None]:
+    """One engine knows what the others have compiled to SQL."""
+    with compiled_once():
+        yield
 
 
 @pytest.fixture(autouse=True)

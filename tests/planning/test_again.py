@@ -19,10 +19,13 @@ from tests.planning.test_cut_networks import GRAPH as CONVOLUTIONS
 from tests.planning.test_cut_networks import behind_a_radio
 from tests.planning.test_hosts import GRAPH, alone, linked, networks
 
+OPS = 40 if CAMPAIGN else 24
+"""Of a network."""
+
 
 def hosts(seed: int, link_us: float) -> tuple[ModelGraph, Profile]:
-    """A random network of 40 ops on a device, and on an edge three times as fast behind a link."""
-    random, graph = np.random.default_rng(seed), networks(seed, ops=40)
+    """A random network on a device, and on an edge three times as fast behind a link."""
+    random, graph = np.random.default_rng(seed), networks(seed, ops=OPS)
     us = {op.outputs[0]: float(us) for op, us in zip(graph.ops, random.uniform(50, 500, len(graph.ops)), strict=True)}
     slow, fast = (
         profile(graph, {"cpu": {op: time / speed for op, time in us.items()}}, processors=(CPU,), channels=ways)

@@ -25,7 +25,7 @@ from tests import CAMPAIGN
 from tests.agent.model.test_shipped import SHIPPED, file_of
 from tests.agent.runtimes.hard_cases import Feed, Hard, hidden, pairs, single_ops
 
-EVERY = 1 if CAMPAIGN else 10
+EVERY = 1 if CAMPAIGN else 12
 """Operators in so many are tried, and types."""
 STEPS = ("Quantize", "QLinear")
 """What makes quantised numbers may round to the next one."""
