@@ -58,7 +58,7 @@ class Service(Planner):
         self.overviews = Overviews(self.database)
         self.provider = Provider(settings) if settings.oidc_issuer is not None else None
         self.reports = reports.gathering(self.database, counting.listen)
-        self.splits = Splits(self.database, self.plan_cache)
+        self.splits = Splits(self.database, self.plan_cache, self.news)
         self.plans.choose = self.splits.plan_version
         self.releases = Releases(self.database, self.splits)
         self.forget_device = oversight.forget_device

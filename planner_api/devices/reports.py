@@ -16,6 +16,8 @@ from planner_api.db.engine import Database
 from planner_api.db.paging import rows_among
 from planner_api.db.tables import DeviceRow, DriftRow, PlanVersionRow
 from planner_api.db.upsert import add_all, put_all
+from planner_api.devices.repository import DESCRIBED
+from planner_api.jobs.news import publish
 
 BATCH_REPORTS = 256
 BATCH_RUNS = 1024
@@ -58,12 +60,18 @@ def gathering(database: Database, listener: Listener) -> Gathering[SentReport, N
 
 async def _write(database: Database, listener: Listener, group: Sequence[SentReport]) -> Sequence[None]:
     async with database.write() as session:
-        await (await session.connection()).run_sync(store, group, listener)
+        moved = await (await session.connection()).run_sync(store, group, listener)
+        for device_id in moved:
+            await publish(session, DESCRIBED, device_id)
     return [None] * len(group)
 
 
-def store(connection: Connection, group: Sequence[SentReport], listener: Listener) -> None:
-    """Store reports in one transaction; rows in the order of their keys, so that two replicas cannot deadlock."""
+def store(connection: Connection, group: Sequence[SentReport], listener: Listener) -> dict[str, str | None]:
+    """Store reports in one transaction; rows in the order of their keys, so that two replicas cannot deadlock.
+
+    Returns:
+        Devices that were another SoC before, and which.
+    """
     latest = {sent.device_id: sent for sent in group}  # PostgreSQL puts no row twice in one statement
     moved = _store_devices(connection, [latest[name] for name in sorted(latest)])
     predicted = _predictions(connection, {run.plan_id for sent in group for run in sent.report.measured})
@@ -92,6 +100,7 @@ def store(connection: Connection, group: Sequence[SentReport], listener: Listene
     )
     # What stands is the newest report; the sums are of all of them.
     _add_results(connection, [run for _, run in every])
+    return moved
 
 
 def _store_devices(connection: Connection, group: Sequence[SentReport]) -> dict[str, str | None]:

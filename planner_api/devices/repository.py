@@ -16,6 +16,8 @@ from planner_api.db.upsert import insert_or_ignore, upserting
 
 REVOKED = "revoked"
 """Topic: the hash of a token that was revoked."""
+DESCRIBED = "described"
+"""Topic: a device has other labels, or says that it is another SoC."""
 
 
 async def find_tokens(session: AsyncSession, token_hashes: Collection[str]) -> dict[str, Any]:

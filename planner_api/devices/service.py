@@ -191,6 +191,7 @@ async def describe(database: Database, device_id: str, sent: DeviceDescription, 
         described = update(DeviceRow).where(DeviceRow.id == device_id).values(name=sent.name, labels=dict(sent.labels))
         if not await session.touches(described.returning(DeviceRow.id)):
             raise unknown("device", device_id)
+        await publish(session, repository.DESCRIBED, device_id)
         await record(session, actor, "device.describe", device_id, name=sent.name, labels=sent.labels)
     return await get_device(database, device_id)
 

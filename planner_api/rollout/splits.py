@@ -1,21 +1,26 @@
-"""Which version a device gets while a release is under way: from memory, but for what groups choose by."""
+"""Which version a device gets while a release is under way: from memory, as soon as the device is known."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from cachetools import LRUCache
 from sqlalchemy import or_, select
 
 from hope_schema import GroupSelector
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow, ReleasePartRow, ReleaseRow
 from planner_api.devices.groups import selector_of, takes, within
+from planner_api.devices.repository import DESCRIBED
+from planner_api.jobs.news import News
 from planner_api.plans.stored import PlanCache
 from planner_api.rollout import repository
 
 LATELY = timedelta(minutes=5)
 """How long after its end a release is still looked for, by a process that may have lost its database meanwhile."""
+MAX_DEVICES = 200_000
+"""Devices whose labels and SoC are remembered at once."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +40,16 @@ class Split:
 class Splits:
     """The releases under way, as this process knows them. Used from one event loop."""
 
-    def __init__(self, database: Database, cache: PlanCache) -> None:
+    def __init__(self, database: Database, cache: PlanCache, news: News) -> None:
         self._database = database
         self._cache = cache
         self._known: dict[str, int] = {}
         self._turn = asyncio.Lock()
+        self._devices: LRUCache[str, tuple[dict[str, str], str]] = LRUCache(MAX_DEVICES)
+        self._forgotten = 0
         self.plans: dict[str, Split] = {}
         self.aliases: dict[tuple[str, str], Split] = {}
+        news.on(DESCRIBED, self._forget)
 
     async def look(self) -> None:
         """Take in what was done to releases; of two looks at once the later one counts."""
@@ -87,14 +95,31 @@ class Splits:
         """Return the version that a device gets; one that does not say who it is gets the version before."""
         if device_id is None or not within(split.share, device_id, split.release_id):
             return split.before
-        labels: Mapping[str, str] = {}
-        soc = split.soc or ""
-        if split.selector.labels or (split.selector.socs and not soc):
-            async with self._database.read() as session:
-                device = await session.get(DeviceRow, device_id)
-            if device is not None:
-                labels, soc = device.labels or {}, soc or device.soc or ""
-        return split.after if takes(split.selector, split.group, device_id, soc, labels) else split.before
+        labels, soc = dict[str, str](), ""
+        if split.selector.labels or (split.selector.socs and not split.soc):
+            labels, soc = await self._described(device_id)
+        return split.after if takes(split.selector, split.group, device_id, split.soc or soc, labels) else split.before
+
+    async def _described(self, device_id: str) -> tuple[dict[str, str], str]:
+        """A device's labels and SoC; nothing of one that nobody knows."""
+        if (known := self._devices.get(device_id)) is not None:
+            return known
+        forgotten = self._forgotten
+        async with self._database.read() as session:
+            device = await session.get(DeviceRow, device_id)
+        if device is None:
+            return {}, ""
+        found = device.labels or {}, device.soc or ""
+        if forgotten == self._forgotten:  # else what was read may be the very thing that was changed
+            self._devices[device_id] = found
+        return found
+
+    def _forget(self, device_id: str | None, _detail: str) -> None:
+        self._forgotten += 1
+        if device_id is None:
+            self._devices.clear()
+        else:
+            self._devices.pop(device_id, None)
 
 
 def _split(row: ReleaseRow, before: int, after: int, soc: str | None = None) -> Split:

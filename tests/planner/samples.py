@@ -11,7 +11,7 @@ from typing import Any, Literal
 from unittest.mock import patch
 
 from fastapi.testclient import TestClient
-from sqlalchemy import select
+from sqlalchemy import event, select
 
 from hope_schema import (
     Enrolment,
@@ -311,3 +311,15 @@ def eventually(check: Callable[[], bool], seconds: float = 60.0) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+def queries_of(api: Api) -> list[str]:
+    """The statements that the planner's database is sent from now on."""
+    found: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        found.append(statement)
+
+    for engine in (api.app.planner.database.reader, api.app.planner.database.writer):
+        event.listen(engine.sync_engine, "before_cursor_execute", note)
+    return found

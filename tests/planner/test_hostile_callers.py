@@ -8,13 +8,12 @@ from urllib.parse import quote
 import pytest
 import structlog
 from fastapi.testclient import TestClient
-from sqlalchemy import event
 
 from hope_schema.base import is_label
 from planner_api.cli.serve import build_config
 from planner_api.console.session import COOKIE, new_secret
 from planner_api.web.rate import NETWORK, AddressLimit
-from tests.planner.samples import Api, bearer, chain, enrol, enrolled, issue, serving
+from tests.planner.samples import bearer, chain, enrol, enrolled, issue, queries_of, serving
 
 
 def test_addresses_of_one_network_share_a_limit() -> None:
@@ -28,18 +27,6 @@ def test_addresses_of_one_network_share_a_limit() -> None:
         allowed = sum(not limit.hit(address) for address in many)
         assert allowed <= 10 * NETWORK
         assert not limit.hit(other)
-
-
-def queries_of(api: Api) -> list[str]:
-    """The statements that the planner's database is sent from now on."""
-    found: list[str] = []
-
-    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        found.append(statement)
-
-    for engine in (api.app.planner.database.reader, api.app.planner.database.writer):
-        event.listen(engine.sync_engine, "before_cursor_execute", note)
-    return found
 
 
 def test_a_cookie_that_opens_nothing_soon_costs_no_query(database_url: str) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import delete, insert
 
 from hope_schema import (
     DeviceDescription,
+    DeviceReport,
     GroupSelector,
     Job,
     PlanReply,
@@ -27,7 +28,7 @@ from planner_api.db.tables import ReleaseRow
 from planner_api.devices.audit import PLANNER
 from planner_api.devices.groups import position
 from planner_api.rollout import judging, repository, splits
-from planner_api.rollout.splits import Splits
+from planner_api.rollout.splits import Split, Splits
 from tests.planner.jobs_help import improve
 from tests.planner.releases_help import (
     AT_ONCE,
@@ -46,7 +47,7 @@ from tests.planner.releases_help import (
     settle,
     staged,
 )
-from tests.planner.samples import SOC, Api, eventually, serving
+from tests.planner.samples import FREQUENCY, SOC, Api, eventually, queries_of, serving
 
 pytestmark = pytest.mark.usefixtures("looks_often")
 
@@ -350,10 +351,30 @@ def test_every_process_follows(api: Api, database_url: str) -> None:
         assert eventually(lambda: given(beside, None) == {2})
 
 
+def test_what_chooses_a_device_is_remembered_until_it_changes(api: Api, database_url: str) -> None:
+    """Asking again costs no query; what a device is called on another replica, or says that it is, counts soon."""
+    planner, beta = api.app.planner, DeviceDescription(labels={"channel": "beta"})
+    api.put("/groups/beta", GroupSelector(labels=beta.labels))
+    api.put("/devices/device-3/description", beta)
+    begin(api, group="beta", stages=(1.0,))
+    assert given(api, "device-3") == {3}
+    asked = queries_of(api)
+    api.client.get(f"/plans/{plan_of(api)}", headers={"hope-device": "device-3"})
+    assert not [statement for statement in asked if "FROM devices" in statement]
+    with serving(database_url) as beside:
+        beside.put("/devices/device-3/description", DeviceDescription())
+        assert eventually(lambda: given(api, "device-3") == {2})
+    selector = GroupSelector(socs=("another",))
+    planner.splits.aliases["name", "alias"] = Split("r", 1, 2, share=1.0, group="", selector=selector, soc=None)
+    assert api.await_(planner.splits.alias_version, "name", "alias", "device-3") == 1
+    api.put("/devices/device-3/report", DeviceReport(soc="another", frequency=FREQUENCY))
+    assert eventually(lambda: api.await_(planner.splits.alias_version, "name", "alias", "device-3") == 2)
+
+
 def test_a_replica_that_missed_an_end_follows(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that did not look while a release ended, and for long after, diverts nobody any more."""
     planner, plan_id = api.app.planner, plan_of(api)
-    late = Splits(planner.database, planner.plan_cache)
+    late = Splits(planner.database, planner.plan_cache, planner.news)
     release = begin(api, stages=(1.0,))
     api.await_(late.look)
     assert api.await_(late.plan_version, plan_id, "device-1") == 3
