@@ -2,8 +2,9 @@
 
 A latency is compared with what a predictor of its kind says that rests on agreed figures alone
 (``planner_api.prediction``), a transfer with a line through those of its direction. Further from it than ``FACTOR``,
-and than its uncertainty explains, a figure is held back. Where nothing is agreed on, none is: the first device of a SoC
-has its plans. Pure: no SQL.
+and than its uncertainty explains, a figure is held back. An overhead is, however large, where devices agree on
+latencies of its kind but not on it: nothing predicts it, and it alone may decide where all ops run. Where nothing is
+agreed on, none is: the first device of a SoC has its plans. Pure: no SQL.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from planner_api.planning.problem.transfers import Line, fit, size_bytes
 from planner_api.prediction.complete import Predictors, samples, train
 from planner_api.prediction.features import Features
 from planner_api.prediction.lines import LEAST_US
-from planner_api.profiles.folding import CUT, MAD_TO_SIGMA, median
+from planner_api.profiles.folding import CUT, MAD_TO_SIGMA, Estimates, median
 from planner_api.profiles.statistics import FloatArray, Statistics, Votes
 
 NEAR = 0.5
@@ -51,6 +52,15 @@ class FamilyStanding:
         return cls(us, agreed, ~agreed & ~np.isnan(us))
 
 
+Standings = Mapping[str, FamilyStanding]
+"""By the families that are doubted."""
+DOUBTED = ("latencies", "transfers", "overheads")
+
+
+def standings(statistics: Statistics, found: Estimates) -> Standings:
+    return {name: FamilyStanding.of(statistics.families[name], found[name][0]) for name in DOUBTED}
+
+
 class Reference:
     """What the figures that devices agree on say of all others of the same SoC and frequency.
 
@@ -58,22 +68,22 @@ class Reference:
         agreed: how many it rests on.
     """
 
-    def __init__(
-        self, statistics: Statistics, latencies: FamilyStanding, transfers: FamilyStanding, ops: Mapping[str, Features]
-    ) -> None:
-        self.agreed = int(latencies.agreed.sum() + transfers.agreed.sum())
-        votes = statistics.latencies
+    def __init__(self, statistics: Statistics, standing: Standings, ops: Mapping[str, Features]) -> None:
+        self.agreed = agreed(standing)
+        latencies, votes = standing["latencies"], statistics.latencies
         rows = np.flatnonzero(latencies.agreed & np.isfinite(latencies.us)).tolist()
         known = samples(((*votes.keys[row], float(latencies.us[row]), int(votes.count[row])) for row in rows), ops)
         self._predictors: Predictors = train(known, {})
-        self._lines = _lines(statistics.transfers, transfers)
+        self._lines = _lines(statistics.transfers, standing["transfers"])
 
-    def hold_back(
-        self, statistics: Statistics, latencies: FamilyStanding, transfers: FamilyStanding, ops: Mapping[str, Features]
-    ) -> None:
+    def hold_back(self, statistics: Statistics, standing: Standings, ops: Mapping[str, Features]) -> None:
         """Mark what is held back; ``ops`` are the features of what stands open, as far as any model has it."""
-        statistics.latencies.held = self._against_latencies(statistics.latencies, latencies, ops)
-        statistics.transfers.held = self._against_transfers(statistics.transfers, transfers)
+        votes, latencies = statistics.latencies, standing["latencies"]
+        kinds = {votes.keys[row][1] for row in np.flatnonzero(latencies.agreed).tolist()}
+        of_those = np.array([kind in kinds for _, kind in statistics.overheads.keys], dtype=bool)
+        statistics.overheads.held = standing["overheads"].open & of_those
+        votes.held = self._against_latencies(votes, latencies, ops)
+        statistics.transfers.held = self._against_transfers(statistics.transfers, standing["transfers"])
 
     def _against_latencies(
         self, votes: Votes, standing: FamilyStanding, ops: Mapping[str, Features]
@@ -112,11 +122,16 @@ class Reference:
         return held
 
 
+def agreed(standing: Standings) -> int:
+    """How many latencies and transfers devices agree on."""
+    return int(standing["latencies"].agreed.sum() + standing["transfers"].agreed.sum())
+
+
 def held_of(statistics: Statistics, device: int) -> str | None:
     """What is held back of what a device says, in words; None: nothing."""
     found = [
         votes.keys[row]
-        for votes in (statistics.latencies, statistics.transfers)
+        for votes in statistics.families.values()
         for row in np.flatnonzero(votes.held & (votes.device == np.uint64(device)).any(axis=1))
     ]
     if not found:

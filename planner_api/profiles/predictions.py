@@ -17,7 +17,7 @@ from planner_api.prediction.parts import predicted_parts
 from planner_api.prediction.predictor import LEAST_SIGNATURES, Sample
 from planner_api.profiles.facts import Facts
 from planner_api.profiles.folding import Estimates
-from planner_api.profiles.plausibility import FamilyStanding, Reference
+from planner_api.profiles.plausibility import Reference, agreed, standings
 from planner_api.profiles.statistics import Statistics
 
 REMEMBERED, REMEMBERED_BYTES = 16, 64 * 2**20
@@ -77,25 +77,23 @@ class Predictions:
 
     def doubt(self, profile_id: int, statistics: Statistics, found: Estimates, facts: Facts) -> None:
         """Mark which figures of a profile are held back until a second device says them."""
-        votes, moves = statistics.latencies, statistics.transfers
-        latencies, transfers = (
-            FamilyStanding.of(votes, found["latencies"][0]),
-            FamilyStanding.of(moves, found["transfers"][0]),
-        )
-        if not (latencies.open.any() or transfers.open.any()):
-            votes.held[:], moves.held[:] = False, False
+        standing = standings(statistics, found)
+        if not any(family.open.any() for family in standing.values()):
+            for name in standing:
+                statistics.families[name].held[:] = False
             return
-        agreed = int(latencies.agreed.sum() + transfers.agreed.sum())
-        reference = self._references.get(profile_id)
-        if reference is not None and abs(agreed - reference.agreed) > LEARNT_ANEW * reference.agreed:
+        latencies, reference = standing["latencies"], self._references.get(profile_id)
+        if reference is not None and abs(agreed(standing) - reference.agreed) > LEARNT_ANEW * reference.agreed:
             reference = None
         asked = latencies.open if reference is not None else latencies.open | latencies.agreed
         ops = facts.features(
-            recipe_of(key[0])[0] for key, wanted in zip(votes.keys, asked.tolist(), strict=True) if wanted
+            recipe_of(key[0])[0]
+            for key, wanted in zip(statistics.latencies.keys, asked.tolist(), strict=True)
+            if wanted
         )
         if reference is None:
-            reference = Reference(statistics, latencies, transfers, ops)
-        reference.hold_back(statistics, latencies, transfers, ops)
+            reference = Reference(statistics, standing, ops)
+        reference.hold_back(statistics, standing, ops)
         self._references[profile_id] = reference
 
     def _of(self, profile: Profile, facts: Facts) -> Predictors:

@@ -106,10 +106,11 @@ def publish(statistics: Statistics, found: Estimates, soc: str, frequency: str, 
         **_figures(votes, rows, us, spread),
     }
     us, _ = _published(statistics, found, "overheads")
-    overheads = dict(zip(statistics.overheads.keys, us, strict=True))
+    known_costs = [
+        (*key, cost) for key, cost in zip(statistics.overheads.keys, us, strict=True) if not math.isnan(cost)
+    ]
     body["overheads"] = {
-        name: {key[1]: cost for key, cost in overheads.items() if key[0] == name and key[1] in kinds}
-        for name in PER_KIND
+        name: {kind: cost for one, kind, cost in known_costs if one == name and kind in kinds} for name in PER_KIND
     }
     return msgspec.json.encode(body)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hope_schema import LatencyColumns, Missing, Observations, Profile, by_recipe, merge
 from planner_api.profiles.folding import Folder, estimates
-from planner_api.profiles.plausibility import FACTOR, FamilyStanding, Reference
+from planner_api.profiles.plausibility import FACTOR, Reference, standings
 from planner_api.profiles.snapshot import publish
 from planner_api.profiles.statistics import Statistics
 from tests import CAMPAIGN
@@ -40,8 +40,8 @@ def published(folder: Folder) -> Profile:
     """The profile that plans rest on, after what devices do not agree on was doubted."""
     statistics = folder.statistics
     found = estimates(statistics)
-    standing = [FamilyStanding.of(statistics.families[name], found[name][0]) for name in ("latencies", "transfers")]
-    Reference(statistics, *standing, FEATURES).hold_back(statistics, *standing, FEATURES)
+    standing = standings(statistics, found)
+    Reference(statistics, standing, FEATURES).hold_back(statistics, standing, FEATURES)
     return Profile.model_validate_json(publish(Statistics.load(statistics.dump()), found, "soc", "max", 1))
 
 
@@ -96,6 +96,25 @@ def test_transfers_are_held_to_their_line() -> None:
     profile = published(folder)
     sizes = {tensor.shape[0] for tensor in profile.transfers.tensor}
     assert sizes == {*range(1000, 9000, 1000), 500, 20000}
+
+
+@pytest.mark.parametrize(("name", "lie"), [("launch_us", 1e9), ("end_us", 1e9), ("slowdown", 8.0), ("spread", 1.0)])
+def test_no_device_alone_says_what_launches_cost_a_fleet(name: str, lie: float) -> None:
+    """The first device's overheads count until others agree on its kind; then one of two who say about the same."""
+
+    def said(us: float) -> dict[str, Any]:
+        return {**upload(AGREED), "overheads": {name: {BIG: us}}}
+
+    folder = Folder(Statistics())
+    folder.fold([("liar", said(lie))])
+    assert getattr(published(folder).overheads, name) == {BIG: lie}
+    folder.fold([("one", upload(AGREED)), ("two", upload(AGREED))])
+    assert getattr(published(folder).overheads, name) == {}
+    honest = lie / 100
+    if name == "slowdown":
+        honest = 1.2
+    folder.fold([("one", said(honest)), ("two", said(honest * 1.1))])
+    assert getattr(published(folder).overheads, name)[BIG] == pytest.approx(1.05 * honest)
 
 
 def test_the_first_device_is_believed_but_for_ops_that_nobody_has() -> None:
