@@ -74,7 +74,7 @@ class Head:
         self.leads: tuple[Route, Mapping[str, str]] | None = None
         self.fields: dict[str, str] = {}
         self._target, self._twice = b"", ""
-        parser = httptools.HttpRequestParser(self)
+        self._parser = parser = httptools.HttpRequestParser(self)
         try:
             with suppress(httptools.HttpParserUpgrade):  # an offer, which may be passed over
                 parser.feed_data(said)
@@ -82,8 +82,8 @@ class Head:
             self.path = (httptools.parse_url(self._target).path or b"/").decode("ascii")
         except (httptools.HttpParserError, httptools.HttpParserInvalidURLError, UnicodeDecodeError) as error:
             raise RefusedError(400, f"this is no request of HTTP/1.1: {error}") from None
-        # Of HTTP/1.0 a client waits for the end of the connection unless it is told otherwise.
-        self.goes_on = parser.should_keep_alive() and parser.get_http_version() != "1.0"
+        finally:
+            del self._parser  # else each would keep the other
         if self._twice:
             raise RefusedError(400, f"the request has several fields '{self._twice}'")
         if "transfer-encoding" in self.fields:
@@ -99,7 +99,12 @@ class Head:
         key = name.decode("latin-1").lower()
         if key in ONCE and key in self.fields:
             self._twice = key
-        self.fields[key] = value.decode("latin-1")
+        self.fields[key] = value.decode("latin-1").strip(" \t")
+
+    def on_headers_complete(self) -> None:
+        # Asked here: with the end of a request, which may be that of its head, the parser forgets what it said of this.
+        # Of HTTP/1.0 a client waits for the end of the connection unless it is told otherwise.
+        self.goes_on = self._parser.should_keep_alive() and self._parser.get_http_version() != "1.0"
 
     def number(self, field: str, most: int) -> int:
         """A field that counts bytes; 0 where it is missing. Raises RefusedError for more than so many."""

@@ -204,6 +204,22 @@ def test_who_speaks_an_older_version_is_answered_and_let_go(server: Running) -> 
         assert client.recv(1) == b""
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+def test_who_wants_one_answer_is_let_go_behind_it(server: Running, method: str) -> None:
+    """The server closes for whom it is to close, with a body or without, and answers nothing that comes behind."""
+    path = "/v2/repository/index" if method == "POST" else "/v2/health/live"
+    sent = request(b"{}" if method == "POST" else b"", path=path, connection="close").replace(b"POST", method.encode())
+    with socket.create_connection(("127.0.0.1", server.http), 20) as client:
+        client.sendall(sent + request(b""))
+        with client.makefile("rb") as arriving:  # until the server ends
+            assert re.findall(rb"HTTP/1.1 (\d+)", arriving.read()) == [b"200"]
+
+
+def test_blanks_behind_a_field_are_no_part_of_it(server: Running) -> None:
+    """As those before it (RFC 9110, 5.5)."""
+    assert answered(server, request(b"{}", path="/v2/repository/index", content_length="2 \t"))[0] == 200
+
+
 def test_what_comes_behind_a_request_is_no_part_of_it(server: Running) -> None:
     """Garbage behind a body costs its client the connection, not the answer; a blank line costs nothing."""
     with socket.create_connection(("127.0.0.1", server.http), 20) as client:
