@@ -12,11 +12,11 @@ what our own hosts add to the protocol, so
 import time
 import uuid
 from contextlib import closing
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 from urllib.parse import quote
 
 from onnx import parser
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 from typing_extensions import override
 
 from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost, UnsupportedOp
@@ -32,7 +32,7 @@ from agent_sdk.runtimes.remote.processor import BACKEND, RemoteProcessor
 from agent_sdk.runtimes.remote.settings import HostSettings
 from hope_schema import HOST, LatencyColumns, Missing, Observations, Offer, merge
 from hope_schema import Processor as ProcessorSpec
-from hope_schema.base import MAX_LABEL
+from hope_schema.base import MAX_FIGURE_US, MAX_LABEL
 
 NEEDED: Final = ("model_repository", "statistics")
 """The extensions without which a server is sent nothing."""
@@ -47,9 +47,12 @@ echo (uint8[given] x, int64[1] wanted) => (uint8[made] y) {
 """Takes any number of bytes, and gives as many as are wanted; one at least, either way."""
 
 
+_Counter = Annotated[int, Field(ge=0, lt=2**64)]
+
+
 class _Spent(BaseModel):
-    count: int
-    ns: int = Field(ge=0)
+    count: _Counter
+    ns: _Counter
 
 
 class _Inferences(BaseModel):
@@ -61,7 +64,7 @@ class _Model(BaseModel):
 
 
 class _Statistics(BaseModel):
-    model_stats: tuple[_Model, ...] = Field(min_length=1)
+    model_stats: tuple[_Model]
 
 
 def host_at(name: str, settings: HostSettings) -> RemoteHost:
@@ -100,17 +103,20 @@ class ForeignHost(RemoteHost):
             self._probe = self.send(ECHO, BACKEND)
         except (UnsupportedOp, OutOfMemory, AbsentError) as error:
             raise ProcessorLost(f"{what}: {error}") from None
-        one = ProcessorSpec(
-            id=BACKEND,
-            runtime=BACKEND,
-            version=f"{about.name}-{about.version}"[:MAX_LABEL],
-            threads=1,
-            core_class="server",
-            resources=(BACKEND,),
-            place=HOST,
-        )
         soc = f"{about.name}@{self.shown}".translate({ord("["): None, ord("]"): None})
-        return Offer(soc=soc[:MAX_LABEL], frequency="any", processors=(one,))
+        try:
+            one = ProcessorSpec(
+                id=BACKEND,
+                runtime=BACKEND,
+                version=f"{about.name}-{about.version}"[:MAX_LABEL],
+                threads=1,
+                core_class="server",
+                resources=(BACKEND,),
+                place=HOST,
+            )
+            return Offer(soc=soc[:MAX_LABEL], frequency="any", processors=(one,))
+        except ValidationError as error:  # an address with a zone, or a name that ends in a slash once it is cut
+            raise ProcessorLost(f"host '{self.name}' cannot be described by its name and address: {error}") from None
 
     @override
     def learn(self, timing: str, sent: int, received: int, asked: Interval) -> None:
@@ -182,14 +188,18 @@ class ForeignHost(RemoteHost):
                 if after.count > before.count:  # a run may count a little later than it is answered
                     samples.append((after.ns - before.ns) / (after.count - before.count) / 1e3)
                     before = after
-        if not samples:
+        if not samples or not 0.0 < min(samples) <= max(samples) <= MAX_FIGURE_US:
             raise ProcessorLost(f"host '{self.name}' does not say in its statistics what runs took")
         return summarise(samples)
 
     def _spent(self, name: str) -> _Spent:
-        """What computing a network took there so far."""
-        said = self.say("GET", f"/v2/models/{quote(name)}/stats")
-        return self.valid(_Statistics, said, "runs of a model").model_stats[0].inference_stats.compute_infer
+        """What computing a network took there so far. Raises ProcessorError, but never that an op is unsupported."""
+        try:
+            said = self.say("GET", f"/v2/models/{quote(name)}/stats")
+        except UnsupportedOp as error:
+            raise ProcessorLost(str(error)) from None
+        (one,) = self.valid(_Statistics, said, "runs of a model").model_stats
+        return one.inference_stats.compute_infer
 
     @override
     def close(self) -> None:

@@ -224,7 +224,7 @@ class HttpPeer(Peer):
         if status != 200:
             try:
                 why = str(json.loads(said)["error"])
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 why = ""
             raise self.refused(status, why)
         return timing, said

@@ -164,14 +164,14 @@ class RemoteExecutable(Executable, ABC):
             outputs = [(one["name"], one["datatype"], one["shape"]) for one in found["outputs"]]
             sizes = [one["parameters"]["binary_data_size"] for one in found["outputs"]]
             model = found["model_name"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise WrongOutput(f"{self.where}: the answer is not as the protocol has it: {error!r}") from None
         if model != self.compiled:
             raise WrongOutput(f"{self.where}: the answer is another network's")
         described = [self._described(name) for name in received]
         wanted = [(one["name"], one["datatype"], one["shape"]) for one in described]
         if outputs != wanted or sizes != [self.types[name].bytes for name in received]:
-            raise WrongOutput(f"{self.where}: the answer has {outputs} instead of {wanted}")
+            raise WrongOutput(f"{self.where}: the answer has {str(outputs)[:400]} instead of {wanted}")
 
     def run(self, said: Mapping[str, Any], inputs: Buffers, outputs: Buffers) -> RemoteCall:
         """Runs of it, with what they say before their tensors."""

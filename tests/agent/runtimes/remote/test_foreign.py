@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +17,7 @@ import pytest
 from agent_sdk import Agent
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.single import whole_run
-from agent_sdk.errors import ProcessorLost, UnsupportedOp
+from agent_sdk.errors import ExecutionError, ProcessorLost, UnsupportedOp
 from agent_sdk.journey.hosts import Hosts
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import read_model
@@ -22,6 +25,7 @@ from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.remote import processor
 from agent_sdk.runtimes.remote.foreign import ForeignHost, host_at
+from agent_sdk.runtimes.remote.line import Line
 from agent_sdk.runtimes.remote.peer import HttpPeer
 from agent_sdk.runtimes.remote.settings import HostSettings
 from hope_schema import Missing, MissingLatency, Plan, Transfer, merge
@@ -30,7 +34,7 @@ from tests.agent.engine.generate import random_cuts, random_legal_plan, random_m
 from tests.agent.engine.test_executor import Reference, random_inputs
 from tests.agent.models import BRANCHING, chain_model, expected
 from tests.agent.runtimes.remote.conftest import TOKEN, lent_by
-from tests.agent.runtimes.remote.filing import Filing, filing
+from tests.agent.runtimes.remote.filing import Filing, RefusalError, filing
 from tests.agent.server.peers import triton
 from tests.agent.server.running import Running
 
@@ -108,6 +112,71 @@ def test_what_ops_take_is_what_its_statistics_say(server: Filing) -> None:
     assert {*found.latencies.signature} == {row.signature for row in rows}
     assert found.latencies.us == (7654.0,) * len(rows)
     assert (found.soc, found.processors) == (f"filing@127.0.0.1:{server.port}", (one,))
+    assert server.sessions == {}
+
+
+def lies(server: Filing, path: str, lie: Callable[[bytes], bytes]) -> None:
+    """Have what a server says at such paths spoilt, but for tensors."""
+    right = server.answer
+
+    def answer(method: str, asked: str, body: bytes, fields: Any) -> tuple[bytes, bytes]:
+        said, tensors = right(method, asked, body, fields)
+        return lie(said) if asked.endswith(path) else said, tensors
+
+    server.answer = answer  # type: ignore[method-assign]
+
+
+def refuse(_: bytes) -> bytes:
+    """Say nothing of runs."""
+    raise RefusalError(400, "there are no statistics")
+
+
+COUNTED = itertools.count(10**6, -1)
+STATISTICS: dict[str, Callable[[bytes], bytes]] = {
+    "go back": lambda said: re.sub(rb'"ns": \d+', b'"ns": %d' % next(COUNTED), said),
+    "say that runs take no time": lambda said: re.sub(rb'"ns": \d+', b'"ns": 5', said),
+    "say that runs take a day": lambda said: re.sub(rb'"ns": ', b'"ns": 86400000', said),
+    "are beyond any number": lambda said: re.sub(rb'"ns": \d+', rb"\g<0>" + b"0" * 400, said),
+    "stand still": lambda said: re.sub(rb'"count": \d+', b'"count": 3', said),
+    "are of several networks": lambda said: re.sub(rb"\[(.*)\]", rb"[\1, \1]", said),
+    "are refused": refuse,
+}
+
+
+@pytest.mark.parametrize("lie", STATISTICS)
+def test_statistics_that_cannot_be_are_no_figures(lie: str, server: Filing) -> None:
+    """They say neither what an op takes nor that it is unsupported; nothing stays there."""
+    server.says_ns = 7_654_321
+    lies(server, "/stats", STATISTICS[lie])
+    model = read_model(BRANCHING)
+    with closing(reached(server.port)) as host:
+        (one,) = host.offer.processors
+        row = MissingLatency(signature=merge(model.graph)[0].signature, kind=one.kind)
+        with pytest.raises(ProcessorLost):
+            host.measure(model, Missing(profile_version=0, latencies=(row,)), 20.0)
+    assert server.sessions == {}
+
+
+def test_a_server_whose_name_makes_none_here_is_not_used(server: Filing) -> None:
+    """Cut to what a label may have, its name and version can end in what no label ends in."""
+    lies(server, "/v2", lambda said: said.replace(b'"filing"', b'"%s"' % (b"a" * 125)).replace(b'"1"', b'"1/2"'))
+    with pytest.raises(ProcessorLost, match="cannot be described by its name and address"):
+        reached(server.port)
+    assert server.sessions == {}
+
+
+def test_answers_nested_without_end_are_none(server: Filing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what says why a request is refused nor what describes outputs breaks more than its own run."""
+    model = read_model(BRANCHING)
+    host = reached(server.port)
+    with Device([lent_by(host)]) as device, whole_run(model, device.processors["cloud:onnxruntime"], device) as far:
+        lies(server, "/infer", lambda _: b"[" * 10**5)
+        with pytest.raises(ExecutionError, match="the answer is not as the protocol has it"):
+            far.run(draw(model, 1))
+        monkeypatch.setattr(Line, "ask", lambda *_: (400, "", b"[" * 10**5))
+        with pytest.raises(UnsupportedOp, match="refuses with 400: no reason"):
+            host.about()
+        monkeypatch.undo()
     assert server.sessions == {}
 
 
