@@ -5,6 +5,7 @@ it. A start looks at what it is for before anything is loaded, and compares the 
 """
 
 import hashlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -73,8 +74,9 @@ def write_plan(path: Path, plan: TravellingPlan) -> None:
         if path.exists() and not path.is_file():  # a pipe or a device
             path.write_bytes(data)
         else:
-            path.parent.stat()  # else the folder would be made
-            replace_whole(path.resolve(), data, mode=0o666)
+            target = Path(os.path.realpath(path))  # unlike resolve, it takes a link that leads to itself
+            target.parent.stat()  # else the folder would be made
+            replace_whole(target, data, mode=0o666)
     except OSError as error:
         raise InputError(f"the plan cannot be written to '{path}': {error.strerror}") from error
 

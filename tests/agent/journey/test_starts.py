@@ -116,6 +116,20 @@ def test_a_plan_file_is_whole_or_as_it_was(exported: Path, tmp_path: Path) -> No
         assert found.result(10) == body
 
 
+def test_links_that_lead_nowhere_take_no_plan_astray(exported: Path, tmp_path: Path) -> None:
+    """Where one leads into no folder that is said, and none is made; one that leads to itself gives way to the plan."""
+    body = (exported / "net.plan").read_bytes()
+    told = TravellingPlan.model_validate_json(body.partition(b"\n")[2])
+    astray, circle = tmp_path / "astray.plan", tmp_path / "circle.plan"
+    astray.symlink_to(tmp_path / "none" / "net.plan")
+    circle.symlink_to(circle)
+    with pytest.raises(InputError, match=r"astray\.plan': No such file"):
+        write_plan(astray, told)
+    write_plan(circle, told)
+    assert circle.read_bytes() == body
+    assert {*tmp_path.iterdir()} == {astray, circle}
+
+
 def test_what_a_plan_file_leaves_to_a_trial_is_kept_under_no_name(exported: Path, tmp_path: Path) -> None:
     """Where the file says of nobody here how long it takes, that is tried; the cache keeps a planner's plans only."""
     body = (exported / "net.plan").read_bytes().partition(b"\n")[2]
