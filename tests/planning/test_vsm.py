@@ -406,3 +406,16 @@ def test_many_tiles_are_smaller_than_any_stripe() -> None:
     outcome = optimise(cuttable([[1e5] * 16] * 2, [[], [0]], 64, columns=64, machine=cores), "vsm", Budget(0.0))
     assert outcome.solution.schedule.value_us < 0.13 * 2e5
     assert outcome.bound.us == pytest.approx(2e5 / 16)
+
+
+def test_a_measured_part_may_take_less_than_smaller_ones_are_predicted_to() -> None:
+    """The tenths of an op are measured, all smaller parts are predicted to take a third of it: the path heeds both."""
+    problem = cuttable([[1e5] * 10] * 2, [[], [0]], 100)
+    predicted = problem.cutter.part_us
+
+    def part_us(op: int, part: Region) -> np.ndarray:
+        return np.maximum(predicted(op, part), 0.3e5 if any(stop - start < 10 for _, start, stop in part.spans) else 0)
+
+    problem = replace(problem, cutter=replace(problem.cutter, part_us=part_us))
+    outcome = optimise(problem, "vsm", Budget(0.0))
+    assert quick_bound(problem).us <= outcome.solution.schedule.value_us

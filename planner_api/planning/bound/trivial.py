@@ -43,9 +43,13 @@ def at_best_rate(problem: Problem) -> FloatArray:
 def smallest_parts(problem: Problem) -> FloatArray:
     """What the smallest part takes that an op can be cut into, by stripes or by tiles: (n, P) microseconds.
 
-    That is the op itself where it stays whole, and nothing where its smallest part is none by itself.
+    That is the op itself where it stays whole, and nothing where its smallest part is none by itself. Parts on the grid
+    count too: measured, they may take less than is predicted of smaller ones.
     """
-    least, cutter = problem.latency_us.copy(), problem.cutter
+    least, cutter, choices = problem.latency_us.copy(), problem.cutter, problem.choices
+    for name, parts_us in zip(choices.axes, choices.parts_us, strict=True):
+        op = choices.index[name]
+        least[op] = np.minimum(least[op], parts_us.min(axis=(0, 1, 2)))
     for op, node in enumerate(cutter.nodes):
         shape = cutter.shapes[node.writes[0]]
         for axes in (*((axis,) for axis in axes_of(shape)), *(TILES if len(shape) == 4 else ())):
