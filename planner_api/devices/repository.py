@@ -13,6 +13,7 @@ from planner_api.db.engine import WriteSession
 from planner_api.db.paging import chunks
 from planner_api.db.tables import SERVED_VERSION, ClaimRow, DeviceRow, DriftRow, InboxRow, PlanRow, TokenRow, UsageRow
 from planner_api.db.upsert import insert_or_ignore, upserting
+from planner_api.jobs.news import publish
 
 REVOKED = "revoked"
 """Topic: the hash of a token that was revoked."""
@@ -51,6 +52,7 @@ async def enrol(session: WriteSession, device_id: str, values: Mapping[str, Any]
     await session.execute(
         update(DeviceRow).where(DeviceRow.id == device_id).values(enrolled_at=now, revoked_at=None, **values)
     )
+    await publish(session, DESCRIBED, device_id)
     return True
 
 

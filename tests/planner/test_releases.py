@@ -47,7 +47,7 @@ from tests.planner.releases_help import (
     settle,
     staged,
 )
-from tests.planner.samples import FREQUENCY, SOC, Api, eventually, queries_of, serving
+from tests.planner.samples import FREQUENCY, SOC, Api, enrol, eventually, issue, queries_of, serving
 
 pytestmark = pytest.mark.usefixtures("looks_often")
 
@@ -369,6 +369,8 @@ def test_what_chooses_a_device_is_remembered_until_it_changes(api: Api, database
     assert api.await_(planner.splits.alias_version, "name", "alias", "device-3") == 1
     api.put("/devices/device-3/report", DeviceReport(soc="another", frequency=FREQUENCY))
     assert eventually(lambda: api.await_(planner.splits.alias_version, "name", "alias", "device-3") == 2)
+    assert enrol(api, issue(database_url, "claim"), "device-3").status_code == 201  # as what it was at first
+    assert eventually(lambda: api.await_(planner.splits.alias_version, "name", "alias", "device-3") == 1)
 
 
 def test_a_replica_that_missed_an_end_follows(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
