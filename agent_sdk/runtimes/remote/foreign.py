@@ -116,7 +116,8 @@ class ForeignHost(RemoteHost):
             )
             return Offer(soc=soc[:MAX_LABEL], frequency="any", processors=(one,))
         except ValidationError as error:  # an address with a zone, or a name that ends in a slash once it is cut
-            raise ProcessorLost(f"host '{self.name}' cannot be described by its name and address: {error}") from None
+            why = error.errors()[0]["msg"]
+            raise ProcessorLost(f"host '{self.name}' cannot be described by its name and address: {why}") from None
 
     @override
     def learn(self, timing: str, sent: int, received: int, asked: Interval) -> None:
