@@ -190,8 +190,7 @@ def partition(tiers: Tiers) -> list[int]:
 def partition_again(tiers: Tiers, before: Sequence[int], touched: Iterable[int]) -> tuple[list[int], set[int]]:
     """Every op's tier after some were touched, and the ops that were looked at for that.
 
-    Those that were touched, the successors of all whose tier changes, and who shares inputs with one that is looked at,
-    as far as one of the two reads no more than the other.
+    Those that were touched, the successors of all whose tier changes, and who reads all that one of these reads.
 
     Args:
         before: the tiers until now.
