@@ -179,7 +179,9 @@ def test_cuts_are_compared_by_their_means(monkeypatch: pytest.MonkeyPatch) -> No
     assert lanes.schedule.value_us < both.schedule.value_us
     found = iter((lanes, both))
     monkeypatch.setattr(cuts, "_lane", lambda *_: next(found))
-    assert cuts.search_cuts(real, lanes.schedule, Budget(rounds=1), 0.0) == both
+    searched = cuttable([[100.0, 120.0], [80.0, 200.0]], [[], [0]])
+    whole = optimise(searched.whole, "single", Budget(0.0)).solution.schedule
+    assert cuts.search_cuts(searched, whole, Budget(rounds=1), 0.0) == both
 
 
 def test_what_cuts_make_says_its_mean() -> None:
