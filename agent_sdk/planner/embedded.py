@@ -31,8 +31,6 @@ BESIDE: Final = ("", "-wal", "-shm", "-journal")
 
 STOP_S: Final = 10.0
 """Seconds that it may take to stop; what it answered is in its database by then."""
-GRACE_S: Final = 1.0
-"""Seconds of these in which an answer may end by itself."""
 LIBRARIES: Final = ("aiosqlite", "alembic", "httpcore", "planner_api.access")
 """Loggers behind the embedded planner. An application need not know that it has one: they speak of what went wrong,
 unless it asks them for more."""
@@ -117,11 +115,8 @@ class Door(httpx.BaseTransport):
     def _stop(self, planner: Any) -> None:
         async def stop() -> None:
             self._stopping = True
-            planner.news.end_waits()
             with move_on_after(STOP_S):
                 # Before the planner: an answer under way would leave a connection behind that nobody closes.
-                if self._answering:  # cancelled at once, one that uses a connection would have it lost, and logged
-                    await asyncio.wait(self._answering, timeout=GRACE_S)
                 for task in self._answering:
                     task.cancel()
                 if self._answering:

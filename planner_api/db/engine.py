@@ -114,7 +114,8 @@ class SqliteConnection(aiosqlite.Connection):
     """A connection that ends its transaction before it closes, and may be closed twice.
 
     A call that is cancelled half-way leaves its cursor to whoever holds the error, and SQLite keeps a closed
-    connection's transaction, and its lock, for as long as a cursor of it lives.
+    connection's transaction, and its lock, for as long as a cursor of it lives. A rollback is ended all the same: a
+    pool would log one that is not, and throw the connection away.
     """
 
     def __init__(self, database: str, **options: Any) -> None:
@@ -130,6 +131,19 @@ class SqliteConnection(aiosqlite.Connection):
             self._tx.put_nowait((None, self._roll_back))
             self._stopped = super().stop()
         return self._stopped
+
+    async def rollback(self) -> None:
+        rolling, cancelled = asyncio.ensure_future(super().rollback()), False
+        while not rolling.done():
+            try:
+                await asyncio.shield(rolling)
+            except asyncio.CancelledError:
+                cancelled = True
+        task = asyncio.current_task()
+        if cancelled and task is not None:
+            task.uncancel()  # told again, at what it waits for next; counted once
+            task.cancel()
+        rolling.result()
 
     async def close(self) -> None:
         if (stopped := self.stop()) is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiosqlite import Connection
 from sqlalchemy import func, select, text
 
 from planner_api.db.engine import Database
@@ -48,6 +49,52 @@ def test_a_cancelled_write_lets_go_of_its_lock(tmp_path: Path) -> None:
         await database.close()
 
     asyncio.run(scenario())
+
+
+def test_who_is_cancelled_while_rolling_back_has_rolled_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pool keeps the connection and logs nothing, and a limit of time is still told from other cancellations."""
+
+    async def scenario() -> None:
+        database = Database(f"sqlite:///{tmp_path}/one.sqlite")
+        rolling, go_on, roll_back = asyncio.Event(), asyncio.Event(), Connection.rollback
+
+        async def slow(connection: Connection) -> None:
+            rolling.set()
+            await go_on.wait()
+            await roll_back(connection)
+
+        async def give_back(limit: asyncio.Timeout) -> None:
+            async with limit, database.write() as session:
+                used = await (await session.connection()).get_raw_connection()
+                connections.append(used.driver_connection)
+                raise ZeroDivisionError
+
+        async with database.write() as session:  # the first connection rolls back as it begins
+            await session.execute(text("SELECT 1"))
+        connections: list[Any] = []
+        for limit, told in ((asyncio.timeout(None), asyncio.CancelledError), (asyncio.timeout(60.0), TimeoutError)):
+            with monkeypatch.context() as patched:
+                patched.setattr(Connection, "rollback", slow)
+                giving = asyncio.create_task(give_back(limit))
+                await rolling.wait()
+                if told is TimeoutError:
+                    limit.reschedule(0.0)
+                else:
+                    giving.cancel()
+                await asyncio.wait({giving}, timeout=0.05)
+                assert not giving.done()
+                go_on.set()
+                with pytest.raises(told):
+                    await giving
+            rolling.clear()
+            go_on.clear()
+        assert connections[0] is connections[1]
+        await database.close()
+
+    asyncio.run(scenario())
+    assert caplog.records == []
 
 
 def test_closing_waits_for_what_a_cancelled_call_left_behind(tmp_path: Path) -> None:

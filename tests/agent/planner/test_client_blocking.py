@@ -8,8 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,12 +16,8 @@ import pytest
 
 from agent_sdk.cancel import Cancel
 from agent_sdk.errors import AuthenticationError, NotWantedError, PlannerUnavailableError
-from agent_sdk.planner import embedded
 from agent_sdk.planner.client import PlannerClient
-from agent_sdk.planner.embedded import EMBEDDED_URL, Door
-from planner_api.db.engine import SqliteConnection
-from planner_api.embedded import create_app
-from planner_api.settings import Settings
+from agent_sdk.planner.embedded import Door
 from tests.agent.planner.planner_double import REQUEST, ScriptedTransport, plan_answer, problem, small_plan
 from tests.agent.threads import no_thread_left
 
@@ -52,7 +46,7 @@ class App:
         self.begun, self.go_on, self.ended = threading.Event(), threading.Event(), threading.Event()
         self.cancelled = self.stopped_after_it = False
         self._starts = starts
-        self.planner = SimpleNamespace(start=self.start, stop=self.stop, news=SimpleNamespace(end_waits=lambda: None))
+        self.planner = SimpleNamespace(start=self.start, stop=self.stop)
 
     async def start(self) -> None:
         """Start, or never."""
@@ -140,9 +134,8 @@ def test_ctrl_c_while_opening_ends_at_once() -> None:
     assert loops() == []
 
 
-def test_closing_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_ends_what_is_under_way() -> None:
     """A planner that is closed ends its requests, and then itself; who waits for an answer hears that it is gone."""
-    monkeypatch.setattr(embedded, "GRACE_S", 0.05)
     app = App()
     planner = PlannerClient("http://planner", transport=Door(app), attempts=1, deadline_s=None)
     closer = threading.Thread(target=lambda: app.begun.wait() and planner.close())
@@ -152,27 +145,6 @@ def test_closing_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None
     closer.join()
     assert app.stopped_after_it
     assert loops() == []
-
-
-def test_closing_lets_short_answers_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An answer that is giving back its connection gives it back: it is sent, and nothing is logged."""
-    using, roll_back = threading.Event(), SqliteConnection.rollback
-
-    async def slow(connection: SqliteConnection) -> None:
-        using.set()
-        await asyncio.sleep(0.1)
-        await roll_back(connection)
-
-    door = Door(create_app(Settings(database_url=f"sqlite:///{tmp_path}/planner.sqlite", embedded=True)))
-    monkeypatch.setattr(SqliteConnection, "rollback", slow)
-    with ThreadPoolExecutor(1) as asking:
-        answer = asking.submit(door.handle_request, httpx.Request("GET", f"{EMBEDDED_URL}/plans/none"))
-        assert using.wait(30)
-        door.close()
-        assert answer.result().status_code == 404
-    assert caplog.records == []
 
 
 def test_ctrl_c_does_not_sit_out_a_retry() -> None:
