@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from cachetools import LRUCache, TTLCache
+from cachetools import TTLCache
 
 from hope_schema.proof import hash_token
 from planner_api.concurrency import Gathering, Turns
@@ -21,6 +21,7 @@ from planner_api.db.engine import Database
 from planner_api.devices import repository
 from planner_api.errors import ForbiddenError, TooOftenError, UnauthorisedError
 from planner_api.jobs.news import News
+from planner_api.remembered import Remembered
 from planner_api.web.asgi import Asgi, Scope, values_of
 from planner_api.web.principal import Principal, bearer, principal_of, spent
 from planner_api.web.problems import status_of
@@ -78,12 +79,11 @@ class Tokens:
 
     def __init__(self, database: Database, news: News) -> None:
         self._database = database
-        self._known: LRUCache[str, KnownToken] = LRUCache(MAX_KNOWN)
+        self._known: Remembered[str, KnownToken] = Remembered(MAX_KNOWN)
         self._unknown: TTLCache[str, None] = TTLCache(MAX_UNKNOWN, UNKNOWN_S)
-        self._forgotten = 0
         self._asked: Gathering[str, KnownToken | None] = Gathering(self._ask, most=ASKED_AT_ONCE, apart_s=ASKED_APART_S)
         self._seen: set[str] = set()
-        news.on(repository.REVOKED, self._forget)
+        news.on(repository.REVOKED, self._known.forget)
 
     def known(self, token_hash: str) -> KnownToken | None:
         found = self._known.get(token_hash)
@@ -96,13 +96,12 @@ class Tokens:
         return await self._asked.add(token_hash)
 
     async def _ask(self, token_hashes: Sequence[str]) -> list[KnownToken | None]:
-        forgotten = self._forgotten
+        generation = self._known.generation
         async with self._database.read() as session:
             rows = await repository.find_tokens(session, token_hashes)
-        # What was read before a revocation was announced may be the very thing that was revoked.
-        return [self._remember(each, rows.get(each), keep=forgotten == self._forgotten) for each in token_hashes]
+        return [self._remember(each, rows.get(each), generation) for each in token_hashes]
 
-    def _remember(self, token_hash: str, row: Any, *, keep: bool) -> KnownToken | None:
+    def _remember(self, token_hash: str, row: Any, generation: int) -> KnownToken | None:
         if row is None:
             self._unknown[token_hash] = None
             return None
@@ -112,19 +111,11 @@ class Tokens:
             principal = bearer(row.scope, row.id)
         expires_at = row.expires_at.timestamp() if row.expires_at is not None else math.inf
         found = KnownToken(row.id, principal, expires_at, time.monotonic() + KNOWN_S)
-        if keep:
-            self._known[token_hash] = found
+        self._known.put(token_hash, found, generation)
         return found
 
     def saw(self, device_id: str) -> None:
         self._seen.add(device_id)
-
-    def _forget(self, token_hash: str | None, _detail: str) -> None:
-        self._forgotten += 1
-        if token_hash is None:
-            self._known.clear()
-        else:
-            self._known.pop(token_hash, None)
 
     async def flush(self) -> None:
         """Write down which devices were seen since the last call."""

@@ -3,11 +3,10 @@
 import hashlib
 from datetime import UTC, datetime
 
-from cachetools import LRUCache
-
 from planner_api.compression import zstd
 from planner_api.db.tables import PlanVersionRow
 from planner_api.plans.made import Made, PlanOrder
+from planner_api.remembered import Remembered
 
 OVERHEAD_BYTES = 2048
 """What an entry costs beside its body."""
@@ -45,31 +44,28 @@ def matches(if_none_match: str, etag: str) -> bool:
 
 
 class PlanCache:
-    """The plans this process serves without asking the database. Used from one event loop, so it takes no locks.
-
-    ``generation`` counts what was forgotten: a plan read from the database before something was forgotten may be the
-    very thing that was superseded, so ``put`` refuses it.
-    """
+    """The plans this process serves without asking the database."""
 
     def __init__(self, capacity_bytes: int) -> None:
-        self._plans: LRUCache[Key, PlanVersionRow] = LRUCache(capacity_bytes, getsizeof=_size)
-        self.generation = 0
+        self._plans: Remembered[Key, PlanVersionRow] = Remembered(capacity_bytes, _size)
+
+    @property
+    def generation(self) -> int:
+        return self._plans.generation
 
     def get(self, plan_id: str, version: int | None = None) -> PlanVersionRow | None:
         return self._plans.get((plan_id, version))
 
     def put(self, stored: PlanVersionRow, generation: int, version: int | None = None) -> None:
         """Keep a plan that was read from the database when ``generation`` stood."""
-        if generation == self.generation and _size(stored) <= self._plans.maxsize:
-            self._plans[stored.plan_id, version] = stored
+        self._plans.put((stored.plan_id, version), stored, generation)
 
     def forget(self, plan_id: str | None, version: int = 0) -> None:
         """Drop a plan that has a newer version; None drops them all (news may have been missed)."""
-        self.generation += 1
-        if plan_id is None:
-            self._plans.clear()
-        elif (found := self._plans.get((plan_id, None))) is not None and (version == 0 or found.version < version):
-            del self._plans[plan_id, None]
+        if plan_id is not None and (found := self.get(plan_id)) is not None and 0 < version <= found.version:
+            self._plans.generation += 1  # it is new enough, but what is being read may not be
+        else:
+            self._plans.forget(None if plan_id is None else (plan_id, None))
 
 
 def _size(stored: PlanVersionRow) -> int:

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from cachetools import LRUCache
 from sqlalchemy import or_, select
 
 from hope_schema import GroupSelector
@@ -15,6 +14,7 @@ from planner_api.devices.groups import selector_of, takes, within
 from planner_api.devices.repository import DESCRIBED
 from planner_api.jobs.news import News
 from planner_api.plans.stored import PlanCache
+from planner_api.remembered import Remembered
 from planner_api.rollout import repository
 
 LATELY = timedelta(minutes=5)
@@ -45,11 +45,10 @@ class Splits:
         self._cache = cache
         self._known: dict[str, int] = {}
         self._turn = asyncio.Lock()
-        self._devices: LRUCache[str, tuple[dict[str, str], str]] = LRUCache(MAX_DEVICES)
-        self._forgotten = 0
+        self._devices: Remembered[str, tuple[dict[str, str], str]] = Remembered(MAX_DEVICES)
         self.plans: dict[str, Split] = {}
         self.aliases: dict[tuple[str, str], Split] = {}
-        news.on(DESCRIBED, self._forget)
+        news.on(DESCRIBED, self._devices.forget)
 
     async def look(self) -> None:
         """Take in what was done to releases; of two looks at once the later one counts."""
@@ -104,22 +103,14 @@ class Splits:
         """A device's labels and SoC; nothing of one that nobody knows."""
         if (known := self._devices.get(device_id)) is not None:
             return known
-        forgotten = self._forgotten
+        generation = self._devices.generation
         async with self._database.read() as session:
             device = await session.get(DeviceRow, device_id)
         if device is None:
             return {}, ""
         found = device.labels or {}, device.soc or ""
-        if forgotten == self._forgotten:  # else what was read may be the very thing that was changed
-            self._devices[device_id] = found
+        self._devices.put(device_id, found, generation)
         return found
-
-    def _forget(self, device_id: str | None, _detail: str) -> None:
-        self._forgotten += 1
-        if device_id is None:
-            self._devices.clear()
-        else:
-            self._devices.pop(device_id, None)
 
 
 def _split(row: ReleaseRow, before: int, after: int, soc: str | None = None) -> Split:
