@@ -27,7 +27,7 @@ from agent_sdk.runtimes.alone import bound
 from agent_sdk.runtimes.base import Segment, segment_of
 from agent_sdk.runtimes.remote.clock import Interval
 from agent_sdk.runtimes.remote.host import RemoteHost
-from agent_sdk.runtimes.remote.peer import AbsentError, HttpPeer
+from agent_sdk.runtimes.remote.peer import About, AbsentError, HttpPeer
 from agent_sdk.runtimes.remote.processor import BACKEND, RemoteProcessor
 from agent_sdk.runtimes.remote.settings import HostSettings
 from hope_schema import HOST, LatencyColumns, Missing, Observations, Offer, merge
@@ -75,18 +75,23 @@ def host_at(name: str, settings: HostSettings) -> RemoteHost:
     peer = HttpPeer(name, settings)
     with closing(peer):
         about = peer.known()
-    return RemoteHost(name, settings) if LENDS in about.extensions else ForeignHost(name, settings)
+    return RemoteHost(name, settings) if LENDS in about.extensions else ForeignHost(name, settings, about)
 
 
 class ForeignHost(RemoteHost):
-    """A server that takes files; may be used from any number of threads."""
+    """A server that takes files; may be used from any number of threads.
+
+    Args:
+        about: what it says of itself.
+    """
 
     keeps = False
     refusals: ClassVar = {**HttpPeer.refusals, 500: UnsupportedOp}
     """With 500, Triton says that it cannot load a file."""
     _probe = ""
 
-    def __init__(self, name: str, settings: HostSettings) -> None:
+    def __init__(self, name: str, settings: HostSettings, about: About) -> None:
+        self._about = about
         try:
             super().__init__(name, settings)
         except ProcessorError:
@@ -95,7 +100,7 @@ class ForeignHost(RemoteHost):
 
     @override
     def _offered(self) -> Offer:
-        about = self.known()
+        about = self._about
         what = f"host '{self.name}' ({about.name} {about.version}) takes no files, so that no segment can go there"
         if lacking := [one for one in NEEDED if one not in about.extensions]:
             raise ProcessorLost(f"{what}: it has no extension {' and no '.join(lacking)}")
