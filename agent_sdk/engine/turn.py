@@ -11,7 +11,7 @@ from agent_sdk.engine.arbiter import Hold, check_key
 from agent_sdk.engine.program import Program
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Turn:
     """Where the segments of a run stand. Raises InputError for a key that the arbiter cannot hold.
 

@@ -1,7 +1,6 @@
 """What the server counts for Prometheus."""
 
 from collections.abc import Callable
-from functools import cache
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, PlatformCollector, ProcessCollector, generate_latest
 
@@ -20,7 +19,6 @@ class Metrics:
             buckets=SECONDS,
             registry=self._registry,
         )
-        self._of = cache(self._inferences.labels)
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
@@ -29,7 +27,7 @@ class Metrics:
 
     def inferred(self, model: str, transport: str, outcome: str, seconds: float) -> None:
         """Count one inference; ``model`` is one that is served, whatever was asked for."""
-        self._of(model, transport, outcome).observe(seconds)
+        self._inferences.labels(model, transport, outcome).observe(seconds)
 
     def render(self) -> bytes:
         return generate_latest(self._registry)

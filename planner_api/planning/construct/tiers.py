@@ -241,8 +241,8 @@ def crossing(tiers: Tiers, tier: Sequence[int], there: int) -> set[int]:
     for tensor, readers in enumerate(lists.readers):
         made = tiers.made_on(tensor, tier)
         if any(there in (made, tier[op]) and made != tier[op] for op in readers):
-            found |= {*readers, *lists.producer[tensor : tensor + 1]} - {-1}
-    return found
+            found |= {*readers, lists.producer[tensor]}
+    return found - {-1}
 
 
 def _behind(tiers: Tiers, op: int) -> set[int]:
