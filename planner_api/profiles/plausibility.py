@@ -2,9 +2,10 @@
 
 A latency is compared with what a predictor of its kind says that rests on agreed figures alone
 (``planner_api.prediction``), a transfer with a line through those of its direction. Further from it than ``FACTOR``,
-and than its uncertainty explains, a figure is held back. An overhead is, however large, where devices agree on
-latencies of its kind but not on it: nothing predicts it, and it alone may decide where all ops run. Where nothing is
-agreed on, none is: the first device of a SoC has its plans. Pure: no SQL.
+and than its uncertainty explains, a figure is held back. Nothing predicts overheads and shares, and one alone may
+decide where all ops run. So where devices agree on latencies of its kind, an overhead counts up to ``MOST_ALONE``, and
+an op takes all of a resource. Where nothing is agreed on, none is held back: the first device of a SoC has its plans.
+Pure: no SQL.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +33,10 @@ FACTOR = 10.0
 network predicted from the others of its phone, one in 200 lies beyond it."""
 LEAST_ROWS = 5
 """Agreed transfers of one direction below which their line says nothing of others."""
+MOST_ALONE: Final = {"launch_us": 100.0, "end_us": 100.0, "slowdown": 2.0, "spread": 0.5}
+"""Up to what an overhead counts that one device alone says: above what runtimes take within a machine."""
+WHOLE: Final = 1.0
+"""What a share counts as that one device alone says: nothing runs beside the op."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +59,25 @@ class FamilyStanding:
 
 
 Standings = Mapping[str, FamilyStanding]
-"""By the families that are doubted."""
-DOUBTED = ("latencies", "transfers", "overheads")
+"""By family."""
 
 
 def standings(statistics: Statistics, found: Estimates) -> Standings:
-    return {name: FamilyStanding.of(statistics.families[name], found[name][0]) for name in DOUBTED}
+    return {name: FamilyStanding.of(votes, found[name][0]) for name, votes in statistics.families.items()}
+
+
+def counting(statistics: Statistics, found: Estimates) -> dict[str, FloatArray]:
+    """By family the (F,) estimates that plans rest on; NaN: held back, and nothing known takes its place."""
+    return {
+        name: np.where(votes.held, _instead(name, votes), found[name][0]) for name, votes in statistics.families.items()
+    }
+
+
+def _instead(family: str, votes: Votes) -> FloatArray:
+    """What figures count as while they are held back."""
+    if family == "overheads":
+        return np.array([MOST_ALONE[name] for name, _ in votes.keys], dtype=np.float64)
+    return np.full(len(votes.keys), WHOLE if family == "shares" else np.nan)
 
 
 class Reference:
@@ -80,8 +99,10 @@ class Reference:
         """Mark what is held back; ``ops`` are the features of what stands open, as far as any model has it."""
         votes, latencies = statistics.latencies, standing["latencies"]
         kinds = {votes.keys[row][1] for row in np.flatnonzero(latencies.agreed).tolist()}
-        of_those = np.array([kind in kinds for _, kind in statistics.overheads.keys], dtype=bool)
-        statistics.overheads.held = standing["overheads"].open & of_those
+        for name, beyond in (("overheads", np.greater), ("shares", np.less)):
+            family, alone = statistics.families[name], standing[name]
+            of_those = np.array([kind in kinds for _, kind in family.keys], dtype=bool)
+            family.held = alone.open & of_those & beyond(alone.us, _instead(name, family))
         votes.held = self._against_latencies(votes, latencies, ops)
         statistics.transfers.held = self._against_transfers(statistics.transfers, standing["transfers"])
 

@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from hope_schema import HOST, Processor
 from planner_api.profiles.folding import (
@@ -21,20 +20,17 @@ from planner_api.profiles.folding import (
     processor_name,
 )
 from planner_api.profiles.known import PER_KIND
+from planner_api.profiles.plausibility import counting
 from planner_api.profiles.statistics import FloatArray, Statistics, Votes
 
 
 def materially_changed(statistics: Statistics, found: Estimates) -> bool:
     """Whether the profile deserves a new version: a definition changed, or a figure came, went or moved so far."""
+    us = counting(statistics, found)
     return _texts(listing(statistics)) != statistics.listed or any(
-        votes.lost or bool(moved(votes.published, _counting(votes, found[name][0]), MATERIAL).any())
+        votes.lost or bool(moved(votes.published, us[name], MATERIAL).any())
         for name, votes in statistics.families.items()
     )
-
-
-def _counting(votes: Votes, us: FloatArray) -> FloatArray:
-    """The estimates that plans rest on: without what is held back."""
-    return np.where(votes.held, np.nan, us)
 
 
 def listing(statistics: Statistics) -> tuple[dict[str, Definition], dict[str, Definition]]:
@@ -70,8 +66,11 @@ def agreed(listed: Mapping[str, Sequence[int]], name: Callable[[Definition], Has
 def publish(statistics: Statistics, found: Estimates, soc: str, frequency: str, version: int) -> bytes:
     """Return the profile as JSON, and remember its figures and definitions as the published ones.
 
-    Figures of processors that are no longer listed, and those held back, are kept in the statistics but left out.
+    Figures of processors that are no longer listed, and latencies and transfers that are held back, are kept in the
+    statistics but left out.
     """
+    for name, counts in counting(statistics, found).items():
+        statistics.families[name].published, statistics.families[name].lost = counts, False
     listed = listing(statistics)
     statistics.listed = _texts(listed)
     processors, channels = (list(definitions.values()) for definitions in listed)
@@ -82,20 +81,19 @@ def publish(statistics: Statistics, found: Estimates, soc: str, frequency: str, 
         "soc": soc, "frequency": frequency, "version": version, "processors": processors, "channels": channels,
     }  # fmt: skip
 
-    us, spread = _published(statistics, found, "latencies")
     votes = statistics.latencies
+    us = votes.published.tolist()
     rows = [row for row, key in enumerate(votes.keys) if key[1] in kinds and not math.isnan(us[row])]
     body["latencies"] = {
         "signature": [votes.keys[row][0] for row in rows],
         "kind": [votes.keys[row][1] for row in rows],
-        **_figures(votes, rows, us, spread),
+        **_figures(votes, rows, us, found["latencies"][1]),
     }
-    share, _ = _published(statistics, found, "shares")
-    if share:
-        shares = dict(zip(statistics.shares.keys, share, strict=True))
+    if statistics.shares.keys:
+        shares = dict(zip(statistics.shares.keys, statistics.shares.published.tolist(), strict=True))
         body["latencies"]["share"] = [shares.get(votes.keys[row], 1.0) for row in rows]
-    us, spread = _published(statistics, found, "transfers")
     votes = statistics.transfers
+    us = votes.published.tolist()
     rows = [
         row for row, key in enumerate(votes.keys) if key[2] in places and key[3] in places and math.isfinite(us[row])
     ]
@@ -103,11 +101,11 @@ def publish(statistics: Statistics, found: Estimates, soc: str, frequency: str, 
         "tensor": [{"dtype": votes.keys[row][0], "shape": votes.keys[row][1]} for row in rows],
         "source": [votes.keys[row][2] for row in rows],
         "target": [votes.keys[row][3] for row in rows],
-        **_figures(votes, rows, us, spread),
+        **_figures(votes, rows, us, found["transfers"][1]),
     }
-    us, _ = _published(statistics, found, "overheads")
+    costs = statistics.overheads
     known_costs = [
-        (*key, cost) for key, cost in zip(statistics.overheads.keys, us, strict=True) if not math.isnan(cost)
+        (*key, cost) for key, cost in zip(costs.keys, costs.published.tolist(), strict=True) if not math.isnan(cost)
     ]
     body["overheads"] = {
         name: {kind: cost for one, kind, cost in known_costs if one == name and kind in kinds} for name in PER_KIND
@@ -115,15 +113,9 @@ def publish(statistics: Statistics, found: Estimates, soc: str, frequency: str, 
     return msgspec.json.encode(body)
 
 
-def _figures(votes: Votes, rows: Sequence[int], us: Sequence[float], spread: Sequence[float]) -> dict[str, list[Any]]:
+def _figures(votes: Votes, rows: Sequence[int], us: Sequence[float], spread: FloatArray) -> dict[str, list[Any]]:
     return {
         "us": [None if math.isinf(us[row]) else us[row] for row in rows],
-        "spread_us": [spread[row] for row in rows],
+        "spread_us": spread[rows].tolist(),
         "count": [max(1, int(votes.count[row])) for row in rows],
     }
-
-
-def _published(statistics: Statistics, found: Estimates, family: str) -> tuple[list[float], list[float]]:
-    votes, (us, spread) = statistics.families[family], found[family]
-    votes.published, votes.lost = _counting(votes, us), False
-    return votes.published.tolist(), spread.tolist()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hope_schema import LatencyColumns, Missing, Observations, Profile, by_recipe, merge
 from planner_api.profiles.folding import Folder, estimates
-from planner_api.profiles.plausibility import FACTOR, Reference, standings
+from planner_api.profiles.plausibility import FACTOR, MOST_ALONE, Reference, standings
 from planner_api.profiles.snapshot import publish
 from planner_api.profiles.statistics import Statistics
 from tests import CAMPAIGN
@@ -100,7 +100,10 @@ def test_transfers_are_held_to_their_line() -> None:
 
 @pytest.mark.parametrize(("name", "lie"), [("launch_us", 1e9), ("end_us", 1e9), ("slowdown", 8.0), ("spread", 1.0)])
 def test_no_device_alone_says_what_launches_cost_a_fleet(name: str, lie: float) -> None:
-    """The first device's overheads count until others agree on its kind; then one of two who say about the same."""
+    """The first device's overheads count until others agree on its kind, then up to what any machine takes.
+
+    That is never nothing, and what two say counts however large it is.
+    """
 
     def said(us: float) -> dict[str, Any]:
         return {**upload(AGREED), "overheads": {name: {BIG: us}}}
@@ -109,12 +112,32 @@ def test_no_device_alone_says_what_launches_cost_a_fleet(name: str, lie: float) 
     folder.fold([("liar", said(lie))])
     assert getattr(published(folder).overheads, name) == {BIG: lie}
     folder.fold([("one", upload(AGREED)), ("two", upload(AGREED))])
-    assert getattr(published(folder).overheads, name) == {}
+    assert getattr(published(folder).overheads, name) == {BIG: MOST_ALONE[name]}
+    plausible = MOST_ALONE[name] * 0.6
+    folder.fold([("liar", said(plausible))])
+    assert getattr(published(folder).overheads, name) == {BIG: plausible}
+    folder.fold([("liar", said(lie))])
     honest = lie / 100
     if name == "slowdown":
         honest = 1.2
     folder.fold([("one", said(honest)), ("two", said(honest * 1.1))])
     assert getattr(published(folder).overheads, name)[BIG] == pytest.approx(1.05 * honest)
+
+
+def test_no_device_alone_says_what_runs_beside_an_op() -> None:
+    """The first device's shares count until others agree on its kind; then each once two say about the same."""
+
+    def said(share: float) -> dict[str, Any]:
+        asked = upload(AGREED)
+        return {**asked, "latencies": {**asked["latencies"], "share": [share] * len(AGREED)}}
+
+    folder = Folder(Statistics())
+    folder.fold([("liar", said(1e-3))])
+    assert set(published(folder).latencies.share) == {1e-3}
+    folder.fold([("one", upload(AGREED)), ("two", upload(AGREED))])
+    assert set(published(folder).latencies.share) == {1.0}
+    folder.fold([("one", said(0.5)), ("two", said(0.5))])
+    assert published(folder).latencies.share == pytest.approx([0.5] * len(AGREED))
 
 
 def test_the_first_device_is_believed_but_for_ops_that_nobody_has() -> None:
