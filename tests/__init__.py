@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -44,6 +45,17 @@ if CAMPAIGN and hasattr(ctypes.CDLL(None), "mallopt"):  # glibc
 # NOTE: a shell that starts the suite in the background has SIGINT ignored, and every child inherits that; the tests
 # that press Ctrl-C need it handled as in a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Raised(logging.Handler):
+    """Makes what is logged an error of the test."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Raise AssertionError."""
+        raise AssertionError(record.getMessage())
+
+
+logging.getLogger("planner_api.planning.optimise").addHandler(Raised())  # a bound that is above a plan
 
 
 ENDING_WITH_TESTS = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()

@@ -1,6 +1,10 @@
 """The orchestrator: the method asked for, what to do when it fails, and how good the plan is."""
 
+import logging
+import math
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from planner_api.planning.auto import settled, start
 from planner_api.planning.bound import lower_bound, quick_bound
@@ -13,8 +17,12 @@ from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.problem.feasible import any_placement, prune
 from planner_api.planning.search.replays import judged
 
+_log = logging.getLogger(__name__)
+
 BOUND_SHARE = 0.3
 """Part of the budget that the lower bound may take before a method that proves nothing itself starts."""
+ROUNDING = 1e-9
+"""By how much of what is added up sums in another order may differ."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +67,22 @@ def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
         bounds.append(solution.bound)
     # Where ops may be cut the quick bound takes a while as well: nobody's search pays for it.
     bound = max(bounds or [quick_bound(problem)], key=lambda one: one.us)
-    # Sums taken in another order may differ in the last bit: a bound is never above what was found.
-    return Outcome(solution, replace(bound, us=min(bound.us, solution.value_us)), alone)
+    return Outcome(*_bounded(problem, solution, bound), alone)
+
+
+def _bounded(problem: Problem, solution: Solution, bound: Bound) -> tuple[Solution, Bound]:
+    """The solution, and a bound that is not above it.
+
+    Sums taken in another order differ in their last bits. A bound above the plan by more than that is wrong, and proves
+    nothing: the plan says so.
+    """
+    value_us = solution.value_us
+    us = np.array([value_us, bound.us, *problem.weight * problem.due_us, *problem.weight * solution.makespan_us])
+    if bound.us <= value_us + ROUNDING * np.abs(us).max():
+        return solution, replace(bound, us=min(bound.us, value_us))
+    note = f"the bound '{bound.method}' is wrong: it is {bound.us:.9g} us, and the plan takes {value_us:.9g} us"
+    _log.error(note)
+    return replace(solution, notes=(*solution.notes, note)), Bound(-math.inf, bound.method)
 
 
 def _alone(problem: Problem) -> dict[int, Solution]:

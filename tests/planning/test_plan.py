@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import math
 import sys
 import types
@@ -13,8 +14,10 @@ import pytest
 
 from hope_schema import Cause, Channel, ModelGraph, Plan, Profile, merge
 from planner_api.planning import Budget, Job, PlanningError, methods, optimise, plan
+from planner_api.planning.assemble import MAX_GAP
 from planner_api.planning.highs import SolverFailed
 from planner_api.planning.judge.causes import next_best
+from planner_api.planning.methods import Bound
 from tests.planning.cuttable import cuttable
 from tests.planning.drawn import draw
 from tests.planning.models import BOTH_WAYS, DIAMOND, FIGURES, network, profile
@@ -174,6 +177,20 @@ def test_a_solver_that_refuses_the_bounds_model_costs_the_bound_alone(monkeypatc
     assert outcome.solution.method.split("→")[0] in (method, "annealing", "articulation", "heft", "single", "greedy")
     assert not any("refused" in note for note in outcome.solution.notes)
     assert outcome.bound.us <= outcome.solution.schedule.value_us
+
+
+@pytest.mark.parametrize("method", ["heft", "auto"])
+def test_a_bound_above_the_plan_proves_nothing_and_is_seen(
+    diamond: tuple[ModelGraph, Profile], monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """It is an error here; elsewhere it is logged, and the plan says so instead of that it was proven optimal."""
+    monkeypatch.setattr("planner_api.planning.bound.trivial", lambda _: Bound(1e4, "too-high"))
+    with pytest.raises(AssertionError, match="'too-high' is wrong"):
+        plan(*diamond, method=method, rounds=1)
+    monkeypatch.setattr(logging.getLogger("planner_api.planning.optimise"), "handlers", [])
+    made = plan(*diamond, method=method, rounds=1)
+    assert (made.lower_bound_us, made.gap) == (0.0, MAX_GAP)
+    assert "'too-high' is wrong" in made.notes[-1]
 
 
 def test_a_solved_problem_is_forgotten():
