@@ -228,7 +228,7 @@ class EarliestDeadline(Policy):
     one of them could not make its deadline any more, where there is another way. What has no deadline goes where fewest
     of the latest runs of those would have missed theirs, stepping in at its borders, of equal ones where it ends
     soonest. Where there is no other way, that waits, and so does what may be dropped and would cost several others
-    theirs, unless its network has been asked in vain for a second.
+    theirs, unless its network has been asked in vain for a second. Nobody waits for networks of a lower priority.
     """
 
     name = "earliest_deadline"
@@ -260,7 +260,7 @@ class EarliestDeadline(Policy):
                 chosen, lost = one, loses
             if not loses:
                 break
-        if lost and request.priority <= 0 and lost >= _bears(state, request):
+        if lost and chosen is not None and _gives_way(state, request, chosen, others):
             state.look_again(_waits_until(state, request))
             return True
         if chosen is not None and chosen.harm:  # better wait, where that is in time
@@ -312,6 +312,12 @@ def _options(state: Scheduler, request: Request, limit_ns: int, others: Sequence
     return found
 
 
+def _gives_way(state: Scheduler, request: Request, option: _Option, others: Sequence[_Other]) -> bool:
+    """Whether a request waits so that others keep their deadlines: such as are asked for at its priority or above."""
+    lost = _loses(state, request, option, [other for other in others if other.priority >= request.priority])
+    return lost > 0 and lost >= _bears(state, request)
+
+
 def _bears(state: Scheduler, request: Request) -> float:
     """How many deadlines of another network a request waits for to be kept."""
     if request.deadline_ns is None:
@@ -330,22 +336,22 @@ def _waits_until(state: Scheduler, request: Request) -> int:
     latest = request.due_ns
     if request.deadline_ns is not None:
         latest = min(latest + 1 - state.alone(request.network).end_ns, _served_by(request))
-    quiet = (state.active[other][1] + RECENT * deadline + 1 for other, deadline in _others(state, request))
+    quiet = (state.active[other][1] + RECENT * deadline + 1 for other, deadline, _ in _others(state, request))
     return min(latest, *quiet)
 
 
-def _others(state: Scheduler, request: Request) -> Iterator[tuple[Network, int]]:
-    """The other networks that have been asked for lately, and how long after a release each is due."""
-    for other, (deadline, at) in state.active.items():
+def _others(state: Scheduler, request: Request) -> Iterator[tuple[Network, int, int]]:
+    """The other networks that have been asked for lately, how long after a release each is due, and its priority."""
+    for other, (deadline, at, priority) in state.active.items():
         if other is not request.network and at + RECENT * deadline >= state.now_ns:
-            yield other, deadline
+            yield other, deadline, priority
 
 
 def _leaves_cores(state: Scheduler, request: Request, option: _Option) -> bool:
     """Whether the others can make their deadlines side by side on the cores that this leaves."""
     mask = state.masks[option.processor]
     left = (state.every & ~mask).bit_count()
-    for other, deadline in _others(state, request):
+    for other, deadline, _ in _others(state, request):
         own = (state.masks[where] for where, ns in other.wholes() if ns <= deadline)
         left -= min((one.bit_count() for one in own if not one & mask), default=left + 1)
         if left < 0:
@@ -367,12 +373,14 @@ class _Other(NamedTuple):
 
     Attributes:
         deadline_ns: how long after a release it is due.
+        priority: at which it was asked for last.
         fastest: how long it takes on each processor that runs the whole of it, and the resources of that, the shortest
             first.
     """
 
     network: Network
     deadline_ns: int
+    priority: int
     fastest: list[tuple[int, int]]
 
     def beside(self, mask: int) -> int:
@@ -382,8 +390,8 @@ class _Other(NamedTuple):
 
 def _rivals(state: Scheduler, request: Request) -> list[_Other]:
     return [
-        _Other(network, deadline, sorted((ns, state.masks[where]) for where, ns in network.wholes()))
-        for network, deadline in _others(state, request)
+        _Other(network, deadline, priority, sorted((ns, state.masks[where]) for where, ns in network.wholes()))
+        for network, deadline, priority in _others(state, request)
     ]
 
 

@@ -140,7 +140,7 @@ class Scheduler:
         now_ns: when the decision is taken.
         look_ns: when to decide again even if nothing happens until then; ``NEVER`` where nobody waits for a time.
         free_ns: per processor when all that runs there or was committed to it is expected to have ended.
-        active: by network the latest deadline that was asked of it, from the release on, and when.
+        active: by network the latest deadline that was asked of it, from the release on, when, and at which priority.
     """
 
     def __init__(self, policy: Policy, masks: Sequence[int], instead: Policy | None = None) -> None:
@@ -151,7 +151,7 @@ class Scheduler:
         self.queue = Queue()
         self.running: list[Dispatch] = []
         self.committed: list[Dispatch] = []
-        self.active: dict[Network, tuple[int, int]] = {}
+        self.active: dict[Network, tuple[int, int, int]] = {}
         self.now_ns = 0
         self.look_ns = NEVER
         self.free_ns = array("q", [0]) * len(self.masks)
@@ -182,7 +182,7 @@ class Scheduler:
         request = Request(network, self._number, now_ns, deadline_ns, priority, on_late, fits)
         self.policy.arrived(request)
         if deadline_ns is not None:
-            self.active[network] = (deadline_ns - now_ns, now_ns)
+            self.active[network] = (deadline_ns - now_ns, now_ns, priority)
         self.queue.add(request)
         return request
 

@@ -11,7 +11,7 @@ from agent_sdk.scheduling.mixes import Mix
 from agent_sdk.scheduling.network import RUNS, Network
 from agent_sdk.scheduling.outcome import Ended, missed
 from agent_sdk.scheduling.policies import policy
-from agent_sdk.scheduling.request import Request
+from agent_sdk.scheduling.request import Late, Request
 from agent_sdk.scheduling.scheduler import Dispatch, Policy, Scheduler
 from agent_sdk.scheduling.sequence import Choice
 from benchmarks.mixes.simulation import expected, simulate
@@ -119,7 +119,7 @@ def test_who_has_no_deadline_leaves_cores_to_who_is_late_behind_its_borders(dead
     loop.border_ns = {0: 2 * MS, 1: 4 * MS, 2: 4 * MS}
     periodic = Network("periodic", 1, 3, {(0, 0, 0): 6 * MS, (0, 0, 1): 7 * MS, (0, 0, 2): 7 * MS})
     scheduler = Scheduler(policy("earliest_deadline"), [3, 1, 2])
-    scheduler.active[periodic] = (deadline_ms * MS, 0)
+    scheduler.active[periodic] = (deadline_ms * MS, 0, 0)
     scheduler.submit(loop, MS)
     assert [one.processor for one in scheduler.decide(MS)[0]] == [where]
 
@@ -130,7 +130,7 @@ def test_who_is_late_anyway_hides_nobody_from_who_has_no_deadline(priority: int)
     loop, late = (Network(name, 1, 3, {(0, 0, 0): 22 * MS, (0, 0, 1): 42 * MS, (0, 0, 2): 42 * MS}) for name in "ab")
     periodic = Network("periodic", 1, 3, {(0, 0, 0): 6 * MS, (0, 0, 1): 7 * MS, (0, 0, 2): 7 * MS})
     scheduler = Scheduler(policy("earliest_deadline"), [3, 1, 2])
-    scheduler.active |= {periodic: (12 * MS, 0), late: (20 * MS, 0)}
+    scheduler.active |= {periodic: (12 * MS, 0, 0), late: (20 * MS, 0, 0)}
     scheduler.submit(loop, MS, priority=priority)
     assert [one.processor for one in scheduler.decide(MS)[0]] == [1]
 
@@ -141,7 +141,7 @@ def test_where_a_loop_goes_is_found_without_asking_every_group_of_everybody(monk
     ms = {(0, 0, where): 64 * MS // mask.bit_count() for where, mask in enumerate(masks)}
     loop, *others = (Network(str(number), 1, len(masks), ms) for number in range(4))
     scheduler = Scheduler(policy("earliest_deadline"), masks)
-    scheduler.active |= dict.fromkeys(others, (12 * MS, 0))
+    scheduler.active |= dict.fromkeys(others, (12 * MS, 0, 0))
     asked: list[int] = []
     risk = Network.risk
     monkeypatch.setattr(Network, "risk", lambda network, *given: asked.append(1) or risk(network, *given))
@@ -166,9 +166,29 @@ def test_nobody_waits_for_what_is_late_anyway() -> None:
     """What has no deadline begins where the network that was asked for lately could make its own on no processor."""
     late, loop = (Network(name, 1, 1, {(0, 0, 0): 20 * MS}) for name in ("late", "loop"))
     scheduler = Scheduler(policy("earliest_deadline"), [1])
-    scheduler.active[late] = (10 * MS, 0)
+    scheduler.active[late] = (10 * MS, 0, 0)
     scheduler.submit(loop, MS)
     assert len(scheduler.decide(MS)[0]) == 1
+
+
+@pytest.mark.parametrize("on_late", ["drop", "late"])
+@pytest.mark.parametrize(("own", "other", "waits"), [(0, 0, True), (-7, -7, True), (-7, 0, True), (0, -7, False)])
+def test_a_run_waits_for_its_priority_and_above_for_a_second(own: int, other: int, waits: bool, on_late: Late) -> None:
+    """Where it would cost a network that was asked for lately several deadlines; whatever the priorities, no longer."""
+    large, small = (Network(name, 1, 1, {(0, 0, 0): ms * MS}) for name, ms in (("large", 30), ("small", 5)))
+    scheduler = Scheduler(policy("earliest_deadline"), [1])
+    begun: list[int] = []
+    for now_ms in range(0, 1500, 5):
+        scheduler.active[small] = (10 * MS, now_ms * MS, other)
+        if on_late == "late" and now_ms == 0:
+            scheduler.submit(large, 0, priority=own)
+        if on_late == "drop" and now_ms % 150 == 0:  # fewer than sixteen in a second
+            scheduler.submit(large, now_ms * MS, deadline_ns=(now_ms + 100) * MS, priority=own, on_late="drop")
+        started, _ = scheduler.decide(now_ms * MS)
+        begun += [now_ms] * len(started)
+        for one in started:
+            scheduler.finished(one, 30 * MS)
+    assert (1000 <= begun[0] < 1200) if waits else begun[0] == 0
 
 
 def test_a_stall_wherever_it_strikes_says_nothing_of_a_group() -> None:
@@ -229,7 +249,7 @@ def test_who_is_sure_nowhere_takes_as_many_cores_as_leave_the_others_theirs() ->
             network.learn(0, 0, 0, round((2 if run % 10 == 0 else 1.25) * network.expected(0, 0, 0)))
         for where, mask in enumerate(masks):
             network.set((0, 0, where), ms[mask.bit_count()] * MS)
-        scheduler.active[network] = (13 * MS, 0)
+        scheduler.active[network] = (13 * MS, 0, 0)
     for network, other in (networks, networks[::-1]):
         began = []
         for one in (network, other):
