@@ -39,9 +39,10 @@ def read_whole(path: Path) -> bytes:
 
 
 def replace_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace a file by one that is whole, of this mode less the umask. Raises OSError when that cannot be done.
+    """Replace a file by one that is whole. Raises OSError when that cannot be done.
 
-    What a killed process left half written in the same folder goes.
+    Who may use the one before may use it; where there is none it has this mode, less the umask. What a killed process
+    left half written in the same folder goes.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     prefix, ending = PART
@@ -53,6 +54,10 @@ def replace_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(handle, "wb") as file:
+            with suppress(FileNotFoundError):
+                before = path.lstat().st_mode
+                if stat.S_ISREG(before):
+                    os.fchmod(handle, before & 0o777)
             file.write(data)
         os.replace(temporary, path)
     except BaseException:

@@ -76,7 +76,7 @@ def write_plan(path: Path, plan: TravellingPlan) -> None:
         else:
             target = Path(os.path.realpath(path))  # unlike resolve, it takes a link that leads to itself
             target.parent.stat()  # else the folder would be made
-            replace_whole(target, data, mode=0o666)
+            replace_whole(target, data, mode=0o666)  # it is made to be passed on, like anything that a user saves
     except OSError as error:
         raise InputError(f"the plan cannot be written to '{path}': {error.strerror}") from error
 

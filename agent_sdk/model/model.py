@@ -29,6 +29,7 @@ from agent_sdk.model.opaque import OPAQUE, anatomy, grouped, named
 from agent_sdk.model.ports import Port, port_of
 from agent_sdk.model.shapes import Shapes, bind, free_inputs
 from agent_sdk.model.source import self_contained
+from agent_sdk.tables import faults
 from hope_schema import ModelGraph, Op, Tensor
 from hope_schema.graph import AttributeValue
 
@@ -285,9 +286,7 @@ def _to_graph(
             outputs=static.outputs,
         )
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ModelError(f"cannot be planned: {place + ': ' if place else ''}{first['msg']}") from error
+        raise ModelError(f"cannot be planned: {next(faults(error))}") from error
 
 
 def _taken_in(group: Sequence[onnx.NodeProto]) -> list[str]:

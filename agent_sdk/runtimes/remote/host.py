@@ -15,7 +15,6 @@ from typing import ClassVar, Final
 from urllib.parse import quote
 
 import onnx
-from pydantic import ValidationError
 from typing_extensions import override
 
 from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost
@@ -115,10 +114,7 @@ class RemoteHost(HttpPeer):
 
     def _offered(self) -> Offer:
         """What the host has to lend. Raises ProcessorLost."""
-        try:
-            return Offer.model_validate_json(self.say("GET", "/v2/hope"))
-        except ValidationError as error:
-            raise ProcessorLost(f"host '{self.name}' offers no processors as this agent knows them: {error}") from None
+        return self.valid(Offer, self.say("GET", "/v2/hope"), "what it lends")
 
     @override
     def learn(self, timing: str, sent: int, received: int, asked: Interval) -> Interval | None:
@@ -223,10 +219,7 @@ class RemoteHost(HttpPeer):
             said = self.say("POST", f"/v2/hope/models/{quote(name)}/measure", body, LOAD_S + 2 * budget_s)
         finally:
             self.forget(name)
-        try:
-            return Observations.model_validate_json(said)
-        except ValidationError as error:
-            raise ProcessorLost(f"host '{self.name}' measured nothing that can be used: {error}") from None
+        return self.valid(Observations, said, "what it measured")
 
     # The way there
 

@@ -15,6 +15,7 @@ from agent_sdk.errors import HostLate, OutOfMemory, ProcessorError, ProcessorLos
 from agent_sdk.runtimes.remote.clock import Interval
 from agent_sdk.runtimes.remote.line import GoneError, Line, request
 from agent_sdk.runtimes.remote.settings import HostSettings
+from agent_sdk.tables import faults
 from hope_schema.base import Label
 
 CONNECT_S: Final = 2.0
@@ -124,14 +125,13 @@ class Peer(ABC):
         return kind(f"host '{self.name}' refuses with {status}: {printable(why)[:400] or 'no reason'}")
 
     def valid(self, kind: type[_Said], said: bytes, what: str) -> _Said:
-        """What the host says of ``what``. Raises ProcessorLost where the protocol has it otherwise."""
+        """What the host says of ``what``. Raises ProcessorLost where this agent knows no such thing."""
         try:
             return kind.model_validate_json(said)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"]))
+            why = printable(next(faults(error)))[:400]
             raise ProcessorLost(
-                f"host '{self.name}' describes {what} otherwise than the protocol has it: {where}: {first['msg']}"
+                f"host '{self.name}' describes {what} otherwise than this agent knows it: {why}"
             ) from None
 
     def known(self) -> About:

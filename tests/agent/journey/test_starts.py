@@ -6,6 +6,7 @@ import hashlib
 import os
 import resource
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -114,6 +115,22 @@ def test_a_plan_file_is_whole_or_as_it_was(exported: Path, tmp_path: Path) -> No
         found = reader.submit((tmp_path / "pipe").read_bytes)
         write_plan(tmp_path / "pipe", told)
         assert found.result(10) == body
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664, None])
+def test_who_may_read_a_plan_file_may_read_the_next_one(exported: Path, tmp_path: Path, mode: int | None) -> None:
+    """A file keeps its mode when it is exported again; a new one has what the umask leaves, like any that is saved."""
+    told = TravellingPlan.model_validate_json((exported / "net.plan").read_bytes().partition(b"\n")[2])
+    path = tmp_path / "net.plan"
+    if mode is not None:
+        path.touch()
+        path.chmod(mode)
+    umask = os.umask(0o027)
+    try:
+        write_plan(path, told)
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE(path.stat().st_mode) == (0o640 if mode is None else mode)
 
 
 def test_links_that_lead_nowhere_take_no_plan_astray(exported: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.remote import host as remote_host
 from agent_sdk.runtimes.remote import processor
 from agent_sdk.runtimes.remote.host import RemoteHost
+from hope_schema import Missing
 from tests.agent.models import BRANCHING, chain_model
 from tests.agent.runtimes.remote.conftest import TOKEN, Reached, device_with
 from tests.agent.runtimes.remote.relay import Relay, Spoil
@@ -35,8 +36,19 @@ OFFERS: dict[str, Spoil] = {
 def test_a_host_that_offers_what_cannot_be_is_not_used(lie: str, relay: Relay) -> None:
     """An offer that is none, or of what is not the host's own, as in a circle of hosts, is refused in one sentence."""
     relay.spoil = OFFERS[lie]
-    with pytest.raises(ProcessorLost, match="offers no processors as this agent knows them"):
+    with pytest.raises(ProcessorLost, match="describes what it lends otherwise than this agent knows it: ") as refused:
         Reached(relay.port)
+    assert "\n" not in str(refused.value)
+
+
+def test_figures_that_are_none_are_not_used(relay: Relay) -> None:
+    """What a host measured is refused like what it lends: in one sentence that says what is wrong where."""
+    with Reached(relay.port) as host:
+        relay.spoil = lambda said: said.replace(b'"soc"', b'"sos"')
+        refused = pytest.raises(ProcessorLost, match=r"describes what it measured otherwise than .*: soc: ")
+        with refused as error:
+            host.measure(read_model(BRANCHING), Missing(profile_version=0), 1.0)
+    assert "\n" not in str(error.value)
 
 
 def test_a_processor_that_the_host_does_not_have_is_found_out_before_a_run(relay: Relay) -> None:

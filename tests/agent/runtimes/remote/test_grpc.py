@@ -283,7 +283,7 @@ def test_a_server_that_is_not_ready_is_not_used(speaking: Speaking) -> None:
         server(speaking.port)
     del speaking.lies["ServerReady"]
     speaking.lies["ServerMetadata"] = changed(version="")
-    with pytest.raises(ProcessorLost, match="describes itself otherwise than the protocol has it: version"):
+    with pytest.raises(ProcessorLost, match="describes itself otherwise than this agent knows it: version"):
         server(speaking.port)
     del speaking.lies["ServerMetadata"]
     speaking.lies["ModelMetadata"] = lambda answer: type(answer)(name="branching")

@@ -205,10 +205,10 @@ def test_a_link_that_loses_packets_gives_right_answers_or_none(
 LIES: dict[str, tuple[Spoil, str]] = {
     "nothing of itself": (
         lambda said: said.replace(b'"version"', b'"virsion"'),
-        "describes itself otherwise than the protocol",
+        "describes itself otherwise than this agent knows it",
     ),
     "no bytes": (lambda said: said.replace(b"binary_", b"string_"), "takes no tensors as bytes over HTTP"),
-    "no JSON": (lambda said: said.replace(b"{", b"["), "describes itself otherwise than the protocol"),
+    "no JSON": (lambda said: said.replace(b"{", b"["), "describes itself otherwise than this agent knows it"),
 }
 
 
