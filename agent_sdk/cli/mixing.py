@@ -45,7 +45,7 @@ class Voice:
     alone_ms: float
 
 
-def voices(agent: Agent, mix: Mix, closing: ExitStack, *, spread: bool = True) -> dict[str, Voice]:
+def voices(agent: Agent, mix: Mix, closing: ExitStack) -> dict[str, Voice]:
     """Every stream's network, loaded, planned and spread over core groups where it can be.
 
     Raises what ``Agent.load`` raises, InputError where no inputs can be drawn.
@@ -56,10 +56,9 @@ def voices(agent: Agent, mix: Mix, closing: ExitStack, *, spread: bool = True) -
         session = closing.enter_context(agent.load(stream.model, shapes=dict(stream.shape) or None, background=False))
         feed = session.draw()
         session.run(feed)
-        if spread:
-            # One answer has to stay for one input, or there is no room: whoever answers the session goes on.
-            with suppress(UnplannableError, ExecutionError, MemoryError):
-                agent.spread(session, in_flight=1 if stream.arrival == "closed" else cores)
+        # One answer has to stay for one input, or there is no room: whoever answers the session goes on.
+        with suppress(UnplannableError, ExecutionError, MemoryError):
+            agent.spread(session, in_flight=1 if stream.arrival == "closed" else cores)
         found[stream.name] = Voice(session, feed, agent.jobs.alone_ms(session.plans))
     return found
 
@@ -108,9 +107,7 @@ def planned(agent: Agent, mix: Mix, ready: Mapping[str, Voice], closing: ExitSta
     return parts, "; ".join([runs, *found.notes])
 
 
-def played(
-    agent: Agent, mix: Mix, ready: Mapping[str, Voice], which: str, parts: JointParts = NO_PARTS, *, seed: int = 0
-) -> Played:
+def played(agent: Agent, mix: Mix, ready: Mapping[str, Voice], which: str, parts: JointParts) -> Played:
     """Play a mix under a policy, which may follow a joint plan."""
     agent.jobs.use(policy(which), parts)
 
@@ -120,7 +117,7 @@ def played(
             voice.session, voice.feed, deadline_ms=due_ms, priority=stream.priority, on_late=stream.on_late
         )
 
-    ended = play(mix, ask, seed=seed)
+    ended = play(mix, ask)
     return Played(which, mix, ended, busy(ended, mix.seconds * 1e3))
 
 

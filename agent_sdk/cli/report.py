@@ -212,14 +212,14 @@ def _table(report: RunReport) -> Table:
         bound = f"bound {_ms(report.lower_bound_us or 0.0)}, gap {report.gap or 0.0:.1%}"
         bound += f", found by {found_by(report.method or '')}"
         table.add_row("planned", _ms(report.planned_us), bound)
-    used = f"{', '.join(report.plan_processors_used)}; {_count(report.plan_segments, 'segment')}"
+    used = f"{', '.join(report.plan_processors_used)}; {plural(report.plan_segments, 'segment')}"
     if report.executed != PLAN:
         if report.plan_measured_us is not None:
             table.add_row("plan measured", _ms(report.plan_measured_us), f"{used}; not used: slower here")
         if report.at_load_us is not None:
             table.add_row("at load", _ms(report.at_load_us), f"{report.executed} alone, in the trial")
         used = f"{report.executed} alone, the fastest here"
-    table.add_row("measured", _ms(report.measured_us), f"{used}; median of {_count(report.runs, 'run')}")
+    table.add_row("measured", _ms(report.measured_us), f"{used}; median of {plural(report.runs, 'run')}")
     if report.compared:
         for name, value in sorted(report.baselines_us.items(), key=lambda item: item[1]):
             table.add_row(f"  {name} alone", _ms(value), f"{value / report.measured_us:.2f} x measured")
@@ -232,7 +232,7 @@ def _table(report: RunReport) -> Table:
     else:
         came = {"planner": "cached" if report.plan_cached else "solved now", "disk": "from disk", "file": "from a file"}
         table.add_row("plan", came[report.plan_source], f"{report.plan_id} version {report.plan_version}; {asked}")
-    table.add_row("profiled", _count(report.profiled_signatures, "signature"), f"in {report.profiling_seconds:.1f} s")
+    table.add_row("profiled", plural(report.profiled_signatures, "signature"), f"in {report.profiling_seconds:.1f} s")
     table.add_row("device", "", f"{report.soc} at {report.frequency}; {', '.join(report.processors)}")
     return table
 
@@ -272,10 +272,6 @@ def _lane(bars: Iterable[Bar], span_us: float, width: int, console: Console) -> 
 
 def _ms(us: float) -> str:
     return f"{us / 1000:.2f} ms" if us >= 100 else f"{us / 1000:.4f} ms"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def list_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

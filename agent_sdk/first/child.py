@@ -61,9 +61,6 @@ def main(setting: str) -> int:
         line = sys.stdin.buffer.readline()
         if not line:
             break
-        if not line.strip():
-            tell(bench.Message(reply=bench.Reply()))  # it was asked whether this waits
-            continue
         try:
             borders = Borders()
             with borders.current():

@@ -21,8 +21,6 @@ from agent_sdk.first.bench import Measure, Message, Reply, RunFile, RunPlan, Set
 
 LIMIT_S: Final = 120.0
 """A child that takes longer for anything is killed; what hangs there would hang here."""
-WAITS_S: Final = 1.0
-"""Longest time in which an idle child says that it goes on waiting."""
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +73,7 @@ class Children(Closes):
 
         Raises CrashedError, NotWantedError, DeviceClosedError once this is closed, and what ``step`` raises.
         """
-        process = self._taken()
+        process, is_new = self._taken()
         if process is None:
             return here()
         answered = False
@@ -89,7 +87,9 @@ class Children(Closes):
             check()
             if self._closed:
                 raise DeviceClosedError("the agent is closed") from error
-            raise
+            if is_new or error.step or process.poll() != 0:
+                raise
+            return self.ask(request, here, step=step, limit_s=limit_s)  # it had waited for too long, and ended
         finally:
             with self._lock:
                 self._busy.discard(process)
@@ -108,21 +108,22 @@ class Children(Closes):
         _end(process)
         self._used_s.pop(process, None)
 
-    def _taken(self) -> subprocess.Popen[bytes] | None:
-        """A child that waits, else a new one; None where there can be none."""
+    def _taken(self) -> tuple[subprocess.Popen[bytes] | None, bool]:
+        """A child that waits, else a new one, and whether it is that; None where there can be none."""
         with self._lock:
             if self._closed:
                 raise DeviceClosedError("the agent is closed")
             process = None
             while self._idle and process is None:
                 process = self._idle.pop()
-                if process.poll() is not None or not _waits(process):
+                if process.poll() is not None:
                     self._end(process)
                     process = None
+            is_new = process is None
             process = process or self._started()
             if process is not None:
                 self._busy.add(process)
-            return process
+            return process, is_new
 
     def _started(self) -> subprocess.Popen[bytes] | None:
         if not possible():
@@ -150,26 +151,18 @@ class Children(Closes):
             self._end(process)
 
 
-def _waits(process: subprocess.Popen[bytes]) -> bool:
-    """Have an idle child say that it goes on waiting; one that has just ended cannot."""
-    try:
-        return _asked(process, None, lambda _: None, WAITS_S) == Reply()
-    except CrashedError:
-        return False
-
-
 def _asked(
     process: subprocess.Popen[bytes],
-    request: RunFile | RunPlan | Measure | None,
+    request: RunFile | RunPlan | Measure,
     step: Callable[[str], None],
     limit_s: float,
-    held: Callable[[], AbstractContextManager[None]] = nullcontext,
+    held: Callable[[], AbstractContextManager[None]],
 ) -> Reply:
     """What a child answers; each of its steps is ``held``. Raises CrashedError and what ``step`` and ``held`` raise."""
     assert process.stdin is not None
     assert process.stdout is not None
     until, begun, unread = time.monotonic() + limit_s, "", b""
-    _write(process, b"" if request is None else request.model_dump_json().encode())
+    _write(process, request.model_dump_json().encode())
     readable = select.poll()
     readable.register(process.stdout, select.POLLIN)
     with Steps(held) as steps:

@@ -4,7 +4,6 @@ What it does runs under a ``Cancel``. A call into a runtime that cannot be stopp
 ``close`` and ends by itself; where the program ends meanwhile, it does so without tearing down that runtime under it.
 """
 
-import _thread
 import atexit
 import ctypes
 import gc
@@ -13,13 +12,14 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from agent_sdk.cancel import Cancel
 from agent_sdk.closing import Closes
 from agent_sdk.forking import Forks, watch_forks
-from agent_sdk.pool import no_thread
+from agent_sdk.pool import begin_thread
 
 Result = TypeVar("Result")
 
@@ -56,12 +56,8 @@ class Worker(Closes, Forks):
                 future.cancel()
                 return future
             if not self._started:
-                # NOTE: not ``Thread.start``, which waits until the thread runs: milliseconds where the cores are busy;
-                # and no executor, whose threads a program waits for at its end.
-                try:
-                    _thread.start_new_thread(_work, (self._queue,))
-                except RuntimeError as error:
-                    raise no_thread(error) from error
+                # NOTE: no executor, whose threads a program waits for at its end.
+                begin_thread(partial(_work, self._queue), "hope-behind")
                 self._started = True
             self._futures = [each for each in self._futures if not each.done()] + [future]
             self._queue.put((cancel or self._cancel, future, work))

@@ -18,21 +18,17 @@ from agent_sdk.model.source import tensors
 from agent_sdk.runtimes.ort.whole import WholeOrt
 
 
-def never_crashes() -> None:
-    """Of a file that ONNX Runtime is known to load."""
-
-
 class Reference:
     """One thread of ONNX Runtime with its own defaults, loaded for each answer and freed after it.
 
     Args:
         content: the network as it was given; nothing that we made of it.
-        refuse_crashing: raises ModelError where ONNX Runtime is known to crash at the file.
+        refuse_crashing: raises ModelError where ONNX Runtime is known to crash at the file; by default it is not.
         precision: what it rounds the floats of a feed to; ``model`` rounds nothing.
     """
 
     def __init__(
-        self, content: Content, refuse_crashing: Callable[[], None] = never_crashes, precision: str = "model"
+        self, content: Content, refuse_crashing: Callable[[], None] = lambda: None, precision: str = "model"
     ) -> None:
         self.content = content
         self._refuse_crashing = refuse_crashing

@@ -12,12 +12,11 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from onnx import TensorProto, helper
-
-from agent_sdk.model import Model, read_model
+from agent_sdk.model import Model
+from agent_sdk.model.oneop import one_op
 from agent_sdk.runtimes.alone import time_executable, time_segment
 from agent_sdk.runtimes.base import Processor, Segment, segment_of
-from hope_schema import SuperOp, merge
+from hope_schema import SuperOp, TensorType, merge
 
 CHAIN: Final = 8
 """Kernels by which the longer chain exceeds the shorter one, for telling launches from kernels."""
@@ -36,7 +35,8 @@ PAIRS: Final = 3
 
 def launch_us(processor: Processor, rows: int, deadline: float) -> float:
     """What a segment on a tensor of this many rows takes beyond its kernels, microseconds. Raises ProcessorError."""
-    chain = read_model(_chain(2 + CHAIN, rows), name="chain")
+    # Softmaxes: nobody fuses them, and every runtime shares out their rows.
+    chain = one_op("Softmax", TensorType(shape=(rows, WIDTH), dtype="float32"), times=2 + CHAIN, axis=-1)
     row = merge(chain.graph)  # never all of it: a gang's workers may move while they compute a whole network
     segments = (segment_of_all(row[:length], chain) for length in (1, 1 + CHAIN))
     one, many = (_rested_us(processor, segment, deadline) for segment in segments)
@@ -46,16 +46,6 @@ def launch_us(processor: Processor, rows: int, deadline: float) -> float:
 def _rested_us(processor: Processor, segment: Segment, deadline: float) -> float:
     with closing(processor.compile(segment)) as executable:
         return time_executable(executable, deadline, after=partial(time.sleep, REST_S)).us
-
-
-def _chain(length: int, rows: int) -> bytes:
-    """A model of ``length`` softmaxes in a row: nobody fuses them, and every runtime shares out their rows."""
-    names = [f"t{index}" for index in range(length + 1)]
-    nodes = [helper.make_node("Softmax", list(ends[:1]), list(ends[1:]), axis=-1) for ends in pairwise(names)]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, WIDTH]) for name in (names[0], names[-1])]
-    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(made.SerializeToString())
 
 
 def end_us(processor: Processor, model: Model, launch_us: float, deadline: float) -> float:

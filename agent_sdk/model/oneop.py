@@ -1,5 +1,6 @@
-"""A network of one op, ``x`` to ``y``: what stands for something that is timed or done by itself."""
+"""Networks of one op, or of the same op several times: what stands for something that is timed or done by itself."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,12 @@ from agent_sdk.model.model import Model, read_model
 from hope_schema import TensorType
 
 
-def one_op(op_type: str, kind: TensorType, **attributes: Any) -> Model:
-    """``y = op(x)``, where ``x`` is of this type."""
+def one_op(op_type: str, kind: TensorType, *, times: int = 1, **attributes: Any) -> Model:
+    """The op on a tensor of this type, as often as is said on what it made before."""
     element = helper.np_dtype_to_tensor_dtype(np.dtype(kind.dtype))
-    given = helper.make_tensor_value_info("x", element, list(kind.shape))
-    graph = helper.make_graph(
-        [helper.make_node(op_type, ["x"], ["y"], **attributes)], op_type, [given], [onnx.ValueInfoProto(name="y")]
-    )
+    names = [f"x{place}" for place in range(times + 1)]
+    nodes = [helper.make_node(op_type, [read], [made], **attributes) for read, made in pairwise(names)]
+    given = helper.make_tensor_value_info(names[0], element, list(kind.shape))
+    graph = helper.make_graph(nodes, op_type, [given], [onnx.ValueInfoProto(name=names[-1])])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return read_model(onnx.shape_inference.infer_shapes(proto))

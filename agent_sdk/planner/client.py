@@ -23,14 +23,6 @@ from urllib.parse import quote
 
 import httpx
 from pydantic import AfterValidator, BaseModel, ValidationError
-from tenacity import (
-    Retrying,
-    retry_if_exception,
-    sleep_using_event,
-    stop_after_attempt,
-    stop_any,
-    stop_when_event_set,
-)
 
 from agent_sdk.cancel import Cancel, cancelling, check
 from agent_sdk.closing import Closes
@@ -268,43 +260,25 @@ class PlannerClient(Closes):
                 body, headers["Content-Encoding"] = wire.compress(body), "zstd"
         left_s = None if self._deadline_s is None else self._deadline_s + patience_s
         until = math.inf if left_s is None else time.monotonic() + left_s
-        tries, pause_s = 0, 0.0
-
-        def is_worth_it(error: BaseException) -> bool:
-            """Whether another attempt is, and there is time for the pause before it."""
-            nonlocal pause_s
-            # Full jitter, so that a fleet does not return in step.
-            pause_s = random.uniform(0.0, min(MAX_WAIT_S, BACKOFF_S * 2 ** (tries - 1)))
-            if isinstance(error, PlannerStatusError):
-                again, pause_s = error.status in RETRIED_STATUSES, error.retry_after_s or pause_s
-            else:
-                broken = isinstance(error, PlannerUnavailableError)
-                again = broken and not isinstance(error.__cause__, httpx.UnsupportedProtocol)
-            return again and time.monotonic() + pause_s < until
-
-        def once(over: Event) -> _Answer:
-            nonlocal tries
-            tries += 1
-            request = self._http.build_request(method, path, content=body, headers=headers, timeout=limits)
-            try:
-                answer = self._once(request, over)
-            except httpx.TransportError as error:
-                raise self._no_answer(tries, str(error) or type(error).__name__, request_id) from error
-            if answer.status < 300 or (answer.status == httpx.codes.NOT_MODIFIED and "If-None-Match" in headers):
-                return answer
-            raise self._refusal(answer)
+        limits = httpx.Timeout(left_s, connect=CONNECT_S if left_s is None else min(CONNECT_S, left_s))
+        most, tries = attempts or self._attempts, 0
 
         def call(over: Event) -> _Answer:
-            retrying = Retrying(
-                retry=retry_if_exception(is_worth_it),
-                wait=lambda _: pause_s,
-                stop=stop_any(stop_after_attempt(attempts or self._attempts), stop_when_event_set(over)),
-                sleep=sleep_using_event(over),
-                reraise=True,
-            )
-            return retrying(once, over)
+            nonlocal tries
+            while True:
+                tries += 1
+                request = self._http.build_request(method, path, content=body, headers=headers, timeout=limits)
+                try:
+                    return self._once(request, over)
+                except httpx.TransportError as error:
+                    failure: PlannerError = self._no_answer(tries, str(error) or type(error).__name__, request_id)
+                    failure.__cause__ = error
+                except PlannerStatusError as error:
+                    failure = error
+                pause_s = _pause_s(failure, tries)
+                if tries >= most or time.monotonic() + pause_s >= until or over.wait(pause_s):
+                    raise failure
 
-        limits = httpx.Timeout(left_s, connect=CONNECT_S if left_s is None else min(CONNECT_S, left_s))
         try:
             return _waited_for(call, left_s, self._closed)
         except TimeoutError:
@@ -319,7 +293,7 @@ class PlannerClient(Closes):
         )
 
     def _once(self, request: httpx.Request, over: Event) -> _Answer:
-        """Send one request and read its answer within the limits, unless nobody waits any more."""
+        """Send one request and read its answer within the limits, unless nobody waits any more. Raises its refusal."""
         response = self._http.send(request, stream=True)
         request_id = response.headers.get("X-Request-ID") or request.headers["X-Request-ID"]
         try:
@@ -339,7 +313,10 @@ class PlannerClient(Closes):
             ) from error
         finally:
             response.close()
-        return _Answer(response.status_code, response.headers, body, request_id)
+        answer = _Answer(response.status_code, response.headers, body, request_id)
+        if answer.status < 300 or (answer.status == httpx.codes.NOT_MODIFIED and "If-None-Match" in request.headers):
+            return answer
+        raise self._refusal(answer)
 
     def _refusal(self, answer: _Answer) -> PlannerError:
         if answer.status == httpx.codes.NOT_MODIFIED:
@@ -408,6 +385,19 @@ def _parse(answer: _Answer, kind: type[Answer]) -> Answer:
 def _served(answer: _Answer) -> ServedPlan:
     cached = answer.headers.get("Hope-Plan-Cache", "").lower() == "hit"
     return ServedPlan(reply=_parse(answer, PlanReply), etag=answer.headers.get("ETag", ""), cached=cached)
+
+
+def _pause_s(failure: PlannerError, tries: int) -> float:
+    """How long to wait before another attempt; infinite where none would help."""
+    if isinstance(failure, PlannerStatusError):
+        if failure.status not in RETRIED_STATUSES:
+            return math.inf
+        if failure.retry_after_s:
+            return failure.retry_after_s
+    elif isinstance(failure.__cause__, httpx.UnsupportedProtocol):
+        return math.inf
+    # Full jitter, so that a fleet does not return in step.
+    return random.uniform(0.0, min(MAX_WAIT_S, BACKOFF_S * 2 ** (tries - 1)))
 
 
 def _waited_for(call: Callable[[Event], Result], most_s: float | None, closed: Cancel) -> Result:

@@ -134,19 +134,16 @@ class Planned(LeastSlack):
     when the first of them is asked for. Whoever is asked for further from its planned release than the plan allows, or
     more often, begins another. A round follows the plan where the one before was whole: where a run stayed out, or came
     with inputs of another shape, everybody goes by slack until all have come as planned again.
-
-    Args:
-        plan: of the networks; without one it is ``least_slack``.
-        late_ns: how far from its planned release each run may be asked for.
+    Without a plan it is ``least_slack``.
     """
 
     name = "planned"
     joint = True
 
-    def __init__(self, plan: JointPlan | None = None, late_ns: int = 0) -> None:
-        self.follow(plan or {}, late_ns)
+    def __init__(self) -> None:
+        self.follow({}, 0)
 
-    def follow(self, plan: JointPlan, late_ns: int = 0) -> None:
+    def follow(self, plan: JointPlan, late_ns: int) -> None:
         """All networks have come together, until one does not."""
         self._plan, self._late_ns = plan, late_ns
         self._came = {network: len(runs) for network, runs in plan.items()}

@@ -105,7 +105,7 @@ class Policy(ABC):
     by_start = False
     joint = False
 
-    def follow(self, plan: JointPlan, late_ns: int = 0) -> None:  # noqa: B027  most policies need no plan
+    def follow(self, plan: JointPlan, late_ns: int) -> None:  # noqa: B027  most policies need no plan
         """There is a joint plan from now on; ``late_ns`` is how far apart its networks may be asked for."""
 
     def arrived(self, request: Request) -> None:  # noqa: B027  most policies look at who waits, not at who comes

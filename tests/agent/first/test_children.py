@@ -17,7 +17,6 @@ import pytest
 
 from agent_sdk import Agent, Session
 from agent_sdk.errors import DeviceClosedError, ModelError, UnplannableError
-from agent_sdk.first import children as children_module
 from agent_sdk.first.bench import Bench, Reply, RunFile, Setting, saved
 from agent_sdk.first.children import Children, CrashedError
 from agent_sdk.journey.verify import relative_error
@@ -231,8 +230,7 @@ def test_who_wants_a_plan_waits_for_no_run_of_his_own(hasty: None, tmp_path: Pat
 
 
 def test_a_child_is_used_again_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers several requests; after its death another one does, and a crash is told apart from a refusal."""
-    monkeypatch.setattr(children_module, "WAITS_S", 60.0)  # a busy machine is no child that has ended
+    """It answers several requests; after its end another one does, and a crash is told apart from a refusal."""
     file = tmp_path / "net.onnx"
     file.write_bytes(BRANCHING)
     damaged = tmp_path / "damaged.onnx"
@@ -248,6 +246,14 @@ def test_a_child_is_used_again_and_replaced(tmp_path: Path, monkeypatch: pytest.
         process.wait()
         assert children.ask(run, pytest.fail).failure == ""
         assert children._idle != [process]
+        (process,) = children._idle
+        assert process.stdin is not None
+        os.dup2(os.open(os.devnull, os.O_WRONLY), process.stdin.fileno())  # it ends as one that waited for too long
+        process.wait()
+        ended = process.poll
+        monkeypatch.setattr(process, "poll", lambda: ended() if children._busy else None)  # and only just now
+        assert children.ask(run, pytest.fail).failure == ""
+        assert process not in children._idle
 
 
 def test_closing_kills_what_runs(tmp_path: Path, crashing: Crash) -> None:

@@ -31,6 +31,7 @@ from agent_sdk.model import Network
 from agent_sdk.runtimes.ort.whole import WholeOrt
 from tests.agent.models import BRANCHING, expected
 from tests.agent.test_session_shapes import image, open_model, right, until
+from tests.agent.threads import no_thread_left
 
 HOLDS = 'import time; print("up", flush=True); time.sleep(600)'
 PROGRAM = """
@@ -332,15 +333,10 @@ def test_who_waits_for_a_plan_that_never_comes_is_told(
         assert session.ready
 
 
-def test_where_no_thread_is_left_the_whole_network_answers(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_thread_is_left_the_whole_network_answers(agent: Agent) -> None:
     """Nobody waits for the plan, which is not made when there are threads again either, and a note says why."""
-
-    def refuse(*given: object) -> None:
-        raise RuntimeError("can't start new thread")
-
     feed, wanted = expected(BRANCHING, seed=1)
-    with monkeypatch.context() as patch:
-        patch.setattr("agent_sdk.journey.behind._thread.start_new_thread", refuse)
+    with no_thread_left("hope-behind"):
         session = agent.load(BRANCHING)
     assert session.wait(60)
     assert any("no thread could be started" in note for note in session.notes)

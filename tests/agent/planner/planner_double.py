@@ -6,6 +6,7 @@ import itertools
 import json
 from collections import deque
 from collections.abc import Callable
+from threading import Event
 from typing import Any
 from unittest.mock import patch
 
@@ -119,6 +120,13 @@ REQUEST = PlanRequest(jobs=(Job(model_hash=small_graph().model_hash),), soc="soc
 def run(transport: ScriptedTransport | None, verb: Callable[[PlannerClient], Any], **options):
     """Run one verb of a client on ``transport``; return its result and the seconds it slept between attempts."""
     slept: list[float] = []
+
+    class Noted(Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            slept.append(timeout)
+            return self.is_set()
+
     given = {"url": "http://planner", "transport": transport, **options}
-    with patch("agent_sdk.planner.client.sleep_using_event", lambda _: slept.append), PlannerClient(**given) as client:
+    with patch("agent_sdk.planner.client.Event", Noted), PlannerClient(**given) as client:
         return verb(client), slept

@@ -204,7 +204,8 @@ def test_a_plan_is_followed_while_the_mix_is_as_planned() -> None:
         first: [PlannedRun(0, 0, 30 * MS, 1)],
         last: [PlannedRun(0, 5 * MS, 15 * MS, 0)],
     }
-    scheduler = Scheduler(Planned(plan, 2 * MS), [1, 2])
+    scheduler = Scheduler(policy := Planned(), [1, 2])
+    policy.follow(plan, 2 * MS)
 
     def played(begin: int, *comers: tuple[Network, int, bool]) -> list[tuple[int, bool]]:
         """Where each runs, and whether its key is the plan's."""
@@ -241,7 +242,8 @@ def test_a_plan_is_followed_over_its_hyperperiod(phase: int, behind: int) -> Non
         network: [PlannedRun(30 * run * MS, at * MS, (at + 8) * MS, 1) for run, at in enumerate(own)]
         for network, own in starts.items()
     }
-    scheduler = Scheduler(Planned(plan, 10 * MS), [1, 2])
+    scheduler = Scheduler(policy := Planned(), [1, 2])
+    policy.follow(plan, 10 * MS)
     asked = [(30 * run, fast) for run in range(24) if run != 15]
     asked += [(phase + 90 * run + 2 * behind, slow) for run in range(8)]
     follows = dict[int, bool]()
