@@ -34,7 +34,7 @@ def create_app(settings: Settings) -> App[Service]:
     routes.
 
     Raises:
-        DatabaseUrlError: a database this planner cannot use.
+        UsageError: a database this planner cannot use.
     """
     service = Service(settings)
     routes = build_routes(ROUTERS)

@@ -18,7 +18,7 @@ def create_app(settings: Settings) -> App[Planner]:
     """Return the application of an agent's own planner: nobody needs a token there, and nobody scrapes it.
 
     Raises:
-        DatabaseUrlError: a database this planner cannot use.
+        UsageError: a database this planner cannot use.
     """
     stay_quiet()
     planner = Planner(settings)

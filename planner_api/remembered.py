@@ -36,7 +36,7 @@ class Remembered(Generic[Key, Value]):
         if generation == self.generation and self._kept.getsizeof(value) <= self._kept.maxsize:
             self._kept[key] = value
 
-    def forget(self, key: Key | None, _detail: str = "") -> None:
+    def forget(self, key: Key | None) -> None:
         """Drop a value; None drops them all (news may have been missed)."""
         self.generation += 1
         if key is None:

@@ -18,7 +18,8 @@ from planner_api.jobs.worker import Worker
 from planner_api.plans.outdated import Outdated
 from planner_api.plans.service import Plans
 from planner_api.plans.solve import PLAN, BetterPlan, FirstPlan
-from planner_api.plans.stored import PlanCache
+from planner_api.plans.stored import build_cache
+from planner_api.profiles import answering
 from planner_api.profiles.fold import Fold
 from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings
@@ -65,6 +66,7 @@ def build_worker(
         kinds,
         slots,
         partial(JobProcess, memory_bytes=settings.solve_memory_bytes, warm=WARM),
+        tell=partial(answering.answer, queue.database),
         count=count,
         grace_s=0.0 if settings.embedded else settings.grace_s,
         pulse_s=EMBEDDED_PULSE_S if settings.embedded else PULSE_S,
@@ -91,8 +93,8 @@ class Planner:
         )
         self.news = build_news(self.database)
         self.queue = Queue(self.database, self.news, ttl_s=settings.lease_s)
-        self.plan_cache = PlanCache(settings.plan_cache_bytes)
-        self.news.on(PLAN, lambda plan_id, version: self.plan_cache.forget(plan_id, int(version or 0)))
+        self.plan_cache = build_cache(settings.plan_cache_bytes)
+        self.news.on(PLAN, lambda plan_id: self.plan_cache.forget(None if plan_id is None else (plan_id, None)))
         self.profiles = Profiles(self.database, settings, self.queue, self.quotas)
         self.plans = Plans(self.database, settings, self.plan_cache, self.queue, self.quotas)
         self._worker: Worker | None = None

@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import zstandard
@@ -26,6 +27,7 @@ from planner_api.jobs.process import JobProcess
 from planner_api.jobs.queue import Queue
 from planner_api.plans.solve import BETTER, BetterPlan
 from planner_api.profiles import repository as profile_rows
+from planner_api.profiles.answering import answer
 from planner_api.runtime import WARM
 from planner_api.settings import Settings
 
@@ -296,7 +298,7 @@ async def _commit_better(stage: Stage, soc: str) -> float:
         assert lease is not None
     task = await kind.load(lease)
     assert task is not None
-    made = await child.run(kind.function, task.order, kind.tell, 120.0, kind.answers)
+    made = await child.run(kind.function, task.order, partial(answer, database), 120.0, kind.answers)
     prepared = await kind.prepare(lease, task, made)
     await child.kill()
     async with database.write() as session:

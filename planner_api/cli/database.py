@@ -18,7 +18,7 @@ from hope_schema.wording import plural
 from planner_api.cli.client import PLANNER_VARIABLE, CallError
 from planner_api.cli.show import working
 from planner_api.db import backup as backups
-from planner_api.db.engine import Database, DatabaseUrlError, parse_url, shown
+from planner_api.db.engine import Database, parse_url, shown
 from planner_api.db.migrate import SchemaError, current_revision, upgrade
 from planner_api.devices import service
 from planner_api.devices.audit import local_actor
@@ -81,8 +81,6 @@ def settings_of(database: str | None = None) -> Settings:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise UsageError(f"setting HOPE_{'.'.join(map(str, first['loc'])).upper()}: {first['msg']}") from None
-    except DatabaseUrlError as error:
-        raise UsageError(str(error)) from None
     return settings
 
 

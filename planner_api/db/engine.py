@@ -22,11 +22,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.pool import NullPool
 
 from planner_api.db.outage import translated
-from planner_api.errors import unknown
+from planner_api.errors import UsageError, unknown
 
 Row = TypeVar("Row")
-Heard = Callable[[str, str, str], None]
-"""Called with the topic of some news, what it is about, and a detail."""
+Heard = Callable[[str, str], None]
+"""Called with the topic of some news and what it is about."""
 
 BUSY_TIMEOUT_MS = 10_000
 """How long a SQLite writer waits for another process before it gives up."""
@@ -40,10 +40,6 @@ POSTGRESQL: dict[str, Any] = {
 }
 """What every engine on PostgreSQL is made with: a connection that was lost is replaced, and none is waited for long,
 not even that to a machine that vanished without a goodbye."""
-
-
-class DatabaseUrlError(ValueError):
-    """A database URL that is neither SQLite nor PostgreSQL; the message names the forms that work."""
 
 
 class ReadSession(AsyncSession):
@@ -67,23 +63,17 @@ class WriteSession(AsyncSession):
 
 
 def parse_url(text: str) -> URL:
-    """Return the SQLAlchemy URL of ``text`` with the driver filled in.
-
-    Raises:
-        DatabaseUrlError: for any database but SQLite and PostgreSQL.
-    """
+    """Return the SQLAlchemy URL of ``text`` with the driver filled in. Raises UsageError for any other database."""
     try:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:
-        raise DatabaseUrlError(
-            f"not a database URL: {error}; try sqlite:///file.sqlite or postgresql://host/db"
-        ) from error
+        raise UsageError(f"not a database URL: {error}; try sqlite:///file.sqlite or postgresql://host/db") from error
     backend = "postgresql" if url.drivername.split("+")[0] == "postgres" else url.get_backend_name()
     if backend == "sqlite":
         return url.set(drivername="sqlite+aiosqlite")
     if backend == "postgresql":
         return url.set(drivername="postgresql+psycopg")
-    raise DatabaseUrlError(f"unsupported database '{backend}'; use sqlite:///file.sqlite or postgresql://host/db")
+    raise UsageError(f"unsupported database '{backend}'; use sqlite:///file.sqlite or postgresql://host/db")
 
 
 def shown(url: URL) -> str:
@@ -171,7 +161,7 @@ class Database:
     def _engines(self, pool_size: int) -> tuple[AsyncEngine, AsyncEngine]:
         if self.dialect == "sqlite":
             if self.url.database in (None, "", ":memory:"):
-                raise DatabaseUrlError("the planner needs a SQLite file: readers cannot see another's memory database")
+                raise UsageError("the planner needs a SQLite file: readers cannot see another's memory database")
             _make_parent(self.url)
             options: dict[str, Any] = {"max_overflow": 0, "connect_args": {"async_creator_fn": self._opened}}
             reader = create_async_engine(self.url, pool_size=READERS, **options)

@@ -75,9 +75,6 @@ class Kind(ABC):
             BehindError: it has to wait for another job.
         """
 
-    async def tell(self, question: bytes) -> bytes:
-        raise JobError("this kind of job answers no questions", permanent=True)
-
     async def prepare(self, lease: Lease, task: Task, answer: Any) -> Any:
         """Make of an answer what is stored, before the transaction, which must not wait for a thread."""
         return answer

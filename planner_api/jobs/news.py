@@ -47,24 +47,25 @@ FORGOTTEN_AT_ONCE = 100
 _NOTIFY = text("SELECT pg_notify(:channel, :news)")
 _TELL = insert(NewsRow).returning(NewsRow.id)
 
-Listener = Callable[[str | None, str], None]
-"""Called with what it is about and a detail; None: news may have been missed, and whatever is remembered be stale."""
+Listener = Callable[[str | None], None]
+"""Called with what it is about; None: news may have been missed, and whatever is remembered be stale."""
 _BETWEEN = "\x1f"
 
 
-async def publish(session: WriteSession, topic: str, about: str = "", detail: str = "") -> None:
+async def publish(session: WriteSession, topic: str, about: str = "") -> None:
     """Say on a topic what something is about with the caller's transaction: nobody hears unless that commits."""
     heard, loop = session.heard, asyncio.get_running_loop()
     if heard is not None:
         # NOTE: through call_soon, because the hook runs inside SQLAlchemy's commit.
-        hook = partial(loop.call_soon, heard, topic, about, detail)
+        hook = partial(loop.call_soon, heard, topic, about)
         event.listen(session.sync_session, "after_commit", lambda _: hook(), once=True)
     connection = await session.connection()
     if connection.dialect.name == "postgresql":
-        news = _BETWEEN.join((topic, about, detail))  # said twice in one transaction it is heard once
+        # Said twice in one transaction it is heard once. An earlier release reads a third part, as in ``NewsRow``.
+        news = _BETWEEN.join((topic, about, ""))
         await connection.execute(_NOTIFY, {"channel": CHANNEL, "news": news})
         return
-    newest = (await connection.execute(_TELL, {"topic": topic, "about": about, "detail": detail})).scalar_one()
+    newest = (await connection.execute(_TELL, {"topic": topic, "about": about})).scalar_one()
     if newest % FORGOTTEN_AT_ONCE == 0:
         await connection.execute(delete(NewsRow).where(NewsRow.id <= newest - KEPT))
 
@@ -101,9 +102,9 @@ class News(ABC):
             if not self._watchers[key]:
                 del self._watchers[key]
 
-    def heard(self, topic: str, about: str = "", detail: str = "") -> None:
+    def heard(self, topic: str, about: str) -> None:
         for listener in self._listeners.get(topic, ()):
-            listener(about, detail)
+            listener(about)
         for watcher in self._watchers.get((topic, about), ()):
             watcher.set()
 
@@ -125,7 +126,7 @@ class News(ABC):
 
     def _missed(self) -> None:
         for listener in chain.from_iterable(self._listeners.values()):
-            listener(None, "")
+            listener(None)
         for watcher in chain.from_iterable(self._watchers.values()):
             watcher.set()
 
@@ -159,13 +160,13 @@ class SqliteNews(News):
                 self._seen = await session.scalar(select(func.max(NewsRow.id))) or 0
                 self._missed()
                 return
-            query = select(NewsRow.id, NewsRow.topic, NewsRow.about, NewsRow.detail).where(NewsRow.id > self._seen)
+            query = select(NewsRow.id, NewsRow.topic, NewsRow.about).where(NewsRow.id > self._seen)
             rows = (await session.execute(query.order_by(NewsRow.id))).all()
         if rows and rows[0].id > self._seen + 1:
             self._missed()
         for row in rows:
             self._seen = row.id
-            self.heard(row.topic, row.about, row.detail)
+            self.heard(row.topic, row.about)
 
 
 class PostgresNews(News):
@@ -187,8 +188,8 @@ class PostgresNews(News):
         while True:
             async for notice in connection.notifies(timeout=CHECK_S):
                 match notice.payload.split(_BETWEEN):
-                    case [topic, about, detail]:
-                        self.heard(topic, about, detail)
+                    case [topic, about, _]:
+                        self.heard(topic, about)
                     case _:
                         log.warning("news_not_understood", payload=notice.payload[:200])
             async with asyncio.timeout(CHECK_S):

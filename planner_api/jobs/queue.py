@@ -19,7 +19,7 @@ from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import JobRow
 from planner_api.jobs.kind import Kind, Lease, Task
 from planner_api.jobs.news import News, publish
-from planner_api.jobs.wanted import URGENT, WAITS, WORK, Job, among, now
+from planner_api.jobs.wanted import URGENT, WAITS, WORK, Job, among, hastened, now
 from planner_api.jobs.workers import is_gone, this_process
 
 ENDED = "ended"
@@ -44,16 +44,10 @@ _RELEASED: dict[str, Any] = {"lease_owner": None, "lease_until": None, "started_
 _LEASE = tuple(getattr(JobRow, name) for name in Lease.__dataclass_fields__)
 
 
-async def hasten(session: WriteSession, jobs: Sequence[Job], priority: int) -> bool:
-    """Let jobs that wait come next, with a priority; return whether any of them is there, waiting or under way."""
-    there = among(jobs)
-    values = {"priority": priority, "rank": now(session, -priority), "not_before": now(session)}
-    waits = WAITS, JobRow.failures == 0
-    await session.execute(update(JobRow).where(there, *waits, JobRow.rank > values["rank"]).values(values))
-    await session.execute(
-        update(JobRow).where(there, *waits, JobRow.not_before > now(session)).values(not_before=now(session))
-    )
-    return (await session.execute(select(JobRow.id).where(there).limit(1))).first() is not None
+async def hasten(session: WriteSession, job: Job, priority: int) -> bool:
+    """Let a job that waits come next, with a priority; return whether it is there, waiting or under way."""
+    sooner = hastened(priority, now(session, -priority), now(session))
+    return await session.touches(update(JobRow).where(among([job])).values(sooner).returning(JobRow.id))
 
 
 def _not_before(session: AsyncSession) -> ColumnElement[datetime]:
@@ -221,7 +215,7 @@ class Queue:
                 while (job := await self._first_there(jobs)) is not None:
                     with self.news.watching(ENDED, " ".join(job)) as ended:
                         async with self.database.write() as session:
-                            there = await hasten(session, [job], URGENT)
+                            there = await hasten(session, job, URGENT)
                             await publish(session, WORK)
                         if there and not self.news.stopping.is_set() and not self.stands_still:
                             with contextlib.suppress(TimeoutError):

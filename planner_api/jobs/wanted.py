@@ -95,18 +95,22 @@ def _put(session: WriteSession, wanted: Sequence[Wanted], *, again: bool) -> Any
     # The list of one row, unlike the row itself, is compiled to SQL anew each time.
     insert = upserting(session.get_bind().dialect.name, JobRow).values(rows if len(rows) > 1 else rows[0])
     new = insert.excluded
-    sooner = and_(WAITS, new.rank < JobRow.rank)
+    changed = hastened(new.priority, new.rank, new.not_before)
+    changed["again"] = or_(JobRow.again, ~WAITS) if again else JobRow.again
+    there = insert.on_conflict_do_update(index_elements=["kind", "key"], set_=changed)
+    return there.returning(JobRow.id, JobRow.kind, JobRow.key)
+
+
+def hastened(priority: Any, rank: Any, not_before: Any) -> dict[str, Any]:
+    """The columns of a job that is wanted sooner: none comes later for it, and what is under way stays as it is."""
+    sooner = and_(WAITS, rank < JobRow.rank)
     # What has failed waits out its pause, whoever asks for it.
-    earlier = and_(WAITS, JobRow.failures == 0, new.not_before < JobRow.not_before)
-    return insert.on_conflict_do_update(
-        index_elements=["kind", "key"],
-        set_={
-            "priority": case((sooner, new.priority), else_=JobRow.priority),
-            "rank": case((sooner, new.rank), else_=JobRow.rank),
-            "not_before": case((earlier, new.not_before), else_=JobRow.not_before),
-            "again": or_(JobRow.again, ~WAITS) if again else JobRow.again,
-        },
-    ).returning(JobRow.id, JobRow.kind, JobRow.key)
+    earlier = and_(WAITS, JobRow.failures == 0, not_before < JobRow.not_before)
+    return {
+        "priority": case((sooner, priority), else_=JobRow.priority),
+        "rank": case((sooner, rank), else_=JobRow.rank),
+        "not_before": case((earlier, not_before), else_=JobRow.not_before),
+    }
 
 
 def _row(session: WriteSession, one: Wanted) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import structlog
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.chores import end, keep_doing, report
 from planner_api.jobs.kind import BehindError, JobError, Kind, Lease, Task
-from planner_api.jobs.process import JobProcess, NoChildError
+from planner_api.jobs.process import JobProcess, NoChildError, Tell
 from planner_api.jobs.queue import Queue
 from planner_api.jobs.wanted import WORK
 from planner_api.jobs.workers import tell_end, tell_life
@@ -42,6 +42,7 @@ class Worker:
         kinds: every kind that there is.
         slots: for each child the names of the kinds that it does.
         runner: makes a child.
+        tell: answers what a child asks.
         count: called with kind, outcome and seconds of each job that has ended.
         grace_s: how long what runs may go on after a stop before it is handed back.
         pulse_s: how often it looks for the work of vanished workers.
@@ -55,6 +56,7 @@ class Worker:
         slots: Sequence[Sequence[str]],
         runner: Callable[[], JobProcess],
         *,
+        tell: Tell,
         count: Callable[[str, str, float], None] | None,
         grace_s: float,
         pulse_s: float = 1.0,
@@ -64,6 +66,7 @@ class Worker:
         self._queue = queue
         self._kinds = {kind.name: kind for kind in kinds}
         self._slots = [(tuple(names), runner()) for names in slots]
+        self._tell = tell
         self._count = count
         self._grace_s = grace_s
         self._pulse_s = pulse_s
@@ -182,7 +185,7 @@ class Worker:
             prepared = None
             if task is not None:
                 await self._awake.wait()
-                answer = await runner.run(kind.function, task.order, kind.tell, task.timeout_s, kind.answers)
+                answer = await runner.run(kind.function, task.order, self._tell, task.timeout_s, kind.answers)
                 prepared = await kind.prepare(lease, task, answer)
         except NoChildError:
             raise

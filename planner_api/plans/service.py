@@ -251,7 +251,7 @@ class Plans:
     async def _stored(self, wanted: str, version: int | None = None) -> PlanVersionRow | None:
         """Find a version (None: the one that is served) that many requests may want at once, with one query."""
         generation = self._cache.generation
-        if (cached := self._cache.get(wanted, version)) is not None:
+        if (cached := self._cache.get((wanted, version))) is not None:
             return cached
         # Not together with a query that began before the last news: it may bring what the news superseded.
         return await self._read.get((wanted, version, generation), lambda: self._find(wanted, version, generation))
@@ -263,7 +263,7 @@ class Plans:
             else:
                 stored = await session.get(PlanVersionRow, (wanted, version))
         if stored is not None:
-            self._cache.put(stored, generation, version)
+            self._cache.put((wanted, version), stored, generation)
         return stored
 
 

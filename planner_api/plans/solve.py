@@ -16,7 +16,6 @@ from planner_api.models import repository as models
 from planner_api.plans import repository
 from planner_api.plans.made import Made, PlanOrder, RestsOn
 from planner_api.plans.stored import serialise
-from planner_api.profiles import answering
 from planner_api.profiles import repository as profiles
 from planner_api.profiles.jobs import FOLD, OUTDATED, key_of
 
@@ -74,9 +73,6 @@ class _Solve(Kind):
         )
         return Task(order, max(self._settings.solve_timeout_s, budget_s + STARTING_S))
 
-    async def tell(self, question: bytes) -> bytes:
-        return await answering.answer(self._database, question)
-
     async def prepare(self, lease: Lease, task: Task, answer: Made) -> Prepared:
         """Make the bytes that are served; they count as the next version."""
         order: PlanOrder = task.order
@@ -101,7 +97,7 @@ class _Solve(Kind):
             head = await profiles.head(session, *pair)
             if head is not None and head.version > used:  # figures may have moved meanwhile
                 await put(session, Wanted(OUTDATED, key_of(*pair), again=True))
-        await publish(session, PLAN, lease.key, str(version))
+        await publish(session, PLAN, lease.key)
         return False
 
     async def failed(
@@ -115,7 +111,7 @@ class _Solve(Kind):
         await repository.store(session, lease.key, {"error": error[:2000], "retry_at": retry_at})
         for pair, used in () if task is None else task.order.rests_on:
             await repository.rest_on(session, lease.key, pair, checked_version=used)
-        await publish(session, PLAN, lease.key, "0")
+        await publish(session, PLAN, lease.key)
 
 
 class FirstPlan(_Solve):

@@ -14,6 +14,8 @@ FIGURES = ("makespan_us", "lower_bound_us", "gap", "found_by", "solve_us")
 """What is said of a version in columns."""
 Key = tuple[str, int | None]
 """A plan's id, and one of its versions; None: the one that is served."""
+PlanCache = Remembered[Key, PlanVersionRow]
+"""The plans that this process serves without asking the database."""
 
 
 def serialise(order: PlanOrder, made: Made, plan_id: str, version: int) -> PlanVersionRow:
@@ -43,30 +45,5 @@ def matches(if_none_match: str, etag: str) -> bool:
     return tags == ["*"] or etag.removeprefix("W/") in [tag.removeprefix("W/") for tag in tags]
 
 
-class PlanCache:
-    """The plans this process serves without asking the database."""
-
-    def __init__(self, capacity_bytes: int) -> None:
-        self._plans: Remembered[Key, PlanVersionRow] = Remembered(capacity_bytes, _size)
-
-    @property
-    def generation(self) -> int:
-        return self._plans.generation
-
-    def get(self, plan_id: str, version: int | None = None) -> PlanVersionRow | None:
-        return self._plans.get((plan_id, version))
-
-    def put(self, stored: PlanVersionRow, generation: int, version: int | None = None) -> None:
-        """Keep a plan that was read from the database when ``generation`` stood."""
-        self._plans.put((stored.plan_id, version), stored, generation)
-
-    def forget(self, plan_id: str | None, version: int = 0) -> None:
-        """Drop a plan that has a newer version; None drops them all (news may have been missed)."""
-        if plan_id is not None and (found := self.get(plan_id)) is not None and 0 < version <= found.version:
-            self._plans.generation += 1  # it is new enough, but what is being read may not be
-        else:
-            self._plans.forget(None if plan_id is None else (plan_id, None))
-
-
-def _size(stored: PlanVersionRow) -> int:
-    return len(stored.body_zstd) + OVERHEAD_BYTES
+def build_cache(capacity_bytes: int) -> PlanCache:
+    return Remembered(capacity_bytes, lambda stored: len(stored.body_zstd) + OVERHEAD_BYTES)

@@ -18,7 +18,7 @@ from planner_api.db.upsert import upserting
 from planner_api.jobs.kind import Kind, Lease, Task
 from planner_api.jobs.news import publish
 from planner_api.jobs.wanted import Wanted, put
-from planner_api.profiles import answering, inbox, repository
+from planner_api.profiles import inbox, repository
 from planner_api.profiles.batch import FoldOrder, FoldOutcome, Upload
 from planner_api.profiles.jobs import FOLD, OUTDATED, PROFILE, pair_of
 
@@ -70,9 +70,6 @@ class Fold(Kind):
             more=len(waiting) > len(uploads),
         )
         return Task(order, FOLD_TIMEOUT_S)
-
-    async def tell(self, question: bytes) -> bytes:
-        return await answering.answer(self._database, question)
 
     async def store(self, session: WriteSession, lease: Lease, task: Task, prepared: FoldOutcome) -> bool:
         """Store what was folded, and queue what follows a new version; return whether there is more to fold.

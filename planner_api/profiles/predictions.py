@@ -1,8 +1,7 @@
 """Predictors per profile, trained once per version, for models that rest on what nobody measured. Pure: no SQL."""
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 from cachetools import LRUCache
@@ -20,9 +19,9 @@ from planner_api.profiles.folding import Estimates
 from planner_api.profiles.plausibility import Reference, agreed, standings
 from planner_api.profiles.statistics import Statistics
 
-REMEMBERED, REMEMBERED_BYTES = 16, 64 * 2**20
-"""Profile versions whose predictors stay in memory in any case, and bytes within which more of them do: a release asks
-for every SoC's once per model, and to train them anew takes ten times as long as all else before a solve."""
+REMEMBERED_BYTES = 128 * 2**20
+"""Predictors that stay in memory, those of one profile version together: a release asks for every SoC's once per model,
+and to train them anew takes ten times as long as all else before a solve."""
 MOST_ASKED = 300
 """Ops that are put in order by what measuring them would tell; the others follow as they come."""
 REMEMBERED_REFERENCES = 8
@@ -35,7 +34,7 @@ class Predictions:
     """Figures that nobody measured, of all SoCs and frequencies. For one process; threads take turns."""
 
     def __init__(self) -> None:
-        self._trained: OrderedDict[tuple[str, str, int], Predictors] = OrderedDict()
+        self._trained: LRUCache[tuple[str, str, int], Predictors] = LRUCache(REMEMBERED_BYTES, getsizeof=_bytes)
         self._references: LRUCache[int, Reference] = LRUCache(REMEMBERED_REFERENCES)
         self._turn = threading.Lock()
 
@@ -101,8 +100,6 @@ class Predictions:
         with self._turn:
             if key not in self._trained:
                 self._trained[key] = _train(profile, facts)
-                while len(self._trained) > REMEMBERED and _bytes(self._trained.values()) > REMEMBERED_BYTES:
-                    self._trained.popitem(last=False)
             return self._trained[key]
 
 
@@ -127,5 +124,5 @@ def _samples(profile: Profile, facts: Facts) -> dict[str, list[Sample]]:
     return samples(latencies_of(profile), facts.features(profile.latencies.signature))
 
 
-def _bytes(trained: Iterable[Predictors]) -> int:
-    return sum(predictor.bytes for predictors in trained for predictor in predictors.values())
+def _bytes(predictors: Predictors) -> int:
+    return sum(predictor.bytes for predictor in predictors.values())

@@ -138,7 +138,7 @@ class Profiles:
         self._known[key] = unused
         return unused
 
-    def _folded(self, profile: str | None, _detail: str) -> None:
+    def _folded(self, profile: str | None) -> None:
         """Forget what was not used of devices' uploads: there is news of it."""
         for key in [key for key in self._known if key[0].startswith("device:") and profile in (None, key[1])]:
             del self._known[key]

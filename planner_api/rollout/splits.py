@@ -64,7 +64,7 @@ class Splits:
             self._take_in(rows, parts)
             # NOTE: a release may have ended, or begun, unseen: of whatever differs nothing remembered is served on.
             for plan_id in before | {part.plan_id for part in parts if part.plan_id is not None}:
-                self._cache.forget(plan_id)
+                self._cache.forget((plan_id, None))
             self._known = revisions
 
     def _take_in(self, rows: Iterable[ReleaseRow], parts: Iterable[ReleasePartRow]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from planner_api.errors import RefusedError
@@ -10,7 +11,7 @@ from planner_api.jobs.computing import named
 from planner_api.jobs.kind import JobError, Kind, Lease, Task
 from planner_api.jobs.process import JobProcess, T, Tell
 from planner_api.plans import make
-from planner_api.profiles import batch
+from planner_api.profiles import answering, batch
 from planner_api.profiles.predictions import Predictions
 
 
@@ -46,7 +47,9 @@ class InThread(JobProcess):
 
 async def computed(kind: Kind, lease: Lease, task: Task) -> Any:
     """What a worker stores of a task that it has loaded."""
-    answer = await InThread().run(kind.function, task.order, kind.tell, 60.0, kind.answers)
+    answer = await InThread().run(
+        kind.function, task.order, partial(answering.answer, kind._database), 60.0, kind.answers
+    )
     return await kind.prepare(lease, task, answer)
 
 

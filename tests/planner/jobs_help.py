@@ -91,11 +91,13 @@ class Setup:
 
     def worker(self, entry: str = "honest", timeout_s: float = 90.0, slots: int = 1) -> Worker:
         """A worker with children, as another process would have."""
+        kind = Count(self.database, entry, timeout_s, self.goes_on if entry == "held_up" else None)
         return Worker(
             self.queue,
-            [Count(self.database, entry, timeout_s, self.goes_on if entry == "held_up" else None)],
+            [kind],
             [(KIND,)] * slots,
             lambda: JobProcess(memory_bytes=512 * 2**20),
+            tell=kind.tell,
             count=self.outcomes.job,
             grace_s=self.grace_s,
         )

@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, Literal
 from unittest.mock import patch
 
@@ -41,6 +42,7 @@ from planner_api.devices import service
 from planner_api.devices.audit import local_actor
 from planner_api.jobs.worker import Worker
 from planner_api.plans.solve import BETTER, FIRST
+from planner_api.profiles import answering
 from planner_api.profiles.jobs import FOLD, OUTDATED
 from planner_api.runtime import KINDS
 from planner_api.settings import Settings
@@ -174,7 +176,15 @@ class Api:
         planner, stop = self.app.planner, asyncio.Event()
         every = [kind(planner.database, planner.settings) for kind in KINDS]
         metrics = getattr(planner, "metrics", None)
-        worker = Worker(planner.queue, every, [tuple(kinds)], InThread, count=metrics and metrics.job, grace_s=5.0)
+        worker = Worker(
+            planner.queue,
+            every,
+            [tuple(kinds)],
+            InThread,
+            tell=partial(answering.answer, planner.database),
+            count=metrics and metrics.job,
+            grace_s=5.0,
+        )
         assert self.client.portal is not None
         running = self.client.portal.start_task_soon(worker.run, stop)
         try:

@@ -39,7 +39,7 @@ def serve(api: Api, plan_id: str, version: int | None) -> None:
     async def change() -> None:
         async with api.app.planner.database.write() as session:
             await session.execute(update(PlanRow).where(PlanRow.id == plan_id).values(served_version=version))
-        api.app.planner.plan_cache.forget(plan_id)
+        api.app.planner.plan_cache.forget((plan_id, None))
 
     api.await_(change)
 

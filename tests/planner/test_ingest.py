@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from planner_api.jobs.queue import Queue
 from planner_api.jobs.worker import Worker
 from planner_api.models.reading import describe
 from planner_api.models.service import submit
-from planner_api.profiles import batch, fold, inbox, oversight, repository
+from planner_api.profiles import answering, batch, fold, inbox, oversight, repository
 from planner_api.profiles.fold import Fold
 from planner_api.profiles.jobs import FOLD, key_of
 from planner_api.profiles.reading import UploadHead, read_upload
@@ -54,12 +55,13 @@ class Ingest:
     def worker(self) -> Worker:
         """A worker that folds, as each of any number of replicas has one."""
         kind = Fold(self.database, self.profiles._settings)
-        return Worker(self.queue, [kind], [(FOLD,)], InThread, count=None, grace_s=10.0)
+        tell = partial(answering.answer, self.database)
+        return Worker(self.queue, [kind], [(FOLD,)], InThread, tell=tell, count=None, grace_s=10.0)
 
     async def fold(self, soc: str = SOC) -> bool:
         """Have one batch of a profile folded as a worker does; whether there was any."""
         async with self.database.write() as session:
-            await jobs.hasten(session, [(FOLD, key_of(soc, FREQUENCY))], 10**6)
+            await jobs.hasten(session, (FOLD, key_of(soc, FREQUENCY)), 10**6)
         lease, _ = await self.queue.next([FOLD])
         if lease is None:
             return False

@@ -25,7 +25,7 @@ from planner_api.plans import repository as plans
 from planner_api.plans.key import REMEMBERED_BYTES, asked, keyed
 from planner_api.plans.make import make
 from planner_api.plans.solve import BETTER, BetterPlan
-from planner_api.plans.stored import OVERHEAD_BYTES, PlanCache, matches
+from planner_api.plans.stored import OVERHEAD_BYTES, build_cache, matches
 from planner_api.profiles.jobs import FOLD, OUTDATED, key_of
 from planner_api.web.errors import HttpError
 from planner_api.web.stored import reads_zstd
@@ -54,38 +54,38 @@ def entry(name: str, version: int = 1, size: int = 100) -> PlanVersionRow:
 
 def test_least_recently_used_goes_first() -> None:
     """The cache holds what fits, and drops what was not asked for longest."""
-    cache = PlanCache(3 * (OVERHEAD_BYTES + 100))
+    cache = build_cache(3 * (OVERHEAD_BYTES + 100))
     for name in "abc":
-        cache.put(entry(name), cache.generation)
-    cache.get("a")
-    cache.put(entry("d"), cache.generation)
-    assert [name for name in "abcd" if cache.get(name) is not None] == ["a", "c", "d"]
-    cache.put(entry("huge", size=10**6), cache.generation)
-    assert [name for name in ("a", "c", "d", "huge") if cache.get(name) is not None] == ["a", "c", "d"]
+        cache.put((name, None), entry(name), cache.generation)
+    cache.get(("a", None))
+    cache.put(("d", None), entry("d"), cache.generation)
+    assert [name for name in "abcd" if cache.get((name, None)) is not None] == ["a", "c", "d"]
+    cache.put(("huge", None), entry("huge", size=10**6), cache.generation)
+    assert [name for name in ("a", "c", "d", "huge") if cache.get((name, None)) is not None] == ["a", "c", "d"]
 
 
 @given(st.lists(st.tuples(st.sampled_from("pfg"), st.sampled_from("abcde"), st.integers(1, 4)), max_size=60))
 def test_what_is_served_is_never_older_than_the_last_word(steps: list[tuple[str, str, int]]) -> None:
     """Whatever happens in whatever order, a plan older than a version that was announced is not served."""
-    cache = PlanCache(10**6)
+    cache = build_cache(10**6)
     announced: dict[str, int] = {}
     for step, name, version in steps:
         if step == "p" and version >= announced.get(name, 0):
-            cache.put(entry(name, version), cache.generation)
+            cache.put((name, None), entry(name, version), cache.generation)
         elif step == "f":
-            cache.forget(name, version)
+            cache.forget((name, None))
             announced[name] = max(version, announced.get(name, 0))
-        found = cache.get(name)
+        found = cache.get((name, None))
         assert found is None or found.version >= announced.get(name, 0)
 
 
 def test_a_plan_read_before_news_is_not_kept_after_it() -> None:
     """A reader that is slower than the announcement of a better version does not put the old one back."""
-    cache = PlanCache(10**6)
+    cache = build_cache(10**6)
     generation = cache.generation
-    cache.forget("a", 2)
-    cache.put(entry("a", 1), generation)
-    assert cache.get("a") is None
+    cache.forget(("a", None))
+    cache.put(("a", None), entry("a", 1), generation)
+    assert cache.get(("a", None)) is None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hope_schema import Missing, ModelGraph, Op, PlanReply, Profile, Tensor, Ten
 from planner_api.prediction.features import Features, features
 from planner_api.profiles import predictions as module
 from planner_api.profiles.facts import Facts
-from planner_api.profiles.predictions import REMEMBERED, REMEMBERED_BYTES, Predictions
+from planner_api.profiles.predictions import REMEMBERED_BYTES, Predictions
 from tests.planner.samples import EVERY, PROCESSORS, SOC, Api, chain, measure, missing_request, plan_request, serving
 
 
@@ -61,7 +61,7 @@ def api(api: Api) -> Api:
     return api
 
 
-@pytest.mark.parametrize(("each", "trained_again"), [(REMEMBERED_BYTES // 100, 0), (REMEMBERED_BYTES, 40)])
+@pytest.mark.parametrize(("each", "trained_again"), [(REMEMBERED_BYTES // 100, 0), (REMEMBERED_BYTES // 16, 40)])
 def test_predictors_of_many_socs_are_kept_while_they_are_small(
     each: int, trained_again: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,7 +78,7 @@ def test_predictors_of_many_socs_are_kept_while_they_are_small(
         predictions._of(Profile(soc=soc, frequency="max", processors=PROCESSORS, version=1), nothing)
     kept = predictions._trained
     assert len(trained) == 40 + trained_again
-    assert len(kept) == (REMEMBERED if trained_again else 40)
+    assert len(kept) == (16 if trained_again else 40)
 
 
 @pytest.mark.above_databases

@@ -203,7 +203,7 @@ def test_a_job_that_is_not_due_waits(database_url: str) -> None:
         assert time.monotonic() - began > 0.39
         await setup.put("hastened", delay_s=600.0)
         async with setup.database.write() as session:
-            assert await queue.hasten(session, [(KIND, "hastened")], 5)
+            assert await queue.hasten(session, (KIND, "hastened"), 5)
         assert (await setup.taken()).key == "hastened"
 
     on(database_url, scenario)
