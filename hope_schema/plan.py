@@ -261,4 +261,5 @@ class Plan(Contract):
 
     def __str__(self) -> str:
         steps = f"{len(self.steps)} steps on {', '.join(self.processors_used)}"
-        return f"{steps}: {self.makespan_us / 1e3:.3f} ms by {self.method}, at most {self.gap:.1%} above the optimum"
+        proof = f"at most {self.gap:.1%} above the optimum" if self.lower_bound_us or not self.gap else "nothing proven"
+        return f"{steps}: {self.makespan_us / 1e3:.3f} ms by {self.method}, {proof}"

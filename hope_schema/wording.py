@@ -13,8 +13,6 @@ TITLES: Final[dict[Cause, str]] = {
     Cause.ONLY_SUPPORTED: "Only possible here",
 }
 """Each cause in a word or two, those that are decided by figures first."""
-UPDATED: Final = "plan update"
-"""How a plan was found that begins with the version before it and searches where figures have changed."""
 UNITS: Final = (("h", 3.6e9), ("min", 6e7), ("s", 1e6), ("ms", 1e3))
 
 
@@ -33,11 +31,6 @@ def reason(step: Step) -> str:
     if step.cause is Cause.AVOIDS_TRANSFER:
         return f"{figures}, but moving its tensors there would cost more"
     return figures if step.cause is Cause.FASTER else f"{figures}, which has other work meanwhile"
-
-
-def found_by(method: str) -> str:
-    """Return what found a plan: the method's name, or in words that the plan before was the start."""
-    return UPDATED if method == "earlier" else method
 
 
 def duration(us: float | None) -> str:

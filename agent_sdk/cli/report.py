@@ -15,7 +15,7 @@ from agent_sdk.journey.trial import PLAN, plain_runtime
 from agent_sdk.journey.verify import Verdict
 from agent_sdk.planner.supplier import PlanSource
 from agent_sdk.runtimes.base import PACKAGES
-from hope_schema.wording import duration, found_by, plural
+from hope_schema.wording import duration, plural
 
 DEFAULT: Final = "onnxruntime"
 """The processor that stands for ONNX Runtime as its own users run it."""
@@ -210,7 +210,7 @@ def _table(report: RunReport) -> Table:
     table.add_column("")
     if report.planned_us is not None:
         bound = f"bound {_ms(report.lower_bound_us or 0.0)}, gap {report.gap or 0.0:.1%}"
-        bound += f", found by {found_by(report.method or '')}"
+        bound += f", found by {report.method or ''}"
         table.add_row("planned", _ms(report.planned_us), bound)
     used = f"{', '.join(report.plan_processors_used)}; {plural(report.plan_segments, 'segment')}"
     if report.executed != PLAN:

@@ -13,7 +13,7 @@ from typing import Final
 from agent_sdk.errors import printable
 from agent_sdk.explain.explanation import Bar, ExplainedOp, Explanation
 from hope_schema.axis import place, ticks
-from hope_schema.wording import duration, found_by
+from hope_schema.wording import duration
 
 COLOURS: Final = 8
 """Processors told apart by colour; further ones begin anew, their lanes are named."""
@@ -56,7 +56,7 @@ def _figures(explanation: Explanation) -> Iterable[tuple[str, str]]:
             yield name, duration(us)
     yield "on", ", ".join(explanation.processors)
     if explanation.method:
-        yield "found by", found_by(explanation.method)
+        yield "found by", explanation.method
 
 
 def _notes(notes: Sequence[str]) -> str:

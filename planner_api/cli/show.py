@@ -9,16 +9,12 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hope_schema.wording import found_by
-
 WIDEST = 64
 """Characters of a cell, so that a hash can be copied; a longer one loses its end, but for the last column's."""
 WHOLE = 10_000
 """Columns of what is printed to: a terminal breaks long lines by itself, where rich would break words within a cell."""
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 """A time of the planner's, which are all UTC."""
-METHODS = ("found_by", "plan.method")
-"""Columns that say how a plan was found."""
 STYLES = {
     "done": "green", "valid": "green", "failed": "red", "rolled back": "red", "revoked": "red", "waiting": "yellow",
     "paused": "yellow", "spent": "yellow", "expired": "yellow",
@@ -99,4 +95,4 @@ def _pick(row: dict[str, Any], column: str) -> Any:
     found: Any = row
     for name in column.split("."):
         found = found.get(name) if isinstance(found, dict) else None
-    return found_by(found) if column in METHODS and isinstance(found, str) else found
+    return found

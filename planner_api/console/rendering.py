@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hope_schema.version import DISTRIBUTION
-from hope_schema.wording import TITLES, count, duration, found_by, plural, reason
+from hope_schema.wording import TITLES, count, duration, plural, reason
 from planner_api.console.address import HOME, home
 
 FOLDER = Path(__file__).parent
@@ -156,7 +156,7 @@ def _environment() -> Environment:
     )
     found.filters |= {
         "duration": duration, "percent": percent, "count": count, "ago": ago, "clip": clip, "short": short,
-        "found_by": found_by, "plural": plural, "reason": reason, "skew": skew, "command": command, "prose": prose,
+        "plural": plural, "reason": reason, "skew": skew, "command": command, "prose": prose,
         "segment": segment,
     }  # fmt: skip
     found.globals |= {

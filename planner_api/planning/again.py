@@ -27,8 +27,8 @@ from planner_api.planning.search.search import Search
 
 BAND: Final = 0.1
 """Relative change of a latency or a move beyond which it is planned anew."""
-METHOD: Final = "earlier"
-"""What a plan says that was made from an earlier one."""
+METHOD: Final = "plan update"
+"""What a plan says that found it where nothing better than an earlier one was found."""
 SHARE: Final = 0.1
 """Part of the budget for what has changed."""
 

@@ -275,14 +275,6 @@ def test_stages_are_counted_from_one() -> None:
         assert "1 of 3" in said
 
 
-def test_how_a_plan_was_found_is_said_in_words() -> None:
-    """A method that says nothing by itself is told as on the console's pages."""
-    versions = [{"version": 2, "found_by": "earlier"}, {"version": 1, "found_by": "heft"}]
-    told = [line.rstrip() for line in shown(table(versions, ("version", "found_by"))).splitlines()]
-    assert [line.rpartition("  ")[2].strip() for line in told] == ["found by", "plan update", "heft"]
-    assert "plan update" in shown(fields({"plan": {"method": "earlier"}}, ("plan.method",)))
-
-
 def test_a_hash_can_be_copied_from_a_table() -> None:
     """It stands there whole, in whatever column: other commands ask for it."""
     digest = "0123456789abcdef" * 4

@@ -51,6 +51,7 @@ def test_a_plan_is_read_back_as_it_was() -> None:
     assert not changed(made, problem)
     again = solve(begun_with(made, problem), Budget(rounds=1)).schedule
     assert again.makespan_us <= made.makespan_us * (1 + 1e-9)
+    assert " ms by plan update, at most " in str(plan(graph, known, after=made, rounds=0))
     assert made.gap == pytest.approx(made.makespan_us / made.lower_bound_us - 1)
 
 

@@ -191,6 +191,7 @@ def test_a_bound_above_the_plan_proves_nothing_and_is_seen(
     made = plan(*diamond, method=method, rounds=1)
     assert (made.lower_bound_us, made.gap) == (0.0, MAX_GAP)
     assert "'too-high' is wrong" in made.notes[-1]
+    assert str(made).endswith(", nothing proven")
 
 
 def test_a_solved_problem_is_forgotten():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hope_schema import Alternative, Cause, Step
 from hope_schema.axis import ticks
-from hope_schema.wording import TITLES, duration, found_by, reason
+from hope_schema.wording import TITLES, duration, reason
 
 
 def step(cause: Cause, *, known: bool) -> Step:
@@ -51,9 +51,3 @@ def test_axes_have_round_marks_that_fit(span: float, wanted: int) -> None:
     assert max(steps) == pytest.approx(min(steps), rel=1e-6)
     leading = float(f"{marks[1].value:.6e}".partition("e")[0])
     assert min(abs(leading - digit) for digit in (1, 2, 5)) < 1e-5
-
-
-def test_a_plan_that_begins_with_the_one_before_says_so() -> None:
-    """What the planner calls its method is shown as it is, but for one that says nothing by itself."""
-    assert found_by("ilp") == "ilp"
-    assert found_by("earlier") == "plan update"
