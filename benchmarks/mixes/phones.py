@@ -10,11 +10,11 @@ from agent_sdk.scheduling.mixes import Mix
 from agent_sdk.scheduling.network import Network
 from agent_sdk.scheduling.outcome import missed
 from agent_sdk.scheduling.policies import POLICIES, policy
-from benchmarks.mixes.simulation import simulate
 from benchmarks.mixes.units import units, without_small
 from benchmarks.profiles import PhoneProfile
 from benchmarks.results import Table, TableRow
 from planner_api.planning.problem.transfers import elements, fit
+from tests.agent.scheduling.simulation import simulate
 
 DECIDING = [name for name, own in POLICIES.items() if not own.joint]
 """Policies that need no joint plan."""

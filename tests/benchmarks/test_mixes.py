@@ -18,10 +18,10 @@ from agent_sdk.scheduling.outcome import Ended
 from agent_sdk.scheduling.policies import policy
 from benchmarks.mixes import __main__ as mixes
 from benchmarks.mixes import capacity, compared, phones, plain
-from benchmarks.mixes.simulation import simulate
 from benchmarks.mixes.units import FEWEST, units, without_small
 from benchmarks.profiles import find
 from benchmarks.results import Found, Measure
+from tests.agent.scheduling.simulation import simulate
 from tests.benchmarks.test_phones import write
 
 

@@ -18,8 +18,8 @@ from agent_sdk.scheduling.network import Network
 from agent_sdk.scheduling.outcome import Ended, percentile, summed_up
 from agent_sdk.scheduling.playing import play
 from agent_sdk.scheduling.policies import POLICIES, policy
-from benchmarks.mixes.simulation import simulate
 from tests.agent.models import BRANCHING
+from tests.agent.scheduling.simulation import simulate
 
 
 @pytest.fixture

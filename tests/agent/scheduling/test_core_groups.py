@@ -14,7 +14,7 @@ from agent_sdk.scheduling.policies import policy
 from agent_sdk.scheduling.request import Late, Request
 from agent_sdk.scheduling.scheduler import Dispatch, Policy, Scheduler
 from agent_sdk.scheduling.sequence import Choice
-from benchmarks.mixes.simulation import expected, simulate
+from tests.agent.scheduling.simulation import expected, simulate
 
 MS = 1_000_000
 

@@ -18,9 +18,9 @@ from agent_sdk.scheduling.policies import POLICIES, LeastSlack, Planned, policy
 from agent_sdk.scheduling.request import ON_LATE, Request
 from agent_sdk.scheduling.scheduler import Dispatch, JointPlan, PlannedRun, Scheduler
 from agent_sdk.scheduling.sequence import Shortest, in_python
-from benchmarks.mixes.simulation import simulate
 from tests import CAMPAIGN
 from tests.agent.scheduling.oracle import Asked, World
+from tests.agent.scheduling.simulation import simulate
 
 MIXES = 1000 if CAMPAIGN else 8
 MS = 1_000_000
