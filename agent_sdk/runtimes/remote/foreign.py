@@ -6,9 +6,12 @@ what our own hosts add to the protocol, so
 - it is described by its name and address, and computes with the backend that it calls ``onnxruntime``;
 - the way there is measured by a network of two ops, which is also how it shows that it takes files;
 - how long ops take is what its statistics say;
-- nothing stays there between segments, and no run says when it was computed.
+- nothing stays there between segments, and no run says when it was computed;
+- what an agent leaves there that is killed is known by its name, and unloaded by another.
 """
 
+import logging
+import re
 import time
 import uuid
 from contextlib import closing
@@ -16,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Final
 from urllib.parse import quote
 
 from onnx import parser
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, RootModel, ValidationError
 from typing_extensions import override
 
 from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost, UnsupportedOp
@@ -34,6 +37,11 @@ from hope_schema import HOST, LatencyColumns, Missing, Observations, Offer, merg
 from hope_schema import Processor as ProcessorSpec
 from hope_schema.base import MAX_FIGURE_US, MAX_LABEL
 
+log = logging.getLogger(__name__)
+
+SENT: Final = re.compile(r"hope-(\d{1,9})-[0-9a-f]{64}\.\w+")
+"""What networks are called there that agents have sent: the day, counted from 1970, and the digest."""
+DAY_S: Final = 86_400
 NEEDED: Final = ("model_repository", "statistics")
 """The extensions without which a server is sent nothing."""
 ECHO: Final = parser.parse_model("""
@@ -48,6 +56,14 @@ echo (uint8[given] x, int64[1] wanted) => (uint8[made] y) {
 
 
 _Counter = Annotated[int, Field(ge=0, lt=2**64)]
+
+
+class _Loaded(BaseModel):
+    name: str
+
+
+class _Index(RootModel[tuple[_Loaded, ...]]):
+    """What is loaded there."""
 
 
 class _Spent(BaseModel):
@@ -78,6 +94,10 @@ def host_at(name: str, settings: HostSettings) -> RemoteHost:
     return RemoteHost(name, settings) if LENDS in about.extensions else ForeignHost(name, settings, about)
 
 
+def _today() -> int:
+    return int(time.time() // DAY_S)
+
+
 class ForeignHost(RemoteHost):
     """A server that takes files; may be used from any number of threads.
 
@@ -104,6 +124,7 @@ class ForeignHost(RemoteHost):
         what = f"host '{self.name}' ({about.name} {about.version}) takes no files, so that no segment can go there"
         if lacking := [one for one in NEEDED if one not in about.extensions]:
             raise ProcessorLost(f"{what}: it has no extension {' and no '.join(lacking)}")
+        self._unload_left()
         try:
             self._probe = self.send(ECHO, BACKEND)
         except (UnsupportedOp, OutOfMemory, AbsentError) as error:
@@ -123,6 +144,23 @@ class ForeignHost(RemoteHost):
         except ValidationError as error:  # an address with a zone, or a name that ends in a slash once it is cut
             why = error.errors()[0]["msg"]
             raise ProcessorLost(f"host '{self.name}' cannot be described by its name and address: {why}") from None
+
+    @override
+    def _called(self, file: bytes, processor: str) -> str:
+        return f"hope-{_today()}-{super()._called(file, processor)}"
+
+    def _unload_left(self) -> None:
+        """Unload what was sent before yesterday: agents that were killed left it. Who still uses it sends it again."""
+        try:
+            said = self.say("POST", "/v2/repository/index", b'{"ready": true}')
+            loaded = self.valid(_Index, said, "what is loaded there").root
+        except ProcessorError as error:
+            log.info("what other agents have left there stays: %s", error)
+            return
+        for one in loaded:
+            sent = SENT.fullmatch(one.name)
+            if sent and int(sent[1]) < _today() - 1:
+                self._unload(one.name)
 
     @override
     def learn(self, timing: str, sent: int, received: int, asked: Interval) -> None:

@@ -158,12 +158,16 @@ class RemoteHost(HttpPeer):
         Raises OutOfMemory where the host is full, UnsupportedOp where it refuses the network, ProcessorLost.
         """
         file = file_of(network)
-        name = f"{hashlib.sha256(file).hexdigest()}.{processor}"
+        name = self._called(file, processor)
         with self._sending:
             if name not in self._sent:
                 self._load(name, file, config_of(network, processor))
             self._sent[name] = self._sent.get(name, 0) + 1
         return name
+
+    def _called(self, file: bytes, processor: str) -> str:
+        """What a network is called there; what stands behind the point computes it."""
+        return f"{hashlib.sha256(file).hexdigest()}.{processor}"
 
     def send_again(self, name: str, network: onnx.ModelProto) -> None:
         """Send a network that the host has no more: it was started anew, or needed the room. Raises like ``send``."""
@@ -183,6 +187,9 @@ class RemoteHost(HttpPeer):
             if self._sent[name] > 0:
                 return
             del self._sent[name]
+        self._unload(name)
+
+    def _unload(self, name: str) -> None:
         try:
             self.say("POST", f"/v2/repository/models/{quote(name)}/unload")
         except ProcessorError as error:

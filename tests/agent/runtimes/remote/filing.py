@@ -85,6 +85,9 @@ class Filing:
         self.asked.append(f"{method} {path}")
         if path == "/v2":
             return json.dumps({"name": "filing", "version": "1", "extensions": self.extensions}).encode(), b""
+        if path == "/v2/repository/index":
+            assert json.loads(body) == {"ready": True}
+            return json.dumps([{"name": one, "version": "1", "state": "READY"} for one in self.sessions]).encode(), b""
         if found := re.fullmatch(r"/v2/models/([^/]+)/stats", path):
             count, ns = self.spent[found[1]]
             spent = {"success": {"count": count, "ns": ns}, "compute_infer": {"count": count, "ns": ns}}

@@ -23,7 +23,7 @@ from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.offered import discover
-from agent_sdk.runtimes.remote import processor
+from agent_sdk.runtimes.remote import foreign, processor
 from agent_sdk.runtimes.remote.foreign import ForeignHost, host_at
 from agent_sdk.runtimes.remote.line import Line
 from agent_sdk.runtimes.remote.peer import HttpPeer
@@ -254,6 +254,46 @@ def test_weights_go_only_where_the_owner_lets_processors_be_used(server: Filing,
         assert server.sessions == {}
 
 
+def test_what_a_killed_agent_left_there_is_unloaded_by_the_next(
+    server: Filing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the second day on, and nothing of others; who is still there sends its networks again and goes on."""
+    model = read_model(BRANCHING)
+    feed, right = expected(BRANCHING, 3)
+    today = foreign._today()
+    monkeypatch.setattr(foreign, "_today", lambda: today - 2)
+    with (
+        Device([*discover("ort@0"), lent_by(reached(server.port))]) as device,
+        whole_run(model, device.processors["cloud:onnxruntime"], device) as alive,
+    ):
+        np.testing.assert_allclose(alive.run(feed)[0]["y"], right["y"], rtol=1e-3)
+        old = {*server.sessions}
+        assert len(old) == 2
+        monkeypatch.setattr(foreign, "_today", lambda: today - 1)
+        reached(server.port)  # and is killed
+        monkeypatch.setattr(foreign, "_today", lambda: today)
+        server.sessions["resnet50"] = server.sessions["hope-20000"] = server.sessions[min(old)]
+        others = {*server.sessions} - old
+        assert len(others) == 3
+        with closing(reached(server.port)) as host:
+            assert {*server.sessions} == others | {host._probe}
+        np.testing.assert_allclose(alive.run(feed)[0]["y"], right["y"], rtol=1e-3)
+    assert {*server.sessions} == others
+
+
+@pytest.mark.parametrize("said", [None, b"", b"[1]", b'{"name": "a"}'])
+def test_a_server_that_does_not_say_what_is_loaded_is_used(said: bytes | None, server: Filing) -> None:
+    """What is left there then stays."""
+
+    def spoilt(body: bytes) -> bytes:
+        if said is None:
+            raise RefusalError(404, "Not Found")
+        return said
+
+    lies(server, "/v2/repository/index", spoilt)
+    reached(server.port).close()
+
+
 def test_our_own_hosts_are_known_by_what_they_say(edge: Running) -> None:
     """They have an extension of their own: figures, tensors that stay, and what runs took."""
     found = host_at("edge1", HostSettings(address=f"http://127.0.0.1:{edge.http}", token=TOKEN))
@@ -282,10 +322,13 @@ def test_an_agent_plans_over_it(server: Filing, tmp_path: Path, monkeypatch: pyt
     assert server.sessions == {}
 
 
-def test_triton_computes_segments(tmp_path: Path, reference: Reference) -> None:
+def test_triton_computes_segments(tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real one, with explicit control of its models and a backend that runs ONNX."""
     (tmp_path / "branching.onnx").write_bytes(BRANCHING)
     with triton(tmp_path, tmp_path / "branching.onnx", explicit=True) as ports:
+        monkeypatch.setattr(foreign, "_today", lambda: 1)
+        reached(ports["http"])  # and is killed
+        monkeypatch.undo()
         host = reached(ports["http"])
         model = read_model(chain_model(1, 4))
         (one,) = host.offer.processors
