@@ -12,11 +12,11 @@ from hope_schema import TensorType
 
 
 def one_op(op_type: str, kind: TensorType, *, times: int = 1, **attributes: Any) -> Model:
-    """The op on a tensor of this type, as often as is said on what it made before."""
+    """``y = op(x)``, where ``x`` is of this type; or so many times, each on what the one before has made."""
     element = helper.np_dtype_to_tensor_dtype(np.dtype(kind.dtype))
-    names = [f"x{place}" for place in range(times + 1)]
+    names = ["x", *(f"x{place}" for place in range(1, times)), "y"]
     nodes = [helper.make_node(op_type, [read], [made], **attributes) for read, made in pairwise(names)]
-    given = helper.make_tensor_value_info(names[0], element, list(kind.shape))
-    graph = helper.make_graph(nodes, op_type, [given], [onnx.ValueInfoProto(name=names[-1])])
+    given = helper.make_tensor_value_info("x", element, list(kind.shape))
+    graph = helper.make_graph(nodes, op_type, [given], [onnx.ValueInfoProto(name="y")])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return read_model(onnx.shape_inference.infer_shapes(proto))
