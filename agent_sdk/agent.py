@@ -239,14 +239,12 @@ class Agent(Closes):
             specs = (own.spec for own in self.device.processors.values())
             travelling = read_plan(Path(plan), self.soc.name, specs, shapes or {})
             shapes = travelling.shapes
-        given_name = type(source).__name__ if is_module(source) else bare_name(source)
+        name = type(source).__name__ if is_module(source) else bare_name(source)
         shown, source = named_source(source, inputs)
         reporter = Reporter(*self.progress.listeners, *filter(None, [progress]), name=Path(shown).stem)
         reporter.phase(f"reading {shown}")
         options = LoadOptions(
-            Content(located(source, seed)),
-            shown=Path(shown).stem,
-            given_name=given_name,
+            Content(located(source, seed), name),
             shapes=shapes,
             deterministic=deterministic,
             all_rivals=all_rivals,

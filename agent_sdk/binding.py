@@ -6,7 +6,7 @@ else (another device, another type) is ONNX Runtime's: the same calls are made o
 
 import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import methodcaller
@@ -19,7 +19,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 
 from agent_sdk.errors import InputError
 from agent_sdk.journey.plans import Plans
-from agent_sdk.model.ports import HELD
+from agent_sdk.model.ports import HELD, Port
 
 HOST: Final = "cpu"
 """What ONNX Runtime calls the host's memory."""
@@ -66,22 +66,18 @@ class IOBinding(ort.IOBinding):  # type: ignore[misc]  # the package has no type
         """Read an input from this array from now on. Raises BindingError."""
         if not isinstance(arr_on_cpu, np.ndarray):
             raise BindingError(f"input '{name}' is bound to a {type(arr_on_cpu).__name__}, not to an array of NumPy's")
-        repeat = methodcaller("bind_cpu_input", name, arr_on_cpu)
-        self._bind("input", self._inputs, name, _Bound(repeat, on_host=True, array=arr_on_cpu))
+        self._bind_input(name, methodcaller("bind_cpu_input", name, arr_on_cpu), arr_on_cpu)
 
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
     ) -> None:
         """Read an input from this memory from now on; the caller keeps it. Raises BindingError."""
         repeat = methodcaller("bind_input", name, device_type, device_id, element_type, shape, buffer_ptr)
-        array = _at(buffer_ptr, _numpy_type(element_type), shape) if device_type == HOST else None
-        self._bind("input", self._inputs, name, _Bound(repeat, array is not None, array))
+        self._bind_input(name, repeat, _at(buffer_ptr, device_type, element_type, shape))
 
     def bind_ortvalue_input(self, name: str, ortvalue: ort.OrtValue) -> None:
         """Read an input from this value from now on. Raises BindingError."""
-        array = host_array(ortvalue)
-        repeat = methodcaller("bind_ortvalue_input", name, ortvalue)
-        self._bind("input", self._inputs, name, _Bound(repeat, array is not None, array, ortvalue))
+        self._bind_input(name, methodcaller("bind_ortvalue_input", name, ortvalue), host_array(ortvalue))
 
     def clear_binding_inputs(self) -> None:
         self._inputs.clear()
@@ -107,20 +103,20 @@ class IOBinding(ort.IOBinding):  # type: ignore[misc]  # the package has no type
         Raises BindingError, or InputError for memory without a type and a shape.
         """
         repeat = methodcaller("bind_output", name, device_type, device_id, element_type, shape, buffer_ptr)
-        array = None
-        on_host = device_type == HOST
-        if buffer_ptr is not None:
-            if element_type is None or shape is None:
-                raise InputError(f"output '{name}' is bound to memory: `element_type` and `shape` are to be given too")
-            array = _at(buffer_ptr, _numpy_type(element_type), shape) if on_host else None
-            on_host = array is not None
-        self._bind("output", self._outputs, name, _Bound(repeat, on_host, array))
+        if buffer_ptr is None:
+            bound = _Bound(repeat, device_type == HOST)
+        elif element_type is None or shape is None:
+            raise InputError(f"output '{name}' is bound to memory: `element_type` and `shape` are to be given too")
+        else:
+            array = _at(buffer_ptr, device_type, element_type, shape)
+            bound = _Bound(repeat, array is not None, array)
+        self._bind_output(name, bound)
 
     def bind_ortvalue_output(self, name: str, ortvalue: ort.OrtValue) -> None:
         """Want an output in this value. Raises BindingError."""
         array = host_array(ortvalue)
         repeat = methodcaller("bind_ortvalue_output", name, ortvalue)
-        self._bind("output", self._outputs, name, _Bound(repeat, array is not None, array, ortvalue))
+        self._bind_output(name, _Bound(repeat, array is not None, array, ortvalue))
 
     def clear_binding_outputs(self) -> None:
         self._outputs.clear()
@@ -130,36 +126,32 @@ class IOBinding(ort.IOBinding):  # type: ignore[misc]  # the package has no type
         if self._theirs is not None:
             self._theirs.synchronize_outputs()
 
-    def _bind(self, what: str, kept: dict[str, _Bound], name: str, bound: _Bound) -> None:
-        known = [port.name for port in (self.plans.inputs if what == "input" else self.plans.outputs)]
-        if name not in known:
-            raise BindingError(f"there is no {what} '{name}'; {what}s: {', '.join(known)}")
-        kept[name] = bound
+    def _bind_input(self, name: str, repeat: Callable[[ort.IOBinding], None], array: np.ndarray | None) -> None:
+        _refuse_unknown("input", name, self.plans.inputs)
+        self._inputs[name] = _Bound(repeat, array is not None, array)
+
+    def _bind_output(self, name: str, bound: _Bound) -> None:
+        _refuse_unknown("output", name, self.plans.outputs)
+        self._outputs[name] = bound
 
     # A run, and what it made
 
-    @property
-    def on_host(self) -> bool:
-        """Whether all that is bound lies in the host's memory, in types that NumPy has."""
-        return all(bound.on_host for bound in (*self._inputs.values(), *self._outputs.values()))
+    def run(self) -> bool:
+        """Have plans answer; whether they can: all that is bound lies in the host's memory, in types that NumPy has.
 
-    @property
-    def wanted(self) -> list[str]:
-        return list(self._outputs)
-
-    @property
-    def feed(self) -> dict[str, Any]:
-        return {name: bound.array for name, bound in self._inputs.items()}
-
-    @property
-    def into(self) -> dict[str, np.ndarray]:
-        """Where a run writes, by output. Raises BindingError where no output is wanted."""
+        Raises BindingError where no output is wanted, or like ``Session.run``.
+        """
+        if not all(bound.on_host for bound in (*self._inputs.values(), *self._outputs.values())):
+            return False
         if not self._outputs:
             raise BindingError("no output is bound: at least one should be")
-        return {name: bound.array for name, bound in self._outputs.items() if bound.array is not None}
-
-    def take(self, made: dict[str, Any]) -> None:
+        feed = {name: bound.array for name, bound in self._inputs.items()}
+        into = {name: bound.array for name, bound in self._outputs.items() if bound.array is not None}
+        made = self.plans.run(feed, into=into)
+        if not all(is_numeric(made[name]) for name in self._outputs):
+            return False
         self._made, self._theirs = made, None
+        return True
 
     def run_on(self, session: ort.InferenceSession, run_options: ort.RunOptions | None = None) -> None:
         """Bind all of it for ONNX Runtime's own session, and run that. Raises what that raises."""
@@ -200,7 +192,7 @@ def host_array(value: ort.OrtValue) -> np.ndarray | None:
     if not value.is_tensor() or value.device_name() != HOST:
         return None
     kind = HELD.get(value.data_type())
-    return None if kind is None else _at(value.data_ptr(), kind, value.shape())
+    return None if kind is None else _at(value.data_ptr(), HOST, kind, value.shape())
 
 
 def _made(bound: _Bound, array: np.ndarray) -> ort.OrtValue:
@@ -235,9 +227,16 @@ def _numpy_type(element_type: Any) -> np.dtype[Any] | None:
     return None
 
 
-def _at(pointer: int, kind: np.dtype[Any] | None, shape: Sequence[int]) -> np.ndarray | None:
-    """The array that lies at an address; None for a type that NumPy lacks."""
-    if kind is None:
+def _refuse_unknown(what: str, name: str, ports: Iterable[Port]) -> None:
+    known = [port.name for port in ports]
+    if name not in known:
+        raise BindingError(f"there is no {what} '{name}'; {what}s: {', '.join(known)}")
+
+
+def _at(pointer: int, device: str, element_type: Any, shape: Sequence[int]) -> np.ndarray | None:
+    """The array that lies at an address; None where that is not the host's, or NumPy lacks its type."""
+    kind = _numpy_type(element_type)
+    if device != HOST or kind is None:
         return None
     size = math.prod(shape) * kind.itemsize
     if size == 0:

@@ -200,12 +200,8 @@ class Session(Closes, Forks):
         """
         if iobinding.plans is not self.plans:
             raise InputError("a binding is used with the session that made it")
-        if run_options is None and iobinding.on_host:
-            made = self.plans.run(iobinding.feed, into=iobinding.into)
-            if all(is_numeric(made[name]) for name in iobinding.wanted):
-                iobinding.take(made)
-                return
-        iobinding.run_on(self.plain, run_options)
+        if run_options is not None or not iobinding.run():
+            iobinding.run_on(self.plain, run_options)
 
     @property
     def plain(self) -> ort.InferenceSession:

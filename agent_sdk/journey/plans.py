@@ -62,8 +62,6 @@ class LoadOptions:
     """What ``Agent.load`` was given.
 
     Attributes:
-        shown: what to call the network before it is read.
-        given_name: its name, where it is not the one that the file gives.
         shapes: those that it was loaded with; None where none were given.
         deterministic: one answer for one input, to the bit, as long as the session lives.
         all_rivals: keep the whole model ready on every kind of processor.
@@ -71,8 +69,6 @@ class LoadOptions:
     """
 
     content: Content
-    shown: str
-    given_name: str | None
     shapes: Shapes | None = None
     deterministic: bool = False
     all_rivals: bool = False
@@ -134,14 +130,14 @@ class Plans(Closes, Forks):
 
     @property
     def name(self) -> str:
-        return self.options.shown if self.read is None else self.read.name
+        return self.options.content.name or "the model" if self.read is None else self.read.name
 
     @property
     def network(self) -> Network:
         """What was read. Raises ModelError where that is more than can be cut."""
         with self._reading:  # not the lock that runs take: they go on meanwhile
             if self.read is None:
-                self.read = read_network(self.options.content, name=self.options.given_name)
+                self.read = read_network(self.options.content)
             return self.read
 
     @property

@@ -65,12 +65,13 @@ class Prepared(Closes, Forks):
         quiet_us: what each took when it was tried; the fastest is the first choice.
         pinned: whether the first choice answers as long as it can, however slow it becomes: for networks whose answers
             differ between runtimes.
-        sample: takes the microseconds of each of the plan's runs that was alone on its resources, infinite where it
-            failed alone; and of runs with a deadline whether they missed it.
 
     Attributes:
         obtained: how the plan was come by.
         drawn: feeds that it takes.
+        sample: takes the microseconds of each of the plan's runs that was alone on its resources, infinite where it
+            failed alone; and of runs with a deadline whether they missed it, whoever answered: the plan is what the
+            device got. None where nobody is told.
         notes: everything that was not as it should be, in sentences.
         current: name of the contender that is run.
         changes: what was decided, in sentences, latest last.
@@ -96,7 +97,7 @@ class Prepared(Closes, Forks):
         self.model, self.reference, self.obtained, self.drawn = model, reference, obtained, drawn
         self._contenders = dict(contenders)
         self.quiet_us = dict(quiet_us)
-        self.notes, self.pinned, self._sample = list(notes), pinned, sample
+        self.notes, self.pinned, self.sample = list(notes), pinned, sample
         self.current = self._first = self._first_choice(self._contenders)
         self.changes: deque[str] = deque(maxlen=32)
         self.answered: Counter[str] = Counter()
@@ -211,7 +212,7 @@ class Prepared(Closes, Forks):
     def close(self) -> None:
         """Close every executor. Raises ExecutionError when a runtime hangs in one."""
         with self._lock:
-            self._sample = None  # a run that finds the plan closed has not seen it fail
+            self.sample = None  # a run that finds the plan closed has not seen it fail
         with ExitStack() as closing:
             for executor in self.contenders.values():
                 closing.callback(executor.close)
@@ -225,20 +226,14 @@ class Prepared(Closes, Forks):
             raise next(iter(failures.values()))
         return self.current if self.current in left else self._first_choice(left), None
 
-    def note_deadline(self, *, missed: bool) -> None:
-        """Take note of what became of a run with a deadline, whoever answered it: the plan is what the device got."""
-        sample = self._sample
-        if sample is not None:
-            sample.missed.append(missed)
-
     def _learn(self, name: str, trace: Trace | None, comparison: Comparison | None, *, ended: bool) -> None:
         """Take note of a run: its trace, None where it failed; ``ended`` by its caller's time limit.
 
         A comparison's run that failed goes to the next request.
         """
         us = trace.total_us if trace is not None and trace.alone else None
-        if us is not None and name == PLAN and self._sample is not None:
-            self._sample.append(us)
+        if us is not None and name == PLAN and self.sample is not None:
+            self.sample.append(us)
         if trace is not None:
             self.answered[name] += 1
             if name != self._answering:
@@ -332,8 +327,8 @@ class Prepared(Closes, Forks):
             with self._lock:
                 if name not in self._contenders or len(self._contenders) == 1:
                     continue
-                if name == PLAN and self._sample is not None:
-                    self._sample.append(math.inf)
+                if name == PLAN and self.sample is not None:
+                    self.sample.append(math.inf)
                 self._tell(f"'{name}' failed and is not used any more: {error}")
                 self._first = self._first_choice(self._contenders.keys() - {name})
                 if self.current == name:

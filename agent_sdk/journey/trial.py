@@ -45,14 +45,12 @@ class Trial:
 
     Attributes:
         us: what each contender takes, microseconds, all on the scale of the last stage.
-        runs: how many runs that rests on.
-        traces: of those runs, in the order in which they count.
+        traces: of the runs that this rests on, in the order in which they count.
         calm: whether the cores were undisturbed, so that the figures are worth keeping.
         failures: who could not run, and why.
     """
 
     us: Mapping[str, float]
-    runs: Mapping[str, int]
     traces: Mapping[str, Sequence[Trace]] = field(repr=False)
     calm: bool
     failures: Mapping[str, Exception]
@@ -128,7 +126,6 @@ def hold_trial(
 ) -> Trial:
     """Time contenders that have run before in turns. Raises the first one's failure where all of them fail."""
     found: list[dict[str, float]] = []
-    runs: dict[str, int] = {}
     traces: dict[str, list[Trace]] = {}
     failures: dict[str, Exception] = {}
     worst = 1.0
@@ -156,12 +153,11 @@ def hold_trial(
                 break
             worst = max(worst, turns.disturbance)
             traces |= {name: [turn.result for turn in turns.counted[name]] for name in names}
-            runs |= {name: len(traces[name]) for name in names}
             found.append({name: statistics.median(trace.total_us for trace in traces[name]) for name in names})
     us = {name: value for name, value in on_one_scale(found).items() if name not in failures}
     if not us:
         raise next(iter(failures.values()))
-    return Trial(us, runs, traces, calm(worst), failures)
+    return Trial(us, traces, calm(worst), failures)
 
 
 def on_one_scale(stages: Sequence[Mapping[str, float]]) -> dict[str, float]:

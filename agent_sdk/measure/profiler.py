@@ -347,9 +347,6 @@ class _Profiling:
         copied = time_move(tensor, None, processor.place, self.deadline)
         return Timing(max(copied.us, beyond / 2), copied.spread_us, copied.count)
 
-    def launches(self) -> dict[str, float]:
-        return _per_kind(self.by_kind, lambda own: launch_us(own, ROWS * own.spec.threads, self.deadline))
-
     def rehearsed(self, deadline: float) -> dict[str, Costs]:
         """What launches and neighbours cost each kind that has any, and how much its ops vary.
 
@@ -375,22 +372,19 @@ class _Profiling:
         """Launches and ends as they are timed alone, with what a rehearsal tells instead where there was one."""
         told = self.rehearsed(deadline)
         self.progress("launches")
-        launch_us = self.launches()
+        launched = _per_kind(self.by_kind, lambda own: launch_us(own, ROWS * own.spec.threads, self.deadline))
+        by_kind = {kind: self.by_kind[kind] for kind in launched}
+        ended = _per_kind(by_kind, lambda own: end_us(own, self.model, launched[own.spec.kind], self.deadline))
         late = [own for kind, own in self.by_kind.items() if kind not in told and own.slowdown == 1.0]
         slowdown = {kind: own.slowdown for kind, own in self.by_kind.items() if own.slowdown > 1.0}
         return overheads_with(
             Overheads(
-                launch_us=launch_us,
-                end_us=self.ends(launch_us),
+                launch_us=launched,
+                end_us=ended,
                 slowdown=slowdown | like_the_nearest(late, self.processors, told),
             ),
             told,
         )
-
-    def ends(self, launch_us: Mapping[str, float]) -> dict[str, float]:
-        """What the end of a segment costs per kind where another lane reads what it made."""
-        launched = {kind: self.by_kind[kind] for kind in launch_us}
-        return _per_kind(launched, lambda own: end_us(own, self.model, launch_us[own.spec.kind], self.deadline))
 
 
 def _per_kind(processors: Mapping[str, Processor], cost: Callable[[Processor], float]) -> dict[str, float]:

@@ -55,17 +55,18 @@ class Content(Closes):
 
     Args:
         source: a path, the bytes of a file, or a proto, which is copied now.
+        name: what to call it, where it is neither its file's name nor its graph's.
 
     Attributes:
         path: where it was, absolute; None where there was no file.
-        name: what to call it.
+        name: what to call it; empty where only its graph has a name.
         fingerprint: SHA-256 of the size, beginning and end of the network's file. It tells networks apart at once,
             however large they are, and nearly always; for certain their graphs do.
 
     Raises ModelError where there is nothing that could be read.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, name: str | None = None) -> None:
         self.path: Path | None = None
         self._file: HeldFile | None = None
         self._data = b""
@@ -80,6 +81,7 @@ class Content(Closes):
             self.path, self.name = Path(os.path.abspath(given)), given.stem
             self._file = _held(given, self.path)
         self.where = "the given model" if self.path is None else f"'{given}'"
+        self.name = name or self.name
         self._hold_beside()
         ends = self._read(0, ENDS_BYTES) + self._read(max(self._size - ENDS_BYTES, 0), ENDS_BYTES)
         self.fingerprint = hashlib.sha256(b"%d " % self._size + ends).hexdigest()

@@ -12,12 +12,10 @@ TIES: Final = (0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 3.0, -3.0, 0.1, 
 """Floats that round either way, and that are equal to each other when they are drawn again."""
 FAR: Final = (-0.0, 50.0, -50.0, 100.0, -100.0, 1e4, -1e4)
 """Floats at which exponentials end."""
-SPECIAL: Final = (np.nan, np.inf, -np.inf)
-"""Floats that are not finite."""
 
 
-def choices(dtype: str | np.dtype[Any], *, finite: bool = True) -> np.ndarray:
-    """The hard values of a type of numbers or truth values, each once; without ``finite`` nan and infinity too."""
+def choices(dtype: str | np.dtype[Any]) -> np.ndarray:
+    """The hard values of a type of numbers or truth values, each once; floats are finite."""
     kind = np.dtype(dtype)
     if kind.kind == "b":
         return np.array([False, True])
@@ -27,8 +25,8 @@ def choices(dtype: str | np.dtype[Any], *, finite: bool = True) -> np.ndarray:
         return np.array(sorted(value for value in wanted if ends.min <= value <= ends.max), kind)
     about = np.finfo(kind)
     ends_of_floats = (about.max, -about.max, about.max / 4, -about.max / 4, about.tiny, about.smallest_subnormal)
-    return np.array([*TIES, *FAR, *ends_of_floats, *(() if finite else SPECIAL)], kind)
+    return np.array([*TIES, *FAR, *ends_of_floats], kind)
 
 
-def hard_values(dtype: str | np.dtype[Any], count: int, seed: int, *, finite: bool = True) -> np.ndarray:
-    return np.random.default_rng(seed).choice(choices(dtype, finite=finite), count)
+def hard_values(dtype: str | np.dtype[Any], count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).choice(choices(dtype), count)

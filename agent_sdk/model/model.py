@@ -99,10 +99,10 @@ def read_network(source: Source | Content, *, name: str | None = None, seed: int
     UnknownNameError for a bare name that is neither a zoo network nor a file.
     """
     if not isinstance(source, Content):
-        with Content(located(source, seed)) as content:
-            return read_network(content, name=name or bare_name(source))
+        with Content(located(source, seed), name or bare_name(source)) as content:
+            return read_network(content)
     proto = self_contained(source.proto(), source.where)
-    return Network(proto, name or printable(source.name or proto.graph.name) or "model", source.path)
+    return Network(proto, printable(source.name or proto.graph.name) or "model", source.path)
 
 
 def bare_name(source: Source) -> str | None:

@@ -157,8 +157,7 @@ class Member:
 
     def note_deadline(self, *, missed: bool) -> None:
         """Have the planner told how a network keeps deadlines: by the joint plan that is followed, else by its own."""
-        if self.parts:
-            if self.parts[0].sample is not None:
-                self.parts[0].sample.missed.append(missed)
-        elif self.plans.last is not None:
-            self.plans.last.note_deadline(missed=missed)
+        told = self.parts[0] if self.parts else self.plans.last
+        sample = None if told is None else told.sample
+        if sample is not None:
+            sample.missed.append(missed)

@@ -36,8 +36,8 @@ def test_a_late_run_is_degraded_to_a_cheaper_network(agent: Agent, session: Sess
         samples = []
         for one in (session, cheaper):
             assert one.plans.last is not None
-            one.plans.last._sample = Sample(("p", len(samples)))
-            samples.append(one.plans.last._sample)
+            one.plans.last.sample = Sample(("p", len(samples)))
+            samples.append(one.plans.last.sample)
         assert right(session, feed, agent.submit(session, feed, deadline_ms=0.001, on_late="degrade").result(60))
         assert cheaper.stats.answered
         assert agent.jobs.stats(session.plans).late == 1

@@ -37,6 +37,7 @@ from agent_sdk.journey.trial import PLAN
 from agent_sdk.planner.field import Sample
 from agent_sdk.scheduling import request
 from agent_sdk.scheduling.job import Job, Terms
+from agent_sdk.scheduling.member import Member
 from agent_sdk.scheduling.parts import Part
 from agent_sdk.scheduling.policies import POLICIES, Fifo, Planned, policy
 from agent_sdk.scheduling.request import Late, Request
@@ -142,14 +143,14 @@ def test_how_a_plan_keeps_deadlines_is_noted(agent: Agent, session: Session) -> 
     """
     assert session.plans.last is not None
     prepared, sample, feed = session.plans.last, Sample(("p-1", 1)), dict(session.draw())
-    prepared._sample, prepared.current, prepared.pinned = sample, PLAN, True
+    prepared.sample, prepared.current, prepared.pinned = sample, PLAN, True
     with pytest.raises(DroppedError):
         agent.submit(session, feed, deadline_ms=0.001, on_late="drop").result(60)
     for deadline_ms in (0.001, 60_000, None):
         agent.submit(session, feed, deadline_ms=deadline_ms).result(60)
     assert list(sample.missed) == [True, True, False]
     prepared.current = "another"
-    prepared.note_deadline(missed=True)
+    Member(session.plans, agent.jobs.where).note_deadline(missed=True)
     assert len(sample.missed) == 4
     joint = Sample(("p-2", 1))
     prepared.current = PLAN
