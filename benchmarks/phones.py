@@ -30,9 +30,10 @@ from benchmarks import cli, figures
 from benchmarks.mulayer import mulayer_us
 from benchmarks.profiles import BadProfile, PhoneProfile, find, phone_problem
 from benchmarks.results import Measure, Table, TableRow, judged, report
+from benchmarks.rounds import ROUNDS, in_rounds
 from planner_api.planning import Budget, PlanningError, Problem, UnknownMethod, check, optimise
 from planner_api.planning.bound.trivial import trivial
-from planner_api.planning.construct.listing import listed, overlapped
+from planner_api.planning.construct.listing import listed
 from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.methods import Bound, Solution, solve
 from planner_api.planning.methods import method as find_method
@@ -126,7 +127,9 @@ def plan(problem: Problem, method: str, budget: Budget) -> tuple[Solution, Bound
         outcome = optimise(problem, method, budget)
         return outcome.solution, outcome.bound
     solution = solve(problem, method.removesuffix(OVERLAP), budget)
-    return (overlapped(problem, solution) if method.endswith(OVERLAP) else solution), trivial(problem)
+    if method in ROUNDS:
+        solution = replace(solution, schedule=in_rounds(problem, solution.schedule.assignment, ROUNDS[method](problem)))
+    return replace(solution, method=method) if method.endswith(OVERLAP) else solution, trivial(problem)
 
 
 def mulayer(profile: PhoneProfile, cpu: str, problem: Problem) -> Row:

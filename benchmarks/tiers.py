@@ -47,7 +47,7 @@ from planner_api.planning import (
     simulate,
 )
 from planner_api.planning.compose import compose
-from planner_api.planning.construct.tiers import crossing, offloaded_us, partition, partition_again, tiers_of
+from planner_api.planning.construct.tiers import Tiers, offloaded_us, partition, partition_again, tiers_of
 from planner_api.planning.methods import solve
 from planner_api.planning.problem import FloatArray
 from planner_api.planning.problem.choices import Shape
@@ -218,12 +218,23 @@ def run(profiles: Sequence[PhoneProfile], budget: float) -> tuple[list[Measure],
     return measures, [Table("Simulated: milliseconds over device, edge and cloud", columns, lines)]
 
 
+def touched(tiers: Tiers, tier: Sequence[int], there: int) -> set[int]:
+    """The ops that write or read what moves to a tier or from it: those that a change of its link touches first."""
+    lists = tiers.problem.lists
+    found: set[int] = set()
+    for tensor, readers in enumerate(lists.readers):
+        made = tiers.made_on(tensor, tier)
+        if any(there in (made, tier[op]) and made != tier[op] for op in readers):
+            found |= {*readers, lists.producer[tensor]}
+    return found - {-1}
+
+
 def stepped(profile: PhoneProfile, budget: float) -> list[Measure]:
     """The backbone loses three quarters of its bandwidth: re-planned around its moves, and anew."""
     before, after = (hosts_of(profile, BACKBONE_MBPS["Wi-Fi"], share=share).whole for share in (1.0, STEP))
     was, now = tiers_of(before), tiers_of(after)
     tier = partition(was)
-    again, looked = partition_again(now, tier, crossing(now, tier, now.us.shape[1] - 1))
+    again, looked = partition_again(now, tier, touched(now, tier, now.us.shape[1] - 1))
     sums = [offloaded_us(now, one) for one in (again, partition(now))]
     old = optimise(before, "auto", Budget(budget)).solution.schedule
     began = time.perf_counter()

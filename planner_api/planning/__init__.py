@@ -12,7 +12,7 @@ from planner_api.planning.assemble import assemble
 from planner_api.planning.budget import Budget
 from planner_api.planning.judge.checker import IllegalSchedule, check
 from planner_api.planning.judge.simulator import Move, Schedule, simulate
-from planner_api.planning.methods import Bound, Solution, UnknownMethod, register_solver
+from planner_api.planning.methods import Bound, Solution, UnknownMethod
 from planner_api.planning.optimise import Outcome, optimise
 from planner_api.planning.periods import check_periods, unrolled
 from planner_api.planning.problem import Job, Machine, Objective, PlanningError, Problem

@@ -19,7 +19,6 @@ from functools import partial
 
 from planner_api.planning.bound import lower_bound, quick_bound
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.listing import overlapped
 from planner_api.planning.construct.vsm import tiled
 from planner_api.planning.exact.articulation import solve_pieces
 from planner_api.planning.hedge import hedge, uncertain
@@ -154,8 +153,7 @@ def searched(problem: Problem, best: Solution, budget: Budget, bound: Bound) -> 
 
 
 def settled(problem: Problem, found: Solution) -> Solution:
-    """A solution as our engine runs it, and as it is charged in the order of its starts."""
-    found = overlapped(problem, found)
+    """A solution as it is charged in the order of its starts."""
     return judged(problem, replace(found, schedule=in_start_order(found.cut or problem, found.schedule)))
 
 

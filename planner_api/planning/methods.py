@@ -1,9 +1,9 @@
 """The one table of methods: functions of one signature, ``(problem, budget) -> Solution``.
 
 A method of your own is such a function. Name it where a method is asked for, as ``package.module:name``
-(``python -m benchmarks.phones DIR --methods auto,mine:solve``), or register it under a short name:
+(``python -m benchmarks.phones DIR --methods auto,mine:solve``), or put it into the table under a short name:
 
-    register_solver("mine", "mine:solve")
+    METHODS["mine"] = Method("mine:solve", at_once=False)
 
 What it returns is timed and proven legal like every other plan: build its schedule with `judge.simulator.simulate`
 from a placement and an order.
@@ -38,7 +38,6 @@ class Solution:
     """A schedule and how it was found.
 
     ``rounds`` counts the search rounds spent; ``bound`` is what the method proved on its way, if it did.
-    ``in_rounds`` says that ops wait for more than their inputs and their processor, as the method's paper has it.
     Where ops were cut, ``cuts`` says which, and the schedule is of ``cut``, the problem that they make; so it is where
     ops take further recipes.
     ``expected`` is what it takes in the mean, where runs are not alike and that has been asked.
@@ -49,7 +48,6 @@ class Solution:
     notes: tuple[str, ...] = ()
     rounds: int = 0
     bound: Bound | None = None
-    in_rounds: bool = False
     cuts: tuple[Cut, ...] = ()
     cut: Problem | None = None
     expected: Expected | None = None
@@ -108,21 +106,6 @@ METHODS: dict[str, Method] = {
     "auto": Method(f"{_HERE}.auto:solve", at_once=False, cuts=True, proves=True),
 }
 """Every method by name; imported on first use."""
-
-
-def register_solver(
-    name: str, entry: str, *, at_once: bool = False, serves: frozenset[Feature] = EVERYTHING, cuts: bool = False
-) -> None:
-    """Add a method to the table, or replace one.
-
-    Args:
-        name: what it is asked for by.
-        entry: ``package.module:function`` of a ``solve(problem, budget) -> Solution``.
-        at_once: it needs no budget, and gets the bound that costs nothing.
-        serves: what of a problem it can do, or may ignore.
-        cuts: it makes plans with ops in parts; else it is given problems whose ops stay whole.
-    """
-    METHODS[name] = Method(entry, at_once, serves, cuts)
 
 
 def method(name: str) -> Method:

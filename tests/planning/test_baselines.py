@@ -21,10 +21,10 @@ from benchmarks.mulayer import mulayer_us
 from benchmarks.phones import main, replay
 from benchmarks.phones import plan as benchmarked
 from benchmarks.profiles import phone_problem
+from benchmarks.rounds import in_rounds
 from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.construct.greedy import super_ops, top_k
-from planner_api.planning.construct.listing import in_rounds, overlapped
 from planner_api.planning.construct.mosaic import branches, levels
 from planner_api.planning.construct.single import singles
 from planner_api.planning.methods import solve
@@ -132,7 +132,7 @@ def test_partitiontuner_takes_14_in_sequence_and_12_5_in_parallel():
         groups = dict(itertools.compress(GROUPS.items(), chosen))
         starts = {op: members for members in groups for op in members}
         fused = fuse(problem, list(dict.fromkeys(starts.get(op, (op,)) for op in range(8))), groups)
-        schedule = solve(fused, "partitiontuner", Budget()).schedule
+        schedule = benchmarked(fused, "partitiontuner", Budget())[0].schedule
         check(fused, schedule)
         found[chosen] = schedule.makespan_us, schedule.assignment, fused
     assert min(found, key=found.__getitem__) == (True, True)
@@ -189,27 +189,27 @@ def test_levels_are_equal_exactly_for_the_same_ends_and_run_in_topological_order
 def test_mosaic_runs_one_slice_after_the_other():
     """Inception-v3 on two cores of the redmi takes 762.4 ms; the same placement overlapped, 711.4."""
     problem = phone_problem(phone("redmi--inception-v3"), "cpu_big_2")
-    serial = solve(problem, "mosaic", Budget(0.0))
+    serial, _ = benchmarked(problem, "mosaic", Budget(0.0))
     assert serial.schedule.makespan_us / 1e3 == pytest.approx(762.4, abs=0.05)
     for one, two in itertools.pairwise(problem.lists.order):
         assert serial.schedule.start_us[two] == serial.schedule.finish_us[one]
-    parallel = overlapped(problem, serial)
-    assert parallel.method == "mosaic+overlap"
+    parallel = solve(problem, "mosaic", Budget(0.0))
+    assert parallel.schedule.assignment == serial.schedule.assignment
     assert parallel.schedule.makespan_us / 1e3 == pytest.approx(711.4, abs=0.05)
 
 
 @pytest.mark.parametrize("method", ["mosaic", "partitiontuner"])
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=300 if CAMPAIGN else 10)
-def test_rounds_are_legal_and_never_faster_than_the_same_placement_overlapped(method: str, seed: int):
+def test_rounds_are_legal_and_never_faster_than_the_same_placement_without_them(method: str, seed: int):
     """On random problems the checker passes both; what runs in rounds loses, or is the same.
 
     In MOSAIC's line every op waits for all that the one before took: its work, its moves, the way of its outputs.
     """
     problem = draw(seed, 14, plain=True)
-    found = solve(problem, method, Budget(0.0))
+    found, _ = benchmarked(problem, method, Budget(0.0))
     check(problem, found.schedule)
-    freed = overlapped(problem, found)
+    freed = solve(problem, method, Budget(0.0))
     check(problem, freed.schedule)
     assert freed.schedule.makespan_us <= found.schedule.makespan_us * (1 + 1e-9)
     if method == "mosaic":

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise, simulate
-from planner_api.planning.methods import METHODS, Solution, UnknownMethod, features, register_solver, solve
+from planner_api.planning.methods import METHODS, Method, Solution, UnknownMethod, features, solve
 from planner_api.planning.problem.feasible import any_placement
 from tests import CAMPAIGN
 from tests.planning.drawn import draw, optimum
@@ -174,14 +174,13 @@ def backwards(problem: Problem, budget: Budget) -> Solution:
     return Solution(simulate(problem, home, problem.lists.order), "backwards")
 
 
-def test_a_method_of_ones_own_is_named_or_registered(monkeypatch: pytest.MonkeyPatch):
+def test_a_method_of_ones_own_is_named_or_put_into_the_table(monkeypatch: pytest.MonkeyPatch):
     """An entry ``module:function`` is a method, under its own name or a short one; one that does not exist is none."""
     problem = draw(3, 20, plain=True)
     expected = backwards(problem, Budget(0.0)).schedule
     entry = f"{__name__}:backwards"
     assert solve(problem, entry, Budget(0.0)).schedule == expected
-    monkeypatch.setattr("planner_api.planning.methods.METHODS", dict(METHODS))
-    register_solver("mine", entry)
+    monkeypatch.setitem(METHODS, "mine", Method(entry))
     assert solve(problem, "mine", Budget(0.0)).schedule == expected
     with pytest.raises(UnknownMethod, match="no method 'nowhere:solve'"):
         solve(problem, "nowhere:solve", Budget(0.0))

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.tiers import touched
 from planner_api.planning import Budget, Problem, check, optimise
 from planner_api.planning.construct.listing import layers
 from planner_api.planning.construct.tiers import (
     Tiers,
     best_tier,
     chain_cut,
-    crossing,
     minimum_cut,
     offloaded_us,
     partition,
@@ -168,7 +168,7 @@ def test_where_a_link_changes_the_ends_of_what_crosses_it_are_enough() -> None:
         move[:, 2, :2] *= (factor := 4.0 if seed % 2 else 0.25)
         move[:, :2, 2] *= factor
         before, now = partition(found), replace(found, move_us=move)
-        again, at = partition_again(now, before, crossing(now, before, 2))
+        again, at = partition_again(now, before, touched(now, before, 2))
         anew = partition(now)
         ratios.append(offloaded_us(now, again) / offloaded_us(now, anew))
         looked.append(len(at) / len(before))

@@ -10,7 +10,7 @@ ratios within ``DELTA`` of its own, the next op is appended with the same dimens
 ``T + pred(next) - T' >= 0``, T' being the sum over the chain, in which only the head moves and synchronises and each op
 computes the rows that those behind it need. A chain stops at a branch; the longest gain is kept.
 
-Its plan runs op by op, chain by chain, one after the other; the simulator charges all moves as they are.
+Its plan stands op by op and chain by chain; the simulator charges all moves as they are.
 """
 
 import itertools
@@ -23,7 +23,7 @@ import numpy as np
 from hope_schema import Cut
 from hope_schema.cutting import CutError, Node, Region, regions
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.listing import in_rounds
+from planner_api.planning.construct.listing import in_better_order
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.problem.choices import TENTHS, Team
@@ -179,7 +179,7 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     except CutError as error:
         raise PlanningError(f"codl's cuts cannot be made: {error}") from error
     placement = homes_of(cut, pieces, homes)
-    rounds: dict[str, list[int]] = defaultdict(list)
+    turns: dict[str, list[int]] = defaultdict(list)
     owner: dict[int, str] = {}
     for op in reversed(cut.lists.order):
         piece = pieces[op]
@@ -189,6 +189,6 @@ def solve(problem: Problem, budget: Budget) -> Solution:
             # A slice or a join belongs to who reads it first, an output's to who made it.
             owner[op] = owner[cut.lists.after[op][0]] if cut.lists.after[op] else f">{piece.writes[0]}"
     for op in cut.lists.order:
-        rounds[owner[op]].append(op)
-    schedule = in_rounds(cut, placement, list(rounds.values()))
-    return Solution(schedule, "codl", in_rounds=True, cuts=tuple(cuts.values()), cut=cut)
+        turns[owner[op]].append(op)
+    schedule = in_better_order(cut, placement, list(itertools.chain(*turns.values())))
+    return Solution(schedule, "codl", cuts=tuple(cuts.values()), cut=cut)

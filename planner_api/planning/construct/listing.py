@@ -1,13 +1,8 @@
-"""From a placement, or a priority, to an order, and from cuts and about when parts begin to a plan.
-
-In some papers plans run in rounds, one strictly after the other: slices of MOSAIC, levels of PartitionTuner. The
-simulator starts every op as early as it can, which is what our engine does and not what these papers do.
-"""
+"""From a placement, or a priority, to an order, and from cuts and about when parts begin to a plan."""
 
 import heapq
 import math
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
-from dataclasses import replace
 from graphlib import TopologicalSorter
 
 import numpy as np
@@ -109,6 +104,12 @@ def listed(problem: Problem, assignment: Sequence[int]) -> Schedule:
     return event_by_event(problem, push, begin).schedule()
 
 
+def in_better_order(problem: Problem, assignment: Sequence[int], sequence: Sequence[int]) -> Schedule:
+    """A placement in an order of its own or in that of list scheduling, whichever is shorter."""
+    orders = simulate(problem, assignment, sequence), listed(problem, assignment)
+    return min(orders, key=lambda schedule: schedule.makespan_us)
+
+
 def event_by_event(
     problem: Problem,
     push: Callable[[int, float, Decoder], None],
@@ -177,35 +178,3 @@ def realised(
     sequence = sorted(range(len(made)), key=lambda op: (turn[op], place[op]))
     schedule = simulate(cut, homes_of(cut, made, homes, turn), sequence)
     return Solution(schedule, method, cuts=tuple(cuts.values()), cut=cut)
-
-
-def in_rounds(problem: Problem, assignment: Sequence[int], rounds: Sequence[Sequence[int]]) -> Schedule:
-    """Time a placement whose rounds never overlap; within a round every op starts as early as it can.
-
-    A round ends when all that it made is where it must go.
-
-    Args:
-        problem: the problem.
-        assignment: processor of each op.
-        rounds: the ops, each once; chained together they are a topological order.
-
-    Raises:
-        ValueError: the rounds are no topological order of all ops.
-    """
-    decoder = Decoder(problem)
-    for ops in rounds:
-        for op in ops:
-            decoder.place(op, assignment[op])
-        decoder.floor = max([decoder.floor, *(decoder.done[op] for op in ops)])
-    return decoder.schedule()
-
-
-def overlapped(problem: Problem, solution: Solution) -> Solution:
-    """A solution as our engine runs it: without the rounds, in their order or in list order, whichever is shorter."""
-    if not solution.in_rounds:
-        return solution
-    problem = solution.cut or problem
-    placement = solution.schedule.assignment
-    orders = (solution.schedule.sequence, listed(problem, placement).sequence)
-    best = min((simulate(problem, placement, order) for order in orders), key=lambda schedule: schedule.makespan_us)
-    return replace(solution, schedule=best, method=f"{solution.method}+overlap", in_rounds=False)

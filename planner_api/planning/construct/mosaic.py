@@ -1,12 +1,14 @@
-"""MOSAIC (Han et al. 2019): the model as a line of ops, cut into slices that run one after the other.
+"""MOSAIC (Han et al. 2019): the model as a line of ops, cut into slices.
 
 Dynamic programming over a line, here the topological order. A state says where each tensor that is still to be read can
 be found; what a prefix costs is the sum of its latencies and transfers. Exact as long as no more than ``WIDTH``
 states are alive at one op, which holds for chains, residual nets and Inceptions; otherwise the cheapest survive.
 
 PartitionTuner (Yu et al. 2023) maps branches, maximal chains, by that program. Branches of one level, with the same
-input and output node, run side by side where they are on different processors, and everything else runs in sequence.
-Its fused groups are super-ops, which were merged before.
+input and output node, may run side by side; its fused groups are super-ops, which were merged before.
+
+In both papers plans run in rounds, slice by slice and level by level (``benchmarks/rounds.py``). What is planned here
+is their placement, started as early as our engine starts it.
 """
 
 import math
@@ -15,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.listing import in_rounds, stuck
+from planner_api.planning.construct.listing import in_better_order, stuck
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
 
@@ -38,11 +40,10 @@ class _State(NamedTuple):
 
 
 def mosaic(problem: Problem, budget: Budget) -> Solution:
-    """The best linear slicing, one slice after the other."""
+    """The best linear slicing."""
     order = problem.lists.order
     home = sliced(problem, order, {})
-    schedule = in_rounds(problem, [home[op] for op in range(len(order))], [[op] for op in order])
-    return Solution(schedule, "mosaic", in_rounds=True)
+    return Solution(in_better_order(problem, [home[op] for op in range(len(order))], order), "mosaic")
 
 
 def sliced(problem: Problem, line: Sequence[int], home: Mapping[int, int]) -> dict[int, int]:
@@ -140,4 +141,5 @@ def partitiontuner(problem: Problem, budget: Budget) -> Solution:
     for branch in branches(problem):
         home |= sliced(problem, branch, home)
     assignment = [home[op] for op in range(len(problem.ops))]
-    return Solution(in_rounds(problem, assignment, levels(problem)), "partitiontuner", in_rounds=True)
+    order = [op for level in levels(problem) for op in level]
+    return Solution(in_better_order(problem, assignment, order), "partitiontuner")

@@ -234,17 +234,6 @@ def best_tier(tiers: Tiers, op: int, tier: Sequence[int]) -> int:
     return min(((here, later) for here in potential for later in range(here, last + 1)), key=lambda two: both(*two))[0]
 
 
-def crossing(tiers: Tiers, tier: Sequence[int], there: int) -> set[int]:
-    """The ops that write or read what moves to a tier or from it: those that a change of its link touches first."""
-    lists = tiers.problem.lists
-    found: set[int] = set()
-    for tensor, readers in enumerate(lists.readers):
-        made = tiers.made_on(tensor, tier)
-        if any(there in (made, tier[op]) and made != tier[op] for op in readers):
-            found |= {*readers, lists.producer[tensor]}
-    return found - {-1}
-
-
 def _behind(tiers: Tiers, op: int) -> set[int]:
     """The others that read from one of those that an op reads from."""
     lists = tiers.problem.lists

@@ -161,7 +161,7 @@ class Decoder:
         self.counts = not self.whole or max(self.slowdown) > 1.0  # else `free` says all that is asked of resources
         self.lines: list[Counted] = [()] * machine.uses.shape[1]
         self.queues = [0.0] * len(machine.queues)
-        self.floor = self.latest = 0.0  # nothing starts before the one, all that stands has ended by the other
+        self.latest = 0.0  # all that stands has ended by then
         self.start, self.finish, self.done = [0.0] * n, [0.0] * n, [0.0] * n
         self.home = [-1] * n
         self.sequence: list[int] = []
@@ -185,7 +185,7 @@ class Decoder:
         Raises:
             ValueError: something that it reads from has not been placed.
         """
-        lists, target, begin = self.lists, self.at[here], self.floor
+        lists, target, begin = self.lists, self.at[here], 0.0
         queues: dict[int, float] = {}
         fetches: list[tuple[int, int, int, float]] = []
         queued: list[Move] = []
@@ -236,7 +236,7 @@ class Decoder:
         """Some processors, each with a finish than which `times` finds none earlier: without moves, a launch, or
         neighbours, a tenth of its work. Earliest first.
         """
-        ready = max([self.floor, *[self.finish[earlier] for earlier in self.lists.before[op]]])
+        ready = max([self.finish[earlier] for earlier in self.lists.before[op]], default=0.0)
         row = self.lists.latency[op]
         return sorted([(self.opening(op, here, ready, 0.0) + row[here], here) for here in able])
 
