@@ -180,6 +180,19 @@ def test_no_bound_exceeds_the_optimum(seed: int) -> None:
     assert result is None or result.bound.us <= best
 
 
+@pytest.mark.parametrize("least_us", [0.0, 5e-324, 1e-300, 1e-9])
+def test_a_bound_survives_ops_that_take_next_to_nothing(least_us: float, caplog: pytest.LogCaptureFixture) -> None:
+    """Beside figures of an hour, too: no figure overflows in the program's unit, and no solver refuses it."""
+    problem = draw(7, 8, plain=True)
+    latency = np.full(problem.latency_us.shape, 3.6e9)
+    latency[:, 0] = least_us
+    problem = replace(problem, latency_us=latency)
+    with np.errstate(divide="raise", over="raise", invalid="raise"):
+        bound = lower_bound(problem, Budget(60.0))
+    assert 0.0 <= bound.us <= solve(problem, "single", Budget(0.0)).value_us
+    assert not caplog.records
+
+
 def equal_cores(seed: int) -> Problem:
     """Up to four ops on two or three equal cores that slow each other, and perhaps a gang of them all."""
     random = np.random.default_rng(seed)

@@ -22,6 +22,10 @@ SCALE = 1000.0
 """The critical path in the program's unit, so that tolerances mean the same for a phone and for a server."""
 
 
+NOTHING_US = 1e-6
+"""A critical path below which it is no unit: what else there is would be beyond all numbers in it."""
+
+
 class Rows:
     """The program without its intervals. Times are in ``unit`` microseconds."""
 
@@ -35,7 +39,7 @@ class Rows:
         fastest = problem.latency_us[:, first]
         self.supported = np.isfinite(fastest)
         path = max(longest(problem, problem.latency_us.min(axis=1).tolist()))
-        self.unit = path / SCALE if path > 0 else 1.0
+        self.unit = path / SCALE if path > NOTHING_US else 1.0
         self.latency = np.where(self.supported, fastest, 0.0) / self.unit
         self.launch = problem.machine.launch_us[first] / self.unit
         self.export = problem.export_us[:, first] / self.unit
