@@ -64,18 +64,17 @@ class Children(Closes):
     def ask(
         self,
         request: RunFile | RunPlan | Measure,
-        here: Callable[[], Reply],
         *,
         step: Callable[[str], None] = lambda _: None,
         limit_s: float = LIMIT_S,
-    ) -> Reply:
-        """Have a child do something; where none can be started, what is done ``here`` instead.
+    ) -> Reply | None:
+        """Have a child do something; None where none can be started.
 
         Raises CrashedError, NotWantedError, DeviceClosedError once this is closed, and what ``step`` raises.
         """
         process, is_new = self._taken()
         if process is None:
-            return here()
+            return None
         answered = False
         try:
             with cancelling(process.kill):
@@ -89,7 +88,7 @@ class Children(Closes):
                 raise DeviceClosedError("the agent is closed") from error
             if is_new or error.step or process.poll() != 0:
                 raise
-            return self.ask(request, here, step=step, limit_s=limit_s)  # it had waited for too long, and ended
+            return self.ask(request, step=step, limit_s=limit_s)  # it had waited for too long, and ended
         finally:
             with self._lock:
                 self._busy.discard(process)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent_sdk.errors import OutOfMemory, ProcessorLost
-from agent_sdk.first.bench import Measure, Reply, measure, write_model
+from agent_sdk.first.bench import Measure, measure, write_model
 from agent_sdk.first.children import LIMIT_S, Children, CrashedError, Steps
 from agent_sdk.machine.soc import Soc
 from agent_sdk.measure.columns import latency_columns
@@ -89,17 +89,7 @@ class Measuring:
         budget_s: float,
         progress: Callable[[str], None],
     ) -> Observations:
-        request = self._request(processors, missing, budget_s)
-
-        def here() -> Reply:
-            with Steps(self.children.held) as steps:
-
-                def begin(what: str) -> None:
-                    progress(what)
-                    steps.begin()
-
-                return measure(request, model, processors, begin)
-
+        request, reply = self._request(processors, missing, budget_s), None
         if any(processor.compiler is not None for processor in processors.values()):
             try:
                 light, folder = self.lights.get(model)
@@ -107,9 +97,15 @@ class Measuring:
             except (OutOfMemory, OSError) as error:
                 raise ProcessorLost(f"nothing is measured, because the model cannot be written: {error}") from error
             asked = request.model_copy(update={"model": str(folder)})
-            reply = self.children.ask(asked, here, step=progress, limit_s=budget_s + LIMIT_S)
-        else:
-            reply = here()
+            reply = self.children.ask(asked, step=progress, limit_s=budget_s + LIMIT_S)
+        if reply is None:
+            with Steps(self.children.held) as steps:
+
+                def begin(what: str) -> None:
+                    progress(what)
+                    steps.begin()
+
+                reply = measure(request, model, processors, begin)
         if reply.observations is None:
             raise ProcessorLost(f"measuring failed: {reply.failure}")
         return reply.observations

@@ -134,11 +134,11 @@ class FirstRuns:
         if not compilers or any(own.spec.host != HOST for own in used):  # a child is connected to no other host
             return
 
-        def run() -> Reply:
+        def run() -> None:
             light, folder = self.lights.get(model)
             write_model(model, light, folder)
             with saved(feeds) as files:
-                return self.children.ask(RunPlan(model=str(folder), plan=plan, feeds=files), Reply)
+                self.children.ask(RunPlan(model=str(folder), plan=plan, feeds=files))
 
         steps = [step.model_dump(mode="json", include={"ops", "part", "dtype", "processor"}) for step in plan.steps]
         cuts = [job.model_dump(mode="json", include={"cuts"}) for job in plan.jobs]
@@ -146,7 +146,7 @@ class FirstRuns:
         if crash:
             raise ProcessorLost(f"its first run ended a child: {crash}")
 
-    def _remembered(self, key: Sequence[object], run: Callable[[], Reply]) -> str:
+    def _remembered(self, key: Sequence[object], run: Callable[[], object]) -> str:
         """How a child ended, now or when it was tried before; empty where it lived."""
         records = Records(self.folder, _Ended, MAX_KNOWN)
         name = digest([FORMAT, *key])[:32]
@@ -170,12 +170,11 @@ class FirstRuns:
         """Have a package run a file; where there are no children, only if the answer is ``needed``."""
         with saved(feeds) as files:
             request = RunFile(file=os.path.abspath(file), runtime=runtime, target=target, feeds=files)
-
-            def here() -> Reply:
+            reply = self.children.ask(request)
+            if reply is None and needed:
                 with Steps(self.children.held) as steps:
-                    return Bench(self.children.setting).run_file(request, steps.begin)
-
-            return self.children.ask(request, here if needed else Reply)
+                    reply = Bench(self.children.setting).run_file(request, steps.begin)
+            return reply or Reply()
 
 
 @contextmanager

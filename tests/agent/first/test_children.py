@@ -68,6 +68,13 @@ def setting(folder: Path) -> Setting:
     return Setting(processors="ort@0", precision="fp32", cores=cores, frozen=str(folder))
 
 
+def asked(children: Children, request: RunFile) -> Reply:
+    """What a child answers."""
+    reply = children.ask(request)
+    assert reply is not None
+    return reply
+
+
 def runtimes_of(session: Session) -> set[str]:
     """The runtimes that may answer."""
     executors = session.latest.contenders.values()
@@ -93,12 +100,12 @@ def test_each_run_in_a_child_holds_the_device(tmp_path: Path) -> None:
         request = RunFile(file=str(model), runtime="onnxruntime", target="CPUExecutionProvider", feeds=feeds)
         with ThreadPoolExecutor(1) as pool, ExitStack() as others:
             others.enter_context(held)
-            asked = pool.submit(children.ask, request, Reply)
+            waited = pool.submit(asked, children, request)
             assert wanted.wait(60.0)
             with pytest.raises(TimeoutError):
-                asked.result(0.3)
+                waited.result(0.3)
             others.close()
-            assert asked.result(60.0).failure == ""
+            assert waited.result(60.0).failure == ""
     assert times == 2
     assert not held.locked()
 
@@ -238,13 +245,13 @@ def test_a_child_is_used_again_and_replaced(tmp_path: Path, monkeypatch: pytest.
     feed, _ = expected(BRANCHING, seed=1)
     with Children(setting(tmp_path)) as children, saved([feed]) as feeds:
         run = RunFile(file=str(file), runtime="onnxruntime", target="CPUExecutionProvider", feeds=feeds)
-        assert children.ask(run, pytest.fail).failure == ""
+        assert asked(children, run).failure == ""
         (process,) = children._idle
-        assert children.ask(run.model_copy(update={"file": str(damaged)}), pytest.fail).failure
+        assert asked(children, run.model_copy(update={"file": str(damaged)})).failure
         assert children._idle == [process]
         os.kill(process.pid, signal.SIGSEGV)
         process.wait()
-        assert children.ask(run, pytest.fail).failure == ""
+        assert asked(children, run).failure == ""
         assert children._idle != [process]
         (process,) = children._idle
         assert process.stdin is not None
@@ -252,7 +259,7 @@ def test_a_child_is_used_again_and_replaced(tmp_path: Path, monkeypatch: pytest.
         process.wait()
         ended = process.poll
         monkeypatch.setattr(process, "poll", lambda: ended() if children._busy else None)  # and only just now
-        assert children.ask(run, pytest.fail).failure == ""
+        assert asked(children, run).failure == ""
         assert process not in children._idle
 
 
@@ -265,7 +272,7 @@ def test_closing_kills_what_runs(tmp_path: Path, crashing: Crash) -> None:
 
     def ask() -> None:
         try:
-            children.ask(run, pytest.fail)
+            children.ask(run)
         except (DeviceClosedError, CrashedError) as error:
             ended.append(error)
 
@@ -285,7 +292,7 @@ def test_what_hangs_is_ended(tmp_path: Path, crashing: Crash) -> None:
     crashing("onnxruntime", "InferenceSession.__init__", HANGING)
     run = RunFile(file=__file__, runtime="onnxruntime", target="CPUExecutionProvider")
     with Children(setting(tmp_path)) as children, pytest.raises(CrashedError, match=r"more than 0\.5 s"):
-        children.ask(run, pytest.fail, limit_s=0.5)
+        children.ask(run, limit_s=0.5)
 
 
 def test_what_children_use_is_known_while_they_live(tmp_path: Path) -> None:
@@ -295,6 +302,6 @@ def test_what_children_use_is_known_while_they_live(tmp_path: Path) -> None:
     run = RunFile(file=str(file), runtime="onnxruntime", target="CPUExecutionProvider")
     with Children(setting(tmp_path)) as children:
         assert children.cpu_s() == 0.0
-        children.ask(run, pytest.fail)
+        children.ask(run)
         assert children.cpu_s() > 0.1
     assert children.cpu_s() == 0.0
