@@ -244,12 +244,6 @@ def _cut(nodes: Sequence[_Node], model: Model, borders: Collection[int]) -> None
         for other in node.waits:
             other.ends = True
         before[node.lane] = node
-    before.clear()
-    for node in nodes:
-        previous = before.get(node.lane)
-        if previous is not None and previous.ends:
-            node.begins = True
-        before[node.lane] = node
 
 
 def _assemble(
@@ -270,7 +264,7 @@ def _assemble(
     groups: list[list[_Node]] = []
     current: dict[int, int] = {}
     for node in nodes:
-        if node.begins:
+        if node.begins or groups[current[node.lane]][-1].ends:
             current[node.lane] = len(groups)
             groups.append([])
         node.group = current[node.lane]
@@ -290,11 +284,16 @@ def _assemble(
     border.find_resident(places, position, finished)
     work: list[Work] = []
     used: dict[str, Event] = {}
+    there: dict[int, frozenset[int]] = {}  # by lane, where its thread is
     segments = [index for index, group in enumerate(groups) if group[0].move is None]
     number = {index: at for at, index in enumerate(segments)}
     for index, group in enumerate(groups):
         first = group[0]
-        whole_cores = first.processor.whole_cores if len(groups) == 1 else frozenset[int]()
+        cores = (len(groups) == 1 and first.processor.whole_cores) or first.processor.caller_cores
+        if first.move is not None and first.move.over:  # set to work on the cores of whoever has that queue
+            cores = places.cores_of(first.move.over)
+        moves = bool(cores) and cores != there.setdefault(first.lane, cores)
+        there[first.lane] = cores or there.get(first.lane, cores)
         lent, far = used.get(lanes[first.lane]), first.processor.spec.host != HOST
         common: dict[str, Any] = {
             "lane": first.lane,
@@ -303,7 +302,8 @@ def _assemble(
             # What another host has, it grants itself: inputs of one run are sent while it computes another.
             "resources": () if far else either or first.resources,
             "either": bool(either) or first.processor.at_once > 1,
-            "cores": whole_cores or first.processor.caller_cores,
+            "cores": cores,
+            "moves": moves,
             "waits": tuple(Event(other.lane, position[other.group] + 1) for other in first.waits),
             "lent": lent if lent is not None and lent.lane != first.lane else None,
             "finished": finished[index],
@@ -329,13 +329,11 @@ def _assemble(
 
 
 def _copy(node: _Node, places: Places, common: dict[str, Any]) -> Copy:
-    """A move as a piece of work. What a queue carries is set to work on the cores of whoever has that queue."""
+    """A move as a piece of work."""
     move = node.move
     assert move is not None
     layout = move.source if memory_of(move.source) != move.source else move.target
     changer = places.changer(layout, node.resources) if move.changes_layout else None
-    if move.over:
-        common["cores"] = places.cores_of(move.over)
     return Copy(**common, move=move, changer=changer)
 
 

@@ -23,20 +23,13 @@ class Instruction:
     """A piece of work, ready to be done.
 
     Attributes:
-        cores: the CPUs that the thread moves to first; empty where it stays.
         call: what does it; None where it is only an order of things.
         meanwhile: what may be done while a device computes it.
     """
 
     work: Work
-    cores: frozenset[int] = frozenset()
     call: Bound | None = None
     meanwhile: Callable[[], None] | None = None
-
-    @property
-    def comes_late(self) -> bool:
-        """Whether it may begin later than the one before it ends, so that its beginning is noted."""
-        return bool(self.work.waits or self.cores)
 
 
 Code = Sequence[Sequence[Instruction]]
@@ -83,10 +76,10 @@ class Steps:
         steps = [native.Step(native.STAMP)]
         for position, one in enumerate(row):
             mask, spare = masks[position], masks[position] & ~(masks[position + 1] if position + 1 < len(row) else 0)
-            if one.cores:
-                steps.append(self._bind(one))
+            if one.work.moves:
+                steps.append(self._bind(one.work))
             steps += self._enter(one.work, mask, position)
-            if one.comes_late:
+            if one.work.comes_late:
                 steps.append(native.Step(native.STAMP))
             if one.call:
                 steps += self._call(one.work, one.call, one.meanwhile)
@@ -113,12 +106,12 @@ class Steps:
         self.told.append((work, explain))
         return len(self.told) - 1
 
-    def _bind(self, one: Instruction) -> native.Step:
-        bits = sum(1 << core for core in one.cores)  # in words of 64 bits, least significant bytes first
-        size = (max(one.cores) // 64 + 1) * 8
+    def _bind(self, work: Work) -> native.Step:
+        bits = sum(1 << core for core in work.cores)  # in words of 64 bits, least significant bytes first
+        size = (max(work.cores) // 64 + 1) * 8
         mask = ctypes.create_string_buffer(bits.to_bytes(size, "little"), size)
         self.keep.append(mask)
-        index = self.tell(one.work, gone_from(one.cores))
+        index = self.tell(work, gone_from(work.cores))
         return native.Step(native.BIND, index, ctypes.addressof(mask), len(mask))
 
     def _python(self, work: Work, call: Callable[[], Any], occasions: int = 0) -> native.Step:

@@ -147,7 +147,7 @@ class Executor(Closes):
             self._check_outputs(into)
         feeds = check_feed(self._wanted, inputs)
         key = asked if turn.key is None else turn.key
-        offsets = turn.offsets(self.program) if turn.offsets is not None else ()
+        offsets = self.program.starts_ns if turn.by_start else ()
         with DeferredInterrupts() as interrupts:
             flight, queued_ns = self._take_flight(interrupts, end)
             mine = [flight]

@@ -1,8 +1,7 @@
 """What one run of a compiled program writes into: every buffer allocated, every call bound.
 
-Large inputs, and those that are given again and again, are not copied: the segments that read them are bound to the
-caller's own array, which costs a few microseconds where it is not the array of the run before. It is read during runs
-only, but held until the next one.
+Large inputs are not copied: the segments that read them are bound to the caller's own array, which costs a few
+microseconds where it is not the array of the run before. It is read during runs only, but held until the next one.
 """
 
 import threading
@@ -27,8 +26,7 @@ from agent_sdk.tensors import TorchTensor
 from hope_schema import HOST
 
 COPY_BELOW_BYTES = 128 * 1024
-"""Inputs smaller than this, times the number of segments that read them, are copied, unless the same array comes again:
-that is cheaper than binding."""
+"""Inputs smaller than this, times the number of segments that read them, are copied: that is cheaper than binding."""
 
 
 @dataclass
@@ -39,9 +37,7 @@ class _Load:
         place: the memory that holds it.
         own: a buffer there, used when the caller's array cannot be.
         readers: the segments that read it there.
-        shares: whether the caller's array can be used in place.
-        large: whether that is worth it for an array that was not there the run before.
-        seen: the caller's array of the run before.
+        in_place: whether the caller's array can be used as it is, and is large enough for that.
         bound: the caller's array that the readers are bound to; None when they are bound to ``own``.
     """
 
@@ -49,9 +45,7 @@ class _Load:
     place: Place
     own: Buffer
     readers: tuple[ProgramSegment, ...]
-    shares: bool
-    large: bool
-    seen: np.ndarray | None = None
+    in_place: bool
     bound: np.ndarray | None = None
 
 
@@ -143,8 +137,7 @@ class Flight:
             meanwhile = partial(self._meanwhile.made, made, exports)
         elif isinstance(work, Copy):
             call = self._copy(work, compiled.change(work))
-        moves = (work.lane, work.position) in self.program.rebinds
-        return Instruction(work, work.cores if moves else frozenset(), call, meanwhile)
+        return Instruction(work, call, meanwhile)
 
     def _call(self, segment: ProgramSegment) -> BoundCall:
         inputs, outputs = (
@@ -173,7 +166,7 @@ class Flight:
         for (name, memory), segments in readers.items():
             place, own = self.program.places[memory], self._buffers[name, memory]
             large = self.program.graph.tensor[name].bytes >= COPY_BELOW_BYTES * len(segments)
-            loads.append(_Load(name, place, own, tuple(segments), _uses_in_place(place, own), large))
+            loads.append(_Load(name, place, own, tuple(segments), large and _uses_in_place(place, own)))
         return loads
 
     def _plan_looks(self) -> Looks:
@@ -203,13 +196,12 @@ class Flight:
             array = given
             if array is load.bound:
                 continue
-            if load.shares and (load.large or array is load.seen) and array.flags.carray:
+            if load.in_place and array.flags.carray:
                 self._rebind(load, load.place.from_host(array), array)
             else:
                 if load.bound is not None:
                     self._rebind(load, load.own, None)
                 load.place.from_host(array, load.own)
-            load.seen = array
 
     def _rebind(self, load: _Load, buffer: Buffer, array: np.ndarray | None) -> None:
         for segment in load.readers:

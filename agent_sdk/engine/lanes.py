@@ -78,7 +78,7 @@ class SequentialLoop:
                 return
             if monotonic() > end:
                 raise RunTimeoutError(f"the run took longer than allowed; '{one.work.processor}' was next")
-            wanted = cores[one.work.lane] = one.cores or cores[one.work.lane]
+            wanted = cores[one.work.lane] = one.work.cores if one.work.moves else cores[one.work.lane]
             try:
                 if wanted != there:
                     bind_to(wanted)
@@ -89,7 +89,7 @@ class SequentialLoop:
 
     def _do(self, one: Instruction) -> None:
         stamp = self._stamps[one.work.lane].append
-        if one.comes_late:
+        if one.work.comes_late:
             stamp(perf_counter_ns())
         if one.call:
             one.call()
@@ -167,18 +167,6 @@ class NativeLoop:
         if offsets is not self._offsets:
             self._order(offsets)
         return bool(self._library.hope_begin(self._run, occasions, key))
-
-    @property
-    def aside(self) -> int:
-        """For how many runs its threads may move ``beside`` their seats, because others keep taking those they had."""
-        runs: int = self._library.hope_aside(self._run)
-        return runs
-
-    @property
-    def lost(self) -> int:
-        """How often its threads have lost the cores they are bound to since that was judged last."""
-        count: int = self._library.hope_lost(self._run)
-        return count
 
     def drive(self, lane: int, *, interruptible: bool) -> None:
         """Walk a lane to its end, or until the run is stopped; what fails stops it and is kept."""

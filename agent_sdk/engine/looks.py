@@ -45,8 +45,6 @@ class Look:
 class Looking(Bound):
     """Something to be done, with looks at what it reads and at what it makes."""
 
-    __slots__ = ("_after", "_before", "_call", "launched", "native")
-
     def __init__(self, before: Iterable[Look], call: Bound, after: Iterable[Look]) -> None:
         self._before, self._call, self._after = tuple(before), call, tuple(after)
         first, last = ([step for look in looks for step in look.native] for looks in (self._before, self._after))

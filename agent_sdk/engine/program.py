@@ -60,6 +60,7 @@ class Work:
         resources: what it holds meanwhile.
         either: whether one of these will do, or a part of one, whichever is free.
         cores: the CPUs that its thread is bound to; empty: any.
+        moves: whether its thread is on others before.
         waits: what must have happened in other queues.
         lent: the end of what another queue last did on the resource that leads this one, since this one's work before;
             None where nobody used it. Until then this queue's thread has no core to wait on.
@@ -74,6 +75,7 @@ class Work:
     resources: tuple[str, ...] = ()
     either: bool = False
     cores: frozenset[int] = frozenset()
+    moves: bool = False
     waits: tuple[Event, ...] = ()
     lent: Event | None = None
     finished: tuple[int, ...] = ()
@@ -84,6 +86,11 @@ class Work:
     def ops(self) -> tuple[str, ...]:
         """What it does, as told to people: source op ids, in order."""
         return ()
+
+    @property
+    def comes_late(self) -> bool:
+        """Whether it may begin later than the work before it ends, so that its beginning is noted."""
+        return bool(self.waits) or self.moves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,22 +249,6 @@ class Program:
             frozenset[int]().union(*(self.processors[work.processor].worker_cores for work in row))
             for row in self.by_lane
         )
-
-    @cached_property
-    def rebinds(self) -> frozenset[tuple[int, int]]:
-        """Lane and position of the work before which the lane's thread moves to other CPUs."""
-        moves = set()
-        for row in self.by_lane:
-            at = row[0].cores
-            for work in row:
-                if work.cores and work.cores != at:
-                    moves.add((work.lane, work.position))
-                    at = work.cores
-        return frozenset(moves)
-
-    def comes_late(self, work: Work) -> bool:
-        """Whether work may begin later than the work before it ends: its thread waits, or moves to other CPUs."""
-        return bool(work.waits) or (work.lane, work.position) in self.rebinds
 
     @property
     def graph(self) -> ModelGraph:

@@ -96,7 +96,7 @@ class Trace:
             at = 1
             for work in row:
                 lane = self.program.lanes[work.lane]
-                kinds: list[SpanKind] = ["wait"] if self.program.comes_late(work) else []
+                kinds: list[SpanKind] = ["wait"] if work.comes_late else []
                 kinds.append("transfer" if isinstance(work, Copy) else "segment")
                 for kind in kinds:
                     found = self.elsewhere.get(work.index) if kind == "segment" else None

@@ -1,14 +1,11 @@
 """How a run stands at the device's arbiter, and who may end it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from agent_sdk.cancel import NEVER, Cancel
 from agent_sdk.engine.arbiter import Hold, check_key
-from agent_sdk.engine.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +14,7 @@ class Turn:
 
     Attributes:
         key: the smallest goes first; None: the time of the call, nanoseconds of the monotonic clock.
-        offsets: what each piece of work adds to that, per lane an array of int64: ``Program.starts_ns``, for example.
+        by_start: whether each piece of work adds to that when the plan starts it (``Program.starts_ns``).
         cancel: ends the run at the next segment's border.
         hold: what the calling thread holds already, and takes over from the run where it walks all of that.
         meanwhile: something to be done while a device computes, where one does: on any thread, briefly; again where
@@ -25,7 +22,7 @@ class Turn:
     """
 
     key: int | None = None
-    offsets: Callable[[Program], Sequence[np.ndarray]] | None = None
+    by_start: bool = False
     cancel: Cancel = NEVER
     hold: Hold | None = None
     meanwhile: Callable[[], object] | None = None

@@ -93,8 +93,6 @@ class Turns(Generic[Item]):
 class _Place(Generic[Item]):
     """In the queue: ``gate`` opens when there is an ``item``, or never will be for the reason in ``refused``."""
 
-    __slots__ = ("gate", "item", "refused")
-
     def __init__(self) -> None:
         self.gate = threading.Lock()
         self.gate.acquire()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any, Final
 
 from agent_sdk.engine import Device, Executor
@@ -138,12 +137,11 @@ class Member:
         """What a run computes, and the nanoseconds that it waited for others' segments; None where what it took says
         nothing. ``by_start`` is as of ``Policy``.
         """
-        offsets = attrgetter("starts_ns") if by_start else None
         jointly = dispatch.processor == self.where.jointly
         if executor is None or jointly:
             hold.give_back()  # whoever answers may be several, one after the other
         if executor is not None:
-            turn = Turn(dispatch.key, offsets, job.wanted, None if jointly else hold)
+            turn = Turn(dispatch.key, by_start, job.wanted, None if jointly else hold)
             outputs, trace = executor.run(job.inputs, timeout_s=job.timeout_s, turn=turn)
             if trace.ordinary:
                 masks, where = self.where.masks, dispatch.processor
@@ -151,7 +149,7 @@ class Member:
                 job.where = JOINTLY if jointly else self.where.names[next(there, where)]
                 return dict(outputs), None if trace.beside else round(trace.waited_us * 1e3)
             hold.give_back()
-        turn = Turn(dispatch.key, offsets, job.wanted)
+        turn = Turn(dispatch.key, by_start, job.wanted)
         chosen = dispatch.processor in (self.where.in_turn, self.where.at_once)
         return self.plans.run(job.inputs, timeout_s=job.timeout_s, turn=turn), 0 if chosen else None
 

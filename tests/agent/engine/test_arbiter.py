@@ -232,11 +232,12 @@ def test_keys_belong_to_segments() -> None:
     feeds = random_inputs(model, 0)
     with Device(processors) as device, ThreadPoolExecutor(2) as pool:
         program = build_program(dealt_plan(model, ["a", "b"]), model, device.processors)
+        vars(program)["starts_ns"] = (np.arange(0, 20, 2, dtype=np.int64),)
         executor = Executor(program, device, in_flight=2)
 
         def run(number: int) -> None:
             who[threading.get_ident()] = number
-            executor.run(feeds, turn=Turn(0, lambda _: [np.arange(number, 20, 2, dtype=np.int64)]))
+            executor.run(feeds, turn=Turn(number, by_start=True))
 
         runs = [pool.submit(run, number) for number in (0, 1)]
         until(lambda: device.arbiter.waiting == 1)
