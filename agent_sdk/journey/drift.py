@@ -54,7 +54,7 @@ class Drift:
         for host in self._hosts.reached:
             host.look()
         hosts, links = self._hosts.asked()
-        state = (hosts, links, tuple(host.lost for host in self._hosts.reached if not host.is_down))
+        state = (hosts, links, tuple(host.trying.lost for host in self._hosts.reached if not host.trying.is_down))
         for network, prepared in self._ready():
             plan = prepared.obtained.plan
             dropped = PLAN not in prepared.contenders

@@ -68,7 +68,7 @@ class Hosts:
 
     def asked(self) -> tuple[tuple[Host, ...], tuple[Link, ...]]:
         """The hosts that answer and of which enough is known, and the ways there, as a plan's request names them."""
-        up = [host for host in self.reached if not host.is_down and host.name not in self.unknown]
+        up = [host for host in self.reached if not host.trying.is_down and host.name not in self.unknown]
         hosts = (
             Host(
                 name=host.name,

@@ -1,13 +1,11 @@
 """A kept connection to a host: requests that stand ready as bytes, answers that arrive where they stay."""
 
-import re
 import socket
 import ssl
 import struct
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from typing import Final
 
 import httptools
@@ -17,8 +15,6 @@ from agent_sdk.sockets import ReadAhead, send_parts
 
 MOST_HEAD: Final = 64 * 1024
 """Most bytes that are read of an answer before it is known how long it is."""
-HEADS: Final = 64
-"""Heads of late that are kept read."""
 MOST_SAID: Final = 64 * 2**20
 """Most bytes of an answer that is JSON."""
 SENT_AGAIN: Final = 100
@@ -31,7 +27,7 @@ class GoneError(ProcessorLost):
 
 
 class Reply:
-    """The head of an answer, but for what it says of its run's time."""
+    """The head of an answer; ``timing`` is its Server-Timing."""
 
     def __init__(self, head: bytes) -> None:
         self._fields: dict[str, str] = {}
@@ -39,6 +35,7 @@ class Reply:
         parser.feed_data(head)
         self.status = parser.get_status_code()
         self.goes_on = parser.should_keep_alive()
+        self.timing = self._fields.get("server-timing", "")
         self.length = int(self._fields["content-length"])
         self.said = int(self._fields.get("inference-header-content-length", self.length))
         if not 0 <= self.said <= self.length:
@@ -47,11 +44,6 @@ class Reply:
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take in a field."""
         self._fields[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-
-_TIMING: Final = re.compile(rb"(?<=\r\n)server-timing:([^\r\n]*)\r\n", re.IGNORECASE)
-_read: Final = lru_cache(HEADS)(Reply)
-"""Hosts say the same again and again, but for the timing: it is read once."""
 
 
 class Line:
@@ -101,8 +93,7 @@ class Line:
             head = self._ahead.head(self._socket, until)
             if not head:
                 raise ConnectionError("it ended in the middle of an answer" if self._ahead.filled else "it was closed")
-            timing = _TIMING.search(head)
-            reply = _read(head if timing is None else head[: timing.start()] + head[timing.end() :])
+            reply = Reply(head)
             if reply.said > MOST_SAID:
                 raise ValueError(f"{reply.said} bytes of JSON")
             said = bytearray(reply.said)
@@ -130,7 +121,7 @@ class Line:
         self.used = True
         if not reply.goes_on:
             self.close()
-        return reply.status, "" if timing is None else timing[1].decode("latin-1"), bytes(said)
+        return reply.status, reply.timing, bytes(said)
 
     def sent_again(self) -> tuple[int, int]:
         """How many segments were sent again, and how many in all; none where the system does not say."""

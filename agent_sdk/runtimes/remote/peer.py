@@ -47,7 +47,7 @@ class Trying:
     HostLate is raised as it is, until the host, called ``name``, was late too often.
 
     Attributes:
-        lost: how often it has failed.
+        lost: how often the host has failed.
     """
 
     def __init__(self, name: str) -> None:
@@ -58,6 +58,7 @@ class Trying:
 
     @property
     def is_down(self) -> bool:
+        """Whether the host failed a moment ago, and is left alone for a while."""
         return time.monotonic() < self._down_until
 
     def __enter__(self) -> None:
@@ -108,16 +109,6 @@ class Peer(ABC):
         self.shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.trying = Trying(name)
         self.closed = False
-
-    @property
-    def is_down(self) -> bool:
-        """Whether it failed a moment ago, and is left alone for a while."""
-        return self.trying.is_down
-
-    @property
-    def lost(self) -> int:
-        """How often it has failed."""
-        return self.trying.lost
 
     def refused(self, status: int, why: str) -> ProcessorError:
         """What it means that the host refused, by the status that HTTP has for it."""

@@ -225,24 +225,6 @@ class SentExecutable(RemoteExecutable):
 class RemoteCall(BoundCall):
     """Runs of a segment that send and receive certain buffers, or send some ahead: what is sent before stands ready."""
 
-    __slots__ = (
-        "_answer",
-        "_executable",
-        "_halves",
-        "_inputs",
-        "_into",
-        "_keep",
-        "_longest_s",
-        "_narrowed",
-        "_outputs",
-        "_received",
-        "_request",
-        "_runs",
-        "_sent",
-        "_wide",
-        "computed",
-    )
-
     def __init__(
         self, executable: RemoteExecutable, said: Mapping[str, Any], inputs: Buffers, outputs: Buffers
     ) -> None:

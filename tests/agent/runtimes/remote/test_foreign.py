@@ -203,7 +203,7 @@ def test_a_file_that_it_cannot_load_is_an_op_that_it_does_not_have(server: Filin
     host = reached(server.port)
     with pytest.raises(UnsupportedOp, match="refuses with 500: failed to load"):
         host.send(newer, "onnxruntime")
-    assert not host.is_down
+    assert not host.trying.is_down
     host.close()
 
 

@@ -220,7 +220,7 @@ def test_who_asks_again_does_so_on_a_new_connection(speaking: Speaking) -> None:
     """The one that failed may fail again: what carries calls hands them to it until it has noticed that it broke."""
     cloud = server(speaking.port)
     for failed in range(3):
-        assert cloud.host.lost == 0
+        assert cloud.host.trying.lost == 0
         assert len(speaking.callers) == failed + 1
         speaking.broken = {*speaking.callers}
         cloud.host.described("branching")
@@ -237,7 +237,7 @@ def test_a_server_that_is_full_is_asked_once(speaking: Speaking) -> None:
         with pytest.raises(SegmentFailedError, match="too many requests are under way"):
             far.run(FEED)
         assert speaking.asked["ModelInfer"] == before + 1
-        assert not cloud.host.is_down
+        assert not cloud.host.trying.is_down
 
 
 def test_a_server_that_dies_in_a_call_is_answered_for_by_this_machine() -> None:
