@@ -47,8 +47,6 @@ class bound_to:  # noqa: N801  reads as a verb in `with bound_to(cores)`
     Afterwards it is back, wherever the body has left it. Raises ProcessorLost.
     """
 
-    __slots__ = ("_before", "_cores")
-
     def __init__(self, cores: frozenset[int]) -> None:
         self._cores = cores
 

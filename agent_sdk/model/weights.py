@@ -8,7 +8,6 @@ import fcntl
 import logging
 import os
 import shutil
-import tempfile
 import threading
 import time
 import weakref
@@ -73,7 +72,7 @@ class LightModels(Forks):
     killed one's. A file that a session has mapped stays readable after its folder is gone.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._lock = threading.RLock()
         self._open: weakref.WeakKeyDictionary[Model, tuple[Model, TemporaryFolder]] = weakref.WeakKeyDictionary()
@@ -118,9 +117,8 @@ class LightModels(Forks):
         try:
             made = self._made(model, None)
         except OSError as error:
-            where = self._directory or tempfile.gettempdir()
             raise OutOfMemory(
-                f"the weights of '{model.name}' cannot be written to '{where}': {error.strerror}; make room "
+                f"the weights of '{model.name}' cannot be written to '{self._directory}': {error.strerror}; make room "
                 f"there, or set {CACHE_VARIABLE} to another directory"
             ) from error
         log.warning("weights are not written to '%s' (%s)", self._directory, reason.strerror)

@@ -242,8 +242,6 @@ class Bound(ABC):
             where that is no more until all of them are made.
     """
 
-    __slots__ = ()
-
     native: Sequence[NativeCall] = ()
     launched: int = 0
 
@@ -264,8 +262,6 @@ class BoundCall(Bound):
         odd: whether they were not ordinary when it was last made.
         computed: when another host computed it last, by this machine's clock, seconds; None where none did or said so.
     """
-
-    __slots__ = ()
 
     looked: frozenset[str] = frozenset()
     computed: tuple[float, float] | None = None

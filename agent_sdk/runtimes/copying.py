@@ -29,8 +29,6 @@ def bound_copy(buffer: Buffer, source: Place, into: Buffer, target: Place) -> Bo
 class OverHost(Bound):
     """A copy by the host: what works between any two places."""
 
-    __slots__ = ("_bring",)
-
     def __init__(self, buffer: Buffer, source: Place, into: Buffer, target: Place) -> None:
         self._bring = partial(target.bring, buffer, source, into)
 

@@ -24,16 +24,17 @@ RUNTIMES = ("ort", "ov", "torch")
 EXTRA = "it needs torch: pip install 'hope-inference[torch]'"
 
 
-Makers = Iterator[tuple[str, Callable[[], Processor]]]
-"""Processor ids with what makes each, so that naming one does not start the others."""
-
-
 @dataclass(frozen=True)
 class _Runtime:
-    """What makes a runtime's processors; only torch has none on groups of cores."""
+    """What makes a runtime's processors, so that naming one does not start the others.
 
-    name: str
-    accelerators: Callable[[], Makers]
+    Attributes:
+        makers: by id, those that are offered.
+        on_cores: what makes one on any set of cores; None for torch.
+        plain: what makes the runtime as its own users run it.
+    """
+
+    makers: Mapping[str, Callable[[], Processor]]
     on_cores: Callable[[frozenset[int]], Processor] | None = None
     plain: Sequence[Callable[[], Processor]] = ()
 
@@ -68,7 +69,7 @@ def discover(
         return [
             processor
             for runtime in _runtimes(soc, frozen, precision=precision).values()
-            for processor in _started(_makers(runtime, soc))
+            for processor in _started(runtime.makers)
         ]
     names = [part.strip() for part in spec.split(",")]
     runtimes = _runtimes(soc, frozen, {re.split("[@-]", name)[0] for name in names}, precision)
@@ -78,7 +79,7 @@ def discover(
         made = _named(name, runtimes, soc, precision, free)
         if not made:
             every = _runtimes(soc, frozen, precision=precision).values()
-            raise UnknownNameError("processor", name, [own for runtime in every for own, _ in _makers(runtime, soc)])
+            raise UnknownNameError("processor", name, [own for runtime in every for own in runtime.makers])
         chosen |= made
     return [make() for make in chosen.values()]
 
@@ -101,7 +102,7 @@ def _free(names: Iterable[str], soc: Soc) -> frozenset[int]:
 
 def _named(
     name: str, runtimes: Mapping[str, _Runtime], soc: Soc, precision: str, free: frozenset[int]
-) -> dict[str, Callable[[], Processor]]:
+) -> Mapping[str, Callable[[], Processor]]:
     """What makes the processors that a name means; nothing where this device has none of that name."""
     if chosen := choices(name, precision):
         if not installed():
@@ -109,33 +110,22 @@ def _named(
         return {choice.id: partial(_torch, soc, choice, free) for choice in chosen}
     runtime, _, cores = name.partition("@")
     if runtime in runtimes and not cores:
-        return dict(_makers(runtimes[runtime], soc))
+        return runtimes[runtime].makers
     group = parse_cores(cores)
     on_cores = runtimes[runtime].on_cores if runtime in runtimes else None
     if on_cores is not None and group and group <= set(soc.cores):
-        return {f"{runtime}@{name_cores(tuple(sorted(group)))}": partial(on_cores, group)}
-    return {
-        found: make
-        for own in runtimes.values()
-        for found, make in own.accelerators()
-        if name in (found, found.partition("@")[0])
-    }
+        return {_id(runtime, group): partial(on_cores, group)}
+    every = ((found, make) for own in runtimes.values() for found, make in own.makers.items())
+    return {found: make for found, make in every if name in (found, found.partition("@")[0])}
 
 
-def _started(makers: Makers) -> Iterator[Processor]:
+def _started(makers: Mapping[str, Callable[[], Processor]]) -> Iterator[Processor]:
     """What starts; the rest is left out, with a word in the log."""
-    for name, make in makers:
+    for name, make in makers.items():
         try:
             yield make()
         except ProcessorLost as error:
             log.warning("'%s' is left out: %s", name, error)
-
-
-def _makers(runtime: _Runtime, soc: Soc) -> Makers:
-    if runtime.on_cores is not None:
-        for group in core_groups(soc.core_class, soc.sites):
-            yield f"{runtime.name}@{name_cores(tuple(sorted(group)))}", partial(runtime.on_cores, group)
-    yield from runtime.accelerators()
 
 
 def _runtimes(
@@ -144,44 +134,46 @@ def _runtimes(
     """The runtimes that are installed and start, by name."""
     found: dict[str, _Runtime] = {}
     if "ort" in wanted:
-        found["ort"] = _onnxruntime(soc, frozen)
+        make = partial(OrtProcessor, soc, frozen=frozen)
+        found["ort"] = _on_cores("ort", make, soc, installed_providers(), tuple(plain_configurations(soc, frozen)))
     if "ov" in wanted and find_spec("openvino") is not None:
         try:
             found["ov"] = _openvino(soc, frozen)
         except (ImportError, OSError, RuntimeError) as error:
             log.warning("OpenVINO is installed, but does not start: %s", error)
     if "torch" in wanted and installed():
-        found["torch"] = _Runtime("torch", partial(_torch_accelerators, soc, precision))
+        try:
+            found["torch"] = _Runtime({one.id: partial(_torch, soc, one) for one in accelerators(precision)})
+        except (ImportError, OSError, RuntimeError) as error:
+            log.warning("torch is installed, but does not start: %s", error)
     return found
-
-
-def _onnxruntime(soc: Soc, frozen: FrozenGraphs) -> _Runtime:
-    on_cores = partial(OrtProcessor, soc, frozen=frozen)
-    accelerators = partial(_driven, on_cores, soc, installed_providers())
-    return _Runtime("ort", accelerators, on_cores, tuple(plain_configurations(soc, frozen)))
 
 
 def _openvino(soc: Soc, frozen: FrozenGraphs) -> _Runtime:
     # NOTE: imported late, because importing OpenVINO takes seconds and the package is optional.
     from agent_sdk.runtimes.openvino import processor as openvino
 
-    on_cores = partial(openvino.OpenVinoProcessor, soc, lights=frozen.lights)
-    accelerators = partial(_driven, on_cores, soc, openvino.accelerators())
-    return _Runtime("ov", accelerators, on_cores, (partial(openvino.PlainOpenVino, soc, lights=frozen.lights),))
+    make = partial(openvino.OpenVinoProcessor, soc, lights=frozen.lights)
+    plain = partial(openvino.PlainOpenVino, soc, lights=frozen.lights)
+    return _on_cores("ov", make, soc, openvino.accelerators(), (plain,))
 
 
-def _driven(make: Callable[..., Processor], soc: Soc, devices: Iterable[str]) -> Makers:
-    for device in devices:
-        one = partial(make, frozenset(soc.cores), device)
-        yield one().id, one
+def _on_cores(
+    name: str,
+    make: Callable[..., Processor],
+    soc: Soc,
+    devices: Iterable[str],
+    plain: Sequence[Callable[[], Processor]],
+) -> _Runtime:
+    """A runtime on groups of cores, and on the devices that it drives."""
+    groups = core_groups(soc.core_class, soc.sites)
+    driven = [partial(make, frozenset(soc.cores), device) for device in devices]
+    makers = {_id(name, group): partial(make, group) for group in groups} | {one().id: one for one in driven}
+    return _Runtime(makers, make, plain)
 
 
-def _torch_accelerators(soc: Soc, precision: str) -> Makers:
-    try:
-        for choice in accelerators(precision):
-            yield choice.id, partial(_torch, soc, choice)
-    except (ImportError, OSError, RuntimeError) as error:
-        log.warning("torch is installed, but does not start: %s", error)
+def _id(runtime: str, group: frozenset[int]) -> str:
+    return f"{runtime}@{name_cores(tuple(sorted(group)))}"
 
 
 def _torch(soc: Soc, choice: Choice, free: frozenset[int] = frozenset()) -> Processor:

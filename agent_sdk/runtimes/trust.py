@@ -31,11 +31,6 @@ Unless = Callable[[Op, ModelGraph], str]
 """Why an op of a row is not taken all the same; empty where it is."""
 
 
-def anyway(op: Op, graph: ModelGraph) -> str:
-    """Whatever its attributes."""
-    return ""
-
-
 @dataclass(frozen=True)
 class Row:
     """Ops that are taken.
@@ -51,7 +46,7 @@ class Row:
     ops: str
     reads: str
     makes: str = ""
-    unless: Unless = anyway
+    unless: Unless | None = None
     but: str = ""
 
 
@@ -97,7 +92,7 @@ class Trust:
             return f"{', '.join(sorted(strange))} is not known to mean the same there"
         if any(graph.tensor[name].elements == 0 for name in (*op.inputs, *op.outputs)):
             return "a tensor without elements is not known to mean the same there"
-        return row.unless(op, graph)
+        return row.unless(op, graph) if row.unless else ""
 
     def marked(self, op: Op) -> str:
         """Why an op is taken by none but the reference, whatever row it has; empty where nothing says so."""

@@ -16,7 +16,7 @@ import numpy as np
 from onnx import helper
 
 from agent_sdk.model.dtypes import ELEMENT_TYPE, FOREIGN
-from agent_sdk.native import address, library
+from agent_sdk.native import address
 from agent_sdk.runtimes.base import NativeCall
 from agent_sdk.runtimes.openvino.package import ov
 
@@ -90,15 +90,37 @@ class Api:
         with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
             file.write(proto.SerializeToString())
             file.flush()
-            model = self.make("ov_core_read_model", self.core, file.name.encode(), None)
+            model = self.read_model(file.name)
         found = dict[str, int]()
         for index, name in enumerate(ONNX_TYPES):
             port, number = self.make("ov_model_const_input_by_index", model, c_size_t(index)), c_int()
             self.do("ov_port_get_element_type", port, byref(number))
             self.free("ov_output_const_port_free", port)
             found[name] = number.value
-        self.free("ov_model_free", model)
         return found
+
+    def read_model(self, path: str) -> c_void_p:
+        """Read a file, as ``openvino.Core`` does. Raises RuntimeError."""
+        model = self.make("ov_core_read_model", self.core, path.encode(), None)
+        weakref.finalize(model, self.free, "ov_model_free", c_void_p(model.value)).atexit = False
+        return model
+
+    def compile_model(self, model: c_void_p, device: str, config: Mapping[str, Any]) -> NativeModel:
+        """Compile what was read, likewise. Raises RuntimeError."""
+        values = [
+            str(part).upper() if isinstance(part, bool) else str(part) for pair in config.items() for part in pair
+        ]
+        pointer = c_void_p()
+        self.do(
+            "ov_core_compile_model",
+            self.core,
+            model,
+            device.encode(),
+            c_size_t(len(values)),
+            byref(pointer),
+            *(c_char_p(value.encode()) for value in values),
+        )
+        return NativeModel(self, pointer)
 
     def said(self) -> str:
         """What the last function that failed says."""
@@ -115,42 +137,6 @@ def api() -> Api | None:
         except (OSError, AttributeError) as error:
             log.warning("OpenVINO's segments are launched by Python: %s", error)
     return None
-
-
-class NativeCore:
-    """The part of ``openvino.Core`` that compiling needs, for models that native lanes can run."""
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def read_model(self, path: str) -> c_void_p:
-        """Read a file. Raises RuntimeError."""
-        model = self._api.make("ov_core_read_model", self._api.core, path.encode(), None)
-        weakref.finalize(model, self._api.free, "ov_model_free", c_void_p(model.value)).atexit = False
-        return model
-
-    def compile_model(self, model: c_void_p, device: str, config: Mapping[str, Any]) -> NativeModel:
-        """Compile what was read. Raises RuntimeError."""
-        values = [
-            str(part).upper() if isinstance(part, bool) else str(part) for pair in config.items() for part in pair
-        ]
-        pointer = c_void_p()
-        self._api.do(
-            "ov_core_compile_model",
-            self._api.core,
-            model,
-            device.encode(),
-            c_size_t(len(values)),
-            byref(pointer),
-            *(c_char_p(value.encode()) for value in values),
-        )
-        return NativeModel(self._api, pointer)
-
-
-def native_core() -> NativeCore | None:
-    """None where native lanes cannot run OpenVINO."""
-    found = api() if library() is not None else None
-    return None if found is None else NativeCore(found)
 
 
 class NativeModel:

@@ -25,12 +25,13 @@ from agent_sdk.machine.timing import LONG_US, Timing, measure
 from agent_sdk.model import Model, extract
 from agent_sdk.model.oneop import one_op
 from agent_sdk.model.weights import LightModels
+from agent_sdk.native import library
 from agent_sdk.runtimes.alone import bound
 from agent_sdk.runtimes.attribution import share_out
 from agent_sdk.runtimes.base import BoundCall, Compiler, Executable, NativeCall, Segment, whole_network
 from agent_sdk.runtimes.faults import machines_fault
 from agent_sdk.runtimes.host import HostPlace, HostProcessor, OutputMark
-from agent_sdk.runtimes.openvino.capi import NativeCore, NativeModel, NativeRequest, native_core
+from agent_sdk.runtimes.openvino.capi import Api, NativeModel, NativeRequest, api
 from agent_sdk.runtimes.openvino.package import ov
 from agent_sdk.runtimes.openvino.trusted import OPENVINO
 from hope_schema import ModelGraph, TensorType
@@ -45,7 +46,7 @@ FAILURES: Final = (RuntimeError, MemoryError, OSError)
 """What calls of OpenVINO raise, and the files that go with them."""
 NOTHING_WRITTEN: Final = "it reported success and wrote no output, so one of its kernels failed"
 
-AnyCore: TypeAlias = ov.Core | NativeCore
+AnyCore: TypeAlias = ov.Core | Api
 AnyModel: TypeAlias = ov.CompiledModel | NativeModel
 
 
@@ -72,19 +73,17 @@ class OpenVinoProcessor(HostProcessor):
     reentrant = False  # its requests of one stream wait for one another
     trusted = OPENVINO
 
-    def __init__(
-        self, soc: Soc, cores: frozenset[int], device: str = CPU, *, lights: LightModels | None = None
-    ) -> None:
+    def __init__(self, soc: Soc, cores: frozenset[int], device: str = CPU, *, lights: LightModels) -> None:
         short = "" if device == CPU else device.lower().replace(".", "")
         compiler = Compiler("openvino", ov.__version__.partition("-")[0], device)
         super().__init__(soc, cores, "ov", compiler, short, (short,) if short else ())
         self.device = device
-        self._lights = lights if lights is not None else LightModels()
+        self._lights = lights
         self._usable = frozenset(soc.cores)
 
     @override
     def compile(self, segment: Segment) -> OpenVinoExecutable:
-        core = native_core() or runtime()
+        core = (library() and api()) or runtime()
         return OpenVinoExecutable(self, segment, self.compiled(self.read(segment.own, core), core))
 
     def read(self, segment: Segment, core: AnyCore | None = None) -> Any:
@@ -150,7 +149,7 @@ class OpenVinoProcessor(HostProcessor):
 class PlainOpenVino(OpenVinoProcessor):
     """OpenVINO on all cores with its own defaults."""
 
-    def __init__(self, soc: Soc, *, lights: LightModels | None = None) -> None:
+    def __init__(self, soc: Soc, *, lights: LightModels) -> None:
         super().__init__(soc, frozenset(soc.cores), lights=lights)
         self.spec = self.spec.model_copy(update={"id": "openvino", "runtime": "openvino", "place": "host/openvino"})
         self.place = HostPlace(self.spec.place)
@@ -272,8 +271,6 @@ class BoundRequest(BoundCall):
     With one thread a synchronous inference whose kernel fails returns success and leaves the outputs as they were. So
     the end of each output is marked before it, and a mark that is still there afterwards is a failure.
     """
-
-    __slots__ = ("_executable", "_infer", "_keep", "_marks", "native", "request")
 
     def __init__(
         self,

@@ -214,11 +214,7 @@ class FrozenGraphs:
     ``lights`` are the same models as they were, their weights in files too.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
-        self._own = None
-        if directory is None:
-            self._own = TemporaryFolder("hope-ort-")
-            directory = self._own.path
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._machine = read_soc().name
         self.lights = LightModels(directory / "weights")

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import cache, partial
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -76,9 +75,7 @@ class OrtProcessor(HostProcessor):
     to the CPU is refused.
     """
 
-    def __init__(
-        self, soc: Soc, cores: frozenset[int], provider: str = CPU, *, frozen: FrozenGraphs | None = None
-    ) -> None:
+    def __init__(self, soc: Soc, cores: frozenset[int], provider: str = CPU, *, frozen: FrozenGraphs) -> None:
         short = "" if provider == CPU else provider.removesuffix("ExecutionProvider").lower()
         device = HARDWARE.get(provider, f"{short}0") if short else None
         compiler = Compiler("onnxruntime", ort.__version__, provider)
@@ -87,7 +84,7 @@ class OrtProcessor(HostProcessor):
             self.caller_cores, self.worker_cores = frozenset(self.cores[:1]), frozenset(self.cores[1:])
             self.whole_cores = cores if self.worker_cores and cores < set(soc.cores) else frozenset()
         self.provider = provider
-        self._frozen = frozen if frozen is not None else FrozenGraphs()
+        self._frozen = frozen
 
     @override
     def compile(self, segment: Segment) -> OrtExecutable:
@@ -95,52 +92,34 @@ class OrtProcessor(HostProcessor):
         # From a whole network nothing is cut: the runtime may optimise it as it does for its own users.
         frozen = None if not self.on_cores or _is_whole(own) else self._frozen.get(own.model)
         piece = from_source(None, own, lights) if frozen is None else cut(frozen, own, lights)
+        # A whole network is run again and again: its workers poll for a while more.
+        lingers, moves = segment.lingers or _is_whole(own), _is_whole(segment)
         if not piece.optimise:
             try:
-                return self._compiled(segment, piece)
+                return self._compiled(segment, piece.named_as(segment), lingers=lingers, moves=moves)
             except CompilationFailed as error:
                 log.warning("a cut of the frozen graph was refused and is compiled from the source: %s", error)
                 piece = from_source(frozen, own, lights)
-        return self._compiled(segment, piece)
+        return self._compiled(segment, piece.named_as(segment), lingers=lingers, moves=moves)
 
-    def _compiled(self, segment: Segment, piece: Piece, profile_prefix: str | None = None) -> OrtExecutable:
-        session = self.session(
-            piece.proto.SerializeToString(),
-            optimise=piece.optimise,
-            weights=piece.weights,
-            profile_prefix=profile_prefix,
-            lingers=segment.lingers or _is_whole(segment.own),
-            # What is profiled stands for plans' segments, whose workers stay where they are.
-            moves=profile_prefix is None and _is_whole(segment),
-        )
-        return OrtExecutable(self, segment, piece.named_as(segment), session)
+    def _compiled(
+        self, segment: Segment, piece: Piece, *, lingers: bool = False, moves: bool = False, profile_prefix: str = ""
+    ) -> OrtExecutable:
+        """A session on this processor's cores, profiled where the beginning of a file's name is given for that.
 
-    def session(
-        self,
-        model: bytes,
-        *,
-        optimise: bool,
-        weights: Path | None = None,
-        profile_prefix: str | None = None,
-        lingers: bool = False,
-        moves: bool = False,
-    ) -> AnySession:
-        """A session on this processor's cores. ``weights`` is the folder of the model's external data.
-
-        Its workers stop spinning when a run ends, so that they never steal time from whoever runs next on these cores;
-        where it ``lingers``, as a whole network does that is run again and again, they poll for a while more.
-        ``moves`` is as for ``options``.
+        Its workers stop spinning when a run ends, so that they never steal time from whoever runs next on these cores,
+        unless it ``lingers``. ``moves`` is as for ``options``.
         """
-        for level in LEVELS if optimise else LEVELS[-1:]:
+        model = piece.proto.SerializeToString()
+        for level in LEVELS if piece.optimise else LEVELS[-1:]:
             own = self.options(level, moves=moves)
             own.add_session_config_entry("session.force_spinning_stop", "0" if lingers else "1")
-            if weights is not None:
-                own.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
-            if profile_prefix is not None:
+            own.add_session_config_entry("session.model_external_initializers_file_folder_path", str(piece.weights))
+            if profile_prefix:
                 own.enable_profiling = True
                 own.profile_file_prefix = profile_prefix
             try:
-                return self._opened(model, own)
+                return OrtExecutable(self, segment, piece, self._opened(model, own))
             except CompilationFailed as error:
                 if level == LEVELS[-1]:
                     raise
@@ -194,9 +173,7 @@ class OrtProcessor(HostProcessor):
             return None
         if kind.dtype != "float32" or len(kind.shape) != 4 or kind.shape[1] % 4:
             return None
-        piece = reordering(kind, outwards=outwards)
-        session = self.session(piece.proto.SerializeToString(), optimise=False)
-        return OrtExecutable(self, whole_network(one_op("Identity", kind)), piece, session)
+        return self._compiled(whole_network(one_op("Identity", kind)), reordering(kind, outwards=outwards))
 
     @override
     def reads_native(self, model: Model, tensor: str, ops: tuple[str, ...]) -> bool:
@@ -223,7 +200,8 @@ class OrtProcessor(HostProcessor):
         try:
             with (
                 TemporaryFolder("hope-profile-") as folder,  # the runtime can write traces to disk only
-                closing(self._compiled(segment, piece, profile_prefix=f"{folder}/ort")) as profiled,
+                # What is profiled stands for plans' segments, whose workers stay where they are.
+                closing(self._compiled(segment, piece, lingers=True, profile_prefix=f"{folder}/ort")) as profiled,
             ):
                 time_executable(profiled, deadline, enough_us=LONG_US)
                 kernels = kernel_times(profiled.compiled)
@@ -238,7 +216,7 @@ class PlainOrt(OrtProcessor):
     One more default differs: its workers spin for a shorter time when there is nothing to do.
     """
 
-    def __init__(self, soc: Soc, threads: int | None = None, *, frozen: FrozenGraphs | None = None) -> None:
+    def __init__(self, soc: Soc, threads: int | None = None, *, frozen: FrozenGraphs) -> None:
         super().__init__(soc, frozenset(soc.cores), frozen=frozen)
         self.caller_cores, self.worker_cores = frozenset(self.cores), frozenset()
         self._threads = threads or len(soc.cores)
@@ -295,8 +273,6 @@ def _is_whole(segment: Segment) -> bool:
 
 class OrtCall(BoundCall):
     """A launch with its buffers; errors are translated only when they happen."""
-
-    __slots__ = ("_binding", "_executable", "_run", "native")
 
     def __init__(
         self,

@@ -98,25 +98,16 @@ class WholeOrt(Forks):
         session = self.session
         names = names or [port.name for port in self.outputs]
         with self._held(key):
-            return self._run(session, feed, names, options)
-
-    def _run(
-        self,
-        session: ort.InferenceSession,
-        feed: Mapping[str, Any],
-        names: Sequence[str],
-        options: ort.RunOptions | None,
-    ) -> dict[str, Any]:
-        try:
-            return dict(zip(names, session.run(names, as_arrays(feed), options), strict=True))
-        except (ValueError, TypeError) as error:
-            raise InputError(said(error)) from error
-        except Exception as error:
-            text = said(error)
-            if type(error).__name__ in REFUSED or any(mark in text for mark in REFUSED):
-                raise InputError(text) from error
-            lost = ProcessorLost(f"{self.runtime}: ONNX Runtime failed while running: {text}")
-            raise machines_fault(error, self.runtime, text) or lost from error
+            try:
+                return dict(zip(names, session.run(names, as_arrays(feed), options), strict=True))
+            except (ValueError, TypeError) as error:
+                raise InputError(said(error)) from error
+            except Exception as error:
+                text = said(error)
+                if type(error).__name__ in REFUSED or any(mark in text for mark in REFUSED):
+                    raise InputError(text) from error
+                lost = ProcessorLost(f"{self.runtime}: ONNX Runtime failed while running: {text}")
+                raise machines_fault(error, self.runtime, text) or lost from error
 
     def close(self) -> None:
         self._session = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from agent_sdk.machine.soc import Soc
 from agent_sdk.model.united import united
 from agent_sdk.runtimes.base import Processor, segment_of, whole_network
 from agent_sdk.runtimes.openvino.processor import OpenVinoProcessor
+from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.options import LEVELS
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 from hope_schema import SuperOp, merge
@@ -37,9 +40,9 @@ def test_equal_cores_are_one_kind(processors: list[Processor]) -> None:
 @SEVERAL
 @pytest.mark.parametrize("what", ["segment", "whole", "one of two"])
 @pytest.mark.parametrize("others", [False, True], ids=["all cores", "some"])
-def test_where_a_gangs_worker_is_bound(what: str, others: bool) -> None:
+def test_where_a_gangs_worker_is_bound(what: str, others: bool, tmp_path: Path) -> None:
     """To the gang's second core; where a gang leaves cores to others, a whole network's worker to all of its own."""
-    gang, cores = gang_of_two(others=others)
+    gang, cores = gang_of_two(tmp_path, others=others)
     model, two = random_model(4), united([random_model(4), random_model(5)])
     segment = {
         "segment": segment_of(merge(model.graph)[0], model),
@@ -63,10 +66,10 @@ def test_where_a_gangs_worker_is_bound(what: str, others: bool) -> None:
 
 
 @SEVERAL
-def test_where_a_gangs_caller_is_bound() -> None:
+def test_where_a_gangs_caller_is_bound(tmp_path: Path) -> None:
     """To the first core, off the workers; with a whole network in one segment where they are, if those may move."""
     for others in (False, True):
-        gang, cores = gang_of_two(others=others)
+        gang, cores = gang_of_two(tmp_path, others=others)
         graph = (model := random_model(4)).graph
         plan = single_processor_plan(graph, gang.id, soc="test", frequency="test")
         cut = build_program(plan, model, {gang.id: gang}, [1])
@@ -75,16 +78,18 @@ def test_where_a_gangs_caller_is_bound() -> None:
         assert build_program(plan, model, {gang.id: gang}).seats == (cores if others else {gang.cores[0]},)
 
 
-def gang_of_two(*, others: bool) -> tuple[OrtProcessor, set[int]]:
+def gang_of_two(folder: Path, *, others: bool) -> tuple[OrtProcessor, set[int]]:
     """A gang of this process's first two cores, and these; whether there are ``others``."""
     cores = sorted(os.sched_getaffinity(0))[:2]
     every = [*cores, GONE] if others else cores
-    return OrtProcessor(Soc("test", "test", dict.fromkeys(every, "core")), frozenset(cores)), set(cores)
+    soc = Soc("test", "test", dict.fromkeys(every, "core"))
+    return OrtProcessor(soc, frozenset(cores), frozen=FrozenGraphs(folder)), set(cores)
 
 
-def test_single_cores_start_no_threads() -> None:
+def test_single_cores_start_no_threads(tmp_path: Path) -> None:
     """One thread means the caller's: no worker that could spin beside it."""
-    options = OrtProcessor(Soc("test", "test", {0: "core"}), frozenset({0})).options(LEVELS[0])
+    frozen = FrozenGraphs(tmp_path)
+    options = OrtProcessor(Soc("test", "test", {0: "core"}), frozenset({0}), frozen=frozen).options(LEVELS[0])
     assert options.intra_op_num_threads == 1
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
@@ -93,9 +98,13 @@ def test_single_cores_start_no_threads() -> None:
     ("runtime", "accelerator"),
     [("ort", "CUDAExecutionProvider"), ("ort", "DnnlExecutionProvider"), ("openvino", "GPU")],
 )
-def test_an_accelerator_does_not_compute_on_the_callers_thread(runtime: str, accelerator: str) -> None:
+def test_an_accelerator_does_not_compute_on_the_callers_thread(runtime: str, accelerator: str, tmp_path: Path) -> None:
     """On a machine with one core too, the CPU time of its caller is not its latency; the core's own is."""
-    maker = {"ort": OrtProcessor, "openvino": OpenVinoProcessor}[runtime]
+    frozen = FrozenGraphs(tmp_path)
+    maker = {
+        "ort": partial(OrtProcessor, frozen=frozen),
+        "openvino": partial(OpenVinoProcessor, lights=frozen.lights),
+    }[runtime]
     soc = Soc("test", "test", {0: "core"})
     assert maker(soc, frozenset({0})).on_caller_thread
     assert not maker(soc, frozenset({0}), accelerator).on_caller_thread

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from agent_sdk.model import Model, read_model, weights
 from agent_sdk.model.cutting import cut_model
 from agent_sdk.model.weights import UNKNOWN_BYTES, available_bytes, copies_at_once
 from agent_sdk.runtimes.base import Processor, Segment
+from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 from hope_schema import HOST, Cut, Missing, MissingLatency, MissingTransfer, Observations, TensorType, merge
 from hope_schema.cutgraph import part_super_op
@@ -384,8 +386,8 @@ def test_a_move_to_an_accelerator_is_never_free(
     large_us: float, expected_us: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of what a call takes longer on a large tensor; where that is nothing, what its bytes take to be copied."""
-    soc = Soc("test", "test", {0: "core"})
-    cores, npu = OrtProcessor(soc, frozenset({0})), OrtProcessor(soc, frozenset({0}))
+    soc, frozen = Soc("test", "test", {0: "core"}), FrozenGraphs(Path(os.devnull))
+    cores, npu = (OrtProcessor(soc, frozenset({0}), frozen=frozen) for _ in range(2))
     npu.spec = npu.spec.model_copy(update={"id": "npu", "runtime": "npu", "resources": ("npu0",), "place": "host/npu"})
     monkeypatch.setattr(npu, "conversion", lambda tensor, *, outwards: None)
     monkeypatch.setattr(profiler, "launch_us", lambda own, rows, deadline: large_us if rows > profiler.ROWS else 10.0)

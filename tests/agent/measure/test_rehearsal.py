@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ from agent_sdk.model.feeds import draw
 from agent_sdk.model.nodes import subgraphs
 from agent_sdk.model.united import marked
 from agent_sdk.runtimes.base import Processor
+from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 from hope_schema import merge
 from tests.agent.runtimes.networks import random_model
@@ -37,7 +40,7 @@ SOC = Soc("test", "test", dict.fromkeys(range(16), "core"))
 
 def ort(first: int, last: int) -> OrtProcessor:
     """ONNX Runtime on these cores, which need not exist."""
-    made = OrtProcessor(SOC, frozenset(range(first, last + 1)))
+    made = OrtProcessor(SOC, frozenset(range(first, last + 1)), frozen=FrozenGraphs(Path(os.devnull)))
     made.caller_cores = frozenset()
     return made
 

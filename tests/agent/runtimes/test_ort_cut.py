@@ -21,11 +21,11 @@ from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.source import expected_bytes
 from agent_sdk.model.weights import GRAPH_FILE, PREFIX, WEIGHTS_FILE, LightModels, WeightsFile
-from agent_sdk.native import LANES_VARIABLE
 from agent_sdk.runtimes.base import segment_of, whole_network
 from agent_sdk.runtimes.ort import graph as ort_graph
 from agent_sdk.runtimes.ort.cut import block_size, cut, physical
 from agent_sdk.runtimes.ort.graph import FrozenGraph, FrozenGraphs
+from agent_sdk.runtimes.ort.options import LEVELS, opened
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 from hope_schema import SuperOp, merge
 from tests import CAMPAIGN
@@ -87,9 +87,9 @@ def assert_meanings_hold(model: Model, frozen: FrozenGraph, ort: OrtProcessor, *
     for name, (klass, blocked) in watched.items():
         kind = physical(frozen.source.tensor[klass].type, blocked=blocked)
         proto.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, kind.shape))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(LANES_VARIABLE, "sequence")  # only the runtime's Python session takes outputs by name
-        session = ort.session(proto.SerializeToString(), optimise=False, weights=frozen.directory)
+    own = ort.options(LEVELS[-1])
+    own.add_session_config_entry("session.model_external_initializers_file_folder_path", str(frozen.directory))
+    session = opened(proto.SerializeToString(), own)
     values = dict(zip(watched, session.run(list(watched), inputs), strict=True))
     wanted = sorted({klass for klass, _ in watched.values()})
     right = evaluate(model, inputs, wanted)
