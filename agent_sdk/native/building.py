@@ -66,9 +66,7 @@ def get_requires_for_build_wheel(settings: Any = None) -> list[str]:
     return [*build_meta.get_requires_for_build_wheel(settings), *([] if found else [FROM_PIP])]
 
 
-def get_requires_for_build_editable(settings: Any = None) -> list[str]:
-    """The same for ``pip install -e``."""
-    return get_requires_for_build_wheel(settings)
+get_requires_for_build_editable = get_requires_for_build_wheel
 
 
 def commands() -> list[list[str]]:

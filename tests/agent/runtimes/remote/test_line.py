@@ -94,7 +94,7 @@ def test_only_a_connection_that_ends_before_an_answer_was_merely_idle(kept: int)
 @pytest.mark.parametrize("at_once", [1, 7, 1 << 16])
 def test_what_an_answer_says_of_its_time_is_its_own(at_once: int) -> None:
     """However it is written, and however the answer comes: all that it says beside that is the same each time."""
-    said = [("Server-Timing: run;dur=1.5;at=2\r\n", " run;dur=1.5;at=2"), ("", ""), ("server-timing:x\r\n", "x")]
+    said = [("Server-Timing: run;dur=1.5;at=2\r\n", "run;dur=1.5;at=2"), ("", ""), ("server-timing:x\r\n", "x")]
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
