@@ -9,8 +9,8 @@ from typing import Final
 from agent_sdk.errors import OutOfMemory, ProcessorLost
 from agent_sdk.first.bench import Measure, measure, write_model
 from agent_sdk.first.children import LIMIT_S, Children, CrashedError, Steps
+from agent_sdk.machine.columns import latency_columns
 from agent_sdk.machine.soc import Soc
-from agent_sdk.measure.columns import latency_columns
 from agent_sdk.model import Model
 from agent_sdk.model.weights import LightModels
 from agent_sdk.runtimes.base import Processor

@@ -43,9 +43,9 @@ from agent_sdk.errors import (
     UnsupportedOp,
     WrongOutput,
 )
+from agent_sdk.machine.columns import latency_columns, transfer_columns
 from agent_sdk.machine.timing import NOTHING, Timing, scaled, take_turns, usual
 from agent_sdk.machine.witness import Witness, calm
-from agent_sdk.measure.columns import latency_columns, transfer_columns
 from agent_sdk.measure.launch import ROW_BYTES, ROWS, end_us, launch_us
 from agent_sdk.measure.moves import channels, time_move
 from agent_sdk.measure.rehearsal import like_the_nearest, rehearse

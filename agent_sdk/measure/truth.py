@@ -22,8 +22,8 @@ from pydantic import Field
 
 from agent_sdk.engine import Copy, Program
 from agent_sdk.engine.trace import Trace
+from agent_sdk.machine.columns import latency_columns, transfer_columns
 from agent_sdk.machine.timing import Timing, middle_half
-from agent_sdk.measure.columns import latency_columns, transfer_columns
 from hope_schema import HOST, Observations, Overheads, Plan, Processor, TensorType, by_recipe, merge
 from hope_schema.base import Count, FigureMicroseconds
 from hope_schema.profile import Kind

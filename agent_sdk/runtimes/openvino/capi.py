@@ -34,9 +34,6 @@ FUNCTIONS: Final = (
     "ov_infer_request_set_input_tensor_by_index",
     "ov_infer_request_set_output_tensor_by_index",
     "ov_infer_request_infer",
-)
-"""Those that return a status, 0 when all is well."""
-FREEING: Final = (
     "ov_model_free",
     "ov_compiled_model_free",
     "ov_output_const_port_free",
@@ -45,6 +42,7 @@ FREEING: Final = (
     "ov_shape_free",
     "ov_free",
 )
+"""What is used. Those that return anything return a status, 0 when all is well."""
 ONNX_TYPES: Final = {name: number for name, number in ELEMENT_TYPE.items() if name not in FOREIGN}
 """NumPy's name of each element type, and ONNX's."""
 log = logging.getLogger(__name__)
@@ -60,9 +58,7 @@ class Api:
     def __init__(self, path: Path) -> None:
         self.library = ctypes.CDLL(str(path))
         for name in FUNCTIONS:
-            getattr(self.library, name).restype = c_int
-        for name in FREEING:
-            getattr(self.library, name).restype = None
+            getattr(self.library, name)  # raises AttributeError
         self.library.ov_get_last_err_msg.restype = c_char_p
         self.infer = address(self.library.ov_infer_request_infer)
         self.core = self.make("ov_core_create")

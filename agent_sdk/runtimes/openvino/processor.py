@@ -78,6 +78,9 @@ class OpenVinoProcessor(HostProcessor):
         compiler = Compiler("openvino", ov.__version__.partition("-")[0], device)
         super().__init__(soc, cores, "ov", compiler, short, (short,) if short else ())
         self.device = device
+        self.settings: dict[str, Any] = {"NUM_STREAMS": 1}
+        if self.on_cores:
+            self.settings |= {"INFERENCE_NUM_THREADS": len(self.cores), "ENABLE_CPU_PINNING": False}
         self._lights = lights
         self._usable = frozenset(soc.cores)
 
@@ -105,9 +108,7 @@ class OpenVinoProcessor(HostProcessor):
 
     def compiled(self, part: Any, core: AnyCore | None = None, **settings: Any) -> Any:
         """Compile for this processor's cores or device, and make sure that it is there that it runs."""
-        config: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1} | settings
-        if self.on_cores:
-            config |= {"INFERENCE_NUM_THREADS": len(self.cores), "ENABLE_CPU_PINNING": False}
+        config: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", **self.settings, **settings}
         try:
             # NOTE: OpenVINO reads the calling thread's mask at its first compilation, once for the whole process.
             with bound_to(self._usable):
@@ -119,9 +120,9 @@ class OpenVinoProcessor(HostProcessor):
         ran_on = compiled.get_property("EXECUTION_DEVICES")
         if any(name.partition(".")[0] != self.device.partition(".")[0] for name in ran_on):
             raise SilentFallback(f"{self.id}: OpenVINO would run this on {', '.join(ran_on)} instead of {self.device}")
-        if self.on_cores and compiled.get_property("INFERENCE_NUM_THREADS") != len(self.cores):
-            got = compiled.get_property("INFERENCE_NUM_THREADS")
-            raise SilentFallback(f"{self.id}: OpenVINO would use {got} threads instead of {len(self.cores)}")
+        wanted = config.get("INFERENCE_NUM_THREADS")
+        if wanted is not None and (got := compiled.get_property("INFERENCE_NUM_THREADS")) != wanted:
+            raise SilentFallback(f"{self.id}: OpenVINO would use {got} threads instead of {wanted}")
         return compiled
 
     @override
@@ -153,14 +154,7 @@ class PlainOpenVino(OpenVinoProcessor):
         super().__init__(soc, frozenset(soc.cores), lights=lights)
         self.spec = self.spec.model_copy(update={"id": "openvino", "runtime": "openvino", "place": "host/openvino"})
         self.place = HostPlace(self.spec.place)
-
-    @override
-    def compiled(self, part: Any, core: AnyCore | None = None, **settings: Any) -> Any:
-        config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"} | settings
-        try:
-            return (core or runtime()).compile_model(part, CPU, config)
-        except FAILURES as error:
-            raise translated(error, self.id, CompilationFailed, "refused the network") from error
+        self.settings = {"PERFORMANCE_HINT": "LATENCY"}
 
 
 def passed_through(segment: Segment) -> str:

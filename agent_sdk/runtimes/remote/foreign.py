@@ -23,6 +23,7 @@ from pydantic import BaseModel, Field, RootModel, ValidationError
 from typing_extensions import override
 
 from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost, UnsupportedOp
+from agent_sdk.machine.columns import latency_columns
 from agent_sdk.machine.timing import MIN_REPEATS, Timing, summarise
 from agent_sdk.model import Model
 from agent_sdk.protocol.extensions import LENDS
@@ -33,7 +34,7 @@ from agent_sdk.runtimes.remote.host import RemoteHost
 from agent_sdk.runtimes.remote.peer import About, AbsentError, HttpPeer
 from agent_sdk.runtimes.remote.processor import BACKEND, RemoteProcessor
 from agent_sdk.runtimes.remote.settings import HostSettings
-from hope_schema import HOST, LatencyColumns, Missing, Observations, Offer, merge
+from hope_schema import HOST, Missing, Observations, Offer, merge
 from hope_schema import Processor as ProcessorSpec
 from hope_schema.base import MAX_FIGURE_US, MAX_LABEL
 
@@ -195,27 +196,19 @@ class ForeignHost(RemoteHost):
         wanted = {row.signature for row in missing.latencies if row.kind == one.kind}
         segments = {each.signature: segment_of(each, model) for each in merge(model.graph) if each.signature in wanted}
         processor = RemoteProcessor(self, one, frozenset())
-        found: dict[str, Timing | None] = {}
+        found: dict[tuple[str, str], Timing | None] = {}
         for signature, segment in segments.items():
             if time.monotonic() >= until:
                 break
             try:
-                found[signature] = self._timed(processor, segment)
+                found[signature, one.kind] = self._timed(processor, segment)
             except UnsupportedOp:
-                found[signature] = None
-        taken = [timing or Timing(0.0, 0.0, 1) for timing in found.values()]
-        latencies = LatencyColumns(
-            signature=tuple(found),
-            kind=(one.kind,) * len(found),
-            us=tuple(timing.us if timing else None for timing in found.values()),
-            spread_us=tuple(timing.spread_us for timing in taken),
-            count=tuple(timing.count for timing in taken),
-        )
+                found[signature, one.kind] = None
         return Observations(
             soc=self.offer.soc,
             frequency=self.offer.frequency,
             processors=(one,),
-            latencies=latencies,
+            latencies=latency_columns(found),
             device_id=self.name,
             upload_id=f"profile-{uuid.uuid4().hex}",
         )
