@@ -6,13 +6,13 @@ what ends a step that cannot ask: ``with cancelling(process.kill): process.wait(
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
 from agent_sdk.errors import NotWantedError
+from agent_sdk.forking import HERE
 
 
 class Cancel:
@@ -37,13 +37,12 @@ class Cancel:
     def cancel(self) -> None:
         """Nobody waits any more. Idempotent. In a forked child, steps of the parent's go on."""
         self._cancelled = True
-        here = os.getpid()
         while True:
             try:
                 step = self._steps.pop()
             except KeyError:  # all are stopped, or have ended
                 return
-            if step.process == here:
+            if step.process == HERE.process:
                 step.stop()
 
     def check(self) -> None:
@@ -73,7 +72,7 @@ class _Step:
 
     def __init__(self, cancel: Cancel, stop: Callable[[], object]) -> None:
         self._cancel, self.stop = cancel, stop
-        self.process = os.getpid()
+        self.process = HERE.process
 
     def __enter__(self) -> None:
         try:

@@ -79,6 +79,25 @@ def _remove(path: Path, process: int) -> None:
 _OPEN: weakref.WeakSet[Forks] = weakref.WeakSet()
 
 
+class Here(Forks):
+    """What is known of the process itself, so that no run asks the system.
+
+    Attributes:
+        process: its id.
+        main: the identifier of its main thread.
+    """
+
+    def __init__(self) -> None:
+        self.in_child()
+        watch_forks(self)
+
+    def in_child(self) -> None:
+        self.process, self.main = os.getpid(), threading.main_thread().ident
+
+
+HERE: Final = Here()
+
+
 def _tell_in_child() -> None:
     for opened in list(_OPEN):
         opened.in_child()

@@ -90,10 +90,10 @@ class ReadAhead:
 
 def send_parts(connection: socket.socket, parts: Sequence[bytes | memoryview]) -> None:
     """Send all of them; over TLS, which has no such call, one after the other. Raises OSError."""
-    at_once = 1 if isinstance(connection, ssl.SSLSocket) else MOST_PARTS
-    for start in range(0, len(parts), at_once):
-        some = parts[start : start + at_once]
-        sent = connection.sendmsg(some) if at_once > 1 else 0
+    gathers = not isinstance(connection, ssl.SSLSocket)
+    for start in range(0, len(parts), MOST_PARTS):
+        some = parts[start : start + MOST_PARTS]
+        sent = connection.sendmsg(some) if gathers else 0
         for part in some:
             if sent < len(part):
                 connection.sendall(memoryview(part)[sent:])

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Final
 
+from agent_sdk.forking import HERE
+
 _SIGINT: Final = int(signal.SIGINT)
 
 
@@ -34,7 +36,7 @@ class DeferredInterrupts:
     _previous: Callable[[int, FrameType | None], object] | None = None
 
     def __enter__(self) -> DeferredInterrupts:
-        if threading.current_thread() is threading.main_thread():
+        if threading.get_ident() == HERE.main:
             previous = _signal.getsignal(_SIGINT)
             # Where Ctrl-C is ignored or handled outside Python there is nothing to defer.
             if callable(previous):

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet
 
+from agent_sdk.cancel import cancelling
 from agent_sdk.engine import Device, Executor
 from agent_sdk.engine.arbiter import Hold
 from agent_sdk.engine.interrupt import DeferredInterrupts
@@ -140,14 +141,18 @@ class Jobs(Forks):
             return self._submit(plans, inputs, terms, here=False)[0]
 
     def run(self, plans: Plans, inputs: Feed, terms: Terms = USUAL) -> dict[str, Any]:
-        """Ask for a run and wait for it; the calling thread computes it where its turn comes at once."""
+        """Ask for a run and wait for it; the calling thread computes it where its turn comes at once.
+
+        It is cancelled with what the thread does it for (``agent_sdk.cancel``).
+        """
         job = mine = None
         try:
             with DeferredInterrupts():
                 job, mine = self._submit(plans, inputs, terms, here=True)
-            if mine is not None:
-                self._work(mine, only=True)
-            return job.result()
+            with cancelling(job.cancel):
+                if mine is not None:
+                    self._work(mine, only=True)
+                return job.result()
         except BaseException:
             if job is not None:
                 job.cancel()  # a Ctrl-C: nobody waits any more

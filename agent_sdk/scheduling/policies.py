@@ -406,13 +406,13 @@ def _risked(state: Scheduler, request: Request, where: int, end_ns: int, others:
 def _loses(state: Scheduler, request: Request, option: _Option, others: Sequence[_Other]) -> float:
     """How many runs of another network cannot make their deadlines beside this one, or behind it: 0 where all can."""
     lost = 0.0
-    ns = request.network.expected(0, request.network.units - 1, option.processor)
     for other in others:
         deadline = other.deadline_ns
         if not other.fastest or other.fastest[0][0] > deadline:  # it makes its own nowhere: there is none to lose
             continue
         behind = other.fastest[0][0] + _waits(state, request, option.processor, option.end_ns, deadline)
         if min(other.beside(state.masks[option.processor]), behind) > deadline:
+            ns = request.network.expected(0, request.network.units - 1, option.processor)
             lost = max(lost, ns / deadline)
     return lost
 

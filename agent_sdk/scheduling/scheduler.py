@@ -58,7 +58,8 @@ class View(NamedTuple):
     would go on until a border in between.
 
     Attributes:
-        busy: per processor whether nothing that it starts there now would come before what runs.
+        busy: per processor whether nothing that it starts there now would come before what runs; empty where nobody
+            gives way, for then all find the same resources taken.
         free_ns: per processor when it is expected to be free: who gives way is halfway to its border, on average.
         latest_ns: likewise, where every border is as far away as it can be.
         over: per processor the resources that nobody else computes on while it runs there, as bits.
@@ -263,8 +264,7 @@ class Scheduler:
     def view(self, request: Request) -> View:
         """The processors as they are for a request."""
         if not self._in_pieces:
-            busy = [bool(self._busy & mask) for mask in self.masks]
-            return View(busy, self.free_ns, self.free_ns, self.masks, self._endless)
+            return View([], self.free_ns, self.free_ns, self.masks, self._endless)
         if request not in self._views:
             key = self._key(request)
             free, over = array("q", [self.now_ns]) * len(self.masks), list(self.masks)
@@ -391,10 +391,9 @@ class Scheduler:
             self.committed.append(dispatch)
             self._blocked |= mask
         else:
-            ns = dispatch.request.network.expected(dispatch.first, dispatch.last, dispatch.processor)
             for one in self.running if self._in_pieces else ():
                 if self.masks[one.processor] & mask and one.key > dispatch.key:
-                    one.end_ns += ns
+                    one.end_ns += dispatch.request.network.expected(dispatch.first, dispatch.last, dispatch.processor)
                     self._occupy(self.free_ns, one.processor, one.end_ns)
             self.running.append(dispatch)
             self._started.append(dispatch)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import select
 import socket
 import ssl
+import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +22,7 @@ from typing import Final, TypeAlias
 import httptools
 import numpy as np
 
+from agent_sdk.cancel import Cancel
 from agent_sdk.errors import RefusedError
 from agent_sdk.sockets import ReadAhead, send_parts
 
@@ -46,6 +49,8 @@ ONCE: Final = frozenset(
     ("host", "authorization", "content-length", "content-encoding", "expect", "inference-header-content-length")
 )
 """Fields that stand in a head once."""
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""An answer before the answer, of which any client may be sent some."""
 PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -61,6 +66,7 @@ class Head:
         method, path: of the request line; the path without a query.
         fields: the header's, by lower-case name.
         goes_on: whether the client leaves the connection open.
+        is_old: whether it is of HTTP/1.0, which knows no answer before the answer.
         length: bytes of the body.
         encoding: how that is compressed, ``identity`` where it is not.
         waits: whether the client sends it only once it is told to.
@@ -104,7 +110,8 @@ class Head:
     def on_headers_complete(self) -> None:
         # Asked here: with the end of a request, which may be that of its head, the parser forgets what it said of this.
         # Of HTTP/1.0 a client waits for the end of the connection unless it is told otherwise.
-        self.goes_on = self._parser.should_keep_alive() and self._parser.get_http_version() != "1.0"
+        self.is_old = self._parser.get_http_version() == "1.0"
+        self.goes_on = self._parser.should_keep_alive() and not self.is_old
 
     def number(self, field: str, most: int) -> int:
         """A field that counts bytes; 0 where it is missing. Raises RefusedError for more than so many."""
@@ -142,10 +149,11 @@ class Exchange:
 
     def _received(self, aligned_at: int) -> memoryview:
         if self.head.waits:
-            self.connection.send([b"HTTP/1.1 100 Continue\r\n\r\n"])
+            self.connection.send([CONTINUE])
         body = _room(self.head.length, aligned_at)
         self.connection.receive(body)
-        self._read = True
+        self._read, self.connection.asks = True, not self.head.is_old
+        self.connection.ask()
         return body
 
     def answer(
@@ -157,19 +165,15 @@ class Exchange:
         kind: str = "application/json",
     ) -> None:
         """Send the answer, and the tensors that stand behind it. Raises OSError."""
-        self.answered = True
+        self.answered, self.connection.asks = True, False
         unread = self.head.length > 0 and not self._read
         self.goes_on = self.goes_on and not unread and not self.connection.ending
-        said = f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-length: {len(body) + sum(map(len, tail))}\r\n"
-        if tail:
-            said += f"content-type: application/octet-stream\r\ninference-header-content-length: {len(body)}\r\n"
-        else:
-            said += f"content-type: {kind}\r\n"
-        for name, value in fields:
-            said += f"{name}: {value}\r\n"
-        if not self.goes_on:
-            said += "connection: close\r\n"
-        head = f"{said}\r\n".encode("latin-1")
+        size = len(body) + sum(map(len, tail))
+        kind = f"application/octet-stream\r\ninference-header-content-length: {len(body)}" if tail else kind
+        more = "".join([f"{name}: {value}\r\n" for name, value in fields])
+        more += "" if self.goes_on else "connection: close\r\n"
+        said = f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-length: {size}\r\ncontent-type: {kind}\r\n{more}\r\n"
+        head = said.encode("latin-1")
         self.connection.send([head + body, *tail] if self.head.method != "HEAD" else [head])
         if unread:
             self.connection.linger()
@@ -184,6 +188,9 @@ class Connection:
     Attributes:
         idle: whether it waits for a request.
         ending: whether the answer under way is the last.
+        asks: whether a client that waits for its answer may be sent another one before.
+        gone: cancelled once the client is gone; what its requests ask for is done under it.
+        number: of the socket, for the system.
         when_ended: called with it once it has ended.
     """
 
@@ -191,7 +198,10 @@ class Connection:
         self._socket, self._tls = taken, tls
         self._ahead = ReadAhead(MOST_HEAD)
         self._head: Head | None = None
+        self._sending = threading.Lock()
+        self._half_closed = self.asks = False
         self.idle, self.ending = True, False
+        self.gone, self.number = Cancel(), taken.fileno()
         self.when_ended: Callable[[Connection], object] = lambda _: None
 
     def serve(self, handle: Callable[[Exchange], None]) -> None:
@@ -201,11 +211,12 @@ class Connection:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
                 self._socket = self._tls.wrap_socket(self._socket, server_side=True)
-            while (exchange := self._next()) is not None:
-                handle(exchange)
-                self.idle = True
-                if not exchange.goes_on or self.ending:
-                    break
+            with self.gone.current():
+                while (exchange := self._next()) is not None:
+                    handle(exchange)
+                    self.idle = True
+                    if not exchange.goes_on or self.ending:
+                        break
         except RefusedError as error:  # no head that could be answered as a request
             self._last_words(error)
         except OSError:  # the client has gone, or takes too long
@@ -221,8 +232,31 @@ class Connection:
 
     def close(self) -> None:
         self._shut(socket.SHUT_RDWR)
-        with suppress(OSError):
+        with self._sending, suppress(OSError):
             self._socket.close()
+
+    def look(self) -> None:
+        """See whether the client has closed its side, or is gone. Does not wait."""
+        state = select.poll()
+        state.register(self.number, select.POLLRDHUP | select.POLLOUT)
+        found = dict(state.poll(0)).get(self.number, 0)
+        if found & (select.POLLHUP | select.POLLERR):
+            self.gone.cancel()
+        elif found & select.POLLRDHUP:
+            self._half_closed = True
+            if found & select.POLLOUT:
+                self.ask()
+
+    def ask(self) -> None:
+        """Find out whether a client is there that has closed its side, and may wait for an answer all the same.
+
+        Whose system knows it no more resets the connection when more is sent.
+        """
+        if self._half_closed and not self.ending and self._sending.acquire(blocking=False):
+            with suppress(OSError):
+                if self.asks:
+                    self._socket.send(CONTINUE)
+            self._sending.release()
 
     def _shut(self, ways: int) -> None:
         # NOTE: after an SSLSocket's own shutdown, an answer that another thread gives just now would go unencrypted.
@@ -241,7 +275,8 @@ class Connection:
 
     def send(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send all of it. Raises OSError."""
-        send_parts(self._socket, parts)
+        with self._sending:
+            send_parts(self._socket, parts)
 
     def linger(self) -> None:
         """Read on for a while: what ends with bytes unread takes its last answer with it."""

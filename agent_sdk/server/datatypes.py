@@ -17,8 +17,8 @@ TEXTS: Final = "OUS"
 """Kinds of NumPy's types that hold texts."""
 NUMPY: Final[Mapping[str, np.dtype[Any]]] = {name: np.dtype(dtype) for dtype, name in DATATYPES.items()}
 """Types whose elements NumPy has."""
-_NAMES: Final = {dtype: name for name, dtype in NUMPY.items()}
-OF_PORT: Final = {port: _NAMES[dtype] for port, dtype in HELD.items() if dtype in _NAMES} | {"tensor(string)": BYTES}
+NAMES: Final = {dtype: name for name, dtype in NUMPY.items()}
+OF_PORT: Final = {port: NAMES[dtype] for port, dtype in HELD.items() if dtype in NAMES} | {"tensor(string)": BYTES}
 """By the names that ONNX Runtime has for types of inputs and outputs."""
 _VALUES: Final[Mapping[str, set[type]]] = {
     "b": {bool},
@@ -29,16 +29,6 @@ _VALUES: Final[Mapping[str, set[type]]] = {
 }
 """Of which classes values are that are written out, by the kind of their type."""
 _LENGTH: Final = struct.Struct("<I")
-
-
-def datatype_of(array: np.ndarray) -> str:
-    """The protocol's name of an array's type. Raises RefusedError where it has none."""
-    if array.dtype.kind in TEXTS:
-        return BYTES
-    try:
-        return _NAMES[array.dtype]
-    except KeyError:
-        raise RefusedError(500, f"the protocol has no type for tensors of {array.dtype}") from None
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], data: memoryview | bytes) -> np.ndarray:

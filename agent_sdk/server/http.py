@@ -20,14 +20,10 @@ from agent_sdk.server.lending import Measuring
 from agent_sdk.server.metrics import Metrics
 from agent_sdk.server.models import Models
 from agent_sdk.server.said import questions
-from agent_sdk.server.wire import Form, said_wrong
+from agent_sdk.server.wire import MOST_JSON, READ, Form, said_wrong, take_json
 
 log = logging.getLogger(__name__)
 
-MOST_JSON: Final = 16 * 2**20
-"""Most bytes of JSON in a request."""
-READ: Final = 24
-"""Bytes of memory that a byte of JSON may come to take once it is read."""
 _MODEL: Final = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?"
 MOST_ECHOED: Final = 2**22
 """Most bytes that are given back to measure the way."""
@@ -115,8 +111,7 @@ class Http:
             size = given or len(body)
             if size > len(body):
                 raise RefusedError(400, f"Inference-Header-Content-Length is {size}, and the body has {len(body)}")
-            _take_json(room, size)
-            form = Form.read(served, bytes(body[:size]))
+            form = Form.read(served, body[:size], room)
             held, connection = self._models.lending.held if form.holds else None, exchange.connection
             if held is not None:
                 connection.when_ended = held.release
@@ -130,10 +125,10 @@ class Http:
     def _told(
         self, exchange: Exchange, kind: type[_Message], most: int = MOST_JSON, each: int = READ
     ) -> Iterator[tuple[_Message, Room]]:
-        """A message, whose request is admitted as long as the block lasts; see ``_take_json``."""
+        """A message, whose request is admitted as long as the block lasts; see ``take_json``."""
         with Room(self._admission) as room:
             body = exchange.body(room.take)
-            _take_json(room, len(body), most, each)
+            take_json(room, len(body), most, each)
             try:
                 told = kind.model_validate_json(bytes(body))
             except ValidationError as error:
@@ -201,13 +196,6 @@ def _timing(began: float, ended: float) -> tuple[str, str]:
     In the answer's head: what is said in JSON is the same for every run of a network, so that agents read it once.
     """
     return "server-timing", f"run;dur={(ended - began) * 1e3:.3f};at={began * 1e3:.3f}"
-
-
-def _take_json(room: Room, size: int, most: int = MOST_JSON, each: int = READ) -> None:
-    """Take what JSON comes to take once it is read, ``each`` byte of it so many. Raises RefusedError."""
-    if size > most:
-        raise RefusedError(413, f"the JSON of a request may have {most} bytes; send tensors as bytes")
-    room.take(size * each)
 
 
 def _say(exchange: Exchange, said: object) -> None:

@@ -1,5 +1,6 @@
 """The socket that HTTP clients connect to, and their connections."""
 
+import select
 import socket
 import ssl
 import threading
@@ -27,10 +28,12 @@ class Listener:
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None, handle: Callable[[Exchange], None]) -> None:
         self._tls, self._handle = tls, handle
-        self._connections: set[Connection] = set()
+        self._connections: dict[int, Connection] = {}
         self._lock = threading.Lock()
         self._stopped = False
         self._socket = address.listening(BACKLOG)
+        self._poll = select.epoll()
+        self._poll.register(self._socket, select.EPOLLIN)
         self.address = Address(address.host, self._socket.getsockname()[1])
         self._thread = threading.Thread(target=self._accept, name="hope-http", daemon=True)
 
@@ -46,6 +49,8 @@ class Listener:
         self._stopped = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+        if self._thread.is_alive():
+            self._thread.join()
         self._socket.close()
         for connection in self._all():
             connection.end()
@@ -55,11 +60,12 @@ class Listener:
 
     def _all(self) -> list[Connection]:
         with self._lock:
-            return list(self._connections)
+            return list(self._connections.values())
 
     def _accept(self) -> None:
         while not self._stopped:
             try:
+                self._wait()
                 taken, _ = self._socket.accept()
             except OSError:
                 if not self._stopped:
@@ -67,16 +73,30 @@ class Listener:
                 continue
             self._take(taken)
 
+    def _wait(self) -> None:
+        """Until a client comes; of those that close meanwhile the system tells, so that no request pays for it."""
+        numbers = set[int]()
+        while self._socket.fileno() not in numbers:
+            numbers = {number for number, _ in self._poll.poll()}
+            for number in numbers:
+                self._look_at(number)
+
+    def _look_at(self, number: int) -> None:
+        connection = self._connections.get(number)
+        if connection is not None:
+            connection.look()
+
     def _take(self, taken: socket.socket) -> None:
         connection = Connection(taken, self._tls)
         with self._lock:
             full = len(self._connections) >= MOST_CONNECTIONS
             if not full:
-                self._connections.add(connection)
+                self._connections[connection.number] = connection
         try:
             if not full:
+                self._poll.register(taken, select.EPOLLRDHUP | select.EPOLLET)
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-        except RuntimeError:  # the system has no thread left
+        except (RuntimeError, OSError):  # the system has no thread or memory left
             full = True
         if full:
             with suppress(OSError):
@@ -93,4 +113,5 @@ class Listener:
     def _gone(self, connection: Connection) -> None:
         connection.close()
         with self._lock:
-            self._connections.discard(connection)
+            if self._connections.get(connection.number) is connection:  # else the system gave another its number
+                del self._connections[connection.number]

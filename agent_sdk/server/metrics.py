@@ -1,6 +1,7 @@
 """What the server counts for Prometheus."""
 
 from collections.abc import Callable
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, PlatformCollector, ProcessCollector, generate_latest
 
@@ -19,6 +20,7 @@ class Metrics:
             buckets=SECONDS,
             registry=self._registry,
         )
+        self._labelled = cache(self._inferences.labels)
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
@@ -27,7 +29,7 @@ class Metrics:
 
     def inferred(self, model: str, transport: str, outcome: str, seconds: float) -> None:
         """Count one inference; ``model`` is one that is served, whatever was asked for."""
-        self._inferences.labels(model, transport, outcome).observe(seconds)
+        self._labelled(model, transport, outcome).observe(seconds)
 
     def render(self) -> bytes:
         return generate_latest(self._registry)

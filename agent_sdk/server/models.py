@@ -36,6 +36,7 @@ from agent_sdk.server.metrics import Metrics
 
 if TYPE_CHECKING:
     from agent_sdk.server.lending import Lending
+    from agent_sdk.server.wire import Form
 
 VERSION: Final = "1"
 """The one version that every network has."""
@@ -117,13 +118,14 @@ class Served:
     ) -> None:
         self.name, self.inputs, self.outputs, self.statistics = name, inputs, outputs, Statistics()
         self.run, self._on_late = run, on_late
-        self.forms: dict[bytes, object] = {}
+        self.forms: dict[bytes, Form] = {}
         """Requests of late, as they were read; see ``wire.Form``."""
         self._takes = {port.name: port for port in (*inputs, *optional)}
-        self._gives = {port.name: port for port in outputs}
         for port in (*self._takes.values(), *outputs):
             if port.type not in OF_PORT:
                 raise InputError(f"'{name}' cannot be served: the protocol has no type for '{port.name}' ({port.type})")
+        self.types = {port.name: OF_PORT[port.type] for port in outputs}
+        """The protocol's types of its outputs."""
         sizes = [_size(port) for port in outputs]
         self.answer_bytes = sum(size for size in sizes if size is not None)
         """What all outputs take whose shapes are fixed."""
@@ -173,11 +175,11 @@ class Served:
             raise RefusedError(400, f"'{self.name}' also takes {', '.join(missing)}")
         for name, told in outputs:
             refuse_unoffered(told)
-            if name not in self._gives:
-                raise RefusedError(400, f"'{self.name}' has no output '{name}'; it has {', '.join(self._gives)}")
+            if name not in self.types:
+                raise RefusedError(400, f"'{self.name}' has no output '{name}'; it has {', '.join(self.types)}")
         if len(set(wanted)) != len(wanted):
             raise RefusedError(400, "an output is asked for twice")
-        return Asked(() if ahead else wanted or tuple(self._gives), terms)
+        return Asked(() if ahead else wanted or tuple(self.types), terms)
 
     def metadata(self) -> dict[str, Any]:
         return {

@@ -10,11 +10,12 @@ from typing import Any, Final
 import grpc
 import numpy as np
 
+from agent_sdk.cancel import Cancel
 from agent_sdk.errors import InputError, RefusedError
 from agent_sdk.protocol.messages import MOST_MESSAGE, RAW_OUTPUTS, SERVICE, STATUS, message, methods, with_contents
 from agent_sdk.server.access import Access, Address, Tls
 from agent_sdk.server.admission import Admission, Room
-from agent_sdk.server.datatypes import BYTES, datatype_of, from_bytes, from_values, to_bytes
+from agent_sdk.server.datatypes import BYTES, from_bytes, from_values, to_bytes
 from agent_sdk.server.models import VERSION, Asked, Feed, Models, Served, Tensor
 from agent_sdk.server.said import questions
 
@@ -105,7 +106,8 @@ class Grpc:
         def handle(request: Any, context: grpc.ServicerContext) -> Any:
             try:
                 self._check(context)
-                made = answer(request)
+                with _gone(context).current():
+                    made = answer(request)
                 return made if gives is None else gives(**made)
             except Exception as error:  # noqa: BLE001  the caller is who is told
                 refusal = _refusal(error)
@@ -135,7 +137,7 @@ class Grpc:
             feed, asked = _read(served, request)
             outputs = self._models.infer(served, feed, asked, room, "grpc")
             room.take(sum(output.nbytes for output in outputs))  # the message of the answer
-            return _answered(request, asked.outputs, outputs)
+            return _answered(request, served, asked.outputs, outputs)
 
     def _stream(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
         made = message("ModelStreamInferResponse")
@@ -143,15 +145,25 @@ class Grpc:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "this server has all the streams that it serves at once")
         try:
             self._guarded(lambda _: None)(None, context)
+            gone = _gone(context)
             for request in requests:
                 try:
-                    head, tail = self._infer(request)
+                    with gone.current():
+                        head, tail = self._infer(request)
                     head.raw_output_contents.extend(map(bytes, tail))
                     yield made(infer_response=head)
                 except Exception as error:  # noqa: BLE001  whatever it is, only this request is lost
                     yield made(error_message=str(_refusal(error)), infer_response={"id": request.id})
         finally:
             self._streams.release()
+
+
+def _gone(context: grpc.ServicerContext) -> Cancel:
+    """Cancelled once a call is over, or its caller has gone."""
+    gone = Cancel()
+    if not context.add_callback(gone.cancel):
+        gone.cancel()
+    return gone
 
 
 def _refusal(error: Exception) -> RefusedError:
@@ -197,13 +209,13 @@ def _parameters(given: Any) -> dict[str, object]:
     return {key: getattr(value, value.WhichOneof("parameter_choice") or "", None) for key, value in given.items()}
 
 
-def _answered(request: Any, names: Sequence[str], outputs: Sequence[np.ndarray]) -> Answer:
+def _answered(request: Any, served: Served, names: Sequence[str], outputs: Sequence[np.ndarray]) -> Answer:
     head = message("ModelInferResponse")(
         model_name=request.model_name,
         model_version=VERSION,
         id=request.id,
         outputs=[
-            {"name": name, "datatype": datatype_of(output), "shape": output.shape}
+            {"name": name, "datatype": served.types[name], "shape": output.shape}
             for name, output in zip(names, outputs, strict=True)
         ],
     )

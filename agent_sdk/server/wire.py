@@ -18,10 +18,14 @@ from pydantic_core import to_json
 
 from agent_sdk.errors import RefusedError
 from agent_sdk.server.admission import Room
-from agent_sdk.server.datatypes import datatype_of, from_bytes, from_values, to_bytes
+from agent_sdk.server.datatypes import NAMES, from_bytes, from_values, to_bytes
 from agent_sdk.server.held import MOST_NAME, Held
 from agent_sdk.server.models import VERSION, Feed, Served, Tensor
 
+MOST_JSON: Final = 16 * 2**20
+"""Most bytes of JSON in a request."""
+READ: Final = 24
+"""Bytes of memory that a byte of JSON may come to take once it is read."""
 MOST_TENSORS: Final = 1024
 MOST_SIZES: Final = 32
 """Most dimensions of a tensor."""
@@ -84,20 +88,25 @@ class Form:
         """Whether tensors are to stay here, or have stayed."""
         self._sizes = [0 if tensor.name in self._taken else _binary_size(tensor) for tensor in request.inputs]
         every = _flag(request.parameters, "binary_data_output", default=False)
-        self._as_bytes = [_flag(named.get(name, {}), "binary_data", default=every) for name in self.asked.outputs]
-        """Whether outputs go into the answer as bytes; of one that stays here, whether it goes there at all."""
+        self._outputs = [
+            (name, served.types[name], _flag(named.get(name, {}), "binary_data", default=every))
+            for name in self.asked.outputs
+        ]
+        """Name, type, and whether it goes into the answer as bytes; of one that stays here, whether it does at all."""
 
     @classmethod
-    def read(cls, served: Served, head: bytes) -> Form:
+    def read(cls, served: Served, head: memoryview, room: Room) -> Form:
         """From the JSON; clients say the same again and again, and what holds no tensor is read once."""
-        known = served.forms.get(head)
-        if isinstance(known, cls):
+        short = len(head) <= KEPT_BYTES
+        known = served.forms.get(bytes(head)) if short else None
+        if known is not None:
             return known
-        made = cls(served, head)
-        if len(head) <= KEPT_BYTES and None not in made._sizes:
+        take_json(room, len(head))
+        made = cls(served, bytes(head))
+        if short and None not in made._sizes:
             if len(served.forms) >= KEPT:
                 served.forms.clear()
-            served.forms[head] = made
+            served.forms[bytes(head)] = made
         return made
 
     def feed(self, tail: memoryview, held: Held | None = None, owner: object = None) -> Feed:
@@ -110,7 +119,7 @@ class Form:
         for tensor, size in zip(self._inputs, self._sizes, strict=True):
             if held is not None and tensor.name in self._taken:
                 feed[tensor.name] = found = held.get(self._taken[tensor.name])
-                self._served.check(tensor.name, datatype_of(found), found.shape)
+                self._served.check(tensor.name, NAMES[found.dtype], found.shape)
                 continue
             if size is None:
                 feed[tensor.name] = from_values(tensor.name, tensor.datatype, tensor.shape, tensor.data)
@@ -135,7 +144,7 @@ class Form:
         described: list[_Described] = []
         tail: list[memoryview] = []
         values: dict[str, list[Any]] = {}
-        for name, array, as_bytes in zip(self.asked.outputs, outputs, self._as_bytes, strict=True):
+        for (name, datatype, as_bytes), array in zip(self._outputs, outputs, strict=True):
             if held is not None and name in self._kept:
                 held.put(self._kept[name], array, owner)
                 if not as_bytes:
@@ -147,9 +156,16 @@ class Form:
             else:
                 room.take(array.size * WRITTEN)
                 values[name] = array.ravel().tolist()
-            described.append((name, datatype_of(array), array.shape, size))
+            described.append((name, datatype, array.shape, size))
         about = (self._served.name, self._identity, tuple(described))
         return (_written(*about, values) if values else _written_alike(*about)), tail
+
+
+def take_json(room: Room, size: int, most: int = MOST_JSON, each: int = READ) -> None:
+    """Take what JSON comes to take once it is read, ``each`` byte of it so many. Raises RefusedError."""
+    if size > most:
+        raise RefusedError(413, f"the JSON of a request may have {most} bytes; send tensors as bytes")
+    room.take(size * each)
 
 
 _Described = tuple[str, str, tuple[int, ...], int | None]

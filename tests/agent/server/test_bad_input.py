@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from agent_sdk.protocol.messages import SERVICE, message
+from agent_sdk.server.connection import CONTINUE
 from agent_sdk.server.rpc import MOST_STREAMS
 from tests.agent.server.running import Running
 
@@ -58,9 +59,9 @@ def answered(server: Running, sent: bytes, *, half_closed: bool = False) -> tupl
 
 
 def read_answer(client: socket.socket) -> tuple[int, str]:
-    """One answer: its status, and its body as text."""
+    """One answer: its status, and its body as text. Answers that come before it are passed over."""
     found = b""
-    while b"\r\n\r\n" not in found:
+    while b"\r\n\r\n" not in (found := found.removeprefix(CONTINUE)):
         part = client.recv(65536)
         assert part, f"the connection ended in the head of the answer: {found!r}"
         found += part

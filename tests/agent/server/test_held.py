@@ -9,6 +9,7 @@ import pytest
 
 from agent_sdk.errors import RefusedError
 from agent_sdk.model import Port
+from agent_sdk.server.admission import Admission, Room
 from agent_sdk.server.held import Held
 from agent_sdk.server.models import Served
 from agent_sdk.server.wire import Form
@@ -46,7 +47,8 @@ def test_a_tensor_that_stays_does_not_keep_the_request_that_brought_it() -> None
     head = json.dumps({"inputs": [described]}).encode().ljust(2**16)
     body = memoryview(np.frombuffer(head + np.arange(4, dtype=np.float32).tobytes(), np.uint8))
     held = Held(1000)
-    Form.read(SERVED, head).feed(body[len(head) :], held, object())
+    with Room(Admission(memory=2**24, requests=1)) as room:
+        Form.read(SERVED, body[: len(head)], room).feed(body[len(head) :], held, object())
     stays = held.get("a")
     np.testing.assert_array_equal(stays, np.arange(4, dtype=np.float32))
     assert stays.base is None

@@ -60,7 +60,8 @@ def test_a_stream_outlives_a_fault_of_ours() -> None:
     models = Models([Served("net", [], [Port("y", "tensor(float)", (1,))], run)], Metrics())
     served = Grpc(models, Admission(memory=2**20, requests=8), Access([]), Address("127.0.0.1", 0), None)
     asked = [message("ModelInferRequest")(model_name="net", id=str(number)) for number in range(2)]
-    failed, answered = served._stream(iter(asked), SimpleNamespace(invocation_metadata=tuple))
+    context = SimpleNamespace(invocation_metadata=tuple, add_callback=lambda _: True)
+    failed, answered = served._stream(iter(asked), context)
     served.stop(0.0)
     assert failed.error_message == "the server failed: KeyError"
     assert (failed.infer_response.id, answered.infer_response.id) == ("0", "1")
