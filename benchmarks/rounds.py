@@ -32,7 +32,6 @@ def in_rounds(problem: Problem, assignment: Sequence[int], rounds: Sequence[Sequ
     A round ends when all that it made is where it must go.
 
     Args:
-        problem: the problem.
         assignment: processor of each op.
         rounds: the ops, each once; chained together they are a topological order.
 

@@ -28,13 +28,7 @@ class Budget:
             raise PlanningError(f"a budget of {self.seconds} seconds cannot be spent: give a finite number >= 0")
         if self.rounds is not None and self.rounds < 0:
             raise PlanningError(f"a budget of {self.rounds} rounds cannot be spent: give a number >= 0")
-        timed = self.rounds is None
-        object.__setattr__(self, "deadline", time.monotonic() + self.seconds if timed else math.inf)
-
-    @property
-    def timed(self) -> bool:
-        """True when the clock decides, False when rounds are counted."""
-        return self.rounds is None
+        object.__setattr__(self, "deadline", time.monotonic() + self.seconds if self.rounds is None else math.inf)
 
     def left(self) -> float:
         """Seconds until the deadline, never below zero; ``inf`` when rounds are counted."""

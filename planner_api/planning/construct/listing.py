@@ -118,7 +118,6 @@ def event_by_event(
     """Play what a runtime does: whenever ops have finished, push those that became ready, and begin what can begin.
 
     Args:
-        problem: the problem.
         push: of an op that became ready, now, beside what runs.
         begin: places what begins now; says what that is.
     """

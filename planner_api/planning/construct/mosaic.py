@@ -50,7 +50,6 @@ def sliced(problem: Problem, line: Sequence[int], home: Mapping[int, int]) -> di
     """The processors of some ops in a row with the least sum of latencies and transfers.
 
     Args:
-        problem: the problem.
         line: the ops, in topological order.
         home: processors of what they read from outside of the line.
 

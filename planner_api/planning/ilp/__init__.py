@@ -44,8 +44,8 @@ def solve(problem: Problem, budget: Budget) -> Solution:
             unproven += 1
             fixed = placed(fixed.copy(), part)
             continue
-        seconds = min(PART_SECONDS, budget.left() / (len(parts) - done) * 2) if budget.timed else math.inf
-        fixed, proven = solve_part(problem, fixed, part, seconds, None if budget.timed else PART_NODES)
+        seconds = min(PART_SECONDS, budget.left() / (len(parts) - done) * 2) if budget.rounds is None else math.inf
+        fixed, proven = solve_part(problem, fixed, part, seconds, None if budget.rounds is None else PART_NODES)
         unproven += not proven
     notes = []
     if unproven:

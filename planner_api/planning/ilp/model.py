@@ -26,7 +26,6 @@ class Window:
     """The program for some ops, after what ``fixed`` holds.
 
     Args:
-        problem: the problem.
         fixed: the schedule so far; every producer that the ops read from outside has been placed.
         ops: the window in topological order; convex (no path leaves it and returns).
         limit: a makespan in microseconds that is known to be reachable; the tighter, the smaller the big-Ms.

@@ -19,13 +19,7 @@ def causes(problem: Problem, schedule: Schedule) -> list[Cause]:
 
 
 def next_best(latency_us: Sequence[float], here: int, kinds: Sequence[str]) -> tuple[int, float] | None:
-    """Where an op could run instead, and how long it takes there: equals of where it runs come last.
-
-    Args:
-        latency_us: of the op by processor; infinite where it cannot run.
-        here: the processor it runs on.
-        kinds: the kind of each processor.
-    """
+    """Where an op could run instead of here, and how long it takes there: processors of the same kind come last."""
     others = [p for p, us in enumerate(latency_us) if p != here and us < math.inf]
     if not others:
         return None

@@ -388,7 +388,6 @@ def simulate(problem: Problem, assignment: Sequence[int], sequence: Sequence[int
     """Time a placement and an order.
 
     Args:
-        problem: the problem.
         assignment: processor of each op.
         sequence: a permutation of the ops that is a topological order.
 

@@ -47,13 +47,7 @@ def build_problem(
       the op stays off that processor until it is measured;
     - a transfer that was never measured follows the rules of ``transfers.TransferTable``.
 
-    Args:
-        graphs: the network, or one per job.
-        profile: the figures of one SoC at one frequency.
-        processors: ids of the candidates; None takes all that the profile knows.
-        jobs: release, deadline and weight of each network; None: all at once, nothing due.
-        objective: what is minimised.
-        cut: whether ops may be cut into parts.
+    Arguments are those of `planning.plan`; ``cut`` says whether ops may be cut into parts.
 
     Raises:
         PlanningError: an unknown processor; an op that no candidate supports or that was measured nowhere; a

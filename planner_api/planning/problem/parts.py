@@ -44,17 +44,10 @@ def cutter_of(
     machine: Machine,
     labels: Sequence[str],
 ) -> Cutter:
-    """The cutter of one network or several.
+    """The cutter of some networks, of which ``ops`` are the super-ops, each with the number of its network.
 
-    Args:
-        graphs: the networks.
-        ops: their super-ops, each with the number of its network.
-        latency_us: (n, P) what they take whole.
-        known: what is known of each processor's kind.
-        signatures: of which something was measured at all.
-        table: what moves cost.
-        machine: what there is to plan for.
-        labels: the names of its places.
+    They take ``latency_us`` (n, P) whole. What is ``known`` stands by processor; something was measured of
+    ``signatures``; ``labels`` are the names of the machine's places.
     """
     # A part's signature takes a while to work out: once for all ops alike; not where nothing else of these types was
     # measured, because then it cannot be known.

@@ -57,30 +57,21 @@ class Kernels:
         s.holder.fill(len(s.sequence))
         for scratch in (s.mark, s.turns, s.touched):
             scratch.fill(0)
-        return self._anneal(self._everything, 0, 1.0, 1.0, np.ones(1, dtype=np.uint64))
+        return self._run(self._everything, 0, 1.0, 1.0, np.ones(1, dtype=np.uint64))
 
     def anneal(self, low: int, high: int, moves: int, hot: float, cold: float, random: np.ndarray) -> float:
-        """Anneal a window of a timed plan.
+        """Anneal the positions from ``low`` to ``high`` of a timed plan, from ``hot`` to ``cold`` microseconds.
 
-        Args:
-            low: its first position.
-            high: the one behind its last.
-            moves: how many to try.
-            hot: first temperature in microseconds.
-            cold: last temperature.
-            random: one word of random state.
-
-        Returns:
-            The window's best value, as the tails see it. The plan is left with the best modes and order met, its times
-            with those of the last one accepted.
+        ``random`` is one word of state. The plan is left with the best modes and order met, its times with those of the
+        last one accepted; returned is the window's best value, as the tails see it.
         """
-        return self._anneal(self._window(low, high), moves, hot, cold, random)
+        return self._run(self._window(low, high), moves, hot, cold, random)
 
     def holds_on(self, op: int) -> bool:
         """Whether a chained op reads nothing but the same parts of what it reads; else it is not chained."""
         return bool(library().hope_holds_on(self.a.ctypes, self.s.ctypes, op))
 
-    def _anneal(self, w: Struct, moves: int, hot: float, cold: float, random: np.ndarray) -> float:
+    def _run(self, w: Struct, moves: int, hot: float, cold: float, random: np.ndarray) -> float:
         structs = self.a.ctypes, self.s.ctypes, w.ctypes
         return float(library().hope_anneal(*structs, moves, hot, cold, random.ctypes))
 

@@ -157,7 +157,7 @@ class Search:
         while self.movable and self.value_us > target_us and self.rounds - gained < patience:
             if budget.rounds is not None and self.rounds - first >= budget.rounds:
                 return
-            if budget.timed and rate == 0:
+            if budget.rounds is None and rate == 0:
                 # How long a move takes depends on how far its effects reach: a few tell.
                 moves = FEWEST_MOVES
             else:
@@ -168,7 +168,7 @@ class Search:
             self.round(moves)
             if self.value_us < before_us:
                 gained = self.rounds
-            if budget.timed:
+            if budget.rounds is None:
                 rate = (time.monotonic() - began) / moves
 
     def _by_start(self) -> bool:
