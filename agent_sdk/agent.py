@@ -364,7 +364,7 @@ class Agent(Closes):
             Participant(session.plans, _ready(session), rate) for session, rate in zip(sessions, known, strict=True)
         ]
         with self._services.cancel.current():
-            return Together.planned(members, self._services, self.device, self.jobs, wait_s)
+            return Together.planned(members, self._services, self.jobs, wait_s)
 
     def degrade(self, session: Session, to: Session) -> None:
         """Have another session answer runs of this one that would be late and were asked for ``on_late="degrade"``.

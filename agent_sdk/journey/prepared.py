@@ -31,7 +31,7 @@ from agent_sdk.errors import ExecutionError, RunTimeoutError, forgiven
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.journey.comparison import Comparison
 from agent_sdk.journey.reference import Reference
-from agent_sdk.journey.trial import FAILURES, PLAN, first_choice, plain_runtime
+from agent_sdk.journey.trial import FAILURES, PLAN, first_choice, plain_runtime, warm
 from agent_sdk.journey.verify import Judge
 from agent_sdk.model import Model
 from agent_sdk.model.bounds import ordinary
@@ -168,6 +168,12 @@ class Prepared(Closes, Forks):
 
     def judge(self, feed: Mapping[str, Any]) -> Judge:
         return Judge(self.model, feed, self.reference)
+
+    def refused(self, executors: Mapping[str, Executor]) -> dict[str, Exception]:
+        """Who of these fails at what is drawn, or answers otherwise than the network's file, and how."""
+        feed = self.drawn.tried[0]
+        answers, failures = warm(executors, feed)
+        return {**failures, **self.judge(feed).agreement(executors, answers).wrong}
 
     def run(
         self,

@@ -22,7 +22,7 @@ from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ProcessorError, UnplannableError
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.rivals import UNFIT, distinct
-from agent_sdk.journey.trial import hold_trial, warm
+from agent_sdk.journey.trial import hold_trial
 from agent_sdk.model.weights import copies_at_once
 from agent_sdk.runtimes.base import Processor
 from hope_schema import HOST, ModelGraph, merge
@@ -172,10 +172,7 @@ def _ready(
         else:
             executors[name] = executor
             opened.callback(executor.close)
-    feed = prepared.drawn.tried[0]
-    answers, failures = warm(executors, feed)
-    wrong = prepared.judge(feed).agreement(executors, answers).wrong
-    for name, why in {**failures, **wrong}.items():
+    for name, why in prepared.refused(executors).items():
         refused.append(str(why))
         executors.pop(name).let_go()
     return executors, refused

@@ -83,7 +83,7 @@ def _start_us(plan: Plan, job: int) -> float:
 
 
 def open_parts(
-    plan: Plan, jobs: Sequence[int], prepared: Prepared, services: Services, device: Device, sample: Sample | None
+    plan: Plan, jobs: Sequence[int], prepared: Prepared, services: Services, sample: Sample | None
 ) -> list[Part]:
     """A network's runs in a plan, in the order of their releases; runs that are placed alike share an executor.
 
@@ -101,7 +101,8 @@ def open_parts(
             if alike not in opened:
                 if opened and copies_at_once(prepared.model) < 2:
                     raise UnplannableError(f"memory has no room for all ways in which '{prepared.model.name}' runs")
-                opened[alike] = closing.enter_context(_opened(_program(part, prepared, services), prepared, device))
+                program = _program(part, prepared, services)
+                opened[alike] = closing.enter_context(_opened(program, prepared, services.device))
             run = plan.jobs[job]
             release, begin, end = (round(us * 1e3) for us in (run.release_us, _start_us(plan, job), run.finish_us))
             found.append(Part(opened[alike], release, begin, end, sample))
@@ -118,22 +119,17 @@ def _program(plan: Plan, prepared: Prepared, services: Services) -> Program:
 
 def _opened(program: Program, prepared: Prepared, device: Device) -> Executor:
     """One run's part, compiled and judged by the network's file."""
-    feed = prepared.drawn.tried[0]
     executor = Executor(program, device)
     try:
-        answers, failures = warm({"plan": executor}, feed)
-        wrong = {**failures, **prepared.judge(feed).agreement({"plan": executor}, answers).wrong}
-        if wrong:
-            raise ProcessorError(f"the plan of several networks is not used: {wrong['plan']}") from wrong["plan"]
+        for error in prepared.refused({"plan": executor}).values():
+            raise ProcessorError(f"the plan of several networks is not used: {error}") from error
     except BaseException:
         executor.let_go()
         raise
     return executor
 
 
-def open_whole(
-    plan: Plan, jobs: Sequence[int], networks: Sequence[Prepared], services: Services, device: Device
-) -> Executor:
+def open_whole(plan: Plan, jobs: Sequence[int], networks: Sequence[Prepared], services: Services) -> Executor:
     """A run of each network as one program; ``jobs`` are these runs, by network.
 
     Raises ProcessorError where the networks cannot be compiled as one, or are answered otherwise than by their files.
@@ -141,13 +137,13 @@ def open_whole(
     parts = [_program(part_of(plan, job), prepared, services) for job, prepared in zip(jobs, networks, strict=True)]
     processors = {name: own for part in parts for name, own in part.processors.items()}
     model = united([part.model for part in parts])
-    executor = Executor(build_program(plan_of_all(plan, jobs, model), model, processors), device)
+    executor = Executor(build_program(plan_of_all(plan, jobs, model), model, processors), services.device)
     try:
         answers, failures = warm({"whole": executor}, model.feed(one.drawn.tried[0] for one in networks))
         for error in failures.values():
             raise ProcessorError(f"the networks do not run as one: {error}") from error
         for part, prepared, found in zip(parts, networks, model.answers(answers["whole"]), strict=True):
-            _refuse_other(part, prepared, found, device)
+            _refuse_other(part, prepared, found, services.device)
     except BaseException:
         executor.let_go()
         raise

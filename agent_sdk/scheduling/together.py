@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
 from agent_sdk.closing import Closes
-from agent_sdk.engine import Device
 from agent_sdk.errors import DeviceClosedError, InputError, UnplannableError
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.journey.plans import Feed, Plans
@@ -51,7 +50,6 @@ class Together(Closes, Forks):
         members: the sessions.
         reply: the plan of all of them.
         services: of the agent.
-        device: runs them.
         jobs: the agent's queue, where the runs go that the plan does not answer.
 
     Attributes:
@@ -68,11 +66,10 @@ class Together(Closes, Forks):
         members: Sequence[Participant],
         reply: PlanReply,
         services: Services,
-        device: Device,
         jobs: Jobs,
     ) -> None:
         plan = self.plan = reply.plan
-        self._members, self._services, self._device, self._jobs = members, services, device, jobs
+        self._members, self._services, self._jobs = members, services, jobs
         self._sample = None if services.field is None else services.field.follow(reply)
         self._closed = False
         self._notes: list[str] = []
@@ -92,7 +89,7 @@ class Together(Closes, Forks):
         with ExitStack() as opening:
             opening.callback(self.close)
             first = [own[0] for own in self._own]
-            self.whole = self._opened.enter_context(open_whole(plan, first, prepared, services, device))
+            self.whole = self._opened.enter_context(open_whole(plan, first, prepared, services))
             for _ in range(ROUNDS):
                 joint.append(timed(lambda: self._planned(feeds))[0])
                 apart.append(timed(lambda: self._apart(feeds))[0])
@@ -111,9 +108,7 @@ class Together(Closes, Forks):
             )
 
     @classmethod
-    def planned(
-        cls, members: Sequence[Participant], services: Services, device: Device, jobs: Jobs, wait_s: float | None
-    ) -> Together:
+    def planned(cls, members: Sequence[Participant], services: Services, jobs: Jobs, wait_s: float | None) -> Together:
         """Have one plan made: where rates are known of a whole round in which the latest run is as early as it can be,
         else of one run of each, of which the last ends soonest. Raises like ``Agent.together``.
         """
@@ -131,7 +126,7 @@ class Together(Closes, Forks):
         alone = services.request(wanted[0].model_hash)
         objective = "makespan" if members[0].rate is None else "lateness"
         request = PlanRequest.model_validate({**dict(alone), "jobs": wanted, "objective": objective})
-        return cls(members, services.supplier.joint(request, wait_s).reply, services, device, jobs)
+        return cls(members, services.supplier.joint(request, wait_s).reply, services, jobs)
 
     @property
     def notes(self) -> list[str]:
@@ -161,7 +156,7 @@ class Together(Closes, Forks):
         found: list[list[Part]] = []
         with ExitStack() as opening:
             for member, own in zip(self._members, self._own, strict=True):
-                parts = open_parts(self.plan, own, member.prepared, self._services, self._device, self._sample)
+                parts = open_parts(self.plan, own, member.prepared, self._services, self._sample)
                 for executor in {part.executor for part in parts}:
                     opening.enter_context(executor)
                 found.append(parts)

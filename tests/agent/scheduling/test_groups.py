@@ -16,6 +16,7 @@ from agent_sdk.engine.arbiter import Hold
 from agent_sdk.engine.single import whole_run
 from agent_sdk.engine.turn import Turn
 from agent_sdk.errors import ExecutionError, FeedError, HostLate, ProcessorLost, RunTimeoutError, SegmentFailedError
+from agent_sdk.journey import prepared
 from agent_sdk.model import read_model
 from agent_sdk.model.feeds import draw
 from agent_sdk.scheduling import groups
@@ -175,7 +176,7 @@ def test_a_run_on_one_core_is_on_whichever_is_free(agent: Agent) -> None:
 def test_a_runtime_that_hangs_costs_its_own_group_alone(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A group whose first run never ends cannot be closed, and is left out; the network is spread over others."""
     first: list[Executor] = []
-    real, closes = groups.warm, Executor.close
+    real, closes = prepared.warm, Executor.close
 
     def warm(executors: Any, feed: Any) -> Any:
         answers, failures = real(executors, feed)
@@ -191,7 +192,7 @@ def test_a_runtime_that_hangs_costs_its_own_group_alone(agent: Agent, monkeypatc
             raise ExecutionError("a run of this session hangs")
 
     with agent.load(CHAIN, background=False) as session:
-        monkeypatch.setattr(groups, "warm", warm)
+        monkeypatch.setattr(prepared, "warm", warm)
         monkeypatch.setattr(Executor, "close", close)
         assert agent.spread(session)
         assert first.pop() not in agent.jobs._members[session.plans].executors.values()

@@ -75,7 +75,7 @@ def test_a_joint_plan_over_two_hosts_answers_each_network_and_outlives_the_host(
             reply = served.reply.model_copy(update={"plan": together.plan})
         for *places, half in ([EDGE], [HERE], True), ([EDGE], [EDGE], False), ([EDGE, HERE], [HERE, EDGE], False):
             made = over_both(reply, sessions, places, half)
-            with Together(members, made, agent._services, agent.device, agent.jobs) as together:
+            with Together(members, made, agent._services, agent.jobs) as together:
                 assert bool(together.notes) is half
                 assert all(map(near if half else right, sessions, feeds, together.run(*feeds)))
                 agent.jobs.use(policy := Planned(), together.parts)
