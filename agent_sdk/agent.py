@@ -333,7 +333,7 @@ class Agent(Closes):
         refuse_unless_in_flight(in_flight)
         prepared = _ready(session)
         with self._services.cancel.current(), self._services.supplier.resting():
-            groups = spread(prepared, self.device, self._services.planning_on, in_flight)
+            groups = spread(prepared, self._services, in_flight)
         self.jobs.spread(session.plans, groups, in_flight)
         return tuple(groups)
 

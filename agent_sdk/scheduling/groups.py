@@ -22,9 +22,9 @@ from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ProcessorError, UnplannableError
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.rivals import UNFIT, distinct
+from agent_sdk.journey.services import Services
 from agent_sdk.journey.trial import hold_trial
 from agent_sdk.model.weights import copies_at_once
-from agent_sdk.runtimes.base import Processor
 from hope_schema import HOST, ModelGraph, merge
 
 ROUNDS: Final = 5
@@ -49,12 +49,6 @@ class Group(NamedTuple):
     executor: Executor
     us: float
     border_us: float = 0.0
-
-
-def _groups_of(device: Device, planned: Mapping[str, Processor]) -> list[str]:
-    """The processors that a network can be spread over, those of most resources first."""
-    fit = [name for name, own in planned.items() if name in device.processors and own.spec.memory == HOST]
-    return sorted(fit, key=lambda name: -len(planned[name].spec.resources))
 
 
 def borders(graph: ModelGraph) -> list[int]:
@@ -83,7 +77,7 @@ def pieces(found: Sequence[int], fine_us: Sequence[float], us: float) -> list[in
     return kept if us >= 2 * PIECE_US else []
 
 
-def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor], in_flight: int) -> dict[str, Group]:
+def spread(prepared: Prepared, services: Services, in_flight: int) -> dict[str, Group]:
     """The network ready on core groups, as many as memory has room for, of each kind at least one.
 
     One of each kind is timed, and of runtimes on the same resources the fastest stays, whole and in pieces; where these
@@ -92,8 +86,10 @@ def spread(prepared: Prepared, device: Device, planned: Mapping[str, Processor],
     """
     if prepared.pinned:
         raise UnplannableError(f"'{prepared.model.name}' is answered by one processor as long as it lives")
-    names = _groups_of(device, planned)
-    kinds = distinct({name: device.processors[name] for name in names})
+    device = services.device
+    here = {name: own for name, own in services.planning_on.items() if own.spec.memory == HOST}
+    names = sorted(here, key=lambda name: -len(here[name].spec.resources))
+    kinds = distinct({name: here[name] for name in names})
     feed = prepared.drawn.tried[0]
     with ExitStack() as opened:
         ready = partial(_ready, prepared, device, opened, in_flight)
