@@ -66,6 +66,15 @@ def assembled(graph: ModelGraph, made: Sequence[CutOp]) -> ModelGraph:
     return _graph(graph.name, {name: graph.tensor[name].type for name in graph.inputs}, made, graph.outputs)
 
 
+def holders(graph: ModelGraph, made: Sequence[CutOp]) -> dict[str, dict[str, Region]]:
+    """By output of the graph, what holds it in the cut graph, each with the region that it is: its parts, or itself."""
+    found: dict[str, dict[str, Region]] = {name: {} for name in graph.outputs}
+    for one in made:
+        if one.source is not None and one.region is not None and one.source.id in found:
+            found[one.source.id][one.op.id] = one.region
+    return {name: held or {name: Region(())} for name, held in found.items()}
+
+
 def node_of(super_op: SuperOp) -> Node:
     """A super-op as the algebra of cuts sees it."""
     return Node(

@@ -7,6 +7,7 @@ the ops that a device makes.
 
 - What a part leaves of the tensor ``X`` is called ``X[axis:start:stop]``, along two axes
   ``X[axis:start:stop,axis:start:stop]``; joined, for those who read all of it, ``X``.
+- A join that no op reads is of an output and no work: whoever stores the output puts it together of its parts.
 - A part reads all of an input, or a box. It reads a box that stands as it is, else a slice ``X[axis:start:stop]``, else
   a join for it alone, ``X[axis:start:stop]>Y#j``: made where it is read, so that only what is missing there is moved.
 - A network's input is cut as an op is: into slices, so that parts which overlap do not read the same twice.
@@ -63,6 +64,13 @@ class Region:
         """The shape of what it holds of a tensor."""
         sizes = {axis: stop - start for axis, start, stop in self.spans}
         return tuple(sizes.get(axis, size) for axis, size in enumerate(whole))
+
+    def index(self, rank: int) -> tuple[slice, ...]:
+        """What an array of so many axes is indexed with for it."""
+        bounds = [slice(None)] * rank
+        for axis, start, stop in self.spans:
+            bounds[axis] = slice(start, stop)
+        return tuple(bounds)
 
     def within(self, part: Region) -> Region:
         """Where it stands in a part that holds it, without the axes along which it is all of that."""

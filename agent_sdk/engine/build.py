@@ -3,7 +3,7 @@
 Numbered passes, each a function:
 
 1. ``_live_steps``: the plan is checked against the model, steps that no output depends on are left out, and so are
-   slices and joins of what stands in one piece of memory anyway (``views.py``).
+   slices and joins that are no work (``views.py``).
 2. ``_synchronise``: steps and moves (``places.py``) are queued; vector clocks find the fewest waits between queues that
    keep data and resource order.
 3. ``_cut``: steps become segments, cut only where somebody waits (HOPE section 4.2 launches single ops; a
@@ -345,7 +345,7 @@ class _Border:
         self._groups = groups
         self._reads = [self._read_by(index) for index in range(len(groups))]
         self.home: dict[str, str] = dict.fromkeys(graph.inputs, HOST)
-        crossing = {*graph.outputs, *(name for names in self._reads for name in names)}
+        crossing = {*model.held, *(name for names in self._reads for name in names)}
         crossing |= {part for name in crossing & views.keys() for part in views[name].parts}
         self._writes: list[list[str]] = [[] for _ in groups]
         for index, group in enumerate(groups):
@@ -356,7 +356,7 @@ class _Border:
         self.home |= {name: self.home[views[name].parts[-1]] for name in crossing & views.keys()}
         moves = (group[0].move for group in groups)
         self._leaving = {move.tensor for move in moves if move is not None and not move.changes_layout}
-        self._leaving |= graph.kept
+        self._leaving.update(model.held)
         self._resident: list[set[str]] = [set() for _ in groups]
         self._stays: list[set[str]] = [set() for _ in groups]
         self.ahead: dict[int, int] = {}

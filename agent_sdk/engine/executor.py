@@ -81,9 +81,8 @@ class Executor(Closes):
         self.device = device
         self._closed = False
         self._freed = False
-        self._wanted, self._made = (
-            ports(program.graph, names) for names in (program.graph.inputs, program.graph.outputs)
-        )
+        self._wanted = ports({name: program.graph.tensor[name].type for name in program.graph.inputs})
+        self._made = ports({name: one.type for name, one in program.model.outputs.items()})
         # The caller serves the lane that starts first: the others are woken while it is at work.
         self._home = program.work[0].lane
         self._divided = device.arbiter.mask(program.divided)

@@ -116,7 +116,7 @@ class Flight:
         self._loads = self._plan_loads()
         self._stores = [
             _Store(name, program.places[memory], self._buffers[name, memory])
-            for name in program.graph.outputs
+            for name in program.model.held
             for memory in [program.memory_of(name)]
         ]
         self._looks = self._plan_looks()
@@ -213,7 +213,8 @@ class Flight:
     def store(self, feeds: Feeds, into: Mapping[str, np.ndarray]) -> Outputs:
         """Return copies of the outputs that no later run overwrites, in arrays of ``into`` if any.
 
-        What was made in a memory from which inputs were taken stays there, as a tensor.
+        What was made in a memory from which inputs were taken stays there, as a tensor; what was made in parts is put
+        together in an array.
 
         The arrays have been checked. Where something was not ordinary they stay as they are: they may hold inputs, of
         which somebody else is to make what is right.
@@ -233,10 +234,12 @@ class Flight:
         self.ordinary = not self._looks.odd
         if not self.ordinary:
             into = NEW
-        for name, array in made.items():
-            if name in into:
-                into[name][...] = array
-            outputs[name] = into[name] if name in into else array.copy() if isinstance(array, np.ndarray) else array
+        for name, output in self.program.model.outputs.items():
+            if name in made and name not in into:
+                outputs[name] = made[name].copy() if isinstance(made[name], np.ndarray) else made[name]
+            else:
+                array = into[name] if name in into else np.empty(output.type.shape, output.type.dtype)
+                outputs[name] = output.fill(array, made)
         return outputs
 
     def computed_elsewhere(self) -> dict[int, tuple[float, float]]:

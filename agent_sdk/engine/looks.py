@@ -83,7 +83,7 @@ class Looks:
         self._looking = [call for call in calls if call.looked and program.trusting]
         seen = frozenset[str]().union(*(call.looked for call in self._looking))
         come = [name for name in program.model.guard.floats if program.trusting]
-        gone = [name for name in program.graph.outputs if program.trusting]
+        gone = [name for name in program.model.held if program.trusting]
         self._read = {name: (read[name][0], Look(read[name][1])) for name in come if name in read}
         self._made = {name: Look(made[name]) for name in gone if name in made and made[name].dtype.kind == "f"}
         self._all = [*(look for _, look in self._read.values()), *self._made.values()]

@@ -62,7 +62,7 @@ def plan_memory(program: Program, types: Sequence[Mapping[str, TensorType]]) -> 
     slots: list[Slot] = []
     spot: dict[tuple[str, str], Spot] = {}
     held: dict[tuple[str, str], Slot] = {}
-    last = {program.storage(name) for name in graph.outputs}
+    last = {program.storage(name) for name in program.model.held}
     writers, readers = _users(program)
     whole = _whole(program, types)
 
@@ -109,7 +109,7 @@ def plan_memory(program: Program, types: Sequence[Mapping[str, TensorType]]) -> 
                 spot[name, place] = Spot(slots[-1], graph.tensor[name].type)
         for name in work.segment.outputs:
             claim(name, program.place_of(work, name), kinds[name], work).kept |= program.storage(name) in last
-    for name in program.views.keys() & set(graph.outputs):
+    for name in program.views.keys() & set(program.model.held):
         memory = program.memory_of(name)
         kind = graph.tensor[name].type
         spot[name, memory] = Spot(held[program.storage(name), memory], kind, _offset(program, name, kind))

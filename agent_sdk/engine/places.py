@@ -58,7 +58,7 @@ class Places:
 
     def _made(self, name: str) -> str:
         place = self._makers[name].place
-        if name in self._model.graph.outputs:
+        if name in self._model.held:
             return place.memory
         leaves_plain = self._elsewhere(name) and (
             self._makers[name].block(self._model, name) == 1 or self.changer(place.name) is None

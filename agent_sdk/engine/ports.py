@@ -1,6 +1,6 @@
 """What a run takes and gives: arrays of the shapes and element types that the graph declares."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from agent_sdk.errors import FeedError
 from agent_sdk.tensors import TorchTensor, native_array
-from hope_schema import ModelGraph
+from hope_schema import TensorType
 
 Given = np.ndarray | TorchTensor
 Feeds = dict[str, Given]
@@ -20,8 +20,8 @@ NEW: Mapping[str, np.ndarray] = MappingProxyType({})
 """No arrays of the caller's: every output goes to a new one."""
 
 
-def ports(graph: ModelGraph, names: Iterable[str]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    return {name: (graph.tensor[name].shape, np.dtype(graph.tensor[name].dtype)) for name in names}
+def ports(types: Mapping[str, TensorType]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    return {name: (kind.shape, np.dtype(kind.dtype)) for name, kind in types.items()}
 
 
 def check_feed(wanted: Mapping[str, tuple[Shape, np.dtype[Any]]], inputs: Mapping[str, Any]) -> Feeds:

@@ -109,7 +109,8 @@ class Trace:
     def deliveries(self) -> Iterator[tuple[TensorType, str, float]]:
         """Of every output that some processor makes: its type, the place it stands in, and microseconds to the caller.
 
-        Each is there once the engine's own work is done and its copy made: by its bytes, of what all of them took.
+        Each is there once the engine's own work is done and its copy made: by its bytes, of what all of them took. One
+        that is held in parts comes from every place in which one stands.
         NOTE: a network's work leaves the caches full of its own tensors, so both take several times as long as over and
         over by themselves. The planner charges them as the way of outputs to the host.
         """
@@ -117,13 +118,13 @@ class Trace:
         work = [span for span in self.spans if span.kind != "wait"]
         lanes_us = max(span.end_us for span in work) - min(span.start_us for span in work)
         own_us = max(0.0, self.total_us - self.load_us - self.store_us - lanes_us)
-        made = {name: program.graph.tensor[name].type for name in program.graph.outputs if name in program.home}
-        total = sum(kind.bytes for kind in made.values())
-        for name, kind in made.items():
-            home = program.home[name]
-            place = HOST if home == HOST else program.processors[home].spec.place
-            if place != HOST:
-                yield kind, place, own_us + self.store_us * kind.bytes / max(1, total)
+        outputs = program.model.outputs.values()
+        total = sum(output.type.bytes for output in outputs)
+        for output in outputs:
+            homes = dict.fromkeys(program.home[name] for name in output.held)
+            for place in dict.fromkeys(program.processors[home].spec.place for home in homes if home != HOST):
+                if place != HOST:
+                    yield output.type, place, own_us + self.store_us * output.type.bytes / max(1, total)
 
     @cached_property
     def segments(self) -> tuple[Span, ...]:

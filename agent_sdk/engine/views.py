@@ -1,12 +1,13 @@
-"""Slices and joins that cost nothing: tensors that stand in one piece of memory, one behind the other.
+"""Slices and joins that cost nothing: of tensors one behind the other in one piece of memory, and of outputs.
 
 Where everything before the axis of a cut is 1, as before the channels of a single image, parts of a tensor stand in
 the whole one behind the other, in rows as in blocks of channels. They are then written into the memory of the whole and
-read from there, and nobody carries out the slices and joins between them.
+read from there, and nobody carries out the slices and joins between them. An output that no step reads as a whole is
+stored part by part.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -55,6 +56,7 @@ def find_views(
         return _by_member(model, steps, processors)
     if not isinstance(model, CutModel):
         return {}, list(steps)
+    steps = _without(_stored(model), steps)
     places = _places(model)
     memories: dict[str, set[str]] = {}
     whole: set[str] = set()
@@ -84,9 +86,23 @@ def find_views(
             inner = math.prod(model.graph.tensor[name].shape[span.axis + 1 :])
             parts = tuple(part for part in written if _overlap(places[part].span, span))
             views[name] = View(storage, span.start * inner, parts)
-    needless = glue & views.keys()
+    return views, _without(glue & views.keys(), steps)
+
+
+def _without(needless: Collection[str], steps: Sequence[Step]) -> list[Step]:
     left = [step.model_copy(update={"ops": tuple(op for op in step.ops if op not in needless)}) for step in steps]
-    return views, [step for step in left if step.ops]
+    return [step for step in left if step.ops]
+
+
+def _stored(model: CutModel) -> set[str]:
+    """The joins of outputs that nobody reads as a whole."""
+    wanted, found = {*model.held}, set[str]()
+    for one in reversed(model.made):
+        if one.op.type == "Concat" and one.source is None and wanted.isdisjoint(one.op.outputs):
+            found.add(one.op.id)
+        else:
+            wanted.update(one.op.inputs)
+    return found
 
 
 def _by_member(

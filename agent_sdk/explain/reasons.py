@@ -110,7 +110,7 @@ def _rows(trace: Trace, source: ModelGraph) -> tuple[ExplainedOp, ...]:
                     cause="unused" if unused else "in_place",
                     why="left out: no output depends on it"
                     if unused
-                    else "stands in one piece of memory anyway: nothing is copied",
+                    else "no work: stands in one piece of memory anyway, or is an output that is stored part by part",
                 )
     return tuple(rows[name] for step in plan.order for name in plan.step[step].ops)
 

@@ -19,10 +19,10 @@ import numpy as np
 import onnx
 from onnx import external_data_helper, helper, numpy_helper
 
-from agent_sdk.model.model import Model
+from agent_sdk.model.model import Model, Output
 from agent_sdk.model.nodes import reads, shell
 from hope_schema import Cut
-from hope_schema.cutgraph import CutOp, assembled, cut_ops
+from hope_schema.cutgraph import CutOp, assembled, cut_ops, holders
 from hope_schema.cutting import CutError, Region
 from hope_schema.hashing import digest
 
@@ -55,6 +55,11 @@ class CutModel(Model):
     @cached_property
     def constants(self) -> Mapping[str, onnx.TensorProto]:
         return self.parts
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        graph = self.source.graph
+        return {name: Output(graph.tensor[name].type, held) for name, held in holders(graph, self.made).items()}
 
 
 class Constants(Mapping[str, onnx.TensorProto]):
@@ -136,7 +141,8 @@ def part_of_constant(tensor: onnx.TensorProto, region: Region, folder: Path | No
     dims = region.shape(tensor.dims)
     if not external_data_helper.uses_external_data(tensor):
         values = numpy_helper.to_array(tensor)
-        return numpy_helper.from_array(np.ascontiguousarray(_within(values, region)), region.of(tensor.name))
+        part = np.ascontiguousarray(values[region.index(values.ndim)])
+        return numpy_helper.from_array(part, region.of(tensor.name))
     place = external_data_helper.ExternalDataInfo(tensor)
     kind = helper.tensor_dtype_to_np_dtype(tensor.data_type)
     made = onnx.TensorProto(name=region.of(tensor.name), data_type=tensor.data_type, dims=dims)
@@ -150,15 +156,8 @@ def part_of_constant(tensor: onnx.TensorProto, region: Region, folder: Path | No
         return made
     file = (folder or Path()) / place.location
     values = np.memmap(file, kind, "r", offset=place.offset or 0, shape=tuple(tensor.dims))
-    made.raw_data = np.ascontiguousarray(_within(values, region)).tobytes()
+    made.raw_data = np.ascontiguousarray(values[region.index(values.ndim)]).tobytes()
     return made
-
-
-def _within(values: np.ndarray, region: Region) -> np.ndarray:
-    bounds = [slice(None)] * values.ndim
-    for axis, start, stop in region.spans:
-        bounds[axis] = slice(start, stop)
-    return values[tuple(bounds)]
 
 
 def _nodes(model: Model, one: CutOp, constants: Constants) -> list[onnx.NodeProto]:

@@ -30,7 +30,8 @@ from agent_sdk.model.ports import Port, port_of
 from agent_sdk.model.shapes import Shapes, bind, free_inputs
 from agent_sdk.model.source import self_contained
 from agent_sdk.tables import faults
-from hope_schema import ModelGraph, Op, Tensor
+from hope_schema import ModelGraph, Op, Tensor, TensorType
+from hope_schema.cutting import Region
 from hope_schema.graph import AttributeValue
 
 RELABELLING = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast", "Transpose", "Dropout"})
@@ -41,6 +42,25 @@ NORMALISING_AXIS = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
 """Types that normalise over their axis and all behind it, or from operator set 13 on over the axis alone."""
 MAX_TEXT = 4096
 """Most characters of a textual attribute."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a network answers.
+
+    Attributes:
+        type: its shape and element type.
+        held: the tensors of the graph that hold it, each with the region that it is.
+    """
+
+    type: TensorType
+    held: Mapping[str, Region]
+
+    def fill(self, array: np.ndarray, made: Mapping[str, Any]) -> np.ndarray:
+        """Write it, put together of what was made, into an array of its shape. Returns that."""
+        for name, region in self.held.items():
+            array[region.index(array.ndim)] = made[name]
+        return array
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +97,16 @@ class Model:
     @cached_property
     def constants(self) -> Mapping[str, onnx.TensorProto]:
         return {tensor.name: tensor for tensor in self.proto.graph.initializer}
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        """By name."""
+        return {name: Output(self.graph.tensor[name].type, {name: Region(())}) for name in self.graph.outputs}
+
+    @cached_property
+    def held(self) -> tuple[str, ...]:
+        """The tensors that hold the outputs: what a run has to leave."""
+        return tuple(name for output in self.outputs.values() for name in output.held)
 
     def member(self, name: str) -> tuple[int, Model, str]:
         """The network that a tensor or an op is of: its place among those side by side, itself, and the name there."""

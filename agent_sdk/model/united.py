@@ -7,7 +7,7 @@ outputs of all, and whoever compiles an op looks it up in the network that it co
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ import onnx
 from typing_extensions import override
 
 from agent_sdk.model.bounds import Guard
-from agent_sdk.model.model import Model
+from agent_sdk.model.model import Model, Output
 from hope_schema import ModelGraph, SuperOp
 from hope_schema.hashing import digest
 
@@ -36,6 +36,14 @@ class UnitedModel(Model):
         place, _, own = name.partition("/")
         return int(place), self.members[int(place)], own
 
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        return {
+            marked(place, name): replace(one, held={marked(place, part): region for part, region in one.held.items()})
+            for place, member in enumerate(self.members)
+            for name, one in member.outputs.items()
+        }
+
     def source(self, super_op: SuperOp) -> tuple[int, SuperOp]:
         """Whose super-op it is, and that one's own."""
         place, member, _ = self.member(super_op.id)
@@ -48,8 +56,7 @@ class UnitedModel(Model):
     def answers(self, outputs: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The outputs of each member."""
         return [
-            {name: outputs[marked(place, name)] for name in member.graph.outputs}
-            for place, member in enumerate(self.members)
+            {name: outputs[marked(place, name)] for name in member.outputs} for place, member in enumerate(self.members)
         ]
 
 

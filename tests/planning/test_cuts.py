@@ -28,6 +28,7 @@ from planner_api.planning.search.cuts import found_by, search_cuts
 from planner_api.planning.search.search import Search
 from tests.planning import machines
 from tests.planning.cuttable import ELEMENT_US, FIXED, MOVE_US, cuttable
+from tests.planning.test_vsm import hosts
 
 
 def drawn(data: DataObject, most: int = 4) -> Problem:
@@ -83,6 +84,24 @@ def brute(problem: Problem) -> float:
             home = homes_of(cut, pieces, dict(zip(names, homes, strict=True)))
             best = min(best, simulate(cut, home, cut.lists.order).makespan_us)
     return float(best)
+
+
+@pytest.mark.parametrize("axes", [(2,), (2, 3)])
+def test_an_output_is_put_together_on_the_host_for_nothing(axes: tuple[int, ...]):
+    """Whatever joins it is no work there and nowhere else possible; a join that an op reads takes its time anywhere."""
+    problem = cuttable([[9.0, 8.0, 7.0]] * 2, [[], [0]], 12, columns=12, machine=hosts(2))
+    problem = replace(problem, cutter=replace(problem.cutter, glue_us=lambda *_: np.full(3, 5.0)))
+    cuts = [Cut(op=op, axes=axes, at=((6,),) * len(axes)) for op in problem.ops]
+    cut, made = cut_problem(problem, cuts)
+    home = homes_of(cut, made, dict.fromkeys(problem.ops, (1, 2) * len(axes)))
+    joins = {piece.writes[0]: op for op, piece in enumerate(made) if piece.kind == "join"}
+    stored = {name: op for name, op in joins.items() if ">" not in name}
+    assert "t1" in stored
+    assert joins.keys() > stored.keys()
+    for name, op in joins.items():
+        assert cut.latency_us[op].tolist() == ([0.0, np.inf, np.inf] if name in stored else [5.0] * 3)
+        assert (home[op] == 0) == (name in stored)
+    check(cut, simulate(cut, home, cut.lists.order))
 
 
 @pytest.mark.parametrize("home_us", [0.0, 15.0])

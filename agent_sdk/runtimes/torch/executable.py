@@ -180,7 +180,7 @@ class TorchCall(BoundCall):
             if buffer.tensor.is_floating_point() and buffer.tensor.numel()
         }
         far = executable.processor.place.memory != HOST  # there no lane sees them
-        self.looked = frozenset(floats.keys() & {*model.guard.floats, *model.graph.outputs} if far else ())
+        self.looked = frozenset(floats.keys() & {*model.guard.floats, *model.held} if far else ())
         widest = reduce(torch.promote_types, (floats[name] for name in self.looked), torch.float16)
         self._seen = torch.zeros(2 * len(self.looked), dtype=widest, pin_memory=on_gpu)
         try:
@@ -192,7 +192,7 @@ class TorchCall(BoundCall):
         answers = [
             buffer
             for name, buffer in self._outputs.items()
-            if name in model.graph.kept and 0 < buffer.tensor.nbytes <= BROUGHT_BYTES
+            if name in model.held and 0 < buffer.tensor.nbytes <= BROUGHT_BYTES
         ]
         self._calls = self.recording.calls(executable.where, self._inputs.values(), answers, asleep=executable.beside)
         self.native = self._calls.native if self._calls is not None else ()

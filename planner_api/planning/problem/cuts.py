@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from hope_schema import Cut
+from hope_schema import HOST, Cut
 from hope_schema.cutting import Piece, pieces
 from planner_api.planning.problem.arrays import FloatArray
 from planner_api.planning.problem.choices import WHOLE, Shape
+from planner_api.planning.problem.machine import Machine
 from planner_api.planning.problem.problem import Problem
 
 
@@ -27,6 +28,11 @@ def cut_problem(problem: Problem, cuts: Sequence[Cut]) -> tuple[Problem, list[Pi
     inputs = [name for name in problem.tensors if problem.producer[known[name]] < 0]
     shapes: dict[str, Shape] = {name: cutter.shapes[name] for name in inputs}
     whole: dict[str, str] = dict(zip(inputs, inputs, strict=True))
+    read: set[str] = set()  # what else is joined is an output, which is stored part by part
+    for piece in reversed(made):
+        if piece.kind in ("whole", "part") or not read.isdisjoint(piece.writes):
+            read.update(piece.reads)
+    stored_us = _stored_us(problem.machine)
     latency, source = [], []
     for piece in made:
         source.append(index[piece.op] if piece.kind in ("whole", "part") else -1)
@@ -43,9 +49,11 @@ def cut_problem(problem: Problem, cuts: Sequence[Cut]) -> tuple[Problem, list[Pi
         if piece.kind == "part":
             runs = np.isfinite(problem.latency_us[source[-1]])
             latency.append(np.where(runs, cutter.part_us(source[-1], piece.region), np.inf))
+        elif name in read:
+            given = tuple(shapes[one] for one in piece.reads)
+            latency.append(cutter.glue_us(tensor, shapes[name], piece.region.axes, given))
         else:
-            reads = tuple(shapes[read] for read in piece.reads)
-            latency.append(cutter.glue_us(tensor, shapes[name], piece.region.axes, reads))
+            latency.append(stored_us)
 
     tensors = tuple(shapes)
     place = {name: tensor for tensor, name in enumerate(tensors)}
@@ -87,13 +95,19 @@ def cut_problem(problem: Problem, cuts: Sequence[Cut]) -> tuple[Problem, list[Pi
     return cut, made
 
 
+def _stored_us(machine: Machine) -> FloatArray:
+    """(P,) what putting an output together takes: nothing, on the host, where a processor computes there."""
+    there = np.array([machine.places[place].partition("/")[0] == HOST for place in machine.place])
+    return np.where(there | (not there.any()), 0.0, np.inf)
+
+
 def homes_of(
     cut: Problem, made: Sequence[Piece], homes: Mapping[str, Sequence[int]], turn: Sequence[float] | None = None
 ) -> list[int]:
     """A processor for every op of a cut problem: parts where ``homes`` says, slices and joins where they move least.
 
     A slice is made where what it reads is, or stands anyway because somebody else reads it there; a join where it is
-    read first. So nobody is sent more of a network's input than it reads.
+    read first, an output's on the host. So nobody is sent more of a network's input than it reads.
     """
     machine = cut.machine
     device = np.flatnonzero(machine.owners[machine.place] == machine.owners[machine.host])
@@ -114,6 +128,8 @@ def homes_of(
             if made[op].kind == "slice" and home[op] not in device and len(device):  # of an input
                 moved = cut.transfer_us[cut.reads[op][0], machine.host, machine.place[device]]
                 home[op] = int(device[(cut.latency_us[op, device] + moved).argmin()])
+            elif not np.isfinite(cut.latency_us[op, home[op]]):  # an output
+                home[op] = int(np.where(np.isfinite(cut.latency_us[op]), machine.uses.sum(axis=1), np.inf).argmin())
     for op, piece in enumerate(made):
         if piece.kind == "slice":
             there = {home[reader] for reader in cut.lists.after[op]}

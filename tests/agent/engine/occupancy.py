@@ -53,7 +53,7 @@ def peak_bytes(executor: Executor, trace: Trace) -> dict[str, int]:
         for name in work.segment.outputs:
             key = (name, program.place_of(work, name))
             owner[key], born[key], dies[key] = work.processor, start, over
-    for name in (part for kept in program.graph.outputs for part in program.parts(kept)):
+    for name in (part for kept in program.model.held for part in program.parts(kept)):
         dies[name, program.memory_of(name)] = trace.total_us
     events: list[tuple[float, int, str]] = []
     owner |= {key: spot.slot.processor for key, spot in executor.memory.spot.items() if key in owner}

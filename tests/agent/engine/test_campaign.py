@@ -138,7 +138,7 @@ def one_after_another(executor: Executor, feeds: Mapping[str, np.ndarray]) -> di
         for name, buffer in run_once(executable, read).items():
             home[name] = program.place_of(segment, name)
             made[name, home[name]] = buffer
-    return {name: on_host(name) for name in program.graph.outputs}
+    return {name: on_host(name) for name in program.model.held}
 
 
 @pytest.mark.parametrize("first", range(0, PLANS, BLOCK))

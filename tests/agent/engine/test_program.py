@@ -141,7 +141,7 @@ def _check_memory(program: Program, order: nx.DiGraph) -> None:
         for first, second in pairwise(slot.tensors):
             after = writer[id(slot), second]
             assert all(order.has_edge(one, after) for one in touches[id(slot), first])
-    for name in program.graph.outputs:
+    for name in program.model.held:
         if name in program.graph.producer:
             assert memory.spot[name, program.memory_of(name)].slot.tensors[-1] == name
 
