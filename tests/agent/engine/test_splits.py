@@ -141,6 +141,7 @@ def test_an_output_is_put_together_where_it_is_stored(given: bool, device: Devic
         np.testing.assert_array_equal(outputs["t4"], expected)
         assert not given or outputs["t4"] is into["t4"]
         assert [span.processor for span in trace.segments] == ["ort@0", "ort@1"]
+        assert [kind for kind, _, _ in trace.deliveries()] == [model.graph.tensor["t4"].type]
 
 
 @pytest.mark.parametrize("chained", [False, True])

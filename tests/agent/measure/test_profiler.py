@@ -67,7 +67,7 @@ def measured(model: Model, processors: list[Processor], missing: Missing, budget
 def ran(turn: Turn) -> Turn:
     """A turn with the record of a run of one segment that took so long."""
     span = SimpleNamespace(us=turn.us, kind="segment", start_us=0.0, end_us=turn.us)
-    program = SimpleNamespace(graph=SimpleNamespace(outputs=()))
+    program = SimpleNamespace(model=SimpleNamespace(outputs={}))
     return replace(turn, result=SimpleNamespace(program=program, segments=(span,), spans=(span,), total_us=turn.us,
                                                 load_us=0.0, store_us=0.0))  # fmt: skip
 
