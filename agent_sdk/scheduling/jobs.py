@@ -384,7 +384,7 @@ class Jobs(Forks):
             job.wanted.check()
             fits = job.request.fits if own else member.fits(job.inputs)
             executor = member.executor(one.dispatch) if fits else None
-            by_start = self.policy.by_start
+            by_start = self._scheduler.policy.by_start
             try:
                 found, waited_ns = member.outputs(job, one.dispatch, executor, hold, by_start=by_start)
             except (*FAILURES, FeedError) as error:
@@ -419,9 +419,10 @@ class Jobs(Forks):
                     self._scheduler.wait_again(job.request, job.owner.network)
                 else:
                     del self._jobs[job.request]
-                    job.owner.stats.count(found, late=job.is_late)
-                if not isinstance(found, BaseException):
-                    self._note_deadline(job, missed=job.is_late)
+                    late = job.is_late
+                    job.owner.stats.count(found, late=late)
+                    if not isinstance(found, BaseException):
+                        self._note_deadline(job, missed=late)
                 following, lost = self._decide(first=not only)
             if following is None:
                 hold.give_back()

@@ -304,7 +304,7 @@ class Scheduler:
 
     def under_way(self) -> list[Request]:
         """What has begun and not ended, and what waits for the processor that it was given."""
-        return [*self.queue.begun, *(one.request for one in (*self.running, *self.committed))]
+        return [*self.queue.begun, *[one.request for one in self.running], *[one.request for one in self.committed]]
 
     def any_idle(self) -> bool:
         """Whether something may be able to start anywhere."""
