@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,14 @@ MODEL_UNKNOWN: Final = "urn:hope:model-unknown"
 
 class HopeError(Exception):
     """Base of all errors of the agent; its text names the cause and, where there is one, the cure."""
+
+
+def because(error: Exception) -> str:
+    """What the system says of a refusal, without its number and the path; else the error's own text.
+
+    ``strerror`` will not do: ``socket.create_server`` writes the address into it once more.
+    """
+    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
 
 
 class InputError(HopeError, ValueError):

@@ -274,7 +274,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of <phone>--<model>.json files; see above")
     parser.add_argument("--models", type=cli.names, default=[], help="models or file stems; default: all")
     parser.add_argument("--cpu", type=cli.names, default=[], help="CPU configurations; default: every cpu_big_N")
-    parser.add_argument("--methods", type=cli.names, default=cli.names(METHODS), help=f"default: {METHODS}")
+    parser.add_argument(
+        "--methods", type=cli.names, default=cli.names(METHODS), help=f"MODULE:FUNCTION is yours; default: {METHODS}"
+    )
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds per plan (auto and ilp); default: 5")
     parser.add_argument("--seed", type=int, default=0, help="of the search; default: 0")
     parser.add_argument("--figures", action="store_true", help="HOPE's figures 4 to 7, with all of their methods")

@@ -164,7 +164,7 @@ def timeline(found: Played) -> list[str]:
     periods = [stream.period_ms for stream in found.mix.streams if stream.period_ms is not None]
     window = min(found.mix.seconds * 1e3, 10 * max(periods, default=100.0))
     step = window / COLUMNS
-    lines = [f"first {window:.0f} ms, a column is {step:.2f} ms"]
+    lines = [f"first {window:.0f} ms, a column is {step:.2f} ms; ' a run is asked for, ! its deadline is missed"]
     for where in found.use:
         row = ["."] * COLUMNS
         for one in found.ended:

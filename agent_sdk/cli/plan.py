@@ -24,7 +24,10 @@ def plan() -> None:
 )
 @loads_a_network
 def export(given: Given, *, output: Path) -> int:
-    """Measure and plan one network, and write what devices of this kind start from: load(model, plan=FILE)."""
+    """Measure and plan one network, and write its plan to a file.
+
+    Devices of this kind start from it: load(model, plan=FILE).
+    """
     refuse_unwritable("--output", output)
     with given.loaded(all_rivals=False) as (agent, session):
         agent.export_plan(session, output)

@@ -37,12 +37,14 @@ MIB: Final = 2**20
 @click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="certificate in PEM")
 @click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="its key in PEM")
 @click.option("--lend", is_flag=True, help="lend this machine's processors to agents that hold a token")
-@click.option("--requests", type=click.IntRange(1, 65536), default=256, show_default=True, help="under way at once")
+@click.option(
+    "--requests", type=click.IntRange(1, 65536), default=256, show_default=True, metavar="N", help="under way at once"
+)
 @click.option(
     "--memory", type=click.IntRange(16), metavar="MIB", help="of requests at once (default: half of what is free)"
 )
 @click.option(
-    "--in-flight", type=click.IntRange(1, 64), default=1, show_default=True, help="runs of one network at once"
+    "--in-flight", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N", help="runs of each network"
 )
 @click.option("--spread", is_flag=True, help="ready on one core, on two, on all: the policy says how many a run gets")
 @click.option("--policy", type=click.Choice(POLICIES), default=DEFAULT, show_default=True, help="who runs next")
@@ -53,7 +55,9 @@ MIB: Final = 2**20
     show_default=True,
     help="what becomes of a request that would miss its timeout",
 )
-@click.option("--grace", type=click.FloatRange(0, 3600), default=30.0, show_default=True, help="seconds to end in")
+@click.option(
+    "--grace", type=click.FloatRange(0, 3600), default=30.0, show_default=True, metavar="S", help="seconds to end in"
+)
 @options.planner
 @options.soc
 @options.processors

@@ -19,7 +19,7 @@ from google.protobuf.message import EncodeError
 from onnx import external_data_helper
 
 from agent_sdk.closing import Closes
-from agent_sdk.errors import ModelError, UnplannableError, printable
+from agent_sdk.errors import ModelError, UnplannableError, because, printable
 from agent_sdk.model.beside import may_refer
 from agent_sdk.model.held import HeldFile
 from agent_sdk.model.source import MAX_MODEL_BYTES, ends_early, external, load_external, parse, tensors
@@ -227,9 +227,8 @@ def _held(given: Path, path: Path) -> HeldFile:
     except (OSError, ValueError) as error:
         if isinstance(error, ModelError):
             raise
-        what = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
         cure = "; raise the limit (ulimit -n)" if getattr(error, "errno", 0) == errno.EMFILE else ""
-        raise ModelError(f"the model file '{given}' cannot be read: {what}{cure}") from error
+        raise ModelError(f"the model file '{given}' cannot be read: {because(error)}{cure}") from error
     if file.size > MAX_MODEL_BYTES:
         file.close()
         raise ModelError(f"'{given}' has {file.size} bytes; a model may have at most {MAX_MODEL_BYTES}")

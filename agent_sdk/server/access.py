@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent_sdk.errors import InputError, RefusedError
+from agent_sdk.errors import InputError, RefusedError, because
 
 LEAST_CHARACTERS: Final = 16
 """A shorter token could be guessed."""
@@ -37,7 +37,7 @@ class Address:
         try:
             return socket.create_server((self.host, self.port), family=family, backlog=backlog)
         except OSError as error:
-            raise InputError(f"cannot listen on {self}: {error.strerror or error}") from None
+            raise InputError(f"cannot listen on {self}: {because(error)}") from None
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -83,7 +83,7 @@ class Access:
         try:
             lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"the tokens in '{file}' cannot be read: {error}") from None
+            raise InputError(f"the tokens in '{file}' cannot be read: {because(error)}") from None
         tokens = [line for line in lines if line and not line.startswith("#")]
         if not tokens:
             raise InputError(f"'{file}' holds no token")

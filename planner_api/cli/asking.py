@@ -51,7 +51,7 @@ GROUPS = {
   hope-planner profiles establish "$SOC"               plan ahead for it however few uploaded""",
     ),
     "releases": (
-        "Let new versions go out in stages; watch, pause, approve, roll back.",
+        "New versions in stages: begin, watch, roll back.",
         """
   hope-planner releases begin classifier:4 --alias production --stages 0.01,0.1,1
   hope-planner releases watch $RELEASE                 of `hope-planner releases list`

@@ -145,7 +145,7 @@ CALLS = (
     Call("releases", "parts", "how it goes on each kind of device", "GET", "/releases/{release_id}/parts",
          cursor="after", rows="parts",
          columns=("soc", "plan_id", "before", "after", "reported", "latency.worse", "latency.better", "answers.worse")),
-    Call("releases", "begin", "let a model's newest plans, or a version behind an alias, go out in stages", "POST",
+    Call("releases", "begin", "let new plans, or a version, go out in stages", "POST",
          "/releases", ("model",),
          body=(
              Option("alias", "this alias comes to stand for the version"),

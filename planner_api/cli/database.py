@@ -141,7 +141,10 @@ def worker(settings: Settings, slots: int | None, probe_port: int | None, probe_
 @click.option("--revision", default="head", show_default=True, help="revision to upgrade to; head: the newest")
 @on_database(makes=True)
 def migrate(settings: Settings, revision: str) -> None:
-    """Bring the database to the newest schema; doing it again changes nothing."""
+    """Bring the database to the newest schema.
+
+    Doing it again changes nothing.
+    """
     url = settings.database_url
     try:
         with working("migrating"):
@@ -167,7 +170,10 @@ def backup(settings: Settings, file: Path) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @on_database(makes=True)
 def restore(settings: Settings, file: Path) -> None:
-    """Fill an empty database, of either kind, from a FILE that `backup` wrote."""
+    """Fill an empty database from a FILE of `backup`.
+
+    Either may be SQLite or PostgreSQL.
+    """
     url = settings.database_url
     with working(f"reading {file}"):
         rows = backups.read(url, file, local_actor().name)

@@ -118,7 +118,7 @@ def method(name: str) -> Method:
         return METHODS[name]
     if ":" in name.strip(":"):
         return Method(name, at_once=False)
-    raise UnknownMethod(f"there is no method '{name}': choose one of {', '.join(METHODS)}")
+    raise UnknownMethod(f"there is no method '{name}': choose one of {', '.join(METHODS)}, or MODULE:FUNCTION")
 
 
 def features(problem: Problem) -> frozenset[Feature]:

@@ -184,6 +184,8 @@ def test_a_method_of_ones_own_is_named_or_put_into_the_table(monkeypatch: pytest
     assert solve(problem, "mine", Budget(0.0)).schedule == expected
     with pytest.raises(UnknownMethod, match="no method 'nowhere:solve'"):
         solve(problem, "nowhere:solve", Budget(0.0))
+    with pytest.raises(UnknownMethod, match="or MODULE:FUNCTION"):
+        solve(problem, "nowhere", Budget(0.0))
 
 
 def test_a_method_says_what_it_cannot_serve():

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from agent_sdk.errors import InputError
+from agent_sdk.errors import InputError, because
 from agent_sdk.tables import Table, faults
 from hope_schema.hosts import MAX_HOSTS, HostName
 
@@ -101,7 +101,7 @@ def read_hosts(file: Path) -> dict[str, HostSettings]:
     try:
         found = _FILE.validate_python(tomllib.loads(file.read_text(encoding="utf-8-sig")))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"the hosts in '{file}' cannot be read: {error}") from None
+        raise InputError(f"the hosts in '{file}' cannot be read: {because(error)}") from None
     except ValidationError as error:
         raise InputError(f"'{file}', {next(faults(error))}") from None
     for settings in found.values():

@@ -26,6 +26,7 @@ from agent_sdk.errors import UnknownNameError, status_error
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.runtimes.offered import discover
 from hope_schema.version import VERSION
+from planner_api.cli.commands import hope_planner
 from tests.agent.haste import measure_hastily
 from tests.agent.models import branching_model, one_op_model
 
@@ -79,22 +80,30 @@ def test_an_address_in_use_is_refused_before_anything_is_read(capsys: pytest.Cap
         address = f"127.0.0.1:{other.getsockname()[1]}"
         for option, free in (("--listen", "--grpc"), ("--grpc", "--listen")):
             line = refused(capsys, "serve", "--models", "none.onnx", option, address, free, "127.0.0.1:0")
-            assert f"{option}: cannot listen on {address}: Address already in use" in line
-            assert f"give {option} another HOST:PORT" in line
+            assert (
+                f"{option}: cannot listen on {address}: Address already in use; give {option} another HOST:PORT" in line
+            )
+
+
+def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    """A command and all that are below it."""
+    yield path, command
+    if isinstance(command, click.Group):
+        for name, below in command.commands.items():
+            yield from commands(below, f"{path} {name}")
+
+
+@pytest.mark.parametrize("program", [cli.hope_agent, hope_planner], ids=lambda program: program.name)
+def test_no_list_of_commands_cuts_a_sentence(program: click.Group) -> None:
+    """In 80 columns each command of each group says in whole what it does."""
+    for path, command in commands(program, ""):
+        if isinstance(command, click.Group):
+            shown = command.get_help(click.Context(command, terminal_width=80)).splitlines()
+            assert not [f"{path}: {line}" for line in shown[1:] if line.endswith("...")]
 
 
 def test_help_explains_every_option() -> None:
-    """Each option of each command, and of those below it, says what it is for."""
-
-    def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
-        yield path, command
-        if isinstance(command, click.Group):
-            context = click.Context(command)
-            for name in command.list_commands(context):
-                below = command.get_command(context, name)
-                assert below is not None
-                yield from commands(below, f"{path} {name}")
-
+    """Each option of each command, and of those below it, says what it is for and in which unit."""
     found = [
         (path, option)
         for path, command in commands(cli.hope_agent, "hope-agent")
@@ -103,6 +112,10 @@ def test_help_explains_every_option() -> None:
     ]
     assert len(found) > 40
     assert not [f"{path} {option.name}" for path, option in found if not option.help]
+    ranges = (click.IntRange, click.FloatRange)
+    assert not [
+        f"{path} {option.name}" for path, option in found if isinstance(option.type, ranges) and not option.metavar
+    ]
 
 
 def broken_models(directory: Path) -> dict[str, tuple[Path, str]]:

@@ -73,6 +73,7 @@ def test_a_mix_in_a_line_prints_a_timeline(model: Path, capsys: pytest.CaptureFi
     assert "load 0.20" in printed
     assert "small#2" in printed
     assert "a column is" in printed
+    assert "! its deadline is missed" in printed
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,13 @@ def test_nothing_is_said_in_powers_of_ten_that_people_read() -> None:
     assert "1.13 min in the planner" in drawn(report(planner_ms=67_900.0))
 
 
+def test_no_time_is_said_to_have_passed_in_a_planner_that_gave_no_plan() -> None:
+    """Without a plan the table says how long it was asked for."""
+    shown = drawn(report(plan_id=None, planner_ms=1230.0))
+    assert "asked for 1.23 s" in shown
+    assert "in the planner" not in shown
+
+
 def test_json_has_every_promised_key_and_no_timeline() -> None:
     """The JSON object carries the keys that scripts rely on."""
     keys = {
