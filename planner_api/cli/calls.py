@@ -198,6 +198,6 @@ CALLS = (
     Call("audit", "list", "who did what, newest first", "GET", "/audit", cursor="before", rows="entries",
          query=(Option("actor", "by"), Option("action", "of this kind"), Option("subject", "to")),
          columns=("at", "actor", "action", "subject", "detail", "request_id")),
-    Call("audit", "verify", "check that nobody changed or removed an entry; prints the head to write down", "GET",
-         "/audit/proof", query=(Option("head", "one that was written down before"),)),
+    Call("audit", "verify", "check that no entry was changed; the head is to be kept", "GET",
+         "/audit/proof", query=(Option("head", "one that was kept from an earlier check"),)),
 )  # fmt: skip

@@ -89,7 +89,10 @@ def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Com
     """A command and all that are below it."""
     yield path, command
     if isinstance(command, click.Group):
-        for name, below in command.commands.items():
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
             yield from commands(below, f"{path} {name}")
 
 
