@@ -23,7 +23,10 @@ DEVICE = "admin"
 @click.argument("file", type=click.Path(path_type=Path))
 @at_a_planner
 def import_profile(file: Path, planner: str, token: str | None, as_json: bool) -> int:
-    """Take in the figures of an exported profile; again changes nothing."""
+    """Take in the figures of an exported profile.
+
+    Doing it again changes nothing.
+    """
     text = _read(file)
     try:
         profile = Profile.model_validate_json(text)
