@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent_sdk import native
-from agent_sdk.engine.program import Copy, Program, Work, memory_of
+from agent_sdk.engine.program import Copy, Program, ProgramSegment, Work, memory_of
 from agent_sdk.errors import WrongOutput
 from agent_sdk.forking import Forks, keep, watch_forks
 from agent_sdk.machine.cores import bound_to
@@ -41,7 +41,9 @@ class Compiled(Forks):
             for segment in program.segments:
                 processor = program.processors[segment.processor]
                 with bound_to(_near(processor)), _prompt():
-                    self.executables.append(processor.compile(segment.segment))
+                    executable = processor.compile(segment.segment)
+                self.executables.append(executable)
+                _check_types(program, segment, executable)
             for copy in (work for work in program.work if isinstance(work, Copy)):
                 self.change(copy)
         except BaseException:
@@ -98,6 +100,14 @@ def _prompt() -> Iterator[None]:
         yield
     finally:
         library.hope_slices(0)
+
+
+def _check_types(program: Program, segment: ProgramSegment, executable: Executable) -> None:
+    """Refuse an executable that does not make what the graph declares."""
+    for name in segment.segment.outputs:
+        made, declared = executable.output_types.get(name), program.graph.tensor[name].type
+        if made is None or (name in segment.segment.exports and made != declared):
+            raise WrongOutput(f"'{segment.processor}' makes {made or 'nothing'} of '{name}', the graph says {declared}")
 
 
 def _close_all(executables: list[Executable], changes: dict[Any, Executable], process: int) -> None:
