@@ -1,24 +1,15 @@
 """Where the console is: under ``/console``, and for a browser behind a proxy under the proxy's prefix."""
 
-from contextvars import ContextVar
-
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-
-from planner_api.web.asgi import Scope
 
 HOME = "/console"
 """As the planner's own routes have it."""
-_seen: ContextVar[str] = ContextVar("seen", default=HOME)
 
 
-def look_from(scope: Scope) -> None:
-    """Have ``home`` say where the console is for whoever asks now."""
-    _seen.set(f"{scope['state'].get('prefix', '')}{HOME}")
-
-
-def home() -> str:
+def home(request: Request) -> str:
     """What links and cookies begin with."""
-    return _seen.get()
+    return f"{request.scope['state'].get('prefix', '')}{HOME}"
 
 
 def lead(to: str) -> Response:

@@ -15,7 +15,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from planner_api.console import session as sessions
-from planner_api.console.address import HOME, lead, look_from
+from planner_api.console.address import HOME, lead
 from planner_api.console.pages import devices, fleet, models, plans, profiles, sign_in
 from planner_api.console.rendering import FOLDER, SECTIONS, STATIC, render, section
 from planner_api.console.session import ANYBODY, Session, check_origin, cookie_of
@@ -72,7 +72,6 @@ class Console:
         return (self._serve if ours or leads else self._app)(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Any, send: Any) -> None:
-        look_from(scope)
         request = Request(scope, receive)
         secured = [*SECURITY, HSTS] if request.url.scheme == "https" else SECURITY
 

@@ -47,7 +47,8 @@ def render(request: Request, template: str, *, code: int = 200, **context: Any) 
     page = _ENVIRONMENT.get_template(template).render(
         session=getattr(request.state, "session", None),
         request=request,
-        planner=str(request.base_url).rstrip("/") + home().removesuffix(HOME),
+        home=home(request),
+        planner=str(request.base_url).rstrip("/") + home(request).removesuffix(HOME),
         **context,
     )
     return Response(page, status_code=code, media_type="text/html", headers={"Cache-Control": "no-store"})
@@ -160,8 +161,7 @@ def _environment() -> Environment:
         "segment": segment,
     }  # fmt: skip
     found.globals |= {
-        "asset": lambda name: home() + ASSETS[name],
-        "home": home,
+        "assets": ASSETS,
         "agent": DISTRIBUTION,
         "causes": TITLES,
         "section": section,

@@ -103,7 +103,7 @@ async def begin(request: Request, answer: Response, principal: Principal, *, tok
         COOKIE,
         secret,
         max_age=round(lifetime_s),
-        path=home(),
+        path=home(request),
         secure=request.url.scheme == "https",
         httponly=True,
         samesite="strict",

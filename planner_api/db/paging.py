@@ -15,7 +15,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner_api.db.engine import Database
 
 Row = TypeVar("Row")
-Key = TypeVar("Key")
 CHUNK = 500
 """Items per statement: SQLite bounds the parameters of one."""
 Message = TypeVar("Message", bound=BaseModel)
@@ -36,28 +35,28 @@ def rows_among(
 
 
 class Page(list[Row]):
-    """The first ``limit`` of some rows."""
+    """The first ``limit`` of some rows; ``next`` is what ``follows`` says of them, None where there are no others."""
 
-    def __init__(self, rows: Iterable[Row], limit: int) -> None:
+    def __init__(self, rows: Iterable[Row], limit: int, follows: Callable[[Sequence[Row]], Any]) -> None:
         found = list(islice(rows, limit + 1))
         super().__init__(found[:limit])
-        self._more = len(found) > limit
-
-    def next(self, key: Callable[[Row], Key]) -> Key | None:
-        """Return the key of the last row, behind which the next page begins; None when this is the last one."""
-        return key(self[-1]) if self._more else None
-
-    def next_offset(self, offset: int) -> int | None:
-        """Return the offset of the next page of rows that are counted; None when this is the last one."""
-        return offset + len(self) if self._more else None
+        self.next = follows(self) if len(found) > limit else None
 
 
-async def page(session: AsyncSession, query: Select[Row], limit: int) -> Page[Row]:
-    return Page(await session.scalars(query.limit(limit + 1)), limit)
+async def page(
+    session: AsyncSession, query: Select[Row], key: Any, after: Any, limit: int, *, newest_first: bool = False
+) -> Page[Row]:
+    """Rows in the order of a column that tells them apart, those behind ``after`` (None: from the first one on)."""
+    if after is not None:
+        query = query.where(key < after if newest_first else key > after)
+    query = query.order_by(key.desc() if newest_first else key).limit(limit + 1)
+    return Page(await session.scalars(query), limit, lambda some: getattr(some[-1], key.key))
 
 
-async def page_of_rows(session: AsyncSession, query: Select[*tuple[Any, ...]], limit: int) -> Page[Any]:
-    return Page(await session.execute(query.limit(limit + 1)), limit)
+async def page_at(session: AsyncSession, query: Select[*tuple[Any, ...]], offset: int, limit: int) -> Page[Any]:
+    """Rows of several columns, counted in the query's own order."""
+    rows = await session.execute(query.offset(offset).limit(limit + 1))
+    return Page(rows, limit, lambda some: offset + len(some))
 
 
 async def prune(database: Database, column: Any, doomed: Select[Any], at_once: int) -> int:

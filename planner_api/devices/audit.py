@@ -109,16 +109,10 @@ def _broken(cause: str) -> ConflictError:
 
 async def page(database: Database, *, limit: int, before: int | None, **where: str | None) -> AuditPage:
     """Entries whose columns are as ``where`` says, newest first."""
-    query = select(AuditRow).order_by(AuditRow.id.desc())
-    for name, wanted in where.items():
-        if wanted is not None:
-            query = query.where(getattr(AuditRow, name) == wanted)
-    if before is not None:
-        query = query.where(AuditRow.id < before)
+    query = select(AuditRow).filter_by(**{name: wanted for name, wanted in where.items() if wanted is not None})
     async with database.read() as session:
-        rows = await paging.page(session, query, limit)
-    entries = messages_of(rows, partial(message_of, AuditEntry))
-    return AuditPage(entries=entries, next=rows.next(lambda row: row.id))
+        rows = await paging.page(session, query, AuditRow.id, before, limit, newest_first=True)
+    return AuditPage(entries=messages_of(rows, partial(message_of, AuditEntry)), next=rows.next)
 
 
 async def prune(database: Database, days: int) -> None:

@@ -76,12 +76,11 @@ async def get(database: Database, name: str) -> Group:
         return await _counted(session, _group(await found(session, GroupRow, name, "group")))
 
 
-async def list_groups(database: Database, *, after: str, limit: int) -> GroupPage:
+async def list_groups(database: Database, *, after: str | None, limit: int) -> GroupPage:
     async with database.read() as session:
-        query = select(GroupRow).where(GroupRow.name > after).order_by(GroupRow.name)
-        rows = await page(session, query, limit)
+        rows = await page(session, select(GroupRow), GroupRow.name, after, limit)
         groups = [await _counted(session, group) for group in messages_of(rows, _group)]
-    return GroupPage(groups=tuple(groups), next=rows.next(lambda row: row.name))
+    return GroupPage(groups=tuple(groups), next=rows.next)
 
 
 async def drop(database: Database, name: str, actor: Actor) -> None:

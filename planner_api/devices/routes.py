@@ -179,7 +179,7 @@ async def revoke_claim(request: Request, number: Id) -> None:
 @grouped.get("/groups", response_description="One page.")
 async def list_groups(request: Request, after: AfterName = None, limit: FewRows = 50) -> GroupPage:
     """List the groups with the number of their devices."""
-    return await groups.list_groups(request.database, after=after or "", limit=limit)
+    return await groups.list_groups(request.database, after=after, limit=limit)
 
 
 @grouped.get("/groups/{name}", response_description="The group.")

@@ -3,9 +3,9 @@
 import secrets
 from collections.abc import Awaitable, Callable, Container, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Literal
 
-from sqlalchemy import Select, select, update
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import (
@@ -26,7 +26,7 @@ from hope_schema.proof import hash_token
 from hope_schema.proof import prove as proof_of
 from hope_schema.tokens import TokenScope
 from planner_api.db.engine import Database, WriteSession, found
-from planner_api.db.paging import Page, Row, message_of, messages_of, page
+from planner_api.db.paging import message_of, messages_of, page
 from planner_api.db.tables import ClaimRow, DeviceRow, GroupRow, TokenRow
 from planner_api.devices import repository
 from planner_api.devices.audit import record
@@ -114,22 +114,20 @@ async def issue(
 async def list_tokens(database: Database, scope: TokenScope | None, *, before: int | None, limit: int) -> TokenPage:
     """Tokens of a scope (None: those of people), newest first."""
     scopes: Sequence[TokenScope] = ("admin", "viewer") if scope is None else (scope,)
-    rows = await _newest(database, select(TokenRow).where(TokenRow.scope.in_(scopes)), TokenRow.id, before, limit)
+    query = select(TokenRow).where(TokenRow.scope.in_(scopes))
+    async with database.read() as session:
+        rows = await page(session, query, TokenRow.id, before, limit, newest_first=True)
     tokens = messages_of(rows, lambda row: message_of(Token, row, state=_state(row.revoked_at, row.expires_at)))
-    return TokenPage(tokens=tokens, next=rows.next(lambda row: row.id))
+    return TokenPage(tokens=tokens, next=rows.next)
 
 
 async def list_claims(database: Database, *, before: int | None, limit: int) -> ClaimPage:
-    rows = await _newest(database, select(ClaimRow), ClaimRow.id, before, limit)
+    async with database.read() as session:
+        rows = await page(session, select(ClaimRow), ClaimRow.id, before, limit, newest_first=True)
     claims = messages_of(
         rows, lambda row: message_of(Claim, row, state=_state(row.revoked_at, row.expires_at, spent=row.uses_left == 0))
     )
-    return ClaimPage(claims=claims, next=rows.next(lambda row: row.id))
-
-
-async def _newest(database: Database, query: Select[Row], number: Any, before: int | None, limit: int) -> Page[Row]:
-    async with database.read() as session:
-        return await page(session, query.where(number < (before or 2**63 - 1)).order_by(number.desc()), limit)
+    return ClaimPage(claims=claims, next=rows.next)
 
 
 def _state(
@@ -209,9 +207,9 @@ async def list_devices(
     """Devices in the order of their ids. Raises NotFoundError for an unknown group."""
     async with database.read() as session:
         chosen = None if group is None else await found(session, GroupRow, group, "group")
-        page = await find_devices(session, soc=soc, group=chosen, after=after, limit=limit)
-        described = await _describing(session, page.devices)
-    return DevicePage(devices=messages_of(page.devices, described), next=page.after)
+        rows = await find_devices(session, soc=soc, group=chosen, after=after, limit=limit)
+        described = await _describing(session, rows.devices)
+    return DevicePage(devices=messages_of(rows.devices, described), next=rows.after)
 
 
 async def _describing(session: AsyncSession, rows: Sequence[DeviceRow]) -> Callable[[DeviceRow], Device]:

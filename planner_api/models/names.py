@@ -32,10 +32,9 @@ async def add_version(database: Database, name: str, sent: NewModelVersion, acto
     return await get_version(database, name, version)
 
 
-async def list_names(database: Database, *, after: str, limit: int) -> NamedModelPage:
+async def list_names(database: Database, *, after: str | None, limit: int) -> NamedModelPage:
     async with database.read() as session:
-        query = select(NamedModelRow).where(NamedModelRow.name > after).order_by(NamedModelRow.name)
-        rows = await page(session, query, limit)
+        rows = await page(session, select(NamedModelRow), NamedModelRow.name, after, limit)
         aliases = await _aliases(session, [row.name for row in rows])
     names = messages_of(
         rows,
@@ -43,17 +42,17 @@ async def list_names(database: Database, *, after: str, limit: int) -> NamedMode
             NamedModel, row, aliases={each.alias: each.version for each in aliases if each.name == row.name}
         ),
     )
-    return NamedModelPage(names=names, next=rows.next(lambda row: row.name))
+    return NamedModelPage(names=names, next=rows.next)
 
 
 async def list_versions(database: Database, name: str, *, before: int | None, limit: int) -> ModelVersionPage:
     """Versions of a name, newest first. Raises NotFoundError for an unknown name."""
     async with database.read() as session:
         await found(session, NamedModelRow, name, "name")
-        query = select(ModelVersionRow).where(ModelVersionRow.name == name).order_by(ModelVersionRow.version.desc())
-        rows = await page(session, query if before is None else query.where(ModelVersionRow.version < before), limit)
+        query = select(ModelVersionRow).where(ModelVersionRow.name == name)
+        rows = await page(session, query, ModelVersionRow.version, before, limit, newest_first=True)
         aliases = await _aliases(session, [name])
-    return ModelVersionPage(versions=_versions(rows, aliases), next=rows.next(lambda row: row.version))
+    return ModelVersionPage(versions=_versions(rows, aliases), next=rows.next)
 
 
 async def get_version(database: Database, name: str, version: int) -> ModelVersion:

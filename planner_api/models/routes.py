@@ -72,7 +72,7 @@ Before = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="`next` of 
 @named.get("/names", response_description="One page.")
 async def list_names(request: Request, after: AfterName = None, limit: Limit = 100) -> NamedModelPage:
     """List the named models with their aliases."""
-    return await names.list_names(request.database, after=after or "", limit=limit)
+    return await names.list_names(request.database, after=after, limit=limit)
 
 
 @named.post(

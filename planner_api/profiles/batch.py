@@ -17,7 +17,7 @@ from planner_api.profiles.plausibility import held_of
 from planner_api.profiles.predictions import Predictions
 from planner_api.profiles.snapshot import materially_changed, publish
 from planner_api.profiles.statistics import Statistics, device_hash
-from planner_api.web.inflate import Body, Encoding, inflate
+from planner_api.web.inflate import Body, inflate
 
 UNREADABLE = (ZstdError, BadZipFile, KeyError, TypeError, ValueError)
 """Statistics raise these where they are damaged, or a later release of the planner wrote them."""
@@ -30,8 +30,7 @@ class Upload(msgspec.Struct):
 
     row_id: int
     device_id: str
-    encoding: Encoding
-    body: bytes
+    body: Body
     trusted: bool
     rows: int
     revoked: bool
@@ -112,7 +111,7 @@ def _fold_some(known: Statistics, order: FoldOrder, sent_ones: list[Upload], fou
             found.errors[sent.row_id] = "not used: the device was revoked"
             continue
         try:
-            body = inflate(Body(sent.body, sent.encoding), limit=order.most_bytes)
+            body = inflate(sent.body, limit=order.most_bytes)
             uploads.append((sent.device_id, from_json(bytes(body))))
             ids.append(sent.row_id)
         except (PlannerError, ValueError) as error:

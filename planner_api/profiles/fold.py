@@ -21,6 +21,7 @@ from planner_api.jobs.wanted import Wanted, put
 from planner_api.profiles import inbox, repository
 from planner_api.profiles.batch import FoldOrder, FoldOutcome, Upload
 from planner_api.profiles.jobs import FOLD, OUTDATED, PROFILE, pair_of
+from planner_api.web.inflate import Body
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +64,12 @@ class Fold(Kind):
             folded=head.uploads,
             statistics=statistics,
             taken_back=tuple(taken_back),
-            uploads=tuple(Upload(*(*row, row.device_id in gone)) for row in uploads),
+            uploads=tuple(
+                Upload(
+                    row.id, row.device_id, Body(row.body, row.encoding), row.trusted, row.rows, row.device_id in gone
+                )
+                for row in uploads
+            ),
             share=self._settings.figures_per_device,
             most_bytes=self._settings.max_inflated_bytes,
             taken_back_at=max(taken_back.values(), default=None),

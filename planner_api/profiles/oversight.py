@@ -24,21 +24,21 @@ from planner_api.profiles.statistics import Key, Statistics, device_hash
 from planner_api.web.principal import Actor
 
 
-async def contributions(database: Database, soc: str, frequency: str, *, after: str, limit: int) -> ContributionPage:
+async def contributions(
+    database: Database, soc: str, frequency: str, *, after: str | None, limit: int
+) -> ContributionPage:
     """Who had a part in a profile. Raises NotFoundError when there is none."""
     head, statistics = await _load(database, soc, frequency)
     said = await asyncio.to_thread(statistics.said_by)
     async with database.read() as session:
-        theirs = ContributionRow.profile_id == head.id, ContributionRow.device_id > after
-        query = select(ContributionRow).where(*theirs).order_by(ContributionRow.device_id)
-        rows = await paging.page(session, query, limit)
+        query = select(ContributionRow).where(ContributionRow.profile_id == head.id)
+        rows = await paging.page(session, query, ContributionRow.device_id, after, limit)
 
     def contribution(row: ContributionRow) -> Contribution:
         figures, alone = said.get(device_hash(row.device_id), (0, 0))
         return message_of(Contribution, row, figures=figures, alone=alone)
 
-    page = messages_of(rows, contribution)
-    return ContributionPage(contributions=page, next=rows.next(lambda row: row.device_id))
+    return ContributionPage(contributions=messages_of(rows, contribution), next=rows.next)
 
 
 async def votes(
@@ -50,12 +50,13 @@ async def votes(
         query = select(ContributionRow.device_id).where(ContributionRow.profile_id == head.id)
         names = {device_hash(name): name for name in await session.scalars(query)}
     wanted = None if device_id is None else device_hash(device_id)
-    found = await asyncio.to_thread(lambda: paging.Page(islice(_votes(statistics, wanted), offset, None), limit))
+    behind = islice(_votes(statistics, wanted), offset, None)
+    found = await asyncio.to_thread(lambda: paging.Page(behind, limit, lambda some: offset + len(some)))
     page = tuple(
         Vote(figure=_words(key), device_id=names.get(device), us=None if us == np.inf else us)
         for key, device, us in found
     )
-    return VotePage(votes=page, next=found.next_offset(offset))
+    return VotePage(votes=page, next=found.next)
 
 
 async def agreement(

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Update, and_, case, delete, exists, func, 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
-from planner_api.db.paging import Page, page
+from planner_api.db.paging import Page
 from planner_api.db.tables import (
     SERVED_VERSION,
     JobRow,
@@ -51,7 +51,7 @@ async def releases(
     if before is not None:
         older = ReleaseRow.created_at < before.created_at
         query = query.where(or_(older, and_(ReleaseRow.created_at == before.created_at, ReleaseRow.id < before.id)))
-    return await page(session, query, limit)
+    return Page(await session.scalars(query.limit(limit + 1)), limit, lambda some: some[-1].id)
 
 
 async def under_way(session: AsyncSession) -> Sequence[str]:
@@ -63,11 +63,9 @@ async def count_by_state(session: AsyncSession) -> dict[str, int]:
     return dict.fromkeys(ACTIVE, 0) | {row[0]: row[1] for row in await session.execute(query)}
 
 
-async def parts(
-    session: AsyncSession, release_ids: Sequence[str], *, after: str = "", limit: int | None = None
-) -> Sequence[ReleasePartRow]:
-    query = select(ReleasePartRow).where(ReleasePartRow.release_id.in_(release_ids), ReleasePartRow.part > after)
-    return (await session.scalars(query.order_by(ReleasePartRow.part).limit(limit))).all()
+async def parts(session: AsyncSession, release_ids: Sequence[str]) -> Sequence[ReleasePartRow]:
+    query = select(ReleasePartRow).where(ReleasePartRow.release_id.in_(release_ids))
+    return (await session.scalars(query.order_by(ReleasePartRow.part))).all()
 
 
 async def let_go(session: WriteSession, row: ReleaseRow, *, keep: bool) -> None:

@@ -66,7 +66,7 @@ async def list_release_parts(
     request: Request, release_id: ReleaseId, after: After = None, limit: Limit = 100
 ) -> ReleasePartPage:
     """List the parts of a release, with what devices reported of each."""
-    return await _releases(request).parts(release_id, after=after or "", limit=limit)
+    return await _releases(request).parts(release_id, after=after, limit=limit)
 
 
 def _add_action(action: Action, name: str, words: str) -> None:

@@ -12,7 +12,7 @@ from hope_schema import GroupSelector, Release, ReleasePage, ReleasePartPage, Re
 from hope_schema.releases import Rollout
 from hope_schema.wording import plural
 from planner_api.db.engine import Database, WriteSession, found
-from planner_api.db.paging import Page, chunks, messages_of
+from planner_api.db.paging import chunks, messages_of, page
 from planner_api.db.tables import GroupRow, ModelRow, ReleasePartRow, ReleaseRow
 from planner_api.devices.audit import PLANNER, record
 from planner_api.devices.groups import selector_of
@@ -165,14 +165,14 @@ class Releases:
             last = None if before is None else await found(session, ReleaseRow, before, "release")
             rows = await repository.releases(session, before=last, limit=limit)
             said = {row.id: await repository.said(session, row.id) for row in rows}
-        page = messages_of(rows, lambda row: release_view(row, *said[row.id]))
-        return ReleasePage(releases=page, next=rows.next(lambda row: row.id))
+        return ReleasePage(releases=messages_of(rows, lambda row: release_view(row, *said[row.id])), next=rows.next)
 
-    async def parts(self, release_id: str, *, after: str, limit: int) -> ReleasePartPage:
+    async def parts(self, release_id: str, *, after: str | None, limit: int) -> ReleasePartPage:
         async with self._database.read() as session:
             await found(session, ReleaseRow, release_id, "release")
-            rows = Page(await repository.parts(session, [release_id], after=after, limit=limit + 1), limit)
-        return ReleasePartPage(parts=messages_of(rows, part_view), next=rows.next(lambda row: row.part))
+            query = select(ReleasePartRow).where(ReleasePartRow.release_id == release_id)
+            rows = await page(session, query, ReleasePartRow.part, after, limit)
+        return ReleasePartPage(parts=messages_of(rows, part_view), next=rows.next)
 
     async def _locked(self, session: WriteSession, release_id: str, states: Sequence[str]) -> ReleaseRow:
         row = await repository.lock(session, release_id)

@@ -45,7 +45,7 @@ async def list_fleet_plans(
 ) -> FleetPlanPage:
     """List plans with status, gap, age, hit rate and drift."""
     where = {"model_hash": model_hash, "soc": soc, "status": status}
-    return await service.plans(request.database, after=after or "", limit=limit, **where)
+    return await service.plans(request.database, after=after, limit=limit, **where)
 
 
 Soc = Annotated[str, Query(max_length=128, pattern=LABEL, description="The SoC")]
@@ -58,7 +58,7 @@ async def list_contributions(
     request: Request, soc: Soc, frequency: Frequency, after: After = None, limit: Limit = 100
 ) -> ContributionPage:
     """List who had a part in a profile, and how much of it nobody else says."""
-    return await oversight.contributions(request.database, soc, frequency, after=after or "", limit=limit)
+    return await oversight.contributions(request.database, soc, frequency, after=after, limit=limit)
 
 
 @router.get("/fleet/profiles/votes", response_description="One page.", responses=problems(404))

@@ -1,6 +1,7 @@
 """What the fleet view adds up."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from sqlalchemy import Subquery, distinct, exists, func, select
 
@@ -14,7 +15,7 @@ from hope_schema import (
     FleetSummary,
 )
 from planner_api.db.engine import Database
-from planner_api.db.paging import message_of, messages_of, page_of_rows
+from planner_api.db.paging import Page, message_of, messages_of, page_at
 from planner_api.db.tables import DeviceRow, ModelRow, PlanJobRow, PlanRow, PlanVersionRow, ProfileRow, SocRow
 from planner_api.plans.ahead import per_status
 from planner_api.plans.history import geometric_mean
@@ -62,12 +63,11 @@ async def summary(database: Database) -> FleetSummary:
 async def profiles(database: Database, *, offset: int, limit: int) -> FleetProfilePage:
     query = select(SocRow.name.label("soc"), SocRow.established_at, ProfileRow).join(ProfileRow)
     async with database.read() as session:
-        query = query.order_by(SocRow.name, ProfileRow.frequency).offset(offset)
-        rows = await page_of_rows(session, query, limit)
+        rows = await page_at(session, query.order_by(SocRow.name, ProfileRow.frequency), offset, limit)
     page = messages_of(
         rows, lambda row: message_of(FleetProfile, row[2], soc=row.soc, established=row.established_at is not None)
     )
-    return FleetProfilePage(profiles=page, next=rows.next_offset(offset))
+    return FleetProfilePage(profiles=page, next=rows.next)
 
 
 def plan_sums() -> Subquery:
@@ -105,7 +105,7 @@ async def models(database: Database, *, offset: int, limit: int) -> FleetModelPa
     query = select(ModelRow.hash, ModelRow.name, ModelRow.ops, ModelRow.super_ops, ModelRow.created_at, sums)
     query = query.outerjoin(sums, sums.c.model_hash == ModelRow.hash)
     async with database.read() as session:
-        rows = await page_of_rows(session, query.order_by(ModelRow.hash).offset(offset), limit)
+        rows = await page_at(session, query.order_by(ModelRow.hash), offset, limit)
         known = await count_pairs(session)
     page = messages_of(
         rows,
@@ -121,7 +121,7 @@ async def models(database: Database, *, offset: int, limit: int) -> FleetModelPa
             missed=_share(row.missed, row.deadlines),
         ),
     )
-    return FleetModelPage(models=page, next=rows.next_offset(offset))
+    return FleetModelPage(models=page, next=rows.next)
 
 
 _PLAN_COLUMNS = (
@@ -135,21 +135,23 @@ _PLAN_COLUMNS = (
 )  # fmt: skip
 
 
-async def plans(database: Database, *, after: str, limit: int, **where: str | None) -> FleetPlanPage:
+async def plans(database: Database, *, after: str | None, limit: int, **where: str | None) -> FleetPlanPage:
     """Plans in the order of their ids, with the figures of the version that devices get.
 
     ``where`` holds columns of a plan with their values, none for any; a ``model_hash`` is that of any model that the
     plan serves.
     """
     now = datetime.now(UTC)
-    query = select(*_PLAN_COLUMNS).outerjoin(PlanVersionRow, SERVED).where(PlanRow.id > after).order_by(PlanRow.id)
+    query = select(*_PLAN_COLUMNS).outerjoin(PlanVersionRow, SERVED).order_by(PlanRow.id)
+    if after is not None:
+        query = query.where(PlanRow.id > after)
     for name, value in where.items():
         if value and name == "model_hash":
             query = query.where(serves(value))
         elif value:
             query = query.where((STATUS if name == "status" else getattr(PlanRow, name)) == value)
     async with database.read() as session:
-        rows = await page_of_rows(session, query, limit)
+        rows: Page[Any] = Page(await session.execute(query.limit(limit + 1)), limit, lambda some: some[-1].id)
     page = messages_of(
         rows,
         lambda row: message_of(
@@ -163,7 +165,7 @@ async def plans(database: Database, *, after: str, limit: int, **where: str | No
             missed=_share(row.missed, row.deadlines),
         ),
     )
-    return FleetPlanPage(plans=page, next=rows.next(lambda row: row.id))
+    return FleetPlanPage(plans=page, next=rows.next)
 
 
 def _share(part: int | None, whole: int | None) -> float | None:

@@ -6,15 +6,14 @@ import msgspec
 
 from planner_api.jobs.computing import Ask, named
 from planner_api.web.errors import HttpError
-from planner_api.web.inflate import Body, Encoding, inflate
+from planner_api.web.inflate import Body, inflate
 
 
 class BodyToRead(msgspec.Struct):
     """A body, the name of its reading, its limit when inflated, and the processor time that it may take."""
 
     reading: str
-    raw: bytes
-    encoding: Encoding
+    body: Body
     limit: int
     seconds: float
 
@@ -24,7 +23,7 @@ def answer_to(task: BodyToRead, _ask: Ask) -> bytes:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, in the middle of whatever it computes
     signal.setitimer(signal.ITIMER_PROF, task.seconds)
     try:
-        text = inflate(Body(task.raw, task.encoding), limit=task.limit)
+        text = inflate(task.body, limit=task.limit)
         return b"\x01" + msgspec.msgpack.encode(named(task.reading)(text))
     except HttpError as error:
         return refusal(error)

@@ -3,9 +3,9 @@
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import zstandard
 
 from planner_api.web.errors import HttpError
@@ -27,8 +27,7 @@ class TooLargeError(HttpError):
         super().__init__(413, "body-too-large", f"the body exceeds the limit of {limit} bytes{when}")
 
 
-@dataclass(frozen=True)
-class Body:
+class Body(msgspec.Struct, frozen=True):
     """A request body as it was sent."""
 
     raw: bytes

@@ -74,7 +74,7 @@ class Reader(JobProcess):
         async with self.turns.turn(owner):
             body = take()
             refuse_declared(body, self._limit)
-            task = BodyToRead(name, body.raw, body.encoding, self._limit, self._timeout_s)
+            task = BodyToRead(name, body, self._limit, self._timeout_s)
             answer = await self._once(task)
         if not answer[0]:
             status, kind, detail, causes = msgspec.msgpack.decode(answer[1:])
@@ -84,7 +84,7 @@ class Reader(JobProcess):
 
     async def _once(self, task: BodyToRead) -> bytes:
         """Answer from memory, where that took long before."""
-        key, began = (task.reading, task.encoding, hashlib.sha256(task.raw).digest()), time.monotonic()
+        key, began = (task.reading, task.body.encoding, hashlib.sha256(task.body.raw).digest()), time.monotonic()
         if (known := self._answers.get(key)) is not None:
             return known
         answer = await self._answer(task)

@@ -93,7 +93,7 @@ async def list_groups(
     change: Annotated[str | None, Query(max_length=100, pattern=PLAIN)] = None,
 ) -> Response:
     """List groups, and show the form that makes one or, filled in, changes one."""
-    page = await groups.list_groups(request.database, after=after or "", limit=ROWS)
+    page = await groups.list_groups(request.database, after=after, limit=ROWS)
     changed = await groups.get(request.database, change) if change else None
     return render(request, "groups.html", page=page, after=after, changed=changed)
 

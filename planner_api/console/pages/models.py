@@ -56,7 +56,7 @@ ACTIONS: dict[str, tuple[Action, ...]] = {
 @router.get("/models")
 async def list_models(request: Request, offset: Offset = 0) -> Response:
     page = await fleet.models(request.database, offset=offset, limit=ROWS)
-    named = await names.list_names(request.database, after="", limit=NAMED)
+    named = await names.list_names(request.database, after=None, limit=NAMED)
     return render(request, "models.html", page=page, offset=offset, rows=ROWS, named=named)
 
 
@@ -73,7 +73,7 @@ async def show_model(request: Request, model_hash: ModelHash) -> Response:
         pairs = await count_pairs(session)
         covered = await pages.covered_of(session, model_hash)
         called = await pages.names_of(session, model_hash, NAMED)
-    page = await fleet.plans(request.database, after="", limit=PLANS, model_hash=model_hash)
+    page = await fleet.plans(request.database, after=None, limit=PLANS, model_hash=model_hash)
     plans = sorted(page.plans, key=lambda plan: (plan.makespan_us is None, plan.makespan_us or 0.0))
     drawn = [(f"{plan.soc} {plan.frequency}", plan.makespan_us, "") for plan in plans if plan.makespan_us is not None]
     return render(
@@ -109,7 +109,7 @@ async def set_rollout(request: Request, model_hash: ModelHash) -> Response:
 async def list_releases(request: Request, before: Before = None) -> Response:
     planner = request.planner
     page = await planner.releases.page(before=before, limit=RELEASES)
-    named = await names.list_names(planner.database, after="", limit=OFFERED)
+    named = await names.list_names(planner.database, after=None, limit=OFFERED)
     async with planner.database.read() as session:
         known = await names_of_groups(session, OFFERED)
         titles = await pages.titles(session, (release.model_hash for release in page.releases))
@@ -152,7 +152,7 @@ async def show_release(request: Request, release_id: ReleaseId, after: After = N
         "release.html",
         release=release,
         name=model.name if release.model == release.model_hash else release.model,
-        parts=await releases.parts(release_id, after=after or "", limit=PARTS),
+        parts=await releases.parts(release_id, after=after, limit=PARTS),
         after=after,
         actions=ACTIONS[release.state],
         sentence=sentence,

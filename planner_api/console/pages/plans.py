@@ -54,7 +54,7 @@ async def listing(
     after: After = None,
 ) -> Response:
     where = {"model_hash": model, "soc": soc, "status": status}
-    page = await fleet.plans(request.database, after=after or "", limit=ROWS, **where)
+    page = await fleet.plans(request.database, after=after, limit=ROWS, **where)
     return render(request, "plans.html", page=page, model=model, soc=soc, wanted=status, after=after)
 
 

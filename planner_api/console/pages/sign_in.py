@@ -55,7 +55,7 @@ async def sign_out(request: Request) -> Response:
     if secret is not None:
         await sessions.sign_out(request.database, secret, request.actor)
     answer = lead(f"{HOME}/login")
-    answer.delete_cookie(sessions.COOKIE, path=home())
+    answer.delete_cookie(sessions.COOKIE, path=home(request))
     return answer
 
 
@@ -84,7 +84,7 @@ async def leave(request: AnyRequest, to: Annotated[str, Query(max_length=2048)] 
         ATTEMPT_COOKIE,
         attempt if len(attempt) <= MAX_COOKIE else f"{secret}.",
         max_age=ATTEMPT_S,
-        path=_path(),
+        path=_path(request),
         secure=request.url.scheme == "https",
         httponly=True,
         samesite="lax",  # the way back begins on the provider's pages
@@ -104,9 +104,9 @@ async def come_back(request: AnyRequest) -> Response:
     else:
         # NOTE: a page that leads on, not a redirect: where that leads, a browser that comes from another site would not
         # send the session's cookie (SameSite=Strict).
-        answer = render(request, "signed_in.html", to=f"{home()}{to.removeprefix(HOME)}")
+        answer = render(request, "signed_in.html", to=f"{home(request)}{to.removeprefix(HOME)}")
         await sessions.begin(request, answer, person, token_id=None)
-    answer.delete_cookie(ATTEMPT_COOKIE, path=_path())
+    answer.delete_cookie(ATTEMPT_COOKIE, path=_path(request))
     return answer
 
 
@@ -117,12 +117,12 @@ def _provider(request: AnyRequest) -> Provider:
     return found
 
 
-def _path() -> str:
-    return f"{home()}/oidc"
+def _path(request: AnyRequest) -> str:
+    return f"{home(request)}/oidc"
 
 
 def _callback(request: AnyRequest) -> str:
-    return f"{request.url.scheme}://{request.url.netloc}{_path()}/callback"
+    return f"{request.url.scheme}://{request.url.netloc}{_path(request)}/callback"
 
 
 def _attempt(cookie: str) -> tuple[str, str]:
