@@ -33,6 +33,10 @@ Tls = tuple[Path, Path]
 class Server(uvicorn.Server):
     """Uvicorn's server that says, once it listens, where, on which database, and who may call."""
 
+    def __init__(self, config: uvicorn.Config, planner: Service) -> None:
+        super().__init__(config)
+        self._planner = planner
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then print one line on stderr that a person or a script can wait for."""
         await super().startup(sockets)
@@ -49,27 +53,20 @@ class Server(uvicorn.Server):
                     scheme = "https" if self.config.is_ssl else "http"
                     address = f"{scheme}://{shown}:{port}"
                     print(f"hope-planner listens on {address}", file=sys.stderr, flush=True)
-                    if (app := self._application) and app.planner.settings.console:
+                    if self._planner.settings.console:
                         print(f"hope-planner shows the fleet at {address}/console", file=sys.stderr, flush=True)
-            if app := self._application:
-                print(f"hope-planner works on {_works_on(app)}", file=sys.stderr, flush=True)
+            print(f"hope-planner works on {_works_on(self._planner)}", file=sys.stderr, flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer what waits for a better plan with what there is, then let every request finish."""
-        if app := self._application:
-            app.planner.news.end_waits()
+        self._planner.news.end_waits()
         await super().shutdown(sockets)
 
-    @property
-    def _application(self) -> App[Service] | None:
-        proxied = self.config.app
-        return proxied.app if isinstance(proxied, ProxyHeaders) and isinstance(proxied.app, App) else None
 
-
-def _works_on(app: App[Service]) -> str:
+def _works_on(planner: Service) -> str:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    access = "every call needs a token" if app.planner.settings.tokens_required else "open to this machine, no tokens"
-    return f"{shown(app.planner.database.url)}; {access}; up to {most} open files"
+    access = "every call needs a token" if planner.settings.tokens_required else "open to this machine, no tokens"
+    return f"{shown(planner.database.url)}; {access}; up to {most} open files"
 
 
 def build_config(app: App[Service], host: str, port: int, tls: Tls | None = None) -> uvicorn.Config:
@@ -111,7 +108,8 @@ def serve(settings: Settings, host: str, port: int, tls: Tls | None = None) -> i
             raise UsageError(f"{tls[0]} and {tls[1]} are no certificate with its key: {error}") from None
     _check_address(host, port)
     configure(settings)
-    server = Server(build_config(create_app(settings), host, port, tls))
+    app = create_app(settings)
+    server = Server(build_config(app, host, port, tls), app.planner)
     server.run()
     return 0 if server.started else 1
 

@@ -59,7 +59,7 @@ def _epoch(revision: str) -> int:
     return int(revision.rpartition(EPOCH)[0] or 0)
 
 
-def upgrade(url: str, revision: str = "head") -> bool:
+def upgrade(url: str) -> bool:
     """Upgrade the database; return whether there was anything to do. Safe to call from many processes at once.
 
     Raises:
@@ -67,16 +67,16 @@ def upgrade(url: str, revision: str = "head") -> bool:
     """
     engine = sync_engine(url)
     with engine.connect() as connection:
-        if revision == "head" and serves(_revision(connection)):
+        if serves(_revision(connection)):
             return False
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-        if revision == "head" and serves(_revision(connection)):
+        if serves(_revision(connection)):
             return False
         from alembic import command
 
-        command.upgrade(alembic_config(connection), revision)
+        command.upgrade(alembic_config(connection), "head")
         return True
 
 

@@ -1,6 +1,7 @@
 """Every query on models."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -31,12 +32,10 @@ async def features(session: AsyncSession, signatures: Sequence[str]) -> dict[str
     return found
 
 
-async def figures(session: AsyncSession, model_hash: str) -> bytes | None:
-    return await session.scalar(select(ModelRow.figures_zstd).where(ModelRow.hash == model_hash))
-
-
-async def graph(session: AsyncSession, model_hash: str) -> bytes | None:
-    return await session.scalar(select(ModelRow.graph_zstd).where(ModelRow.hash == model_hash))
+async def body(session: AsyncSession, model_hash: str, column: Any) -> bytes | None:
+    """A compressed column of a model; None where there is no such model."""
+    found: bytes | None = await session.scalar(select(column).where(ModelRow.hash == model_hash))
+    return found
 
 
 async def super_ops(session: AsyncSession, model_hashes: Sequence[str]) -> dict[str, int]:

@@ -14,7 +14,8 @@ from hope_schema import (
     NamedModelPage,
     NewModelVersion,
 )
-from planner_api.models import names, repository, service
+from planner_api.db.tables import ModelRow
+from planner_api.models import names, service
 from planner_api.models.reading import read_graph
 from planner_api.web.body import read_large
 from planner_api.web.contract import header, problems, takes
@@ -61,7 +62,7 @@ async def submit_model(request: Request) -> Response:
 @router.get("/models/{model_hash}", response_model=ModelGraph, response_description="The graph.")
 async def read_model(request: Request, model_hash: ModelHash) -> Response:
     """Return the graph under a hash."""
-    body = await service.read(request.database, model_hash, repository.graph)
+    body = await service.read(request.database, model_hash, ModelRow.graph_zstd)
     return StoredReply(body, request.header(b"accept-encoding"))
 
 

@@ -1,6 +1,6 @@
 """The rules for models: a graph is stored once, under the hash that it itself gives."""
 
-from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 
@@ -48,10 +48,9 @@ async def submit(
     return ModelReceipt(model_hash=graph.hash, ops=graph.ops, super_ops=graph.super_ops, created=created)
 
 
-async def read(database: Database, model_hash: str, what: Callable[..., Awaitable[bytes | None]]) -> bytes:
-    """Return what a query of the ``repository`` finds of a model. Raises NotFoundError for an unknown hash."""
+async def read(database: Database, model_hash: str, column: Any) -> bytes:
+    """Return a compressed column of a model. Raises NotFoundError for an unknown hash."""
     async with database.read() as session:
-        body = await what(session, model_hash)
-    if body is None:
-        raise unknown("model", model_hash)
+        if (body := await repository.body(session, model_hash, column)) is None:
+            raise unknown("model", model_hash)
     return body

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import chunks
-from planner_api.db.tables import PlanRestsOnRow, PlanRow
+from planner_api.db.tables import ModelRow, PlanRestsOnRow, PlanRow
 from planner_api.jobs.kind import Kind, Lease, Task
 from planner_api.jobs.wanted import Wanted, put
 from planner_api.models import repository as models
@@ -53,8 +53,8 @@ class Outdated(Kind):
             chosen = [row for row in rows[:COMPARED_AT_ONCE] if row.profile_version == basis]
             more = len(rows) > len(chosen)
             before = None if basis is None else await profiles.snapshot(session, head.id, basis)
-            hashes = list(dict.fromkeys(job["model_hash"] for row in chosen for job in row.jobs))
-            figures = {model_hash: await models.figures(session, model_hash) or b"" for model_hash in hashes}
+            hashes = dict.fromkeys(job["model_hash"] for row in chosen for job in row.jobs)
+            figures = {each: await models.body(session, each, ModelRow.figures_zstd) or b"" for each in hashes}
         figures |= {row.id: row.figures_zstd for row in chosen if row.figures_zstd is not None}
         at = {name: position for position, name in enumerate(figures)}
         resting = tuple(

@@ -7,7 +7,7 @@ from sqlalchemy import delete, exists, func, select, update
 
 from hope_schema import Method
 from planner_api.db.engine import WriteSession
-from planner_api.db.tables import JobRow, PlanRow, PlanVersionRow
+from planner_api.db.tables import JobRow, ModelRow, PlanRow, PlanVersionRow
 from planner_api.errors import unknown_profiles
 from planner_api.jobs.kind import BehindError, JobError, Kind, Lease, Task
 from planner_api.jobs.news import publish
@@ -49,7 +49,7 @@ class _Solve(Kind):
             folds = [(FOLD, key_of(*pair)) for pair in request.profiles]
             coming = set(await session.scalars(select(JobRow.key).where(among(folds))))
             found = [await profiles.current(session, *pair) for pair in request.profiles]
-            graphs = [await models.graph(session, job.model_hash) for job in request.jobs]
+            graphs = [await models.body(session, job.model_hash, ModelRow.graph_zstd) for job in request.jobs]
         lacking = [pair for pair, one in zip(request.profiles, found, strict=True) if one is None]
         if lacking:
             if coming.issuperset(key_of(*pair) for pair in lacking):  # it was put behind one of these folds alone

@@ -29,7 +29,7 @@ ELSE = ""
 
 @dataclass(frozen=True)
 class Lines:
-    """Microseconds per term, by type of op. Plain numbers: what a device is sent."""
+    """Microseconds per term, by type of op."""
 
     coefficients: Mapping[str, tuple[float, ...]]
 

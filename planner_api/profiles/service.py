@@ -16,7 +16,7 @@ from planner_api.compression import zstd
 from planner_api.concurrency import Turns
 from planner_api.db.engine import Database
 from planner_api.db.paging import prune
-from planner_api.db.tables import AssignmentRow, ContributionRow, DeviceRow, InboxRow, ProfileRow, SocRow
+from planner_api.db.tables import AssignmentRow, ContributionRow, DeviceRow, InboxRow, ModelRow, ProfileRow, SocRow
 from planner_api.db.upsert import insert_or_ignore
 from planner_api.devices import repository as devices
 from planner_api.devices.quota import Quotas
@@ -24,7 +24,6 @@ from planner_api.errors import ForbiddenError, InvalidError, RefusedError, Unava
 from planner_api.jobs.kind import JobError
 from planner_api.jobs.process import JobProcess
 from planner_api.jobs.queue import Queue
-from planner_api.models import repository as model_rows
 from planner_api.models import service as models
 from planner_api.profiles import answering, inbox, oversight, repository
 from planner_api.profiles.jobs import FOLD, PROFILE, key_of
@@ -190,7 +189,7 @@ class Profiles:
             return await self._missing(request, caller, charge)
 
     async def _missing(self, request: MissingRequest, caller: Principal, charge: Callable[[float], None]) -> bytes:
-        figures = await models.read(self._database, request.model_hash, model_rows.figures)
+        figures = await models.read(self._database, request.model_hash, ModelRow.figures_zstd)
         kinds = tuple(dict.fromkeys(processor.kind for processor in request.processors))
         if len(kinds) > MAX_KINDS:
             detail = f"{len(kinds)} kinds of processor are asked about; at most {MAX_KINDS} at a time"

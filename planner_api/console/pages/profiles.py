@@ -13,7 +13,7 @@ from planner_api.console.address import HOME
 from planner_api.console.charts import heat
 from planner_api.console.forms import Words
 from planner_api.console.rendering import render
-from planner_api.models import repository as model_rows
+from planner_api.db.tables import ModelRow
 from planner_api.models import service as models
 from planner_api.models.figures import Figures
 from planner_api.profiles import oversight
@@ -53,7 +53,7 @@ async def show(
         for key, us, spread in zip(rows, profile.latencies.us, profile.latencies.spread_us, strict=True)
     }
     if model:
-        body = await models.read(planner.database, model, model_rows.figures)
+        body = await models.read(planner.database, model, ModelRow.figures_zstd)
         signatures = list(loaded(Figures, body).signatures)
     else:
         fastest: dict[str, float] = {}
