@@ -143,9 +143,6 @@ class SharedCalls(Generic[T]):
         self._keep_s = keep_s
         self._calls: dict[Hashable, _Call[T]] = {}
 
-    def __len__(self) -> int:
-        return sum(call.waiting for call in self._calls.values())
-
     async def get(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return the outcome of the call under way, or make one; raise what it raises."""
         call = self._calls.get(key)

@@ -25,9 +25,6 @@ class Remembered(Generic[Key, Value]):
         self._kept: LRUCache[Key, Value] = LRUCache(most, getsizeof=size)
         self.generation = 0
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
     def get(self, key: Key) -> Value | None:
         return self._kept.get(key)
 

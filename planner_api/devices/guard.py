@@ -119,15 +119,10 @@ class Tokens:
 
     async def flush(self) -> None:
         """Write down which devices were seen since the last call."""
-        seen, self._seen = self._seen, set()
-        if not seen:
-            return
-        try:
+        if seen := frozenset(self._seen):
             async with self._database.write() as session:
                 await repository.saw(session, seen)
-        except BaseException:
-            self._seen |= seen
-            raise
+            self._seen -= seen
 
 
 class Guard:
