@@ -198,7 +198,8 @@ def test_a_server_that_is_told_to_stop_answers_first(waiting: Waiting, monkeypat
     monkeypatch.setattr("planner_api.cli.serve.gc", Mock())  # it would freeze what the other tests use
     with socket.socket() as connection:
         connection.settimeout(60)
-        with listening(waiting.api, build_config(waiting.api.app, "127.0.0.1", 0), Server) as port:
+        config = build_config(waiting.api.app, "127.0.0.1", 0)
+        with listening(waiting.api, config, lambda config: Server(config, waiting.planner)) as port:
             connection.connect(("127.0.0.1", port))
             connection.sendall(raw("POST", "/plans", KEY, authorization=f"Bearer {waiting.token}", prefer="wait=20"))
             assert eventually(lambda: on_lookout(waiting.planner) == 1)

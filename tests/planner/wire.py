@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPResponse
 
@@ -30,10 +30,12 @@ def received(connection: socket.socket, method: str = "GET") -> tuple[int, dict[
 
 
 @contextmanager
-def listening(api: Api, config: uvicorn.Config, kind: type[uvicorn.Server] = uvicorn.Server) -> Iterator[int]:
+def listening(
+    api: Api, config: uvicorn.Config, made: Callable[[uvicorn.Config], uvicorn.Server] = uvicorn.Server
+) -> Iterator[int]:
     """Serve an application that runs already until the block ends; yields the port."""
     config.lifespan = "off"
-    server = kind(config)
+    server = made(config)
     assert api.client.portal is not None
     ended = api.client.portal.start_task_soon(server.serve)
     while not server.started:
