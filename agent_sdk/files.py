@@ -41,8 +41,8 @@ def read_whole(path: Path) -> bytes:
 def replace_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace a file by one that is whole. Raises OSError when that cannot be done.
 
-    Who may use the one before may use it; where there is none it has this mode, less the umask. What a killed process
-    left half written in the same folder goes.
+    Who may use the one before may use it, of those whom this mode names; where there is none it has this mode, less the
+    umask. What a killed process left half written in the same folder goes.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     prefix, ending = PART
@@ -57,7 +57,7 @@ def replace_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
             with suppress(FileNotFoundError):
                 before = path.lstat().st_mode
                 if stat.S_ISREG(before):
-                    os.fchmod(handle, before & 0o777)
+                    os.fchmod(handle, before & mode)
             file.write(data)
         os.replace(temporary, path)
     except BaseException:

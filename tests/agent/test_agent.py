@@ -220,6 +220,7 @@ def test_the_device_keeps_its_name_and_tokens(tmp_path: Path) -> None:
     assert device_id(tmp_path) == first
     (tmp_path / "device-id").write_text("../../etc/passwd")
     assert device_id(tmp_path) not in (first, "../../etc/passwd")
+    store_token(tmp_path, "http://one:8000/", "old").chmod(0o644)
     path = store_token(tmp_path, "http://one:8000/", "secret")
     assert stored_token(tmp_path, "http://one:8000") == "secret"
     assert stored_token(tmp_path, "http://two:8000") is None
