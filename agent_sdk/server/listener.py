@@ -51,6 +51,7 @@ class Listener:
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes who accepts
         if self._thread.is_alive():
             self._thread.join()
+        self._poll.close()
         self._socket.close()
         for connection in self._all():
             connection.end()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 import socket
 import subprocess
@@ -75,6 +77,15 @@ def test_what_is_under_way_is_answered(tmp_path: Path) -> None:
         begun.sendall(good()[-1:])
         assert read_answer(begun)[0] == 200
         assert server.process.wait(20) == 0
+
+
+def test_a_server_that_has_ended_keeps_no_file_open() -> None:
+    """Neither its socket, nor what it is told by of clients that close."""
+    gc.collect()  # or files that tests before this one dropped are closed meanwhile
+    before = len(os.listdir("/proc/self/fd"))
+    server = Server([], Access([]), Settings(Address("127.0.0.1", 0), None, memory=2**24, requests=1))
+    server.close()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_client_that_never_ends_keeps_no_server(tmp_path: Path) -> None:

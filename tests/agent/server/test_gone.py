@@ -100,6 +100,21 @@ def test_who_closes_only_its_own_side_is_answered(agent: Agent, session: Session
         assert read_answer(client)[0] == 200
 
 
+def test_a_client_of_an_old_protocol_is_sent_nothing_before_its_answer(agent: Agent, session: Session) -> None:
+    """HTTP/1.0 has no answer before the answer, whatever its client has closed."""
+    with (
+        serving(agent, session) as server,
+        socket.create_connection(("127.0.0.1", port(server, 0)), 20) as client,
+    ):
+        with occupied(agent):
+            client.sendall(good().replace(b"HTTP/1.1", b"HTTP/1.0"))
+            until(lambda: agent.jobs.waiting == 1)
+            [connection] = server._listener._all()
+            client.shutdown(socket.SHUT_WR)
+            until(lambda: connection._half_closed)
+        assert client.recv(12) == b"HTTP/1.1 200"
+
+
 @pytest.mark.parametrize("call", ["ModelInfer", "ModelStreamInfer"])
 def test_a_call_that_is_cancelled_is_not_computed(agent: Agent, session: Session, call: str) -> None:
     """Over gRPC, where its client says so, its time is over, or its connection ends."""
