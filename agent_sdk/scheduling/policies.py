@@ -225,7 +225,8 @@ class EarliestDeadline(Policy):
     one of them could not make its deadline any more, where there is another way. What has no deadline goes where fewest
     of the latest runs of those would have missed theirs, stepping in at its borders, of equal ones where it ends
     soonest. Where there is no other way, that waits, and so does what may be dropped and would cost several others
-    theirs, unless its network has been asked in vain for a second. Nobody waits for networks of a lower priority.
+    theirs, unless its network has been asked in vain for a second. Nobody waits for networks of a lower priority: it
+    goes where it costs only those theirs.
     """
 
     name = "earliest_deadline"
@@ -247,19 +248,18 @@ class EarliestDeadline(Policy):
         others = _rivals(state, request) if request.deadline_ns is None else []
         options = _options(state, request, limit, others)
         idle = [one for one in sorted(options) if one.end_ns <= limit and state.idle(request, one.processor)]
-        chosen, lost = None, 0.0
+        chosen = None
         if request.deadline_ns is not None:
             chosen = next((one for one in idle if _leaves_cores(state, request, one)), None)
             others = _rivals(state, request) if idle and chosen is None else []
-        for one in idle if chosen is None else ():
-            loses = _loses(state, request, one, others)
-            if chosen is None or not loses:
-                chosen, lost = one, loses
-            if not loses:
-                break
-        if lost and chosen is not None and _gives_way(state, request, chosen, others):
-            state.look_again(_waits_until(state, request))
-            return True
+        if idle and chosen is None:
+            above = [other for other in others if other.priority >= request.priority]
+            free = (one for rivals in (others, above) for one in idle if not _loses(state, request, one, rivals))
+            chosen = next(free, None)
+            if chosen is None and _loses(state, request, idle[0], above) >= _bears(state, request):
+                state.look_again(_waits_until(state, request))
+                return True
+            chosen = chosen or idle[0]
         if chosen is not None and chosen.harm:  # better wait, where that is in time
             end, processor = min((state.free_ns[where] + ns, where) for where, ns in request.network.wholes())
             if end <= limit:
@@ -307,12 +307,6 @@ def _options(state: Scheduler, request: Request, limit_ns: int, others: Sequence
             cost = ns * view.over[where].bit_count()
         found.append(_Option(harm, risk, cost, end, where))
     return found
-
-
-def _gives_way(state: Scheduler, request: Request, option: _Option, others: Sequence[_Other]) -> bool:
-    """Whether a request waits so that others keep their deadlines: such as are asked for at its priority or above."""
-    lost = _loses(state, request, option, [other for other in others if other.priority >= request.priority])
-    return lost > 0 and lost >= _bears(state, request)
 
 
 def _bears(state: Scheduler, request: Request) -> float:

@@ -172,7 +172,7 @@ def test_nobody_waits_for_what_is_late_anyway() -> None:
 
 
 @pytest.mark.parametrize("on_late", ["drop", "late"])
-@pytest.mark.parametrize(("own", "other", "waits"), [(0, 0, True), (-7, -7, True), (-7, 0, True), (0, -7, False)])
+@pytest.mark.parametrize(("own", "other", "waits"), [(0, 0, True), (7, 7, True), (-7, 0, True), (0, -7, False)])
 def test_a_run_waits_for_its_priority_and_above_for_a_second(own: int, other: int, waits: bool, on_late: Late) -> None:
     """Where it would cost a network that was asked for lately several deadlines; whatever the priorities, no longer."""
     large, small = (Network(name, 1, 1, {(0, 0, 0): ms * MS}) for name, ms in (("large", 30), ("small", 5)))
@@ -189,6 +189,18 @@ def test_a_run_waits_for_its_priority_and_above_for_a_second(own: int, other: in
         for one in started:
             scheduler.finished(one, 30 * MS)
     assert (1000 <= begun[0] < 1200) if waits else begun[0] == 0
+
+
+@pytest.mark.parametrize("low", [0, 1])
+def test_what_has_no_deadline_goes_where_it_costs_a_lower_priority_theirs(low: int) -> None:
+    """It waits for no core that another network needs as long as there is one that only a less important one needs."""
+    scheduler = Scheduler(policy("earliest_deadline"), [1, 2])
+    for where in (0, 1):
+        own = Network(str(where), 1, 2, {(0, 0, where): 6 * MS})
+        scheduler.active[own] = (12 * MS, 0, -7 if where == low else 0)
+    loop = Network("loop", 1, 2, {(0, 0, 0): 30 * MS, (0, 0, 1): 30 * MS})
+    scheduler.submit(loop, MS)
+    assert [one.processor for one in scheduler.decide(MS)[0]] == [low]
 
 
 def test_a_stall_wherever_it_strikes_says_nothing_of_a_group() -> None:
