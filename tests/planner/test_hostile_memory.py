@@ -60,7 +60,7 @@ def test_what_strangers_send_is_kept_nowhere(sqlite_url: str, monkeypatch: pytes
         gc.collect()
         assert holding(api.app, f"{drawn}-") == []
         tokens = api.app.planner.tokens
-        assert not tokens._known
+        assert not tokens._known._kept
         assert {len(each) for each in tokens._unknown} == {64}
 
 

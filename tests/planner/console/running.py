@@ -98,7 +98,8 @@ def running(path: Path, called: Callable[[str], str] | None = str) -> Iterator[R
     with serving(url, provisional_budget_s=0.05) as api:
         plans, token = settle(api, called) if called else {}, admin_token(api)
     settings = Settings(database_url=url, tokens_required=True, worker_in_process=False, fold_interval_s=3600.0)
-    server = Server(build_config(create_app(settings), "127.0.0.1", 0))
+    app = create_app(settings)
+    server = Server(build_config(app, "127.0.0.1", 0), app.planner)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
