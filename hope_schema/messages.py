@@ -69,8 +69,8 @@ class UploadReceipt(Contract):
     """Reply to ``POST /profiles``: accepted into the inbox. ``duplicate``: this upload id was seen before.
 
     ``unused`` says what of this device's newest folded upload was not used, and why: figures beyond its share, or that
-    it alone says and that the agreed ones of its SoC speak against. Of this very upload where it is a duplicate. Null:
-    everything was used, as far as it was folded.
+    it alone says and that the agreed ones of its SoC do not bear out. Of this very upload where it is a duplicate.
+    Null: everything was used, as far as it was folded.
     """
 
     upload_id: Label

@@ -1,4 +1,4 @@
-"""Which figures wait for a second voice: those that no two devices agree on and that what is agreed on speaks against.
+"""Which figures wait for a second voice: those that no two devices agree on, and what is agreed on does not bear out.
 
 A latency is compared with what a predictor of its kind says that rests on agreed figures alone
 (``planner_api.prediction``), a transfer with a line through those of its direction. Further from it than ``FACTOR``,
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hope_schema import recipe_of
+from hope_schema.wording import plural
 from planner_api.planning.problem.transfers import Line, fit, size_bytes
 from planner_api.prediction.complete import Predictors, samples, train
 from planner_api.prediction.features import Features
@@ -34,7 +35,8 @@ network predicted from the others of its phone, one in 200 lies beyond it."""
 LEAST_ROWS = 5
 """Agreed transfers of one direction below which their line says nothing of others."""
 MOST_ALONE: Final = {"launch_us": 100.0, "end_us": 100.0, "slowdown": 2.0, "spread": 0.5}
-"""Up to what an overhead counts that one device alone says: above what runtimes take within a machine."""
+"""Up to what an overhead counts that one device alone says. What costs more, as neighbours do on some GPUs, counts in
+full once a second device says so."""
 WHOLE: Final = 1.0
 """What a share counts as that one device alone says: nothing runs beside the op."""
 
@@ -159,8 +161,8 @@ def held_of(statistics: Statistics, device: int) -> str | None:
         return None
     first = " ".join(map(str, found[0]))
     return (
-        f"{len(found)} figures not used until another device says them too, {first} among them: what devices agree on "
-        f"speaks against them"
+        f"{plural(len(found), 'figure')} not used as said until another device says them too, {first} among them: what "
+        f"devices agree on does not bear them out"
     )
 
 

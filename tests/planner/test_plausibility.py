@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from hope_schema import LatencyColumns, Missing, Observations, Profile, by_recipe, merge
 from planner_api.profiles.folding import Folder, estimates
-from planner_api.profiles.plausibility import FACTOR, MOST_ALONE, Reference, standings
+from planner_api.profiles.plausibility import FACTOR, MOST_ALONE, Reference, held_of, standings
 from planner_api.profiles.snapshot import publish
-from planner_api.profiles.statistics import Statistics
+from planner_api.profiles.statistics import Statistics, device_hash
 from tests import CAMPAIGN
 from tests.planner.samples import FREQUENCY, SOC, Api, enrolled, measure, missing_request, plan_request
 from tests.planner.test_folding import BIG, upload
@@ -100,7 +100,7 @@ def test_transfers_are_held_to_their_line() -> None:
 
 @pytest.mark.parametrize(("name", "lie"), [("launch_us", 1e9), ("end_us", 1e9), ("slowdown", 8.0), ("spread", 1.0)])
 def test_no_device_alone_says_what_launches_cost_a_fleet(name: str, lie: float) -> None:
-    """The first device's overheads count until others agree on its kind, then up to what any machine takes.
+    """The first device's overheads count until others agree on its kind, then up to a bound, as it is told.
 
     That is never nothing, and what two say counts however large it is.
     """
@@ -113,6 +113,11 @@ def test_no_device_alone_says_what_launches_cost_a_fleet(name: str, lie: float) 
     assert getattr(published(folder).overheads, name) == {BIG: lie}
     folder.fold([("one", upload(AGREED)), ("two", upload(AGREED))])
     assert getattr(published(folder).overheads, name) == {BIG: MOST_ALONE[name]}
+    told = held_of(folder.statistics, device_hash("liar"))
+    assert told is not None
+    assert told.startswith(f"1 figure not used as said until another device says them too, {name} {BIG} among them")
+    assert "speaks against" not in told, "nothing is known that does"
+    assert held_of(folder.statistics, device_hash("one")) is None
     plausible = MOST_ALONE[name] * 0.6
     folder.fold([("liar", said(plausible))])
     assert getattr(published(folder).overheads, name) == {BIG: plausible}
