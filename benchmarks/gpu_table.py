@@ -85,7 +85,8 @@ def flight_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def network_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Milliseconds of each network by configuration, and how our plan stands beside them.
 
-    The last four columns are from arrays on the host to arrays there, all others on the device's clock.
+    The last five columns are from arrays on the host to arrays there, all others on the device's clock. What is between
+    a plan and what bounds it stands as the part that the bound is of it.
     """
     columns = ("eager", "graph", "one stream", "auto")
     found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
@@ -93,21 +94,30 @@ def network_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         found.setdefault((row["model"], row["precision"]), {})[row["config"]] = row
     whole = {key: own for key, own in found.items() if all(one in own for one in columns)}
     device = ("ratio_to_best", "best", "streams", "longest_path_us")
-    arrays = ("bound_us", "predicted_us", "wall_us", "prediction_error")
+    arrays = ("predicted_us", "wall_us", "prediction_error")
     return Table(
         "What each network takes, milliseconds",
         (
             *("network", "precision", "GPU", *columns, "fastest other", "ours / best", "best"),
-            *("streams of ours", "longest path, µs"),
-            *("arrays to arrays: bound, µs", "planned, µs", "measured, µs", "planned / measured - 1"),
+            *("streams of ours", "longest path, µs", "longest path / ours"),
+            *("arrays to arrays: bound, µs", "bound / planned", "planned, µs", "measured, µs", "planned / measured - 1"),
         ),
         [
             (
                 *key,
                 own["auto"].get("gpu"),
                 *(own[one]["median_us"] / 1e3 for one in (*columns, own["auto"]["best"])),
-                *(own["auto"].get(one) for one in (*device, *arrays)),
+                *(own["auto"].get(one) for one in device),
+                _part(own["auto"], "longest_path_us", "median_us"),
+                own["auto"].get("bound_us"),
+                _part(own["auto"], "bound_us", "predicted_us"),
+                *(own["auto"].get(one) for one in arrays),
             )
             for key, own in whole.items()
         ],
     )
+
+
+def _part(row: Mapping[str, Any], one: str, other: str) -> float | None:
+    """What part one figure is of another, if the row has both."""
+    return row[one] / row[other] if row.get(one) and row.get(other) else None

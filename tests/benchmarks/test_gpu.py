@@ -67,8 +67,9 @@ def test_plan_bound_and_measured_figure_are_of_one_clock() -> None:
     [row] = table.rows
     told = dict(zip(table.columns, row, strict=True))
     assert (told["auto"], told["graph"]) == (0.05, 0.1)
-    assert [told[one] for one in table.columns[-4:-1]] == [300.0, 310.0, 320.0]
-    assert table.columns[-4].startswith("arrays to arrays")
+    assert [told[one] for one in table.columns[-5:-1]] == [300.0, 300.0 / 310.0, 310.0, 320.0]
+    assert table.columns[-5].startswith("arrays to arrays")
+    assert told["longest path / ours"] is None
 
 
 def test_baselines_are_of_folded_networks() -> None:
