@@ -100,7 +100,13 @@ def network_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         (
             *("network", "precision", "GPU", *columns, "fastest other", "ours / best", "best"),
             *("streams of ours", "longest path, µs", "longest path / ours"),
-            *("arrays to arrays: bound, µs", "bound / planned", "planned, µs", "measured, µs", "planned / measured - 1"),
+            *(
+                "arrays to arrays: bound, µs",
+                "bound / planned",
+                "planned, µs",
+                "measured, µs",
+                "planned / measured - 1",
+            ),
         ),
         [
             (

@@ -19,7 +19,7 @@ class Clock:
     """A host's clock. Threads may share it: one of two bounds that come at once may be forgotten."""
 
     def __init__(self) -> None:
-        self._closest: tuple[float, float, float] | None = None
+        self._closest: tuple[Interval, float, float] | None = None
         """When the way was shortest, and between what the host's clock minus this one lay then; seconds."""
 
     def placed(self, asked: Interval, ran: Interval) -> Interval | None:
@@ -35,12 +35,13 @@ class Clock:
         least, most = ended - answered, began - sent  # of the host's clock minus this one
         if not (began <= ended and least <= most):
             return None
-        at, low, high = self._closest or (answered, least, most)
-        drift = DRIFT * abs(answered - at)
+        then, low, high = self._closest or (asked, least, most)
+        # NOTE: one bound is of the beginning and one of the end, and clocks drift while a host computes, too.
+        drift = DRIFT * (max(answered, then[1]) - min(sent, then[0]))
         low, high = low - drift, high + drift
         was_set = low > most or high < least
         if was_set or most - least <= high - low:
-            self._closest = answered, least, most
+            self._closest = asked, least, most
             low, high = least, most
         offset = min(max((low + high) / 2, least), most)
         # NOTE: what a host says may be so large that the difference is rounded by more than the way took.

@@ -22,6 +22,7 @@ from agent_sdk import Agent
 from agent_sdk.cancel import Cancel, cancelling, check
 from agent_sdk.cli import main
 from agent_sdk.errors import DeviceClosedError, ModelError, NotWantedError
+from agent_sdk.forking import HERE
 from agent_sdk.journey.behind import Worker
 from agent_sdk.journey.demand import USES
 from agent_sdk.journey.services import Services
@@ -153,7 +154,7 @@ def test_a_forked_child_stops_its_own_steps_and_none_of_the_parents(monkeypatch:
     """A child that cancels what its parent began ends nothing there, and all that it began itself."""
     cancel, stopped = Cancel(), list[str]()
     with cancel.calling(lambda: stopped.append("parent's")):
-        monkeypatch.setattr(os, "getpid", lambda: -1)
+        monkeypatch.setattr(HERE, "process", -1)
         with cancel.calling(lambda: stopped.append("child's")):
             cancel.cancel()
     assert stopped == ["child's"]

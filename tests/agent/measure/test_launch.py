@@ -36,13 +36,13 @@ def test_a_border_costs_what_two_pieces_take_beyond_the_whole(
 def test_a_launch_is_that_of_a_plans_segment(processors: list[Processor], monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers stay on their cores and end their spinning with the run, as nothing that is a whole network's."""
     own = next(p for p in processors if isinstance(p, OrtProcessor) and p.spec.threads > 1)
-    opened, session = [], own.session
+    opened, compiled = [], own._compiled
 
     def recorded(*given: Any, **named: Any) -> Any:
         opened.append((named["lingers"], named["moves"]))
-        return session(*given, **named)
+        return compiled(*given, **named)
 
-    monkeypatch.setattr(own, "session", recorded)
+    monkeypatch.setattr(own, "_compiled", recorded)
     launch_us(own, ROWS, time.monotonic())
     assert opened == [(False, False)] * 2
 

@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent_sdk.engine import Device
@@ -40,6 +40,7 @@ runs = st.lists(
 
 
 @given(runs=runs, hours=st.floats(-24, 24), drift=st.floats(-DRIFT / 2, DRIFT / 2))
+@example(runs=[(0.0, 0.0, 1.0, 0.125), (0.0, 0.25, 0.0, 0.0)], hours=0.0, drift=4.62e-05)
 def test_a_clock_that_is_hours_off_and_drifts_is_known_as_well_as_the_way_allows(
     runs: list[tuple[float, float, float, float]], hours: float, drift: float
 ) -> None:
