@@ -43,8 +43,8 @@ class ExplainedOp:
         op: its id: the name of its first output.
         type: its operator; ``hope:Opaque`` hides several that no border may run through.
         super_op: id of the super-op with which it is planned and launched.
-        segment: number of the launch that it belongs to; None where nothing is launched: no output depends on it, or it
-            slices or joins what stands in one piece of memory anyway.
+        segment: number of the launch that it belongs to; None where nothing is launched: no output depends on it, it
+            slices or joins what stands in one piece of memory anyway, or joins an output, which is stored part by part.
         predicted_us: its part of its super-op's time in the plan, what that waits for tensors included.
         alone_us: the same without transfers and launch; None where nobody measured it.
         measured_us: its part of its segment's time in the run; None where it did not run. Runtimes time segments: what

@@ -101,16 +101,17 @@ def _rows(trace: Trace, source: ModelGraph) -> tuple[ExplainedOp, ...]:
     for step in plan.steps:
         for name in step.ops:
             if name not in rows:
-                unused = name in program.dead
                 rows[name] = ExplainedOp(
                     op=name,
                     type=graph.op[name].type,
                     super_op=step.ops[-1],
                     processor=step.processor,
-                    cause="unused" if unused else "in_place",
+                    cause="unused" if name in program.dead else "in_place",
                     why="left out: no output depends on it"
-                    if unused
-                    else "no work: stands in one piece of memory anyway, or is an output that is stored part by part",
+                    if name in program.dead
+                    else "stands in one piece of memory anyway: nothing is copied"
+                    if name in program.views
+                    else "is an output: it is stored part by part",
                 )
     return tuple(rows[name] for step in plan.order for name in plan.step[step].ops)
 

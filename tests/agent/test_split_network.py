@@ -82,5 +82,6 @@ def test_a_split_network_is_right_and_shown(
     assert (where["r11[1:0:16]"], where["r11[1:16:32]"]) == ("ort@0", "ort@1")
     assert "r11" not in where
     assert rows["r11"]["cause"] == "in_place"
+    assert rows["r11"]["why"] == "stands in one piece of memory anyway: nothing is copied"
     shown = " ".join(event["name"] for event in json.loads(trace.read_text())["traceEvents"])
     assert all(part in shown for part in ("r01[2:0:16]", "r01[2:16:32]", "r11[1:0:16]", "r11[1:16:32]"))

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.memory import plan_memory
+from agent_sdk.explain.reasons import _rows
 from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.base import Processor
 from agent_sdk.runtimes.offered import discover
@@ -142,6 +143,8 @@ def test_an_output_is_put_together_where_it_is_stored(given: bool, device: Devic
         assert not given or outputs["t4"] is into["t4"]
         assert [span.processor for span in trace.segments] == ["ort@0", "ort@1"]
         assert [kind for kind, _, _ in trace.deliveries()] == [model.graph.tensor["t4"].type]
+        (joined,) = (row for row in _rows(trace, model.graph) if row.segment is None)
+        assert (joined.op, joined.why) == ("t4", "is an output: it is stored part by part")
 
 
 @pytest.mark.parametrize("chained", [False, True])
