@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_sdk.forking import Forks, watch_forks
+from agent_sdk.forking import HERE, Forks, watch_forks
 from agent_sdk.paths import CACHE_VARIABLE
 
 FORKS = 3
@@ -185,3 +185,20 @@ def test_nobody_is_left_to_release_a_lock() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     over.set()
     holder.join()
+
+
+def test_a_child_knows_itself_whichever_thread_made_it() -> None:
+    """What is remembered of the process is the child's own in the child: its id, and who its main thread is."""
+    codes: list[int] = []
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if (HERE.process, HERE.main) == (os.getpid(), threading.get_ident()) else 1)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    fork()
+    forking = threading.Thread(target=fork)
+    forking.start()
+    forking.join()
+    assert codes == [0, 0]
