@@ -48,6 +48,17 @@ def test_any_phone_is_split(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "cpu_big_3" in printed
 
 
+def test_what_only_auto_has_stands_beside_auto(folder: Path, tmp_path: Path) -> None:
+    """Bound, gap and seconds are columns where ``auto`` is one, filled; the title says what else a reader asks."""
+    out = tmp_path / "out.json"
+    for methods, more in (("heft,mulayer", []), ("auto,heft", ["bound", "gap of auto", "seconds of auto"])):
+        words = [str(folder), "--models", "nokia--one", "--methods", methods, "--budget", "0.2", "--json", str(out)]
+        phones.main(words)
+        (table,) = json.loads(out.read_text())["tables"]
+        assert table["columns"] == ["profile", "CPU", "authors' HOPE:LP", *methods.split(","), *more]
+        assert all(len(row) == len(table["columns"]) and None not in row[3:] for row in table["rows"])
+
+
 def test_less_time_is_no_failure(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With less than the budget that a limit is for, the figure is shown and not judged."""
     phones.main([str(folder), "--models", "nokia--one", "--methods", "auto,heft", "--budget", "0.2"])
