@@ -37,6 +37,8 @@ def check(page: Page, name: str) -> list[str]:
         if (over := page.evaluate("document.documentElement.scrollWidth - innerWidth")) > 0:
             found.append(f"{name}: {over} px wider than {size['width']}")
         found += [f"{name}: '{table}' is cut off at {size['width']}" for table in page.evaluate(CUT_OFF)]
+        if page.locator("table:has(td.empty) thead:visible").count():
+            found.append(f"{name}: a table of nothing shows its head")
     return found
 
 

@@ -215,7 +215,10 @@ def test_a_soc_that_too_few_agree_on_is_told_apart(api: Api, database_url: str) 
     api.await_(doubt)
     assert counts() == (0, 1)
     with serving(database_url) as later:
-        assert "1 more unconfirmed" in later.client.get(HOME).text
+        first = later.client.get(HOME).text
+        assert "1 more unconfirmed" in first
+        assert "unconfirmed SoCs</a> are not among them" in first
+        assert "Covered: the share of all pairs of confirmed SoC" in later.client.get(f"{HOME}/models").text
     page = api.client.get(f"{HOME}/profiles").text
     assert "once 3 devices uploaded for it" in page
     assert str(command("hope-planner profiles establish SOC")) in page
