@@ -299,12 +299,13 @@ class Session(Closes, Forks):
     @property
     def notes(self) -> list[str]:
         """All that is not as it should be, in sentences; last, what is done behind: ``measuring, 12 of 55 s``."""
-        last, doing = self.plans.last, self.preparing.services.progress.latest
-        return [
-            *self.plans.notes,
-            *(last.notes if last is not None else ()),
-            *([str(doing)] if doing else []),
-        ]
+        doing = self.preparing.services.progress.latest
+        return [*self._lasting_notes, *([str(doing)] if doing else [])]
+
+    @property
+    def _lasting_notes(self) -> tuple[str, ...]:
+        last = self.plans.last
+        return (*self.plans.notes, *(last.notes if last is not None else ()))
 
     @property
     def stats(self) -> Stats:
@@ -334,9 +335,9 @@ class Session(Closes, Forks):
             raise InputError(f"a run or more is to be timed, not {runs!r}")
         feed = self.draw(seed) if inputs is None else inputs
         if (prepared := self.plans.at(feed)) is not None:
-            return explain(prepared, feed, runs=runs, notes=tuple(self.notes))
+            return explain(prepared, feed, runs=runs, notes=self._lasting_notes)
         times = sorted(timed(partial(self.plans.whole.get().run, feed))[0] for _ in range(runs))
-        return explain_whole(self.name, self.plans.whole.get().runtime, times[len(times) // 2], tuple(self.notes))
+        return explain_whole(self.name, self.plans.whole.get().runtime, times[len(times) // 2], self._lasting_notes)
 
     def draw(self, seed: int = 0) -> Feed:
         """Random inputs, of the shapes that ran last, else of the file's. Raises InputError where none can be drawn."""

@@ -27,7 +27,9 @@ def reason(step: Step) -> str:
             Cause.AVOIDS_TRANSFER: "another processor is faster, but moving its tensors there would cost more",
             Cause.PARALLEL_BRANCH: "its fastest processor has other work meanwhile",
         }[step.cause]
-    figures = f"{duration(own)} here, {duration(other.us)} on {other.processor}"
+    whole = duration(step.finish_us - step.start_us)
+    besides = f" ({whole} with transfers, launch and neighbours)" if whole != duration(own) else ""
+    figures = f"{duration(own)} here{besides}, {duration(other.us)} on {other.processor}"
     if step.cause is Cause.AVOIDS_TRANSFER:
         return f"{figures}, but moving its tensors there would cost more"
     return figures if step.cause is Cause.FASTER else f"{figures}, which has other work meanwhile"

@@ -242,7 +242,8 @@ class Preparing(Closes, Forks):
         """Take up a newer plan, if the planner has one; whether it has. Raises like ``Agent.refresh``."""
         if prepared.pinned:  # the answer may not change
             return False
-        with self._renewing:
+        with self._renewing, ExitStack() as ending:
+            ending.callback(self.services.progress.done)
             if not self.plans.holds(prepared):
                 if self.plans.closed:
                     raise DeviceClosedError(SESSION_CLOSED)

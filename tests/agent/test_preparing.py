@@ -60,6 +60,16 @@ def test_a_preparation_is_seen(agent: Agent, measuring: tuple[threading.Event, t
     ]
 
 
+def test_a_renewal_that_is_over_is_in_no_note(agent: Agent) -> None:
+    """A session that has asked for a newer plan no longer says that it asks."""
+    heard: list[Progress] = []
+    session = agent.load(BRANCHING, background=False, progress=heard.append)
+    heard.clear()
+    session.refresh()
+    assert heard
+    assert not {str(each) for each in heard} & set(session.notes)
+
+
 def test_whatever_is_done_behind_is_in_the_notes(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what nobody knows the time of; once nothing is done there, the note is gone."""
     begun, going_on, obtain = threading.Event(), threading.Event(), Services.obtain
@@ -76,6 +86,8 @@ def test_whatever_is_done_behind_is_in_the_notes(agent: Agent, monkeypatch: pyte
     assert begun.wait(60)
     assert heard[-1].most_s is None
     assert session.notes[-1] == str(heard[-1])
+    assert str(heard[-1]) not in (told := session.explain(runs=1)).notes, "an explanation outlives what is being done"
+    assert told.why != str(heard[-1])
     going_on.set()
     assert session.wait(120)
     assert not {each.phase for each in heard} & set(session.notes)

@@ -32,6 +32,12 @@ def test_every_cause_has_a_title_and_a_reason(cause: Cause) -> None:
     assert len({reason(step(other, known=False)) for other in Cause}) == len(Cause)
 
 
+def test_a_reason_says_what_else_the_plan_counts() -> None:
+    """Where a step takes longer in the plan than its ops alone, both times are there, and why they differ."""
+    said = reason(step(Cause.FASTER, known=True).model_copy(update={"alone_us": 24.7}))
+    assert said == "24.7 µs here (1.5 ms with transfers, launch and neighbours), 750 µs on ov@1"
+
+
 def test_durations_have_three_figures_and_a_unit_that_fits() -> None:
     """From nothing to hours, and a dash for what is not known."""
     assert [duration(us) for us in (0.0, 0.4, 950.0, 1e3, 1234.0, 56_780.0, 1e6, 2.5e6, 6e7, 9e7, 7.2e9, None)] == [
