@@ -127,9 +127,8 @@ def _command(call: Call) -> click.Command:
         )(run)
     at_a_planner(run)
     for option in reversed((*call.query, *call.body)):
-        flag = f"--{(option.flag or option.name).replace('_', '-')}"
         kind: Any = {"is_flag": True, "default": None} if option.read is bool else {"type": option.read}
-        click.option(flag, option.name, help=option.help, **kind)(run)
+        click.option(option.typed, option.name, help=option.help, **kind)(run)
     for name in reversed((*re.findall(r"\{(\w+)\}", call.path), *call.asked, *call.arguments)):
         kind = click.IntRange(min=1) if name in NUMBERS else click.STRING
         click.argument(name, type=kind, metavar=name.upper())(run)

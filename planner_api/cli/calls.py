@@ -50,6 +50,10 @@ class Option:
     read: Callable[[str], Any] | click.ParamType[Any] = str
     flag: str = ""
 
+    @property
+    def typed(self) -> str:
+        return f"--{(self.flag or self.name).replace('_', '-')}"
+
 
 @dataclass(frozen=True)
 class Call:
@@ -96,8 +100,10 @@ _SELECTOR = (
 _RELEASE = ("state", "stage", "share", "reported", "wanted", "evidence", "reason")
 
 CALLS = (
-    Call("fleet", "show", "counts, hit rate, median drift", "GET", "/fleet"),
-    Call("fleet", "models", "coverage, worst gap and hit rate per model", "GET", "/fleet/models",
+    Call("fleet", "show", "counts, hit rate, median drift.\n\nPlanning ahead leaves out SoCs that are unconfirmed: "
+         "too few devices uploaded for them. Provisional plans are first ones; better ones follow", "GET", "/fleet"),
+    Call("fleet", "models", "coverage, worst gap and hit rate per model.\n\nCoverage is the share of all pairs of SoC "
+         "and frequency that have a finished plan; SoCs that are unconfirmed do not count", "GET", "/fleet/models",
          rows="models", columns=("name", "model_hash", "plans", "coverage", "worst_gap", "hit_rate"), cursor="offset"),
     Call("profiles", "list", "what is known of each SoC", "GET", "/fleet/profiles",
          rows="profiles", columns=("soc", "frequency", "version", "latencies", "transfers", "devices", "established",

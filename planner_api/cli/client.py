@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 from urllib.parse import quote
 
@@ -20,8 +20,9 @@ TOKEN_VARIABLE = "HOPE_ADMIN_TOKEN"
 TIMEOUT_S = 30.0
 PAGE = 100
 """Entries asked for at once."""
-NO_SUCH_WORD = re.compile(r"(\w+): String should match pattern")
-"""What the planner says of a word that can be no name of its kind."""
+CAUSE = re.compile(r"(?:(?:path|query)\.)?(\w+)(?:\.\w+)*:? (.*)", re.DOTALL)
+"""What the planner says of a field that cannot be: the field, in a list with the item's number, and why."""
+SHOULD = re.compile(r"^\w+ should ")
 LISTED = {
     "release_id": ("release", "releases list"),
     "plan_id": ("plan", "plans list"),
@@ -32,7 +33,15 @@ LISTED = {
 
 
 class CallError(Exception):
-    """The planner refused, or there is none; the message says what to do next."""
+    """The planner refused, or there is none; the message says what to do next.
+
+    Args:
+        causes: fields that cannot be as they were given, each with why.
+    """
+
+    def __init__(self, detail: str, causes: Sequence[str] = ()) -> None:
+        super().__init__(detail)
+        self.causes = tuple(causes)
 
 
 def open_client(url: str, token: str | None) -> httpx.Client:
@@ -52,6 +61,7 @@ def ask(client: httpx.Client, call: Call, given: Mapping[str, Any], limit: int =
     """Make a call and return what it answers; of a page's entries, over as many pages as it takes, at most ``limit``.
 
     Raises:
+        UsageError: something that was typed cannot be.
         CallError: a refusal, or no planner there.
     """
     path = re.sub(r"\{(\w+)\}", lambda found: _segment(str(given[found[1]])), call.path)
@@ -72,7 +82,9 @@ def ask(client: httpx.Client, call: Call, given: Mapping[str, Any], limit: int =
                 return page | {call.rows: entries}
             query[call.cursor] = page["next"]
     except CallError as error:
-        raise CallError(_of_words(str(error), given)) from None
+        if not error.causes:
+            raise
+        raise UsageError(_of_typed(error.causes[0], call, given)) from None
 
 
 def _segment(word: str) -> str:
@@ -91,14 +103,19 @@ def checked(client: httpx.Client, answer: dict[str, Any], shown: Set[str], *, em
     return answer
 
 
-def _of_words(refusal: str, given: Mapping[str, Any]) -> str:
-    """A refusal of a word by its pattern, as people say it; any other as it is."""
-    found = NO_SUCH_WORD.search(refusal)
+def _of_typed(cause: str, call: Call, given: Mapping[str, Any]) -> str:
+    """Why a field cannot be as it was given, said of the option or argument that it was typed as."""
+    found = CAUSE.fullmatch(cause)
     if found is None or found[1] not in given:
-        return refusal
-    if (listed := LISTED.get(found[1])) is None:
-        return f"'{given[found[1]]}' is no name: letters and digits, with signs such as . _ - after the first"
-    return f"'{given[found[1]]}' is no {listed[0]}: `hope-planner {listed[1]}` lists them"
+        return cause
+    name, why = found.groups()
+    if "should match pattern" in why:
+        if (listed := LISTED.get(name)) is None:
+            return f"'{given[name]}' is no name: letters and digits, with signs such as . _ - after the first"
+        return f"'{given[name]}' is no {listed[0]}: `hope-planner {listed[1]}` lists them"
+    typed = {option.name: option.typed for option in (*call.query, *call.body)}.get(name, name.upper())
+    why = SHOULD.sub("must ", why)
+    return f"{typed} {why}" if why.startswith("must ") else f"{typed}: {why}"
 
 
 def send(client: httpx.Client, method: str, path: str, query: Mapping[str, Any], body: Any) -> dict[str, Any]:
@@ -114,9 +131,9 @@ def send(client: httpx.Client, method: str, path: str, query: Mapping[str, Any],
         found = answer.json() if answer.content else {}
         if answer.is_success:
             return dict(found)
-        detail = str(found["detail"])
+        detail, causes = str(found["detail"]), list(map(str, found.get("errors", ())))
     except (ValueError, KeyError, TypeError, RecursionError):
-        detail = f"{client.base_url} answered {answer.status_code}, and not as a planner does"
+        detail, causes = f"{client.base_url} answered {answer.status_code}, and not as a planner does", []
     cure = {
         401: f"; give an admin's as {TOKEN_VARIABLE} or --token: `hope-planner admin-token` makes the first one where "
         "the planner runs",
@@ -124,7 +141,7 @@ def send(client: httpx.Client, method: str, path: str, query: Mapping[str, Any],
     }.get(answer.status_code, "")
     if answer.status_code == 404 and detail.startswith("there is nothing at"):
         cure = f"; is {client.base_url} its whole address, and no more than that?"
-    raise CallError(f"{detail.rstrip('.')}{cure}")
+    raise CallError(f"{detail.rstrip('.')}{cure}", causes)
 
 
 def _cure(error: httpx.RequestError) -> str:

@@ -92,7 +92,8 @@ class Releases:
                     session, release_id, model_hash, selector.socs, again=request.again, alone=actor is PLANNER
                 )
             elif version is None:
-                raise InvalidError("alias-of-nothing", "an alias belongs to a name: say the model as 'name:version'")
+                why = "an alias belongs to a name: say the model as 'name:version'"
+                raise InvalidError("alias-of-nothing", why, causes=[f"alias: {why}"])
             else:
                 moved = await take_alias(session, release_id, version, request.alias, again=request.again)
                 parts = await parts_of_alias(session, model_hash, selector.socs, moved["before"], moved["after"])

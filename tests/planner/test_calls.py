@@ -203,7 +203,7 @@ def test_a_word_that_cannot_be_is_answered_in_words(api: Api, capsys: pytest.Cap
     model_hash = api.post("/models", chain()).json()["model_hash"]
     with listening(api, build_config(api.app, "127.0.0.1", 0)) as port:
 
-        def refused(*words: str, at: str = f"http://127.0.0.1:{port}", status: int = 1) -> str:
+        def refused(*words: str, at: str = f"http://127.0.0.1:{port}", status: int = 2) -> str:
             assert cli.main([*words, "--planner", at]) == status
             said = capsys.readouterr().err
             assert "pattern" not in said
@@ -221,12 +221,30 @@ def test_a_word_that_cannot_be_is_answered_in_words(api: Api, capsys: pytest.Cap
         assert "'bad name' is no name" in refused("models", "add", "bad name", model_hash)
         assert "'..' is no device" in refused("devices", "revoke", "..")
         assert "'.' is no name" in refused("groups", "drop", ".")
-        assert "no more than that" in refused("fleet", "show", at=f"http://127.0.0.1:{port}/api")
-        assert "not as a planner does" in refused("fleet", "show", at=f"http://127.0.0.1:{port}/console")
-        assert "without TLS" in refused("fleet", "show", at=f"https://127.0.0.1:{port}")
+        assert "no more than that" in refused("fleet", "show", at=f"http://127.0.0.1:{port}/api", status=1)
+        assert "not as a planner does" in refused("fleet", "show", at=f"http://127.0.0.1:{port}/console", status=1)
+        assert "without TLS" in refused("fleet", "show", at=f"https://127.0.0.1:{port}", status=1)
         for option in (["--labels", "beta"], ["--labels", "=beta"]):
-            assert "is not key=value" in refused("groups", "set", "beta", *option, status=2)
-        assert "is not numbers such as" in refused("releases", "begin", "classifier", "--stages", "few", status=2)
+            assert "is not key=value" in refused("groups", "set", "beta", *option)
+        assert "is not numbers such as" in refused("releases", "begin", "classifier", "--stages", "few")
+
+
+def test_bad_input_that_the_planner_finds_is_bad_input(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    """It ends with 2 as what the command itself finds does, and says which option or argument may be what."""
+    model_hash = api.post("/models", chain()).json()["model_hash"]
+    begin = f"releases begin {model_hash}"
+    with commanding(api, capsys) as say:
+        for words, said in (
+            (f"models rollout {model_hash} heldd", "ROLLOUT must be 'at_once', 'held' or 'staged'"),
+            (f"{begin} --stages 1,2", "--stages must be less than or equal to 1"),
+            (f"{begin} --stages 0.5,0.1", "--stages must rise and end with 1"),
+            (f"{begin} --hold-s -1", "--hold-s must be greater than or equal to 0"),
+            (f"{begin} --alias live", "--alias: an alias belongs to a name"),
+            (f"tokens create --label {'x' * 200}", "--label must have at most 128 characters"),
+            ("plans list --status broken", "--status must be 'queued', 'solving', 'done' or 'failed'"),
+        ):
+            assert say(*words.split(), status=2).startswith(f"hope-planner: {said}"), words
+        assert "its newest versions already" in say(*begin.split(), status=1)
 
 
 def test_an_empty_token_is_none(api: Api, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
