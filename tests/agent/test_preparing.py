@@ -65,7 +65,7 @@ def test_a_renewal_that_is_over_is_in_no_note(agent: Agent) -> None:
     heard: list[Progress] = []
     session = agent.load(BRANCHING, background=False, progress=heard.append)
     heard.clear()
-    session.refresh()
+    session.preparing.refresh()
     assert heard
     assert not {str(each) for each in heard} & set(session.notes)
 

@@ -244,7 +244,7 @@ def test_bad_input_that_the_planner_finds_is_bad_input(api: Api, capsys: pytest.
             ("plans list --status broken", "--status must be 'queued', 'solving', 'done' or 'failed'"),
         ):
             assert say(*words.split(), status=2).startswith(f"hope-planner: {said}"), words
-        assert "its newest versions already" in say(*begin.split(), status=1)
+        assert "has no plan: make some first" in say(*begin.split(), status=1)
 
 
 def test_an_empty_token_is_none(api: Api, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
