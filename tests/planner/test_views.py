@@ -62,7 +62,7 @@ def test_coverage_counts_pairs_that_the_fleet_counts(api: Api) -> None:
         return [each["coverage"] for each in sorted(found, key=lambda each: str(each["name"]))]
 
     assert eventually(lambda: coverage() == [1.0, 0.0])
-    assert "of 1 pair of SoC" in api.client.get(f"/console/models/{ONE.model_hash}").text
+    assert "of 1 pair of confirmed SoC" in api.client.get(f"/console/models/{ONE.model_hash}").text
 
     async def doubt() -> None:
         async with api.app.planner.database.write() as session:

@@ -63,8 +63,9 @@ def test_the_plan_is_there_whatever_was_run(agent: Agent) -> None:
     """Where a single processor is faster, its run stands beside the plan and not beside itself."""
     session = agent.load(BRANCHING, background=False)
     plan, device = session.latest.plan_executor.program, session.latest.plan_executor.device
-    single = single_processor_plan(plan.graph, "ort@0", soc="here", frequency="now")
-    with Executor(build_program(single, session.latest.model, device.processors), device) as executor:
+    model = session.latest.model
+    single = single_processor_plan(model.graph, "ort@0", soc="here", frequency="now")
+    with Executor(build_program(single, model, device.processors), device) as executor:
         _, trace = executor.run(draw(plan.model, 0))
     events = to_perfetto(trace, plan)["traceEvents"]
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}

@@ -352,15 +352,18 @@ def test_a_warm_start_solves_nothing_before_the_plan_answers(tmp_path: Path, mon
     monkeypatch.setattr("agent_sdk.first.bench.profile", nobody)
     monkeypatch.setattr("agent_sdk.journey.opening.hold_trial", nobody)
     ready: list[int] = []
+    loaded = threading.Event()
     with Agent(processors="ort", cache=cache) as agent:
         ask = agent._supplier.confirmed
 
         def confirmed(*given: Any) -> Any:
+            assert loaded.wait(60)  # what goes on behind may be here before there is a session to look at
             ready.append(session.stats.prepared)
             return ask(*given)
 
         monkeypatch.setattr(agent._supplier, "confirmed", confirmed)
         with agent.load(path) as session:
+            loaded.set()
             until(lambda: bool(ready))
             assert ready == [1]
             assert session.latest.obtained.plan == plan
