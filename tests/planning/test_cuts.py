@@ -321,16 +321,6 @@ def test_no_search_begins_where_no_op_can_be_shared(monkeypatch: pytest.MonkeyPa
     assert search_cuts(problem, whole, Budget(rounds=1), 0.0) is None
 
 
-@pytest.mark.parametrize("us", [20.0, 22.0])
-def test_a_chain_is_cut_where_no_op_of_it_is_worth_it(us: float) -> None:
-    """Eight convolutions together save what bringing parts together takes; nothing is proved of whole ops instead."""
-    problem = cuttable([[us, us]] * 8, [[], *([k] for k in range(7))], rows=100)
-    found = optimise(problem, "auto", Budget(rounds=3))
-    assert found.solution.cuts
-    assert found.solution.schedule.makespan_us < 0.8 * 8 * us
-    assert found.bound.us <= found.solution.schedule.makespan_us
-
-
 @pytest.mark.parametrize(("enough_us", "turns"), [(0.0, 1), (1e9, 2)])
 def test_tiles_that_gain_too_little_in_their_trial_are_given_up(
     enough_us: float, turns: int, monkeypatch: pytest.MonkeyPatch

@@ -94,10 +94,8 @@ class Choices:
                 self.axes[node.id], self.teams[node.id] = axes, teams
                 self.ideal_us[op] = min(_ideal(latency_us[op], team) for team in teams)
         self.bands = any(self._in_bands(name, machine, transfer_us[tensor]) for name, tensor in inputs.items())
-        # What all cuts save pays for the least that they cost: a launch behind another's end, once for all.
-        beside_us = float(machine.end_us.min() + machine.launch_us.min())
-        if not self.bands and float((self.fastest - self.ideal_us).sum()) <= beside_us:
-            self.axes.clear()
+        if not self.bands and (self.fastest - self.ideal_us <= sync_us(machine, transfer_us)).all():
+            self.axes.clear()  # what saves less is cut beside what pays for bringing parts together
 
     @cached_property
     def most_parts(self) -> int:
@@ -182,6 +180,13 @@ class Choices:
                         us = self.cutter.part_us(self.index[op], Region.along(axis, borders[start], borders[stop]))
                         found[d, g, start, stop, runs] = us[runs]
         return found
+
+
+def sync_us(machine: Machine, transfer_us: FloatArray) -> float:
+    """The least that working on one op side by side costs: a launch behind another's end, a move there and back."""
+    moves = transfer_us[(transfer_us > 0) & np.isfinite(transfer_us)]
+    apart = len(set(machine.place.tolist())) == len(machine.processors)
+    return float(machine.end_us.min() + machine.launch_us.min() + (2 * moves.min() if apart and moves.size else 0.0))
 
 
 def _ideal(row: np.ndarray, team: Sequence[int]) -> float:
