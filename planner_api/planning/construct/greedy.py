@@ -8,7 +8,7 @@ from graphlib import TopologicalSorter
 import numpy as np
 
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.listing import in_better_order
+from planner_api.planning.construct.listing import listed
 from planner_api.planning.judge.simulator import Decoder, Times
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
@@ -28,13 +28,13 @@ def super_ops(problem: Problem) -> list[list[int]]:
     An op with one predecessor joins it when its mean latency is below the cheapest transfer of what it reads: it
     is not worth moving. Each group is a chain in topological order; its members run on one processor.
     """
-    lists = problem.lists
+    lists, host = problem.lists, problem.host
     between, pairs = problem.between_us
     cheapest = np.where(pairs > 0, between, math.inf).min(axis=(1, 2)).tolist()
     supports = np.isfinite(problem.latency_us)
     count = supports.sum(axis=1)
     mean = (np.where(supports, problem.latency_us, 0.0).sum(axis=1) / count).tolist()
-    common = supports.copy()  # where all of a group can run
+    common: list[int] = (supports @ (1 << np.arange(host, dtype=object))).tolist()
     members: dict[int, list[int]] = {}
     group = list(range(len(problem.ops)))
     for op in lists.order:
@@ -43,7 +43,7 @@ def super_ops(problem: Problem) -> list[list[int]]:
             home = group[last]
             if (
                 members[home][-1] == last
-                and (common[home] & common[op]).any()
+                and common[home] & common[op]
                 and all(mean[op] < cheapest[tensor] for tensor in lists.reads[op])
             ):
                 members[home].append(op)
@@ -121,4 +121,5 @@ def solve(problem: Problem, budget: Budget) -> Solution:
         for index in sorter.get_ready():
             ready = max(decoder.finish[earlier] for earlier in lists.before[groups[index][0]])
             heapq.heappush(queue, (ready, index))
-    return Solution(in_better_order(problem, decoder.home, decoder.sequence), "greedy")
+    again = listed(problem, decoder.home)
+    return Solution(min(decoder.schedule(), again, key=lambda schedule: schedule.makespan_us), "greedy")
