@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from agent_sdk import Agent
+from agent_sdk import Agent, Session
 from agent_sdk.engine import Device
 from agent_sdk.runtimes.base import Processor
 from agent_sdk.runtimes.offered import discover
 from tests.agent.haste import hasten, measure_hastily, plan_in_a_thread, without_children
-from tests.agent.models import branching_model
+from tests.agent.models import BRANCHING, branching_model
 from tests.agent.once import made_once
 from tests.planner.in_thread import forget_all
 
@@ -76,6 +76,13 @@ def returning_agent(known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """An agent as ``agent`` is, which has planned before: for tests of what comes after planning."""
     with returning(known / "ort", tmp_path, monkeypatch, "ort") as made:
         yield made
+
+
+@pytest.fixture
+def returning_session(returning_agent: Agent) -> Iterator[Session]:
+    """A network with its plan."""
+    with returning_agent.load(BRANCHING, background=False) as loaded:
+        yield loaded
 
 
 @pytest.fixture

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from agent_sdk import Agent, Session
-from tests.agent.models import BRANCHING
 
 
 @pytest.fixture
@@ -17,7 +14,6 @@ def agent(returning_agent: Agent) -> Agent:
 
 
 @pytest.fixture
-def session(agent: Agent) -> Iterator[Session]:
+def session(returning_session: Session) -> Session:
     """A network with its plan."""
-    with agent.load(BRANCHING, background=False) as loaded:
-        yield loaded
+    return returning_session

@@ -18,26 +18,12 @@ from agent_sdk.server.access import Access, Address, Tls
 from agent_sdk.server.connection import CONTINUE
 from agent_sdk.server.models import Served
 from agent_sdk.server.serving import Server, Settings
-from tests.agent.models import BRANCHING
 from tests.agent.scheduling.answers import occupied
 from tests.agent.server.certificates import made_certificate
 from tests.agent.server.test_bad_input import IMAGE, good, read_answer
 from tests.agent.test_session_shapes import until
 
 Gone = Callable[[socket.socket], None]
-
-
-@pytest.fixture
-def agent(returning_agent: Agent) -> Agent:
-    """Runs begin where the plan of the network is known."""
-    return returning_agent
-
-
-@pytest.fixture
-def session(agent: Agent) -> Iterator[Session]:
-    """A network with its plan."""
-    with agent.load(BRANCHING, background=False) as loaded:
-        yield loaded
 
 
 @contextmanager
@@ -63,52 +49,54 @@ def killed(client: socket.socket) -> None:
 @pytest.mark.parametrize("leaves", [socket.socket.close, killed])
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_what_nobody_waits_for_is_not_computed(
-    agent: Agent, session: Session, tmp_path: Path, leaves: Gone, encrypted: bool
+    returning_agent: Agent, returning_session: Session, tmp_path: Path, leaves: Gone, encrypted: bool
 ) -> None:
     """A request in the queue is taken out, one that runs is ended at its next border, and others are answered."""
     certificate, key = made_certificate(tmp_path)
-    stats = agent.jobs.stats(session.plans)
+    stats = returning_agent.jobs.stats(returning_session.plans)
     before = (stats.cancelled, stats.done)
-    with serving(agent, session, Tls(certificate, key) if encrypted else None) as server:
+    with serving(returning_agent, returning_session, Tls(certificate, key) if encrypted else None) as server:
         clients = [socket.create_connection(("127.0.0.1", port(server, 0)), 20) for _ in range(3)]
         if encrypted:
             context = ssl.create_default_context(cafile=certificate)
             clients = [context.wrap_socket(client, server_hostname="localhost") for client in clients]
         runs, goes, stays = clients
-        with occupied(agent):
+        with occupied(returning_agent):
             for waiting, client in enumerate(clients, 1):
                 client.sendall(good())
-                until(lambda waiting=waiting: agent.jobs.waiting == waiting)
+                until(lambda waiting=waiting: returning_agent.jobs.waiting == waiting)
             for left, client in ((2, goes), (1, runs)):
                 leaves(client)
-                until(lambda left=left: agent.jobs.waiting == left)
+                until(lambda left=left: returning_agent.jobs.waiting == left)
         assert read_answer(stays)[0] == 200
         stays.close()
     assert (stats.cancelled, stats.done) == (before[0] + 2, before[1] + 1)
 
 
-def test_who_closes_only_its_own_side_is_answered(agent: Agent, session: Session) -> None:
+def test_who_closes_only_its_own_side_is_answered(returning_agent: Agent, returning_session: Session) -> None:
     """It is asked whether it is there, by an answer before the answer."""
     with (
-        serving(agent, session) as server,
+        serving(returning_agent, returning_session) as server,
         socket.create_connection(("127.0.0.1", port(server, 0)), 20) as client,
     ):
-        with occupied(agent):
+        with occupied(returning_agent):
             client.sendall(good())
             client.shutdown(socket.SHUT_WR)
             assert client.recv(100) == CONTINUE
         assert read_answer(client)[0] == 200
 
 
-def test_a_client_of_an_old_protocol_is_sent_nothing_before_its_answer(agent: Agent, session: Session) -> None:
+def test_a_client_of_an_old_protocol_is_sent_nothing_before_its_answer(
+    returning_agent: Agent, returning_session: Session
+) -> None:
     """HTTP/1.0 has no answer before the answer, whatever its client has closed."""
     with (
-        serving(agent, session) as server,
+        serving(returning_agent, returning_session) as server,
         socket.create_connection(("127.0.0.1", port(server, 0)), 20) as client,
     ):
-        with occupied(agent):
+        with occupied(returning_agent):
             client.sendall(good().replace(b"HTTP/1.1", b"HTTP/1.0"))
-            until(lambda: agent.jobs.waiting == 1)
+            until(lambda: returning_agent.jobs.waiting == 1)
             [connection] = server._listener._all()
             client.shutdown(socket.SHUT_WR)
             until(lambda: connection._half_closed)
@@ -116,17 +104,19 @@ def test_a_client_of_an_old_protocol_is_sent_nothing_before_its_answer(agent: Ag
 
 
 @pytest.mark.parametrize("call", ["ModelInfer", "ModelStreamInfer"])
-def test_a_call_that_is_cancelled_is_not_computed(agent: Agent, session: Session, call: str) -> None:
+def test_a_call_that_is_cancelled_is_not_computed(
+    returning_agent: Agent, returning_session: Session, call: str
+) -> None:
     """Over gRPC, where its client says so, its time is over, or its connection ends."""
     contents = {"fp32_contents": IMAGE.ravel().tolist()}
     described = {"name": "x", "datatype": "FP32", "shape": IMAGE.shape, "contents": contents}
     asked = message("ModelInferRequest")(model_name="branching", inputs=[described]).SerializeToString()
-    stats = agent.jobs.stats(session.plans)
+    stats = returning_agent.jobs.stats(returning_session.plans)
     before = (stats.cancelled, stats.done)
     with (
-        serving(agent, session) as server,
+        serving(returning_agent, returning_session) as server,
         grpc.insecure_channel(f"127.0.0.1:{port(server, 1)}") as channel,
-        occupied(agent),
+        occupied(returning_agent),
     ):
         calls: list[Any] = []
         for waiting in (1, 2):
@@ -134,9 +124,9 @@ def test_a_call_that_is_cancelled_is_not_computed(agent: Agent, session: Session
                 calls.append(channel.unary_unary(f"/{SERVICE}/{call}").future(asked))
             else:
                 calls.append(channel.stream_stream(f"/{SERVICE}/{call}")(iter([asked])))
-            until(lambda waiting=waiting: agent.jobs.waiting == waiting)
+            until(lambda waiting=waiting: returning_agent.jobs.waiting == waiting)
         calls[1].cancel()
-        until(lambda: agent.jobs.waiting == 1)
+        until(lambda: returning_agent.jobs.waiting == 1)
         channel.close()
-        until(lambda: not agent.jobs.waiting)
+        until(lambda: not returning_agent.jobs.waiting)
     assert (stats.cancelled, stats.done) == (before[0] + 2, before[1])
