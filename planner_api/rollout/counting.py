@@ -168,7 +168,9 @@ class Counting:
             return
         known = select(ReleasePartRow.soc).where(ReleasePartRow.release_id == release.id)
         socs = set(self._connection.execute(known.distinct()).scalars())
-        left = self._first_time(release.id, [name for name in there if self._moved[name] in socs])
+        was = [(name, self._moved[name]) for name in there]
+        members = [name for name, soc in was if soc in socs and _chosen(release, self._devices[name], soc)]
+        left = self._first_time(release.id, members)
         if left:
             counted = update(ReleaseRow).where(ReleaseRow.id == release.id)
             self._connection.execute(counted.values(left=ReleaseRow.left + len(left)))
@@ -199,8 +201,12 @@ def _gave(release: Any, part: Any, device: Any) -> bool:
         return False
     if device.soc != part.soc or not within(release.stages[release.stage], device.id, release.id):
         return False
-    selector = selector_of(release.selector)
-    return takes(selector, release.group or "", device.id, device.soc, device.labels or {})
+    return _chosen(release, device, device.soc)
+
+
+def _chosen(release: Any, device: Any, soc: str) -> bool:
+    """Whether a release's group takes a device of a SoC."""
+    return takes(selector_of(release.selector), release.group or "", device.id, soc, device.labels or {})
 
 
 def _all(count: Counter[str]) -> dict[str, int]:

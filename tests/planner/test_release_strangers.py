@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hope_schema import DeviceReport, MeasuredRun, Release, ReleaseRequest, RolloutPolicy
+from hope_schema import DeviceReport, GroupSelector, MeasuredRun, Release, ReleaseRequest, RolloutPolicy
 from planner_api.db.tables import ClaimRow, DeviceRow, ReleaseClaimRow, ReleasePartRow
 from planner_api.devices import repository as devices
 from planner_api.devices.groups import position
@@ -137,6 +137,20 @@ def test_who_says_nothing_or_leaves_stalls_nothing(api: Api) -> None:
             return int(row is not None and row.soc_since is not None)
 
     assert api.await_(left) == 1
+
+
+@pytest.mark.above_databases
+def test_who_leaves_from_outside_the_group_is_not_missed(api: Api) -> None:
+    """Devices that a release was never for and that become another SoC leave all of its own to be waited for."""
+    plan_id = api.plan(GRAPH).plan_id
+    assert api.put("/groups/few", GroupSelector(share=0.3)).status_code == 200
+    release = begin(api, group="few", stages=(1.0,), reported=1.0)
+    few = [name for name in HONEST + SYBILS if position(name, "few") < 0.3]
+    assert release.wanted == release.devices == len(few)
+    for device in set(HONEST) - set(few):
+        report(api, device, plan_id, 2, us=100.0, soc="soc-2")
+    found = look(api, release)
+    assert (found.state, found.wanted) == ("running", len(few))
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 200), st.integers(0, 200))
