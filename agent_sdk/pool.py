@@ -1,8 +1,8 @@
 """Threads for what goes on behind callers; a process may be refused one."""
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Thread
 
 from agent_sdk.errors import ProcessorLost
 
@@ -11,12 +11,20 @@ class Pool(ThreadPoolExecutor):
     """Starts threads as they are needed, up to as many as it is given."""
 
     def begin(self, work: Callable[..., object], *given: object) -> None:
-        """Have a thread do this. Raises ProcessorLost where none can be started; then nobody does it."""
+        """Have a thread do this; what it raises goes to ``threading.excepthook``, as if the thread were its own.
+
+        Raises ProcessorLost where none can be started; then nobody does it.
+        """
         unclaimed = [work]
 
         def claim() -> None:
             for own in _taken(unclaimed):
-                own(*given)
+                try:
+                    own(*given)
+                except BaseException as error:  # noqa: BLE001  nobody waits for it
+                    threading.excepthook(
+                        threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
+                    )
 
         try:
             self.submit(claim)
@@ -26,9 +34,9 @@ class Pool(ThreadPoolExecutor):
                 raise no_thread(error) from error
 
 
-def begin_thread(work: Callable[[], object], name: str) -> Thread:
+def begin_thread(work: Callable[[], object], name: str) -> threading.Thread:
     """Do something on a thread of its own, for whose end no program waits. Raises ProcessorLost where none starts."""
-    thread = Thread(target=work, name=name, daemon=True)
+    thread = threading.Thread(target=work, name=name, daemon=True)
     try:
         thread.start()
     except RuntimeError as error:

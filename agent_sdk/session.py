@@ -249,9 +249,6 @@ class Session(Closes, Forks):
             self._called_back.own = True
             try:
                 callback(outputs, user_data, failure)
-            except Exception as error:  # noqa: BLE001  nobody waits for it: it goes where errors of threads go
-                thread = threading.current_thread()
-                threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, thread)))
             finally:
                 self._called_back.own = False
 

@@ -102,7 +102,7 @@ class Preparing(Closes, Forks):
                 if shapes and start is None:  # else they were fine when that was found out
                     plans.network.check(shapes)
                 log.info("%s: %s answers meanwhile", plans.name, plans.whole.get().runtime)
-                self._worker.submit(partial(self._begin_behind, shapes, start is not None))
+                self._behind(partial(self._begin_behind, shapes, start is not None))
             else:
                 self.prepare(shapes)
         except OpenShapeError as error:
@@ -228,8 +228,8 @@ class Preparing(Closes, Forks):
         return kept
 
     def _over(self) -> None:
-        self._begun.set()
         self.services.progress.done()
+        self._begun.set()
 
     # Newer plans
 
@@ -266,14 +266,28 @@ class Preparing(Closes, Forks):
 
     # Behind the answers
 
+    def _behind(self, work: Callable[[], None]) -> None:
+        """Have work done that nobody waits for: what ends it is noted."""
+
+        def noted() -> None:
+            try:
+                work()
+            except NotWantedError:
+                raise
+            except BaseException as error:
+                if not self.plans.closed:
+                    self.plans.note(f"what was being done behind the answers failed ({_words(error)})")
+                    log.error("%s: why", self.plans.name, exc_info=error)
+            finally:
+                self._over()
+
+        self._worker.submit(noted)
+
     def _begin_behind(self, shapes: Shapes | None, known: bool) -> None:
         """``known`` says that an earlier start has found out who is best."""
         self._first_answer.wait(FIRST_ANSWER_S)  # the caller has the machine to itself until then
         check()
-        try:
-            self._prepare_behind(shapes, again=known)
-        finally:
-            self._over()
+        self._prepare_behind(shapes, again=known)
 
     def _answered(self, feed: Feed) -> None:
         """Take note of what the whole network answered: shapes that come again are worth a plan.
@@ -296,7 +310,7 @@ class Preparing(Closes, Forks):
         network = plans.read
         every = network is not None and feed.keys() == {port.name for port in network.inputs}
         if key is not None and every and self._demand.used(key):
-            self._worker.submit(self._plan_next)
+            self._behind(self._plan_next)
 
     def _own(self, shapes: Shapes | None) -> Feed | None:
         """What was fed first at these shapes, once something was."""
@@ -312,7 +326,6 @@ class Preparing(Closes, Forks):
             with self.services.budget.spending():
                 names = (port.name for port in self.plans.network.inputs)
                 self._prepare_behind(dict(zip(names, key, strict=True)))
-            self._over()
 
     def _prepare_behind(self, shapes: Shapes | None, *, again: bool = True) -> None:
         """Make a plan for shapes that the whole network answers meanwhile; none where they are open.
@@ -388,6 +401,6 @@ class Preparing(Closes, Forks):
             self.plans.close()
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     """What is said of an error: its own words, and its class where it is none of ours."""
     return str(error) if isinstance(error, (HopeError, MemoryError)) else f"{type(error).__name__}: {error}"

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
 from agent_sdk.closing import Closes
-from agent_sdk.errors import InputError, QueueFullError
+from agent_sdk.errors import InputError, QueueFullError, said
 from agent_sdk.journey.plans import Feed
 from agent_sdk.pool import begin_thread
 from agent_sdk.scheduling.job import Job
 
 TICK_MS: Final = 1e-6
 """No clock here tells times apart that are closer."""
+
+log = logging.getLogger(__name__)
 
 
 def refuse_unless_period(every_ms: float) -> None:
@@ -61,6 +64,7 @@ class Periodic(Closes):
             except QueueFullError:
                 self.refused += 1
             except Exception as error:  # noqa: BLE001  the session is closed, or the caller's function raised
+                log.warning("a stream has ended: %s", said(error))
                 self.failure = error
                 return
             due += self._every_s

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -25,10 +26,12 @@ from agent_sdk.errors import DeviceClosedError, ModelError, NotWantedError
 from agent_sdk.forking import HERE
 from agent_sdk.journey.behind import Worker
 from agent_sdk.journey.demand import USES
+from agent_sdk.journey.opening import Opening
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.verify import relative_error
 from agent_sdk.journey.whole import Whole
 from agent_sdk.model import Network
+from agent_sdk.pool import Pool
 from agent_sdk.runtimes.ort.whole import WholeOrt
 from tests.agent.models import BRANCHING, expected
 from tests.agent.test_session_shapes import image, open_model, right, until
@@ -254,6 +257,39 @@ def test_a_plan_takes_over_beneath_runs(agent: Agent, monkeypatch: pytest.Monkey
         assert max(each.result(60) for each in [threads.submit(runs) for _ in range(4)]) < 1e-5
         assert session.plans.whole.loaded is None
     assert len(opened) == 1
+
+
+def test_what_ends_what_goes_on_behind_is_said_once(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever it is, the notes say so, the log says where, who waits is told, and the whole network answers on."""
+
+    class Ended(BaseException):
+        pass
+
+    def ends(*given: object, **named: object) -> None:
+        raise Ended("somewhere")
+
+    monkeypatch.setattr(Opening, "done", ends)
+    feed, wanted = expected(BRANCHING, seed=1)
+    with agent.load(BRANCHING) as session:
+        assert session.wait(60)
+        assert session.notes == ["what was being done behind the answers failed (Ended: somewhere)"]
+        assert relative_error(session.run(feed), wanted) < 1e-5
+    assert len([record for record in caplog.records if record.exc_info and record.exc_info[0] is Ended]) == 1
+
+
+def test_what_ends_a_thread_of_a_pool_reaches_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a thread of its own; the thread goes on with what comes next."""
+    raised: list[BaseException | None] = []
+    done: list[threading.Thread] = []
+    monkeypatch.setattr(threading, "excepthook", lambda given: raised.append(given.exc_value))
+    error = SystemError("of the work")
+    with Pool(1) as pool:
+        pool.begin(Mock(side_effect=error))
+        pool.begin(lambda: done.append(threading.current_thread()))
+    assert raised == [error]
+    assert done
 
 
 def test_every_callback_is_called(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,12 +25,15 @@ from agent_sdk.errors import InputError, ModelError, PlanMismatchError
 from agent_sdk.journey import plans
 from agent_sdk.journey.planfile import MARK, TravellingPlan, write_plan
 from agent_sdk.journey.preparing import Preparing
+from agent_sdk.journey.services import Services
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.journey.verify import relative_error
 from agent_sdk.model.content import ENDS_BYTES
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.planner.embedded import stands
 from hope_schema import Plan
+from planner_api.planning.assemble import assemble
+from planner_api.planning.problem.parts import RULE
 from tests.agent.haste import hasten, measure_hastily
 from tests.agent.models import BRANCHING, branching_model, expected
 from tests.agent.test_session_shapes import image, open_model, right, until
@@ -326,7 +329,9 @@ def test_a_session_closed_at_once_leaves_nothing_to_do(agent: Agent, monkeypatch
 
 
 def plan_at_rest(model: Path | bytes, cache: Path) -> Plan:
-    """The plan that a start leaves once its planner has nothing left to do: measuring may make it plan once more."""
+    """The plan that a start leaves once nothing is left to do: measuring may make the planner plan once more, and a
+    trial that others disturbed is held again.
+    """
     found: list[Plan] = []
 
     def rests() -> bool:
@@ -334,39 +339,46 @@ def plan_at_rest(model: Path | bytes, cache: Path) -> Plan:
             served = session.latest.obtained.served
         assert served is not None
         found.append(served.reply.plan)
-        return stands(cache / "planner.sqlite", served)
+        return stands(cache / "planner.sqlite", served) and served.settled is not None and served.settled.calm
 
     with Agent(processors="ort", cache=cache) as agent:
         until(rests)
     return found[-1]
 
 
-def test_a_warm_start_solves_nothing_before_the_plan_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ruled", [False, True], ids=["measured", "filled by a rule"])
+def test_a_warm_start_solves_nothing_before_the_plan_answers(
+    ruled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The plan on disk is taken up before anybody is asked, although figures were filled by a rule meanwhile."""
     monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
     measure_hastily(monkeypatch)
+    if ruled:
+
+        def filled(*given: Any) -> Plan:
+            return assemble(*given).model_copy(update={"filled": (RULE,)})
+
+        monkeypatch.setattr("planner_api.planning.assemble", filled)
     path = tmp_path / "net.onnx"
     path.write_bytes(BRANCHING)
     cache = tmp_path / "cache"
     plan = plan_at_rest(path, cache)
     monkeypatch.setattr("agent_sdk.first.bench.profile", nobody)
     monkeypatch.setattr("agent_sdk.journey.opening.hold_trial", nobody)
-    ready: list[int] = []
+    found: list[tuple[int, Plan | None]] = []
     loaded = threading.Event()
-    with Agent(processors="ort", cache=cache) as agent:
-        ask = agent._supplier.confirmed
+    obtain = Services.obtain
 
-        def confirmed(*given: Any) -> Any:
-            assert loaded.wait(60)  # what goes on behind may be here before there is a session to look at
-            ready.append(session.stats.prepared)
-            return ask(*given)
+    def asked(*given: Any, **named: Any) -> Any:
+        assert loaded.wait(60)  # what goes on behind may be here before there is a session to look at
+        found.append((session.stats.prepared, session.latest.obtained.plan))
+        return obtain(*given, **named)
 
-        monkeypatch.setattr(agent._supplier, "confirmed", confirmed)
-        with agent.load(path) as session:
-            loaded.set()
-            until(lambda: bool(ready))
-            assert ready == [1]
-            assert session.latest.obtained.plan == plan
+    monkeypatch.setattr(Services, "obtain", asked)
+    with Agent(processors="ort", cache=cache) as agent, agent.load(path) as session:
+        loaded.set()
+        until(lambda: bool(found))
+    assert found == [(1, plan)]
 
 
 def ended_program(program: str, cache: Path, *, timeout_s: float) -> subprocess.CompletedProcess[str]:

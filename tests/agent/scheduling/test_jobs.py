@@ -435,8 +435,10 @@ def test_a_joint_plan_may_go_while_a_run_of_it_begins(agent: Agent, session: Ses
     assert not agent.jobs._members[session.plans].parts
 
 
-def test_a_stream_asks_for_a_run_each_period(agent: Agent, session: Session) -> None:
-    """Runs are asked for until the stream is closed, each on what there is then; who fails to make inputs ends it."""
+def test_a_stream_asks_for_a_run_each_period(agent: Agent, session: Session, caplog: pytest.LogCaptureFixture) -> None:
+    """Runs are asked for until the stream is closed, each on what there is then; who fails to make inputs ends it, and
+    the log says so.
+    """
     heard: list[Job] = []
     made = iter(range(10**6))
     with agent.stream(
@@ -447,6 +449,7 @@ def test_a_stream_asks_for_a_run_each_period(agent: Agent, session: Session) -> 
     assert stream.failure is None
     with agent.stream(session, {}.pop, every_ms=5) as broken:  # type: ignore[arg-type]
         until(lambda: broken.failure is not None)
+    assert [record.levelname for record in caplog.records if "a stream has ended" in record.message] == ["WARNING"]
     for terms in (
         {"every_ms": 0},
         {"every_ms": 5e-324},
