@@ -29,6 +29,7 @@ from agent_sdk.errors import (
     ProcessorError,
     ProcessorLost,
     SegmentFailedError,
+    UnplannableError,
 )
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.journey.demand import ShapeKey
@@ -117,6 +118,7 @@ class Plans(Closes, Forks):
         self.asked: WeakMethod[Callable[[Feed], object]] | None = None
         self._models: OrderedDict[ShapeKey, Prepared] = OrderedDict()
         self._answered: Counter[str] = Counter()
+        self._whole_answers = False  # at shapes of which there was no plan
         self._switches = 0
         self.lock, self._reading = threading.RLock(), threading.Lock()
         watch_forks(self)
@@ -251,6 +253,7 @@ class Plans(Closes, Forks):
     def _answering(self, feed: Feed) -> Prepared | WholeOrt:
         """Who answers: decided together with who takes over from whom, so that nobody is asked who has just gone."""
         with self.lock:
+            self._whole_answers |= self._ready_at(feed) is None
             return self.taking(feed) or self.whole.get()
 
     def _answered_whole(self, whole: WholeOrt, feed: Feed, turn: Turn) -> dict[str, Any]:
@@ -308,23 +311,28 @@ class Plans(Closes, Forks):
     def keep(self, prepared: Prepared) -> tuple[Prepared, list[ShapeKey]]:
         """Take one in, unless somebody else was faster; return which stays, and the shapes that made room.
 
-        Raises DeviceClosedError, and frees it, once this is closed.
+        Frees it, and raises UnplannableError where it would change an answer that has to stay, or DeviceClosedError
+        once this is closed.
         """
         graph = prepared.model.graph
         key = self.key({name: graph.tensor[name].shape for name in graph.inputs})
         gone: dict[ShapeKey, Prepared] = {}
         with self.lock:
-            kept = prepared if self.closed else self._models.setdefault(key, prepared)
-            taken = kept is prepared and not self.closed
+            movable = [own for own, each in self._models.items() if not (each.pinned and each.answered)]
+            full = len(self._models) >= KEPT
+            refused = (full and not movable) or (prepared.pinned and self._whole_answers)
+            kept = self._models.get(key, prepared)
+            taken = kept is prepared and not self.closed and not refused
             if taken:
-                self.last = prepared
-                while len(self._models) > KEPT:
-                    old, evicted = self._models.popitem(last=False)
-                    gone[old] = evicted
+                self._models[key] = self.last = prepared
+                if full:
+                    gone[movable[0]] = self._models.pop(movable[0])
         for each in (*gone.values(), *(() if taken else (prepared,))):
             self._free(each)
         if self.closed:
             raise DeviceClosedError(SESSION_CLOSED)
+        if kept is prepared and refused:
+            raise UnplannableError(f"'{self.name}' has one answer for one input: another plan would change some")
         return kept, list(gone)
 
     def replace(self, older: Prepared, newer: Prepared) -> bool:

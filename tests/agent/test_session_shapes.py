@@ -376,6 +376,22 @@ def test_an_answer_that_would_change_does_not(agent: Agent, dtype: int) -> None:
         assert (opened.stats.switches, opened.stats.prepared) == (0, 0)
 
 
+def test_no_plan_that_is_asked_for_changes_an_answer(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``deterministic`` a plan answers what nobody has answered before, and makes room for no other."""
+    monkeypatch.setattr(plans, "KEPT", 1)
+    for planned_first in (True, False):
+        with agent.load(open_model(), deterministic=True, background=False) as opened:
+            if planned_first:
+                opened.prepare({"x": (1, 3, 8, 8)})
+            first = opened.run(image(1, 3, 8, 8))["y"]
+            (answering,) = opened.stats.answered
+            with pytest.raises(UnplannableError, match="one answer"):
+                opened.prepare({"x": (1, 3, 5, 5) if planned_first else (1, 3, 8, 8)})
+            np.testing.assert_array_equal(opened.run(image(1, 3, 8, 8))["y"], first)
+            assert opened.stats.answered == {answering: 2}
+            assert opened.stats.prepared == planned_first
+
+
 def test_a_pinned_plan_is_never_compared(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow it becomes, nobody else answers."""
     with agent.load(open_model(), shapes={"x": (1, 3, 8, 8)}, deterministic=True, background=False) as opened:
