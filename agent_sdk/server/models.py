@@ -252,6 +252,9 @@ class Models:
         except RefusedError as error:
             outcome = f"refused_{error.status}"
             raise
+        except CancelledError as error:
+            outcome = "cancelled"
+            raise RefusedError(503, "the run was cancelled") from error
         finally:
             took = time.perf_counter_ns() - began
             served.statistics.add(took, well=outcome == "ok")
@@ -267,8 +270,8 @@ def _computed(served: Served, feed: Feed, terms: Terms) -> Feed:
         raise RefusedError(504, str(error)) from error
     except (OutOfMemory, MemoryError) as error:
         raise RefusedError(503, f"no memory was left to compute this: {error}") from error
-    except (DeviceClosedError, QueueFullError, CancelledError) as error:
-        raise RefusedError(503, str(error) or "the run was cancelled") from error
+    except (DeviceClosedError, QueueFullError) as error:
+        raise RefusedError(503, str(error)) from error
     except HopeError as error:
         raise RefusedError(500, printable(str(error))) from error
 

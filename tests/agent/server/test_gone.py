@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -40,6 +41,13 @@ def port(server: Server, transport: int) -> int:
     return int(server.urls[transport].rpartition(":")[2])
 
 
+def outcomes(client: socket.socket) -> dict[str, float]:
+    """How many inferences had which outcome, as Prometheus is told."""
+    client.sendall(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    found = re.findall(r'^hope_inference_seconds_count.*outcome="(\w+)".* (\S+)$', read_answer(client)[1], re.MULTILINE)
+    return {outcome: float(count) for outcome, count in found}
+
+
 def killed(client: socket.socket) -> None:
     """As the system ends a client's connections: what it was sent counts no more."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -69,6 +77,7 @@ def test_what_nobody_waits_for_is_not_computed(
                 leaves(client)
                 until(lambda left=left: returning_agent.jobs.waiting == left)
         assert read_answer(stays)[0] == 200
+        until(lambda: outcomes(stays) == {"ok": 1, "cancelled": 2})
         stays.close()
     assert (stats.cancelled, stats.done) == (before[0] + 2, before[1] + 1)
 
@@ -129,4 +138,6 @@ def test_a_call_that_is_cancelled_is_not_computed(
         until(lambda: returning_agent.jobs.waiting == 1)
         channel.close()
         until(lambda: not returning_agent.jobs.waiting)
+        with socket.create_connection(("127.0.0.1", port(server, 0)), 20) as client:
+            until(lambda: outcomes(client) == {"cancelled": 2})
     assert (stats.cancelled, stats.done) == (before[0] + 2, before[1])
