@@ -24,5 +24,5 @@ def faults(error: ValidationError) -> Iterator[str]:
     """What is wrong, each with where it stands: ``streams.0: unknown key …``."""
     for one in error.errors(include_url=False, include_input=False):
         where = ".".join(map(str, one["loc"]))
-        said = str(one.get("ctx", {}).get("error", one["msg"]))
+        said = one["msg"].removeprefix("Value error, ")
         yield f"{where}: {said}" if where else said

@@ -20,7 +20,8 @@ from agent_sdk.server.lending import Measuring
 from agent_sdk.server.metrics import Metrics
 from agent_sdk.server.models import Models
 from agent_sdk.server.said import questions
-from agent_sdk.server.wire import MOST_JSON, READ, Form, said_wrong, take_json
+from agent_sdk.server.wire import MOST_JSON, READ, Form, take_json
+from agent_sdk.tables import faults
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class Http:
             try:
                 told = kind.model_validate_json(bytes(body))
             except ValidationError as error:
-                raise RefusedError(400, said_wrong(error)) from None
+                raise RefusedError(400, next(faults(error))) from None
             yield told, room
 
     def _drop(self, exchange: Exchange, _: Mapping[str, str]) -> None:

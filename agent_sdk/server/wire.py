@@ -21,6 +21,7 @@ from agent_sdk.server.admission import Room
 from agent_sdk.server.datatypes import NAMES, from_bytes, from_values, to_bytes
 from agent_sdk.server.held import MOST_NAME, Held
 from agent_sdk.server.models import VERSION, Feed, Served, Tensor
+from agent_sdk.tables import faults
 
 MOST_JSON: Final = 16 * 2**20
 """Most bytes of JSON in a request."""
@@ -74,7 +75,7 @@ class Form:
         try:
             request = _Request.model_validate_json(head)
         except ValidationError as error:
-            raise RefusedError(400, f"this is no inference request: {said_wrong(error)}") from None
+            raise RefusedError(400, f"this is no inference request: {next(faults(error))}") from None
         self._served, self._identity, self._inputs = served, request.id, request.inputs
         self._length = len(head)
         inputs = [Tensor(one.name, one.datatype, one.shape, one.parameters) for one in request.inputs]
@@ -187,13 +188,6 @@ def _written(network: str, identity: str, outputs: tuple[_Described, ...], value
 
 _written_alike: Final = lru_cache(KEPT)(partial(_written, values={}))
 """What all runs of a network have their answers begin with."""
-
-
-def said_wrong(error: ValidationError) -> str:
-    """The first thing that is wrong with a message, and where."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(map(str, first["loc"])) or "the body"
-    return f"{where}: {first['msg']}"
 
 
 def _binary_size(tensor: _Input) -> int | None:

@@ -89,7 +89,7 @@ def is_freed(server: Running) -> bool:
 
 
 WRONG: dict[str, tuple[bytes, int, str]] = {
-    "no JSON": (request(b"{"), 400, "no inference request"),
+    "no JSON": (request(b"{"), 400, "no inference request: Invalid JSON"),
     "JSON of another kind": (request(b"[]"), 400, "no inference request"),
     "deep JSON": (request(b'{"inputs":' + b"[" * 5000 + b"]" * 5000 + b"}"), 400, "no inference request"),
     "no inputs": (request({}), 400, "inputs"),
