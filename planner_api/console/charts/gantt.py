@@ -62,7 +62,7 @@ class Gantt:
 def draw(plan: Plan, span_us: float = 0.0, names: Sequence[str] = ()) -> Gantt:
     """Return the lanes of a plan, on an axis that reaches its end and at least ``span_us``.
 
-    ``names``: of the networks of a joint plan, said with each of their ops.
+    ``names``: of the networks of a joint plan's runs, said with each of their ops.
     """
     # A mean may be before the end of the run that is drawn, where ops slow each other.
     ends = (*(step.finish_us for step in plan.steps), *(move.finish_us for move in plan.transfers))

@@ -81,7 +81,7 @@ async def show(
     reply = await _read(database, plan_id, wanted.version)
     async with database.read() as session:
         times = await pages.measured(session, plan_id, wanted.version, REPORTS)
-    plan = reply.plan
+    plan, names = reply.plan, _names(reply.plan, networks)
     first = min(first, len(plan.steps) - 1) // STEPS * STEPS
     chosen = [plan.step[step] for step in plan.order[first : first + STEPS]]
     alone = [(name, us, "") for name, us in sorted(plan.single_processor_us.items(), key=lambda item: item[1])]
@@ -92,7 +92,8 @@ async def show(
         networks=networks,
         reply=reply,
         plan=plan,
-        gantt=await asyncio.to_thread(gantt.draw, plan, names=_names(networks)),
+        names=names,
+        gantt=await asyncio.to_thread(gantt.draw, plan, names=names),
         steps=chosen,
         **(_over_hosts(plan) if plan.hosts else {}),
         version=wanted,
@@ -178,7 +179,8 @@ async def compare(request: Request, left: Chosen, right: Chosen) -> Response:
     async with database.read() as session:
         networks = await pages.networks(session, diff.before.plan_id)
     span_us = max(plan.makespan_us for plan in plans)
-    found = differences(plans[0], plans[1], _names(networks))
+    names = _names(plans[0], networks)
+    found = differences(plans[0], plans[1], names)
     return render(
         request,
         "compare.html",
@@ -186,7 +188,7 @@ async def compare(request: Request, left: Chosen, right: Chosen) -> Response:
         diff=diff,
         versions=(diff.before, diff.after),
         plans=plans,
-        charts=[gantt.draw(plan, span_us, _names(networks)) for plan in plans],
+        charts=[gantt.draw(plan, span_us, names) for plan in plans],
         differences=found[:COMPARED],
         total=len(found),
     )
@@ -202,9 +204,10 @@ def differences(left: Plan, right: Plan, names: Sequence[str] = ()) -> list[Diff
     return sorted(found, key=lambda one: (not one.moved, -abs(one.change_us)))
 
 
-def _names(networks: Sequence[Any]) -> Sequence[str]:
-    """The names of a joint plan's networks; none where there is one alone."""
-    return [network.name for network in networks] if len(networks) > 1 else ()
+def _names(plan: Plan, networks: Sequence[Any]) -> Sequence[str]:
+    """Of each run of a joint plan the name of its network; none where there is one alone."""
+    called = {network.hash: network.name for network in networks}
+    return [called[job.model_hash] for job in plan.jobs] if len(networks) > 1 else ()
 
 
 async def _read(database: Database, plan_id: str, version: int) -> PlanReply:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import re
 import unicodedata
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from typing import Any
@@ -19,7 +20,7 @@ from structlog.testing import capture_logs
 
 from agent_sdk.planner.identity import versions
 from agent_sdk.runtimes.base import PACKAGES
-from hope_schema import Cause, DeviceDescription, DeviceReport, MeasuredRun
+from hope_schema import Cause, DeviceDescription, DeviceReport, Job, MeasuredRun
 from planner_api.compression import zstd
 from planner_api.console import overview
 from planner_api.console.address import HOME
@@ -86,6 +87,27 @@ def test_a_plan_over_hosts_shows_them_and_how_the_links_are(api: Api) -> None:
     run = MeasuredRun(plan_id=reply.plan_id, plan_version=reply.version, measured_us=5.0, runs=3)
     api.put("/devices/device-1/report", DeviceReport(soc=SOC, frequency=FREQUENCY, measured=(run,)))
     assert "with <bdi>edge</bdi>" in api.client.get(f"{HOME}/devices/device-1").text
+
+
+def test_every_run_of_a_joint_plan_is_called_after_its_network(api: Api) -> None:
+    """Where networks run again and again a plan has more runs than networks; its pages name each run's own."""
+    graphs = {"often": chain(2, "often"), "seldom": chain(3, "seldom")}
+    for graph in graphs.values():
+        api.learn(graph)
+    jobs = (
+        Job(model_hash=graphs["often"].model_hash, period_us=1000.0),
+        Job(model_hash=graphs["seldom"].model_hash, period_us=3000.0),
+    )
+    reply = api.plan(graphs["often"], jobs=jobs)
+    improve(api, reply.plan_id)
+    told = Counter(
+        re.findall(r"<td><bdi>(often|seldom)</bdi></td>", api.client.get(f"{HOME}/plans/{reply.plan_id}").text)
+    )
+    of_hash = {graph.model_hash: name for name, graph in graphs.items()}
+    assert told == Counter(of_hash[reply.plan.jobs[step.job].model_hash] for step in reply.plan.steps)
+    assert told == {"often": 3 * 2, "seldom": 3}
+    compared = api.client.get(f"{HOME}/compare?left={reply.plan_id}@1&right={reply.plan_id}@2")
+    assert compared.status_code == 200
 
 
 def test_the_agents_version_is_what_agents_report(api: Api) -> None:
