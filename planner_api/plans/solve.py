@@ -131,12 +131,14 @@ async def _store_version(
 ) -> None:
     """Write a version of a plan into its row, which the caller holds locked, and beside those before it.
 
-    Devices keep the version they get, if it is a finished one and the next ones of a model wait for a release.
+    Devices keep the version they get, if it is a finished one and the next ones of a model wait for a release. Where
+    they do not wait, and no release is under way, devices get this one, whatever was held or taken back before.
     """
     this = PlanRow.id == stored.plan_id
     finished = PlanRow.version > 0, PlanRow.provisional.is_(False), PlanRow.served_version.is_(None)
     waits = repository.rolled_out("staged", "held")
     await session.execute(update(PlanRow).where(this, *finished, waits).values(served_version=PlanRow.version))
+    await session.execute(update(PlanRow).where(this, ~waits, PlanRow.release_id.is_(None)).values(served_version=None))
     newest = {"version": stored.version, "provisional": stored.provisional, "solved_at": stored.created_at}
     solves = PlanRow.solves + (0 if stored.provisional else 1)
     values = {**newest, "error": None, "retry_at": None, "solves": solves, "figures_zstd": figures}

@@ -218,6 +218,19 @@ def test_what_was_superseded_is_not_taken_back(api: Api) -> None:
     assert given(api, None) == {4}
 
 
+@pytest.mark.above_databases
+def test_after_a_hold_new_versions_reach_devices_at_once(api: Api) -> None:
+    """What was held, or taken back, holds up no later version of a model that waits for no release any more."""
+    plan_id, release = plan_of(api), begin(api)
+    hold(api, GRAPH.model_hash, "at_once")
+    improve(api, plan_id)
+    assert given(api, None) == {2}, "a release under way is not overtaken"
+    act(api, release, "rollback")
+    assert given(api, None) == {2}
+    improve(api, plan_id)
+    assert given(api, None) == {5}
+
+
 def test_two_admins_at_once(api: Api) -> None:
     """Of releases begun together one begins; of steps taken together one is taken; the audit log has just those."""
     body = ReleaseRequest(model=GRAPH.model_hash, stages=(0.1, 0.2, 0.3, 1.0))
