@@ -32,6 +32,8 @@ class Figures(BaseModel):
     """Types that may move between places."""
     outputs: tuple[TensorType, ...]
     """Types that end on the host."""
+    parts: tuple[str, ...] = ()
+    """Signatures of the ops that super-ops are merged of, as which these may run instead; asked of nobody."""
 
     def latencies(self, kinds: Sequence[str]) -> Iterator[Latency]:
         return ((signature, kind) for signature in self.signatures for kind in kinds)
@@ -74,6 +76,9 @@ def figures_of(graph: ModelGraph, supers: Sequence[SuperOp]) -> Figures:
         inputs=_types(graph, (name for name in read if name in graph_inputs)),
         inner=_types(graph, (name for name in read if name not in graph_inputs)),
         outputs=_types(graph, graph.outputs),
+        parts=tuple(
+            dict.fromkeys(SuperOp(graph, (op,)).signature for one in supers if len(one.ops) > 1 for op in one.ops)
+        ),
     )
 
 
@@ -84,7 +89,7 @@ def union(figures: Iterable[Figures]) -> Figures:
     def joined(name: str) -> dict[Any, None]:
         return dict.fromkeys(chain.from_iterable(getattr(one, name) for one in each))
 
-    return Figures(**{name: tuple(joined(name)) for name in ("signatures", "inputs", "inner", "outputs")})
+    return Figures(**{name: tuple(joined(name)) for name in ("signatures", "inputs", "inner", "outputs", "parts")})
 
 
 def _types(graph: ModelGraph, names: Iterable[str]) -> tuple[TensorType, ...]:

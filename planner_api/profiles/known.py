@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 
 from hope_schema import Channel, Processor, Profile, recipe_of
 from planner_api.compression import loaded
@@ -70,7 +71,7 @@ def differ(old: Known, new: Known, figures: Figures, processors: Iterable[str] |
     kinds = list(dict.fromkeys(processor.kind for processor in candidates))
     latencies = [
         row for own in figures.latencies(kinds) for row in (own, *old.recipes.get(own, ()), *new.recipes.get(own, ()))
-    ]
+    ] + [*product(figures.parts, kinds)]
     transfers = figures.transfers([processor.place for processor in candidates])
     overheads = ((name, kind) for name in PER_KIND for kind in kinds)
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics as reference
 from collections.abc import Iterable
@@ -12,10 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hope_schema import LatencyColumns, Processor, Profile
+from hope_schema import LatencyColumns, ModelGraph, Op, Processor, Profile, SuperOp, Tensor, merge
 from hope_schema.base import MAX_ROWS
 from planner_api.compression import zstd
-from planner_api.models.figures import Figures
+from planner_api.models.figures import Figures, figures_of
+from planner_api.planning import PlanningError
+from planner_api.planning.problem.build import build_problem
 from planner_api.profiles import statistics as statistics_module
 from planner_api.profiles.folding import MAX_PROCESSORS, Folder, estimate, estimates, median, moved
 from planner_api.profiles.known import Known, differ
@@ -241,14 +244,37 @@ def test_plans_are_compared_by_the_recipes_of_their_ops(recipe: dict[str, float]
     assert differ(without, old, figures, None, 0.05)
 
 
+@pytest.mark.parametrize("us", [10.5, 40.0, None])
+def test_plans_are_compared_by_the_parts_of_their_ops(us: float | None) -> None:
+    """What runs as its parts, for it was not measured whole, takes what these take: a plan follows their figures."""
+    tensors = tuple(Tensor(name=name, shape=(1, 8, 4, 4), dtype="float32") for name in "xyz")
+    ops = (Op(type="Conv", inputs=("x",), outputs=("y",)), Op(type="Relu", inputs=("y",), outputs=("z",)))
+    graph = ModelGraph(name="net", tensors=tensors, ops=ops, inputs=("x",), outputs=("z",))
+    conv, relu = (SuperOp(graph, (op,)).signature for op in ops)
+    versions = [{conv: 10.0, relu: 5.0}, {conv: us, relu: 5.0} if us else {relu: 5.0}]
+    took = []
+    for version in versions:
+        try:
+            took.append(float(build_problem(graph, profile(version), [PROCESSORS[0].id]).latency_us[0, 0]))
+        except PlanningError:
+            took.append(math.inf)
+    old, new = map(known, versions)
+    moves = took[1] > took[0] * 1.1
+    assert differ(old, new, figures_of(graph, merge(graph)), None, 0.1) == moves == (us != 10.5)
+
+
 def known(us: dict[str, float]) -> Known:
+    """A version of a profile as tables."""
+    return Known.read(zstd(profile(us).model_dump_json().encode()))
+
+
+def profile(us: dict[str, float]) -> Profile:
     """A version of a profile in which the first processor's kind takes so many microseconds."""
     n = len(us)
     columns = LatencyColumns(
         signature=tuple(us), kind=(PROCESSORS[0].kind,) * n, us=tuple(us.values()), spread_us=(0.0,) * n, count=(1,) * n
     )
-    profile = Profile(soc="soc", frequency="max", version=1, processors=PROCESSORS, latencies=columns)
-    return Known.read(zstd(profile.model_dump_json().encode()))
+    return Profile(soc="soc", frequency="max", version=1, processors=PROCESSORS, latencies=columns)
 
 
 def test_a_lone_device_cannot_add_a_processor_for_all() -> None:
