@@ -226,13 +226,13 @@ def _table(report: RunReport) -> Table:
     table.add_section()
     verdict = Text("right", style="green") if report.verdict.correct else Text("WRONG", style="bold red")
     table.add_row("outputs", verdict, str(report.verdict).partition(": ")[2])
-    asked = duration(report.planner_ms * 1e3)
+    asked = f"asked for {duration(report.planner_ms * 1e3)}"
     if report.plan_id is None:
-        table.add_row("planner", "none", f"asked for {asked}")
+        table.add_row("planner", "none", asked)
     else:
         came = {"planner": "cached" if report.plan_cached else "solved now", "disk": "from disk", "file": "from a file"}
         which = f"{report.plan_id} version {report.plan_version}"
-        table.add_row("plan", came[report.plan_source], f"{which}; {asked} in the planner")
+        table.add_row("plan", came[report.plan_source], f"{which}; {asked}")
     table.add_row("profiled", plural(report.profiled_signatures, "signature"), f"in {report.profiling_seconds:.1f} s")
     table.add_row("device", "", f"{report.soc} at {report.frequency}; {', '.join(report.processors)}")
     return table

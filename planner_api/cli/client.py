@@ -28,8 +28,9 @@ LISTED = {
     "plan_id": ("plan", "plans list"),
     "device_id": ("device", "devices list"),
     "model_hash": ("model's hash", "fleet models"),
+    "head": ("head of the log", "audit verify"),
 }
-"""What such a word is called, and which command lists them."""
+"""What such a word is called, and which command shows them."""
 
 
 class CallError(Exception):
@@ -112,7 +113,7 @@ def _of_typed(cause: str, call: Call, given: Mapping[str, Any]) -> str:
     if "should match pattern" in why:
         if (listed := LISTED.get(name)) is None:
             return f"'{given[name]}' is no name: letters and digits, with signs such as . _ - after the first"
-        return f"'{given[name]}' is no {listed[0]}: `hope-planner {listed[1]}` lists them"
+        return f"'{given[name]}' is no {listed[0]}: `hope-planner {listed[1]}` shows them"
     typed = {option.name: option.typed for option in (*call.query, *call.body)}.get(name, name.upper())
     why = SHOULD.sub("must ", why)
     return f"{typed} {why}" if why.startswith("must ") else f"{typed}: {why}"

@@ -74,14 +74,13 @@ def cell(value: Any) -> str:
             return ",".join(map(cell, value)) or "-"
         case dict():
             return ",".join(f"{name}={cell(each)}" for name, each in value.items()) or "-"
-    text = str(value)
+    text = str(value).replace("rolled_back", "rolled back")
     if MOMENT.fullmatch(text):
         return f"{text[:10]} {text[11:19]}"
     return text if text.isprintable() else json.dumps(text)
 
 
 def _styled(text: str) -> Text:
-    text = text.replace("rolled_back", "rolled back")
     return Text(text, style=STYLES.get(text, ""))
 
 

@@ -216,8 +216,9 @@ def test_a_word_that_cannot_be_is_answered_in_words(api: Api, capsys: pytest.Cap
             ("releases rollback abc%", "releases list"),
             ("devices show abc%", "devices list"),
             ("plans versions abc%", "plans list"),
+            ("audit verify --head abc%", "audit verify"),
         ):
-            assert re.search(rf"'abc%' is no [a-z' ]+: `hope-planner {listed}` lists them", refused(*words.split()))
+            assert re.search(rf"'abc%' is no [a-z' ]+: `hope-planner {listed}` shows them", refused(*words.split()))
         assert "'bad name' is no name" in refused("models", "add", "bad name", model_hash)
         assert "'..' is no device" in refused("devices", "revoke", "..")
         assert "'.' is no name" in refused("groups", "drop", ".")
@@ -280,6 +281,13 @@ def test_a_terminal_is_never_obeyed() -> None:
     ).splitlines()
     assert max(map(len, lines)) < 80
     assert [line.split()[-1] for line in lines] == ["plans", "3", "-"]
+
+
+def test_a_state_is_said_in_the_same_words_everywhere() -> None:
+    """A table, fields and the lines of `watch` call a release that was taken back the same."""
+    release = {"state": "rolled_back"}
+    for said in (shown(table([release], ["state"])), shown(fields(release)), line(release, ["state"])):
+        assert "rolled back" in said
 
 
 def test_stages_are_counted_from_one() -> None:
