@@ -89,6 +89,10 @@ class Places:
         single = [own for own in able if own.spec.threads == 1]  # computes on the thread that calls it
         return max(wide or single, key=lambda own: own.spec.threads, default=None)
 
+    def _queued(self, target: str) -> bool:
+        """Whether a queue brings a tensor there: a layout into which no single thread changes is its first reader's."""
+        return target == memory_of(target) or self.changer(target) is not None
+
     def cores_of(self, engine: str) -> frozenset[int]:
         """The CPUs of whose copy engine this is; none where it is nobody's."""
         owners = (own for own in self._processors.values() if engine in (own.copy_engines or ()))
@@ -151,7 +155,7 @@ class Places:
             for end in wanted or [target]:
                 way = hops(home if memory_of(home) == source else source, end)
                 gone = {move.target for move in moves}
-                moves += [Move(name, *hop, transfer.over) for hop in way if hop[1] not in gone]
+                moves += [Move(name, *hop, transfer.over) for hop in way if hop[1] not in gone and self._queued(hop[1])]
         return found
 
 

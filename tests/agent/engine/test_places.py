@@ -43,11 +43,11 @@ def fan(readers: int) -> Model:
     return read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
 
 
-def placed(model: Model, where: Sequence[str], device: Device, **carried: str) -> Program:
-    """The ops in their order on these processors."""
+def placed(model: Model, where: Sequence[str], device: Device, source: str = "host/ort", **carried: str) -> Program:
+    """The ops in their order on these processors; ``made`` is carried from ``source`` by queues, named by target."""
     super_ops = merge(model.graph)
     plan = plan_of(model, super_ops, range(len(super_ops)), dict(enumerate(where)), list(dict.fromkeys(where)))
-    moves = [Transfer(tensor="made", target=target, source="host/ort", over=over, start_us=0, finish_us=0)
+    moves = [Transfer(tensor="made", target=target, source=source, over=over, start_us=0, finish_us=0)
              for target, over in carried.items()]  # fmt: skip
     return build_program(plan.model_copy(update={"transfers": tuple(moves)}), model, device.processors)
 
@@ -95,6 +95,16 @@ def test_a_copy_queue_changes_the_layout_too(frozen: Path, reference: Reference)
         queue = [work for work in program.work if program.lanes[work.lane] == "copier"]
         ends = [(work.move.source, work.move.target) for work in queue if isinstance(work, Copy)]
         assert ends == [("host/ort", "host"), ("host", "apart")]
+        right(program, device, reference)
+
+
+def test_a_gang_changes_itself_what_a_queue_brought(frozen: Path, reference: Reference) -> None:
+    """No thread of a queue can change a layout where there are no single cores: its first reader does."""
+    model = fan(2)
+    with Device([*discover("ort@0-1", cache=frozen), SimulatedProcessor("apart", ("elsewhere",))]) as device:
+        program = placed(model, ["apart", "apart", "ort@0-1", "ort@0-1"], device, "apart", **{"host/ort": "copier"})
+        ends = [(work.move.source, work.move.target, work.move.over) for work in program.work if isinstance(work, Copy)]
+        assert ends == [("apart", "host", "copier"), ("host", "host/ort", None)]
         right(program, device, reference)
 
 
