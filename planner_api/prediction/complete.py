@@ -55,8 +55,8 @@ def train(known: Mapping[str, Sequence[Sample]], elsewhere: Mapping[str, Sequenc
         known: by kind, what was measured.
         elsewhere: by kind, what another SoC has measured with its runtime.
     """
-    known = dict(sorted(known.items(), key=lambda one: -len(one[1]))[:MOST_KINDS])
-    rich = sorted((kind for kind in known if len(known[kind]) >= LEAST_SIGNATURES), key=lambda kind: -len(known[kind]))
+    known = dict(sorted(known.items(), key=lambda one: (-len(one[1]), one[0]))[:MOST_KINDS])
+    rich = [kind for kind in known if len(known[kind]) >= LEAST_SIGNATURES]
     found = {kind: Predictor(known[kind]) for kind in rich}
     for kind, figures in known.items():
         if kind in found or len(figures) < LEAST_BESIDE:

@@ -110,7 +110,7 @@ def _train(profile: Profile, facts: Facts) -> Predictors:
         if body is not None:
             other = loaded(Profile, body)
             runtimes = {processor.kind: processor.runtime for processor in other.processors}
-            theirs = sorted(_samples(other, facts).items(), key=lambda one: len(one[1]))
+            theirs = sorted(_samples(other, facts).items(), key=lambda one: (len(one[1]), one[0]))
             by_runtime = {runtimes[kind]: figures for kind, figures in theirs}
             elsewhere = {
                 processor.kind: by_runtime[processor.runtime]

@@ -31,7 +31,7 @@ from hope_schema import (
 from hope_schema.cutgraph import part_super_op
 from hope_schema.cutting import Region
 from planner_api.prediction.asking import most_telling
-from planner_api.prediction.complete import complete
+from planner_api.prediction.complete import complete, train
 from planner_api.prediction.features import TERMS, Features, blocks, features
 from planner_api.prediction.lines import Lines, non_negative
 from planner_api.prediction.parts import predicted_parts
@@ -188,6 +188,17 @@ def test_what_one_kind_refused_is_predicted_for_another_that_nobody_tried():
     """An op of a type that no kind ran, and one refused, is not left without any processor."""
     strange = replace(drawn(9)[0], type="Strange")
     assert completed([("Strange:1", CPU, None)], {"Strange:1": strange}) == {("Strange:1", GPU.kind)}
+
+
+def test_predictions_do_not_depend_on_who_was_first():
+    """Of two kinds that are known as well the same one stands for a third, in whatever order their figures came."""
+    ops = drawn(10, 30)
+    known = {
+        kind: [Sample(op, factor * true_us(op)) for op in ops[:count]]
+        for kind, factor, count in (("a", 1.0, 20), ("b", 30.0, 20), ("c", 5.0, 6))
+    }
+    first, then = (train(dict(kinds), {}) for kinds in (known.items(), reversed(known.items())))
+    assert first["c"](ops) == then["c"](ops)
 
 
 def test_a_wild_figure_is_not_believed():
