@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 
-from hope_schema import Channel, Processor, Profile, recipe_of
+from hope_schema import HOST, Channel, Processor, Profile, recipe_of
 from planner_api.compression import loaded
 from planner_api.models.figures import Figures, Latency, Transfer
 
@@ -72,7 +72,8 @@ def differ(old: Known, new: Known, figures: Figures, processors: Iterable[str] |
     latencies = [
         row for own in figures.latencies(kinds) for row in (own, *old.recipes.get(own, ()), *new.recipes.get(own, ()))
     ] + [*product(figures.parts, kinds)]
-    transfers = figures.transfers([processor.place for processor in candidates])
+    # What goes on to another host, or to where no channel leads at once, passes the host's plain memory.
+    transfers = figures.transfers([*(processor.place for processor in candidates), HOST])
     overheads = ((name, kind) for name in PER_KIND for kind in kinds)
     return (
         any(_moved(old.latencies.get(key, -1.0), new.latencies.get(key, -1.0), threshold) for key in latencies)

@@ -10,15 +10,45 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from hope_schema import Host, Job, Link, Missing, PlanRequest
+from hope_schema import (
+    HOST,
+    Host,
+    Job,
+    LatencyColumns,
+    Link,
+    Missing,
+    ModelGraph,
+    Op,
+    PlanRequest,
+    Profile,
+    Tensor,
+    TensorType,
+    TransferColumns,
+    merge,
+)
+from planner_api.compression import zstd
 from planner_api.db.tables import JobRow
 from planner_api.jobs.kind import JobError, Lease
 from planner_api.jobs.wanted import Wanted, now, put
+from planner_api.models.figures import figures_of
+from planner_api.planning.compose import compose
+from planner_api.planning.problem.build import build_problem
 from planner_api.plans import repository
 from planner_api.plans.key import keyed, normalised
 from planner_api.plans.solve import FIRST, FirstPlan
 from planner_api.profiles.jobs import FOLD, key_of
-from tests.planner.samples import FREQUENCY, SOC, Api, chain, measure, missing_request, plan_request, problem
+from planner_api.profiles.known import Known, differ
+from tests.planner.samples import (
+    FREQUENCY,
+    PROCESSORS,
+    SOC,
+    Api,
+    chain,
+    measure,
+    missing_request,
+    plan_request,
+    problem,
+)
 
 pytestmark = pytest.mark.above_databases
 
@@ -101,6 +131,35 @@ def test_a_plan_over_hosts_rests_on_every_profile(api: Api) -> None:
     assert any(name.startswith("edge:") for name in plan.processors)
     only = api.plan(GRAPH, hosts=(EDGE.model_copy(update={"processors": plan.processors[:1]}),), links=LINKS).plan
     assert sum(name.startswith("edge:") for name in only.processors) == 1
+
+
+@pytest.mark.parametrize("us", [1.05, 50.0])
+def test_plans_are_compared_by_what_tensors_take_on_their_way_to_a_host(us: float) -> None:
+    """Between two hosts a tensor passes the plain memory of both, which it never does on the device alone."""
+    sizes = {"x": 8, "y": 4, "z": 8}
+    tensors = tuple(Tensor(name=name, shape=(1, size, 4, 4), dtype="float32") for name, size in sizes.items())
+    ops = tuple(Op(type="Conv", inputs=(read,), outputs=(made,)) for read, made in ("xy", "yz"))
+    graph = ModelGraph(name="net", tensors=tensors, ops=ops, inputs=("x",), outputs=("z",))
+    signatures, here = [op.signature for op in merge(graph)], PROCESSORS[0]
+
+    def measured(us: float) -> Profile:
+        rows, inner = len(signatures), TensorType(shape=(1, 4, 4, 4), dtype="float32")
+        return Profile(
+            soc=SOC, frequency=FREQUENCY, version=1, processors=(here,),
+            latencies=LatencyColumns(
+                signature=tuple(signatures), kind=(here.kind,) * rows, us=(5.0,) * rows, spread_us=(0.0,) * rows,
+                count=(1,) * rows,
+            ),
+            transfers=TransferColumns(
+                tensor=(inner,), source=(here.place,), target=(HOST,), us=(us,), spread_us=(0.0,), count=(1,)
+            ),
+        )  # fmt: skip
+
+    versions = measured(1.0), measured(us)
+    costs = [build_problem(graph, compose(one, {"edge": measured(1.0)}, LINKS)).transfer_us for one in versions]
+    old, new = (Known.read(zstd(one.model_dump_json().encode())) for one in versions)
+    moves = bool(abs(costs[1] - costs[0]).max() > 0.1)
+    assert differ(old, new, figures_of(graph, merge(graph)), None, 0.1) == moves == (us > 2.0)
 
 
 def test_every_profile_that_is_missing_is_named(api: Api) -> None:
