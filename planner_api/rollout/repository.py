@@ -69,11 +69,16 @@ async def parts(session: AsyncSession, release_ids: Sequence[str]) -> Sequence[R
 
 
 async def let_go(session: WriteSession, row: ReleaseRow, *, keep: bool) -> None:
-    """Let go of what a release under way took: it stays with the new version, or with the one before."""
+    """Let go of what a release under way took: it stays with the new version, or with the one before.
+
+    A plan that has a newer one meanwhile, which waits for no release, goes on to that.
+    """
     if row.alias is None:
         after = _of_part(ReleasePartRow.after, row.id)
-        served = {PlanRow.served_version: case((PlanRow.version == after, None), else_=after)}
-        values: dict[Any, Any] = {PlanRow.release_id: None, **(served if keep else {PlanRow.refused_version: after})}
+        newer = and_(PlanRow.version > after, ~rolled_out("staged", "held"))
+        stays = case((PlanRow.version == after, None), else_=after) if keep else PlanRow.served_version
+        values: dict[Any, Any] = {PlanRow.release_id: None, PlanRow.served_version: case((newer, None), else_=stays)}
+        values |= {} if keep else {PlanRow.refused_version: after}
         await session.execute(update(PlanRow).where(PlanRow.release_id == row.id).values(values))
     else:
         moved = {"version": row.after} if keep else {}
