@@ -347,8 +347,8 @@ class Session(Closes, Forks):
         feeds = feeds_of_ports(inputs, network)
         if feeds is None:
             ports = ", ".join(f"{port.name} {list(port.shape)}" for port in inputs if port.is_open)
-            shapes = f"shapes of {ports} (--shape INPUT=SIZES), or " if ports else ""
-            raise InputError(f"no inputs can be drawn for '{self.name}': give {shapes}some (--input FILE.npz)")
+            shapes = f'shapes of {ports} (--shape INPUT=SIZES; in the file of a mix "shape"), or ' if ports else ""
+            raise InputError(f"no inputs can be drawn for '{self.name}': give {shapes}inputs (--input FILE.npz)")
         known = digest([self.content.digest, *((port.name, port.shape) for port in inputs)])
         drawn = self.preparing.services.first_runs.drawn(feeds, self.content, known)
         if drawn is None:

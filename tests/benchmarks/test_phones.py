@@ -59,6 +59,13 @@ def test_what_only_auto_has_stands_beside_auto(folder: Path, tmp_path: Path) -> 
         assert all(len(row) == len(table["columns"]) and None not in row[3:] for row in table["rows"])
 
 
+@pytest.mark.parametrize(("methods", "headed"), [("heft,single", 0), ("ilp,dmdar", 1)])
+def test_a_heading_has_lines(folder: Path, methods: str, headed: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """The paper's headline is there where a method that it speaks of was planned with, beside HOPE's."""
+    phones.main([str(folder), "--models", "nokia--one", "--methods", methods, "--budget", "0.2"])
+    assert capsys.readouterr().out.count("HOPE:LP is faster by") == headed
+
+
 def test_less_time_is_no_failure(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With less than the budget that a limit is for, the figure is shown and not judged."""
     phones.main([str(folder), "--models", "nokia--one", "--methods", "auto,heft", "--budget", "0.2"])

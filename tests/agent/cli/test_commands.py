@@ -412,6 +412,8 @@ def test_a_network_with_open_shapes_and_one_that_runs_whole(
     run = ["run", "--model", str(open_network), "--processors", "ort@0", "--quiet", "--runs", "2", "--json"]
     assert cli.main(run) == 2
     assert "--shape" in capsys.readouterr().err
+    assert cli.main(["mix", f"{open_network}@10fps", *run[3:6]]) == 2
+    assert 'in the file of a mix "shape"' in capsys.readouterr().err
     assert cli.main([*run, "--shape", "x=1,4"]) == 0
     assert json.loads(capsys.readouterr().out)["correct"] is True
     np.savez(open_network.with_name("x.npz"), x=np.ones((1, 5), np.float32))

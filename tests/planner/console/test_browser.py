@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from hope_schema import DeviceReport, MeasuredRun
 from hope_schema.wording import reason
 from planner_api.console.rendering import percent
+from planner_api.planning.methods import METHODS
 from tests.planner.console.running import HUGE, NARROW, WIDE, Running, running
 from tests.planner.console.sample_fleet import FREQUENCY, RELEASED, SOCS
 from tests.planner.console.violations import violations
@@ -247,6 +248,23 @@ COPIED = """commands => commands.map(command => {
     return getSelection().toString();
 })"""
 """What goes to the clipboard where one marks the commands."""
+
+
+def test_a_tile_is_as_wide_as_its_word(signed_in: Page, pages: dict[str, str]) -> None:
+    """On every screen the name of the method that found a plan is one line, the longest too."""
+    signed_in.goto(pages["plan"])
+    name = signed_in.locator(".tiles > div", has_text="Found by").locator("dd").first
+    name.evaluate("(name, longest) => { name.textContent = longest; }", max(METHODS, key=len))
+    for width in (NARROW["width"], 1280, WIDE["width"]):
+        signed_in.set_viewport_size({"width": width, "height": 900})
+        assert name.evaluate(LINES) == 1, width
+
+
+LINES = """words => {
+    const range = document.createRange();
+    range.selectNodeContents(words);
+    return range.getClientRects().length;
+}"""
 
 
 def test_a_chart_that_goes_on_says_so(signed_in: Page, pages: dict[str, str]) -> None:
