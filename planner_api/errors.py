@@ -69,11 +69,11 @@ class RefusedError(Exception):
 
 
 class DatabaseAwayError(UnavailableError):
-    """The database does not answer, or takes nothing in; ``reason`` is its own word, for the log."""
+    """The database does not answer, or takes nothing in; ``reason`` is its own word, for the log, and the ``cure``."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__("the database is away for the moment; try again")
-        self.reason = reason
+    def __init__(self, reason: str, cure: str | None = None) -> None:
+        super().__init__(cure or "the database is away for the moment; try again")
+        self.reason = f"{reason} ({cure})" if cure else reason
 
 
 UNKNOWN = {

@@ -175,6 +175,7 @@ def embedded_client(database: Path) -> PlannerClient:
         from sqlalchemy import URL
 
         from planner_api.db.migrate import SchemaError
+        from planner_api.db.outage import translated
         from planner_api.embedded import create_app
         from planner_api.settings import Settings
     except ImportError as error:
@@ -200,13 +201,14 @@ def embedded_client(database: Path) -> PlannerClient:
         name = f"{Settings.model_config['env_prefix']}{first['loc'][0]}".upper()
         raise InputError(f"{name}={first['input']!r} cannot be used: {first['msg']}") from error
     try:
-        try:
-            door = Door(create_app(settings))
-        except SchemaError as error:  # what it holds can be measured again
-            log.warning("the embedded planner begins anew: %s", error)
-            _remove(database)
-            door = Door(create_app(settings))
+        with translated():
+            try:
+                door = Door(create_app(settings))
+            except SchemaError as error:  # what it holds can be measured again
+                log.warning("the embedded planner begins anew: %s", error)
+                _remove(database)
+                door = Door(create_app(settings))
     except Exception as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = next(iter(str(getattr(error, "reason", error)).splitlines()), type(error).__name__)
         raise PlannerUnavailableError(f"the embedded planner on '{database}' does not start: {reason}") from error
     return PlannerClient(EMBEDDED_URL, transport=door, attempts=1, deadline_s=None, rest=door.rest)

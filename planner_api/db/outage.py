@@ -1,5 +1,6 @@
 """What a database that is away looks like: known here once, and told to everybody else as ``DatabaseAwayError``."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,8 +11,24 @@ from planner_api.errors import DatabaseAwayError
 
 AWAY: tuple[type[Exception], ...] = (OperationalError, InterfaceError, PoolTimeout, OSError)
 """Errors after which the same call may succeed once the database is back (``TimeoutError`` is an ``OSError``)."""
-READ_ONLY = "25006"
-"""SQLSTATE of a write that PostgreSQL refuses because it is a standby, or was made read-only."""
+FULL = "the disk of the planner's database, or its quota, is full: make room there, and ask again"
+READ_ONLY = (
+    "the planner's database is read-only: let its file be written, or name in HOPE_DATABASE_URL a server that is no "
+    "standby"
+)
+CURES = {
+    **dict.fromkeys(("53100", "SQLITE_FULL", "ENOSPC", "EDQUOT"), FULL),
+    **dict.fromkeys(("25006", "SQLITE_READONLY", "EROFS"), READ_ONLY),
+    "SQLITE_IOERR": "the disk of the planner's database fails, or lets no file grow: see to its room, its quota and "
+    "its limits, and ask again",
+}
+"""What helps where nothing is taken in: by PostgreSQL's SQLSTATE, and by how names of SQLite and the system begin."""
+
+
+def _cure(error: BaseException) -> str | None:
+    name = getattr(error, "sqlstate", None) or getattr(error, "sqlite_errorname", None)
+    name = name or errno.errorcode.get(getattr(error, "errno", None) or 0, "")
+    return next((cure for begin, cure in CURES.items() if name.startswith(begin)), None)
 
 
 @contextmanager
@@ -24,8 +41,8 @@ def translated(*more: type[Exception]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        read_only = isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == READ_ONLY
-        if read_only or isinstance(error, (*AWAY, *more)):
-            reason = getattr(error, "orig", None) or error
-            raise DatabaseAwayError(" ".join(str(reason).split())[:300]) from error
-        raise
+        own = (error.orig if isinstance(error, DBAPIError) else None) or error
+        cure = _cure(own)
+        if cure is None and not isinstance(error, (*AWAY, *more)):
+            raise
+        raise DatabaseAwayError(" ".join(str(own).split())[:300], cure) from error

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -22,8 +22,10 @@ from agent_sdk.model import read_model
 from agent_sdk.planner.client import PlannerClient, ServedPlan
 from agent_sdk.planner.identity import device_id, store_token, stored_token
 from hope_schema import PlanRequest
+from planner_api.db.outage import FULL
 from tests.agent.haste import hasten
-from tests.agent.models import BRANCHING, expected
+from tests.agent.models import BRANCHING, branching_model, expected
+from tests.disks import fill, small_disk
 from tests.planner.in_thread import InThread
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -126,22 +128,22 @@ def give_it_to_somebody_else(cache: Path) -> None:
     os.chown(cache, 12345, -1)
 
 
-def fill_the_disk(cache: Path) -> None:
-    """A file system of one page is full after one file."""
-    cache.mkdir(parents=True)
-    if ctypes.CDLL(None, use_errno=True).mount(b"none", os.fsencode(cache), b"tmpfs", 0, b"size=4k"):
-        pytest.skip("this process may not mount file systems")
-
-
 @pytest.mark.parametrize(
-    "trouble", [put_a_file_in_its_place, put_a_pipe_in_its_place, give_it_to_somebody_else, fill_the_disk]
+    "trouble",
+    [put_a_file_in_its_place, put_a_pipe_in_its_place, give_it_to_somebody_else, None],
+    ids=["file", "pipe", "owner", "full"],
 )
-def test_a_cache_that_cannot_be_used_costs_persistence_only(trouble: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_used_costs_persistence_only(
+    trouble: Callable[[Path], None] | None, tmp_path: Path
+) -> None:
     """The plan is made and run all the same, in a temporary directory that is gone afterwards; one sentence says so."""
     cache = tmp_path / "deep" / "cache"
-    trouble(cache)
     inputs, right = expected(BRANCHING, seed=6)
-    try:
+    with ExitStack() as ending:
+        if trouble is None:  # a file system of one page is full after one file
+            ending.enter_context(small_disk(cache, "4k"))
+        else:
+            trouble(cache)
         with Agent(processors="ort@0", cache=cache) as agent, agent.load(BRANCHING, background=False) as session:
             assert session.latest.obtained.source == "planner"
             (note,) = [note for note in session.notes if "nothing is kept" in note]
@@ -150,9 +152,22 @@ def test_a_cache_that_cannot_be_used_costs_persistence_only(trouble: Callable[[P
             assert relative_error(session.run(inputs), right) <= 1e-5
             used = agent._kept.path
         assert not used.exists()
-    finally:
-        if trouble is fill_the_disk:
-            ctypes.CDLL(None).umount2(os.fsencode(cache), 2)
+
+
+def test_a_disk_that_fills_up_is_named(tmp_path: Path) -> None:
+    """Later networks are answered all the same, and a note says that the disk is full and what helps."""
+    with (
+        small_disk(tmp_path / "cache", "16m"),
+        Agent(processors="ort@0", cache=tmp_path / "cache") as agent,
+        agent.load(BRANCHING, background=False) as session,
+    ):
+        assert session.latest.obtained.source == "planner"
+        fill(tmp_path / "cache" / "full")
+        source = branching_model(channels=4).SerializeToString()
+        with agent.load(source, background=False) as later:
+            assert [note for note in later.notes if FULL in note]
+            inputs, right = expected(source, seed=6)
+            assert relative_error(later.run(inputs), right) <= 1e-5
 
 
 @pytest.mark.parametrize("place", ["plans", "unsent", "ort", "profiling.lock", "device-id"])
