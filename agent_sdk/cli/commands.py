@@ -9,7 +9,7 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from agent_sdk.errors import InputError, PlannerStatusError, RateLimitedError, ServerError, printable
+from agent_sdk.errors import BadRequestError, InputError, printable
 
 OK: Final = 0
 FAILED: Final = 1
@@ -29,8 +29,8 @@ examples:
 \b
 exit codes:
   0    it ran, and the answer is right
-  1    a wrong answer, a failed run, or a planner that cannot answer now
-  2    bad input, or a planner's refusal
+  1    a wrong answer, a failed run, or a planner that refuses or is away
+  2    bad input
   130  Ctrl-C
 """
 
@@ -111,9 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.Abort:
         click.echo("hope-agent: interrupted", err=True)
         return INTERRUPTED
-    except (RateLimitedError, ServerError) as error:
-        return _complain(error, FAILED)
-    except (InputError, PlannerStatusError) as error:
+    except (InputError, BadRequestError) as error:  # the planner finds some of it
         return _complain(error, BAD_INPUT)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) or os.environ.get("HOPE_DEBUG"):
@@ -123,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _complain(error: Exception, code: int) -> int:
     text = printable(str(error)) or type(error).__name__
-    known = isinstance(error, InputError | PlannerStatusError) or type(error).__module__.startswith("agent_sdk")
+    known = type(error).__module__.startswith("agent_sdk")
     prefix = "" if known else f"unexpected {type(error).__name__} (set HOPE_DEBUG=1 for details): "
     click.echo(f"hope-agent: {prefix}{text}", err=True)
     return code

@@ -257,6 +257,7 @@ def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == cli.OK
     shown = capsys.readouterr().out
     assert "hope-agent run inception_v1 --compare" in shown
+    assert "a planner that refuses or is away" in shown.partition("\n    1 ")[2].splitlines()[0]
     for code in (cli.OK, cli.FAILED, cli.BAD_INPUT, cli.INTERRUPTED):
         assert f"\n    {code} " in shown
     assert cli.main(["--version"]) == cli.OK
@@ -370,19 +371,27 @@ def test_a_claim_is_not_spent_in_vain(
     assert str(in_the_way) in line
 
 
-@pytest.mark.parametrize(
-    ("status", "code"), [(503, cli.FAILED), (429, cli.FAILED), (401, cli.BAD_INPUT), (422, cli.BAD_INPUT)]
-)
-def test_a_planner_that_cannot_answer_now_is_not_bad_input(
+REFUSALS = [
+    *dict.fromkeys((401, 403, 404, 409, 429, 503), cli.FAILED).items(),
+    (400, cli.BAD_INPUT),
+    (422, cli.BAD_INPUT),
+]
+
+
+@pytest.mark.parametrize(("status", "code"), REFUSALS)
+def test_a_planner_that_refuses_is_not_bad_input(
     status: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A script that enrols may try again after 1, as after a refused connection; after 2 it need not."""
+    """It exits with 1, as where none answers; with 2 where the planner finds that what was given cannot be."""
 
     def answered(*given: object) -> None:
         raise status_error(status, None, None)
 
+    enrol = ["enrol", "--planner", "http://127.0.0.1:9", "--claim", "a-claim"]
+    assert cli.main(enrol) == cli.FAILED
+    assert "no answer from the planner" in capsys.readouterr().err
     monkeypatch.setattr(PlannerClient, "enrol", answered)
-    assert cli.main(["enrol", "--planner", "http://127.0.0.1:9", "--claim", "a-claim"]) == code
+    assert cli.main(enrol) == code
     assert f"planner answered {status}" in capsys.readouterr().err
 
 
