@@ -5,19 +5,24 @@ NOTE: a GPU looks at no index, and ends the process where one lies outside.
 
 from typing import Final
 
-from agent_sdk.model.bounds import SPRING, WIDE
-from agent_sdk.runtimes.trust import Row, Trust, asked, kinds_read, on_axes
+from agent_sdk.model.bounds import OPEN, SPRING, WIDE
+from agent_sdk.runtimes.trust import WHY, Row, Trust, asked, kinds_read, on_axes
 from hope_schema import ModelGraph, Op
 
 FLOATS: Final = "f32 f16"
 DOUBLES: Final = "f32 f16 f64"
 NUMBERS: Final = "f32 f16 f64 bool i8 u8 i16 i32 i64"
 WHOLE: Final = "i8 u8 i16 i32 i64"
+ORDINARY: Final = "not what may hide what is no number"
 
 
 def _to_whole(op: Op, graph: ModelGraph) -> str:
     made, read = graph.tensor[op.outputs[0]].dtype, kinds_read(op, graph)[0]
     return "floats beyond the range of a whole number become others" if "float" in read and "int" in made else ""
+
+
+def _hiding(op: Op, graph: ModelGraph) -> str:
+    return WHY[SPRING] if SPRING in str(op.attributes.get(OPEN, "")) else ""
 
 
 TORCH: Final = Trust(
@@ -32,20 +37,21 @@ TORCH: Final = Trust(
     Row("Clip Max Min", f"{DOUBLES} {WHOLE}"),
     Row(
         "Acos Acosh Asin Asinh Atan Atanh Ceil Celu Cos Cosh Div Elu Erf Exp Floor Gelu HardSigmoid HardSwish "
-        "LeakyRelu Log Mean Mish Mod PRelu Pow Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus "
-        "Softsign Sqrt Sum Swish Tan Tanh ThresholdedRelu",
+        "LeakyRelu Log Mean Mish Mod PRelu Pow Reciprocal Relu Round Selu Shrink Sigmoid Sin Sinh Softplus Softsign "
+        "Sqrt Sum Swish Tan Tanh",
         FLOATS,
     ),
     Row(
-        "AveragePool BatchNormalization Conv ConvTranspose CumSum Einsum Gemm GlobalAveragePool GlobalMaxPool "
-        "GroupNormalization Hardmax InstanceNormalization LayerNormalization LogSoftmax LpNormalization LpPool "
-        "MatMul MaxPool MeanVarianceNormalization RMSNormalization ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
-        "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Resize Softmax Upsample",
+        "AveragePool BatchNormalization Conv ConvTranspose CumSum Einsum Gemm GlobalAveragePool GroupNormalization "
+        "InstanceNormalization LayerNormalization LogSoftmax LpNormalization LpPool MatMul MeanVarianceNormalization "
+        "RMSNormalization ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean ReduceProd ReduceSum "
+        "ReduceSumSquare Resize Softmax Upsample",
         FLOATS,
     ),
-    Row("LRN", "f32"),
-    Row("ArgMax ArgMin", FLOATS, "i64"),
-    Row("TopK", FLOATS, f"{FLOATS} i64"),
+    Row("GlobalMaxPool Hardmax MaxPool ReduceMax ReduceMin Sign ThresholdedRelu", FLOATS, unless=_hiding, but=ORDINARY),
+    Row("LRN", "f32", unless=_hiding, but=ORDINARY),
+    Row("ArgMax ArgMin", FLOATS, "i64", unless=_hiding, but=ORDINARY),
+    Row("TopK", FLOATS, f"{FLOATS} i64", unless=_hiding, but=ORDINARY),
     Row("Equal Greater GreaterOrEqual Less LessOrEqual", NUMBERS, "bool"),
     Row("IsInf IsNaN", FLOATS, "bool"),
     Row("And Or Xor Not", "bool"),

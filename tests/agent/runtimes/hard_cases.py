@@ -231,6 +231,13 @@ HIDERS = {
     "Softmax": "u = Softmax <axis = 0> (t) w = ReduceMax <axes = [1]> (u)",
     "Shrink": "w = Shrink (t)",
     "Cast": "b = Cast <to = 9> (t) w = Cast <to = 1> (b)",
+    "Sign": "w = Sign (t)",
+    "Hardmax": "w = Hardmax (t)",
+    "ArgMax": "b = ArgMax (t) w = Cast <to = 1> (b)",
+    "TopK": "c = Constant <value = int64[1] {3}> () w, i = TopK <largest = 0> (t, c)",
+    "LpNormalization": "w = LpNormalization (t)",
+    "ReduceMax": "m = ReduceMax <axes = [1]> (t) b = IsNaN (m) w = Cast <to = 1> (b)",
+    "ThresholdedRelu": "m = ThresholdedRelu (t) b = IsNaN (m) w = Cast <to = 1> (b)",
 }
 
 

@@ -170,12 +170,14 @@ def test_what_a_runtime_is_trusted_with_it_means_the_same(trusting: Processor) -
     assert not found["wrong"], found["wrong"]
 
 
-@pytest.mark.parametrize("trusting", ["ov@0"], indirect=True)
-def test_what_is_no_number_and_was_made_inside_is_hidden_by_the_reference_alone(trusting: Processor) -> None:
-    """However it is made, and whatever hands it on: where OpenVINO makes another value of it, it is not taken."""
+@pytest.mark.parametrize(("trusting", "share"), [("ov@0", 0.5), ("cpu", 0.1)], indirect=["trusting"])
+def test_what_is_no_number_and_was_made_inside_is_hidden_by_the_reference_alone(
+    trusting: Processor, share: float
+) -> None:
+    """However it is made, and whatever hands it on: where a runtime makes another value of it, it is not taken."""
     found = {hard.op: compared(trusting, hard) for hard in hidden()}
     assert not {op: result for op, result in found.items() if result and result[0] and result[1]}
-    assert sum(bool(result and result[1]) for result in found.values()) > len(found) / 2, "most of them do differ"
+    assert sum(bool(result and result[1]) for result in found.values()) > share * len(found), "many of them do differ"
 
 
 @pytest.mark.parametrize("trust", [OPENVINO, TORCH], ids=["OpenVINO", "torch"])

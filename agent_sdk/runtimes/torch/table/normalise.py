@@ -122,7 +122,13 @@ def _hardmax(node: Node) -> Call:
 def _lp(node: Node) -> Call:
     (axis,) = node.axes(node.get("axis", -1))
     power = node.get("p", 2)
-    return lambda x: torch.nan_to_num(x / torch.linalg.vector_norm(x, power, axis, keepdim=True), nan=0.0)
+
+    def call(x: Tensor) -> Tensor:
+        norm = torch.linalg.vector_norm(x, power, axis, keepdim=True)
+        made: Tensor = (x / norm).masked_fill(norm == 0, 0.0)
+        return made
+
+    return call
 
 
 @op("MeanVarianceNormalization")
