@@ -129,8 +129,8 @@ def reshaped(op: View, span: Span) -> Part:
 
 def padded(op: View, span: Span) -> Part:
     """Cut along axes that are not padded: how far the others are may stand in a constant, which planners lack."""
-    if op.shapes[0][span.axis] != op.output[span.axis]:
-        raise CutError(f"{op.type} pads axis {span.axis}")
+    if op.inputs > 1 or op.shapes[0][span.axis] != op.output[span.axis]:
+        raise CutError(f"{op.type} pads axis {span.axis}, or is told in the run how far")
     return {0: span}
 
 

@@ -186,14 +186,14 @@ REPEATS: Final = frozenset(
 def resized(op: View, span: Span) -> Part:
     """What is not resized along the axis is cut anywhere; a repetition between two indices of the input.
 
-    Where it interpolates, neighbours count along axes that keep their size, too: nothing times NaN is NaN. ONNX Runtime
-    has only the first two of four or more axes apart.
+    What is cropped is resized, whatever its size. Where it interpolates, neighbours count along axes that keep theirs,
+    too: nothing times NaN is NaN. ONNX Runtime has only the first two of four or more axes apart.
     """
     size, made = op.shapes[0][span.axis], op.output[span.axis]
     copies = op.get("mode", "nearest") == "nearest"
-    if size == made and (copies or (span.axis < 2 and len(op.output) > 3)):
-        return {0: span}
     rounding = op.get("coordinate_transformation_mode", "half_pixel"), op.get("nearest_mode", "round_prefer_floor")
+    if size == made and "tf_crop_and_resize" not in rounding and (copies or (span.axis < 2 and len(op.output) > 3)):
+        return {0: span}
     repeats = copies and (op.type == "Upsample" or rounding in REPEATS)
     if not repeats or made % size:
         raise CutError(f"{op.type} interpolates across the border")

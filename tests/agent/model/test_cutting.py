@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import TensorProto, helper
 
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.cutting import cut_model
@@ -98,6 +98,22 @@ def test_what_is_no_number_crosses_the_same_borders_in_parts(data: st.DataObject
             for border in range(granularity(super_op, axis), expected.shape[axis], granularity(super_op, axis)):
                 parts = cut_model(whole, (Cut(op=super_op.id, axes=(axis,), at=((border,),)),))
                 np.testing.assert_allclose(computed(parts, {"x": x})["y"], expected, rtol=ROUNDING, atol=ROUNDING)
+
+
+def test_an_axis_that_keeps_its_size_may_be_moved_all_the_same() -> None:
+    """A Resize that crops, and a Pad that is told in the run how far, are cut along no axis."""
+    pad = [helper.make_node("Cast", ["p"], ["q"], to=TensorProto.INT64), helper.make_node("Pad", ["x", "q"], ["y"])]
+    told = model(pad, {"x": (4, 4), "p": (4,)}, {})
+    told.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, (4, 4)))
+    crop = helper.make_node(
+        "Resize", ["x", "r", "", "s"], ["y"], coordinate_transformation_mode="tf_crop_and_resize", mode="nearest"
+    )
+    corners = np.array([0, 0.5, 1, 1], np.float32)
+    for proto in (told, model([crop], {"x": (4, 4)}, {"r": corners, "s": np.array([4, 4], np.int64)})):
+        super_op = merge(read_model(proto).graph)[-1]
+        for axis in range(2):
+            with pytest.raises(CutError):
+                granularity(super_op, axis)
 
 
 def _chain(channels: int, size: int, rows: list[tuple[int, int, int, int]]) -> onnx.ModelProto:
