@@ -155,6 +155,7 @@ class Network:
     Attributes:
         inputs: what has to be given.
         outputs: what is computed.
+        unranked: inputs of which the file does not say how many dimensions they have.
     """
 
     proto: onnx.ModelProto = field(repr=False)
@@ -163,20 +164,25 @@ class Network:
 
     inputs: tuple[Port, ...] = field(init=False)
     outputs: tuple[Port, ...] = field(init=False)
+    unranked: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         # NOTE: now, because whoever binds in place rewrites the graph while others ask what the file had.
-        object.__setattr__(self, "inputs", tuple(map(port_of, free_inputs(self.proto.graph))))
+        given = free_inputs(self.proto.graph)
+        tensors = {info.name: info.type.tensor_type for info in given if info.type.HasField("tensor_type")}
+        unranked = frozenset(name for name, kind in tensors.items() if not kind.HasField("shape"))
+        object.__setattr__(self, "unranked", unranked)
+        object.__setattr__(self, "inputs", tuple(map(port_of, given)))
         object.__setattr__(self, "outputs", tuple(map(port_of, self.proto.graph.output)))
 
     @cached_property
     def is_open(self) -> bool:
-        return any(port.is_open for port in self.inputs)
+        return bool(self.unranked) or any(port.is_open for port in self.inputs)
 
     @cached_property
     def scalars(self) -> tuple[str, ...]:
         """Inputs that the file says are scalars."""
-        return tuple(port.name for port in self.inputs if port.shape == ())
+        return tuple(port.name for port in self.inputs if port.shape == () and port.name not in self.unranked)
 
     def check(self, shapes: Shapes) -> None:
         """Raise what ``bind`` raises for shapes that contradict the inputs or leave one open, and make no model."""

@@ -362,6 +362,18 @@ def test_bad_shapes_and_feeds_are_said_in_one_line(agent: Agent) -> None:
         assert len(opened.plans.ready()) == 1
 
 
+def test_an_input_without_a_shape_takes_any(agent: Agent) -> None:
+    """The plan answers at the shape that was given for it, and whatever else comes is answered as by the runtime."""
+    model = one_op_model("Neg")
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    with agent.load(model, shapes={"x": (3, 4)}, background=False) as opened:
+        for shape in ((3, 4), (), (2,)):
+            feed = {"x": np.full(shape, 2, np.float32)}
+            np.testing.assert_array_equal(opened.run(feed)["y"], -feed["x"])
+        assert opened.stats.answered["whole:onnxruntime"] == 2
+
+
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.FLOAT])
 def test_an_answer_that_would_change_does_not(agent: Agent, dtype: int) -> None:
     """Where types round differently, or with ``deterministic``, who answered first goes on, bit for bit."""
