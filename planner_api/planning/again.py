@@ -23,6 +23,7 @@ from planner_api.planning.problem import Earlier, PlanningError, Problem, Recipe
 from planner_api.planning.problem.cuts import cut_problem
 from planner_api.planning.problem.order import ordered
 from planner_api.planning.problem.recipes import by_recipes
+from planner_api.planning.search.replays import settled
 from planner_api.planning.search.search import Search
 
 BAND: Final = 0.1
@@ -169,9 +170,8 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     if not earlier.changed or budget.left() <= 0 or budget.rounds == 0:
         return Solution(begun, METHOD, cuts=earlier.cuts, cut=made)
     search = Search(problem, begun, budget.seed, near=earlier.changed)
-    begun_us = search.value_us
     search.run(budget.part(SHARE), quick_bound(problem).us)
     found = search.found(METHOD)
-    if search.value_us < begun_us:
-        return replace(found, cuts=earlier.cuts, cut=found.cut or made)
-    return replace(found, schedule=begun, cuts=earlier.cuts, cut=made)
+    found = replace(found, cuts=earlier.cuts, cut=found.cut or made)
+    plans = replace(found, schedule=begun, cut=made), found
+    return min((settled(problem, one) for one in plans), key=lambda one: one.value_us)

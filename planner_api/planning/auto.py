@@ -22,13 +22,13 @@ from planner_api.planning.budget import Budget
 from planner_api.planning.construct.vsm import tiled
 from planner_api.planning.exact.articulation import solve_pieces
 from planner_api.planning.hedge import hedge, uncertain
-from planner_api.planning.judge.simulator import Schedule, in_start_order
+from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.methods import Bound, Solution, features
 from planner_api.planning.methods import solve as solve_named
 from planner_api.planning.native import NotBuilt, library
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.search.cuts import search_cuts
-from planner_api.planning.search.replays import judged
+from planner_api.planning.search.replays import settled
 from planner_api.planning.search.search import Search
 
 STARTS = ("single", "grain", "heft", "dmdar", "greedy", "mosaic")
@@ -137,7 +137,7 @@ def with_pieces(problem: Problem, best: Solution, bound: Bound, budget: Budget) 
     if pieces is None:
         return best, bound
     if pieces.schedule is not None:
-        best = min(best, judged(problem, Solution(pieces.schedule, "articulation")), key=lambda one: one.value_us)
+        best = min(best, settled(problem, Solution(pieces.schedule, "articulation")), key=lambda one: one.value_us)
     return best, max(bound, pieces.bound, key=lambda one: one.us)
 
 
@@ -148,13 +148,8 @@ def searched(problem: Problem, best: Solution, budget: Budget, bound: Bound) -> 
     search.run(budget, met_at(bound))
     if search.value_us >= begun_us:
         return best
-    found = judged(problem, search.found("annealing"))
+    found = settled(problem, search.found("annealing"))
     return min(best, found, key=lambda one: one.value_us)
-
-
-def settled(problem: Problem, found: Solution) -> Solution:
-    """A solution as it is charged in the order of its starts."""
-    return judged(problem, replace(found, schedule=in_start_order(found.cut or problem, found.schedule)))
 
 
 def met_at(bound: Bound) -> float:

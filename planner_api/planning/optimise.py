@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner_api.planning.auto import settled, start
+from planner_api.planning.auto import start
 from planner_api.planning.bound import lower_bound, quick_bound
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.listing import listed
@@ -15,7 +15,7 @@ from planner_api.planning.judge.checker import check
 from planner_api.planning.methods import Bound, Solution, UnknownMethod, method, solve
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.problem.feasible import any_placement, prune
-from planner_api.planning.search.replays import judged
+from planner_api.planning.search.replays import judged, settled
 
 _log = logging.getLogger(__name__)
 

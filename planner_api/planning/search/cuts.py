@@ -15,7 +15,7 @@ from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.judge.ways import AXIS, HOME, PARTS, TENTH
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem
-from planner_api.planning.search.replays import judged
+from planner_api.planning.search.replays import settled
 from planner_api.planning.search.search import Search
 
 JOINT_SHARE = 0.65
@@ -73,7 +73,8 @@ def _polished(found: Solution, budget: Budget, target_us: float, enough_us: floa
     polish = Search(found.cut, found.schedule, budget.seed)
     if not _gains(polish, budget, target_us, enough_us):
         return None
-    return judged(found.cut, replace(found, schedule=polish.found("cuts").schedule))
+    polished = replace(found, schedule=polish.found("cuts").schedule)
+    return min((settled(found.cut, one) for one in (found, polished)), key=lambda one: one.value_us)
 
 
 def _gains(search: Search, budget: Budget, target_us: float, enough_us: float) -> bool:

@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from planner_api.planning.judge.simulator import Expected, Schedule, simulate, value_of
+from planner_api.planning.judge.simulator import Expected, Schedule, in_start_order, simulate, value_of
 from planner_api.planning.methods import Solution
 from planner_api.planning.native import NotBuilt
 from planner_api.planning.problem import FloatArray, Problem
@@ -91,6 +91,11 @@ def expected(problem: Problem, schedule: Schedule, count: int = COUNT) -> Expect
 def judged(problem: Problem, found: Solution) -> Solution:
     """A solution that knows what it takes in the mean, where runs are not alike."""
     return replace(found, expected=expected(found.cut or problem, found.schedule)) if varies(problem) else found
+
+
+def settled(problem: Problem, found: Solution) -> Solution:
+    """A solution as it is charged in the order of its starts: only such are compared."""
+    return judged(problem, replace(found, schedule=in_start_order(found.cut or problem, found.schedule)))
 
 
 def _done(problem: Problem, schedule: Schedule, count: int) -> Iterator[FloatArray]:
