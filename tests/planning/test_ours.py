@@ -49,6 +49,14 @@ def exact(problem: Problem) -> float:
     return result.schedule.makespan_us
 
 
+@pytest.mark.parametrize("seed", [4, 119, 262])
+def test_one_processor_by_itself_is_charged_as_plans_are(seed: int):
+    """Ops that run at once on one processor slow each other: it, too, is timed in the order in which they start."""
+    for one in optimise(draw(seed, 12, rich=True), "auto", Budget(rounds=1)).singles.values():
+        begun_us = [one.schedule.start_us[op] for op in one.schedule.sequence]
+        assert begun_us == sorted(begun_us)
+
+
 @pytest.mark.parametrize("seed", [227, 228, 244])
 def test_ours_is_no_worse_than_what_it_starts_from_where_neighbours_slow_each_other(seed: int):
     """A plan that looks shorter in another order than that of its starts takes the place of none that is shorter."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from planner_api.planning.budget import Budget
-from planner_api.planning.judge.simulator import Schedule, simulate
+from planner_api.planning.judge.simulator import Schedule, in_start_order, simulate
 from planner_api.planning.methods import Solution
 from planner_api.planning.methods import solve as solve_named
 from planner_api.planning.problem import PlanningError, Problem
@@ -26,7 +26,7 @@ def singles(problem: Problem) -> list[tuple[list[int], Schedule]]:
     """The classes of equal processors that can run the whole graph alone, each with the schedule on its first one."""
     n, order = len(problem.ops), problem.lists.order
     found = ((members, simulate(problem, members[:1] * n, order)) for members in equal_processors(problem))
-    return [(members, plan) for members, plan in found if plan.makespan_us < math.inf]
+    return [(members, in_start_order(problem, plan)) for members, plan in found if plan.makespan_us < math.inf]
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
