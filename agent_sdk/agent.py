@@ -7,7 +7,7 @@ import asyncio
 import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -257,7 +257,10 @@ class Agent(Closes):
         self._sessions.add(session)
         try:
             if travelling is not None and options.content.fingerprint != travelling.fingerprint:
-                refuse_other_network(travelling, plans.network.bind(travelling.shapes), shown)
+                network, model = plans.network, None
+                with suppress(InputError):  # it has other inputs
+                    model = network.bind(travelling.shapes)
+                refuse_other_network(travelling, model, shown)
             session.preparing.begin(background=background)
         except BaseException:
             session.close()

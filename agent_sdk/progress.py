@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Progress:
-    """What is done now; ``str`` makes a sentence of it, as ``measuring, 12 of 55 s``.
+    """What is done now; ``str`` makes a sentence of it, as ``measuring, 12 of 55 s: launches``.
 
     Attributes:
         most_s: seconds that it takes at the longest, where that is known.
@@ -28,9 +28,8 @@ class Progress:
         return time.monotonic() - self.began_s
 
     def __str__(self) -> str:
-        if self.most_s is None:
-            return self.phase
-        return f"{self.phase}, {min(self.elapsed_s, self.most_s):.0f} of {self.most_s:.0f} s"
+        within = "" if (most_s := self.most_s) is None else f", {min(self.elapsed_s, most_s):.0f} of {most_s:.0f} s"
+        return f"{self.phase}{within}{self.step and f': {self.step}'}"
 
 
 Listener = Callable[[Progress], object]

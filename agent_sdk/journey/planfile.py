@@ -108,9 +108,9 @@ def read_plan(path: Path, soc: str, processors: Iterable[Processor], shapes: Sha
     return plan
 
 
-def refuse_other_network(plan: TravellingPlan, model: Model, called: str) -> None:
+def refuse_other_network(plan: TravellingPlan, model: Model | None, called: str) -> None:
     """Raise PlanMismatchError where a plan was made for another network than this one."""
-    if model.graph.model_hash != plan.reply.plan.model_hash:
+    if model is None or model.graph.model_hash != plan.reply.plan.model_hash:
         raise PlanMismatchError(
             f"the plan file is for another network, '{plan.model}'; "
             f"export one of this: hope-agent plan export {called} -o FILE"

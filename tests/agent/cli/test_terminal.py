@@ -27,6 +27,16 @@ def test_phases_and_steps_are_no_markup() -> None:
     assert "Conv[bold] on?[31m ort@0" in file.getvalue()
 
 
+def test_every_step_says_what_it_is() -> None:
+    """Who prints what is done prints no line twice, and a phase by itself as it is."""
+    said: list[str] = []
+    progress = Reporter(lambda now: said.append(str(now)))
+    progress.phase("measuring", 55)
+    progress.step("launches")
+    progress.phase("reading")
+    assert said == ["measuring, 0 of 55 s", "measuring, 0 of 55 s: launches", "reading"]
+
+
 def test_a_pipe_gets_a_line_each() -> None:
     """What is longer than a terminal is wide is not broken where nobody looks at one."""
     file = io.StringIO()

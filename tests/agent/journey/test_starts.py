@@ -35,7 +35,7 @@ from hope_schema import Plan
 from planner_api.planning.assemble import assemble
 from planner_api.planning.problem.parts import RULE
 from tests.agent.haste import hasten, measure_hastily
-from tests.agent.models import BRANCHING, branching_model, expected
+from tests.agent.models import BRANCHING, branching_model, expected, one_op_model
 from tests.agent.test_session_shapes import image, open_model, right, until
 
 
@@ -238,6 +238,9 @@ def test_a_plan_of_something_else_is_refused(exported: Path, tmp_path: Path) -> 
     other.write_bytes(branching_model(channels=4).SerializeToString())
     plan = exported / "net.plan"
     with Agent(processors="ort", cache=tmp_path / "c") as agent:
+        with pytest.raises(PlanMismatchError, match=r"another network, 'net'; export one of this: hope-agent plan"):
+            agent.load(other, plan=plan)
+        other.write_bytes(one_op_model().SerializeToString())
         with pytest.raises(PlanMismatchError, match=r"another network, 'net'; export one of this: hope-agent plan"):
             agent.load(other, plan=plan)
         with pytest.raises(InputError, match=r"there is no plan file .*; export one: hope-agent plan export"):
