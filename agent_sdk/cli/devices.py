@@ -40,5 +40,5 @@ def devices(hosts: Path | None, as_json: bool) -> int:
         )
     )
     for text in dict.fromkeys(filter(None, details)):  # what several processors share, once
-        console.print(plain(text))
+        console.print(plain(text), soft_wrap=not console.is_terminal)
     return 0

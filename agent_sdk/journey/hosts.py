@@ -57,7 +57,7 @@ class Hosts:
                 if settings.lends:
                     reached.append(host_at(name, settings))
             except ExecutionError as error:
-                notes.append(f"host '{name}' {unused}: {error}")
+                notes.append(f"{error}; it {unused}")
                 log.warning("%s", notes[-1])
         return cls(tuple(reached), tuple(servers), own, tuple(notes))
 

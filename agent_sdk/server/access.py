@@ -72,7 +72,8 @@ class Access:
     def __init__(self, tokens: list[str]) -> None:
         for token in tokens:
             if len(token) < LEAST_CHARACTERS or not token.isascii() or not token.isprintable() or " " in token:
-                raise InputError(f"a token has at least {LEAST_CHARACTERS} visible characters of ASCII, and no spaces")
+                told = f"a token has at least {LEAST_CHARACTERS} visible characters of ASCII, and no spaces"
+                raise InputError(f"{told}; `openssl rand -hex 32` makes one")
         self._digests = frozenset(map(_digest, tokens))
 
     @classmethod

@@ -117,8 +117,8 @@ def test_a_server_that_would_be_open_or_cannot_be_is_refused(
 
 @pytest.mark.parametrize("text", ["short", "with a space in between", "with-ünicode-letters"])
 def test_a_token_that_is_none_is_refused(text: str) -> None:
-    """Tokens that could be guessed, or that no header can hold, are not taken."""
-    with pytest.raises(InputError, match="token"):
+    """Tokens that could be guessed, or that no header can hold, are not taken; the reason says what makes one."""
+    with pytest.raises(InputError, match=r"a token has at least 16 .* `openssl rand -hex 32` makes one"):
         Access([text])
 
 

@@ -393,9 +393,10 @@ def test_the_host_is_described_for_the_planner(host: RemoteHost) -> None:
 
 
 def test_the_command_lists_what_hosts_lend_and_how_far_they_are(
-    relay: Relay, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    relay: Relay, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each processor under its host's name, with the way there and what is lost on it: in the table once a host."""
+    """Each processor under its host's name, with the way there and what is lost on it: a line a host."""
+    monkeypatch.setenv("COLUMNS", "70")
     file = tmp_path / "hosts.toml"
     file.write_text(f'[edge1]\naddress = "http://127.0.0.1:{relay.port}"\ntoken = "{TOKEN}"\n')
     assert cli.main(["devices", "--json", "--hosts", str(file)]) == cli.OK
@@ -404,7 +405,7 @@ def test_the_command_lists_what_hosts_lend_and_how_far_they_are(
     assert re.fullmatch(told, listed["edge1:ort@0"]["details"])
     assert not any("edge1" in one["details"] for name, one in listed.items() if not name.startswith("edge1:"))
     assert cli.main(["devices", "--hosts", str(file)]) == cli.OK
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = capsys.readouterr().out
     assert "edge1:ort@0" in shown
     assert len(re.findall(told, shown)) == 1
 
