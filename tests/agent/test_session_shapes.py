@@ -308,7 +308,7 @@ def test_what_cannot_be_planned_runs_as_a_whole_and_says_why(agent: Agent) -> No
         assert opened.get_inputs()[0].type == "tensor(string)"
         with pytest.raises(UnplannableError, match="'x'"):
             opened.prepare({"x": (2,)})
-        with pytest.raises(InputError, match="give some"):
+        with pytest.raises(InputError, match="give inputs"):
             opened.verify()
         for tolerance in (math.nan, math.inf, -1e-9):  # no answer would be wrong, or none right
             with pytest.raises(InputError, match="tolerance"):
