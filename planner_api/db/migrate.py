@@ -12,10 +12,10 @@ from planner_api.db.engine import shown, sync_engine
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "2.0003"
+HEAD = "3.0001"
 """Newest revision; kept here so that an up-to-date database is recognised without importing Alembic."""
 EPOCH = "."
-"""Ends a revision's epoch (``2.0042``; the first, 0, had none). Within an epoch revisions only add what older programs
+"""Ends a revision's epoch (``3.0042``; the first, 0, had none). Within an epoch revisions only add what older programs
 can ignore: their replicas serve on while newer ones start. What takes away or tightens begins the next epoch, and so
 does a plan's schema that older agents refuse."""
 MIGRATIONS = Path(__file__).with_name("migrations")

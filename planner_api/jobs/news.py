@@ -61,8 +61,7 @@ async def publish(session: WriteSession, topic: str, about: str = "") -> None:
         event.listen(session.sync_session, "after_commit", lambda _: hook(), once=True)
     connection = await session.connection()
     if connection.dialect.name == "postgresql":
-        # Said twice in one transaction it is heard once. An earlier release reads a third part, as in ``NewsRow``.
-        news = _BETWEEN.join((topic, about, ""))
+        news = _BETWEEN.join((topic, about))  # said twice in one transaction it is heard once
         await connection.execute(_NOTIFY, {"channel": CHANNEL, "news": news})
         return
     newest = (await connection.execute(_TELL, {"topic": topic, "about": about})).scalar_one()
@@ -188,7 +187,7 @@ class PostgresNews(News):
         while True:
             async for notice in connection.notifies(timeout=CHECK_S):
                 match notice.payload.split(_BETWEEN):
-                    case [topic, about, _]:
+                    case [topic, about]:
                         self.heard(topic, about)
                     case _:
                         log.warning("news_not_understood", payload=notice.payload[:200])

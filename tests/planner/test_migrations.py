@@ -130,7 +130,7 @@ def test_serve_refuses_a_database_that_was_not_migrated(postgres: Postgres, caps
     postgres.drop("unmigrated")
 
 
-@pytest.mark.parametrize("revision", ["0011", "1.0001"])
+@pytest.mark.parametrize("revision", ["0011", "1.0001", "2.0003"])
 def test_a_database_of_an_earlier_planner_is_refused(
     empty_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], revision: str
 ) -> None:

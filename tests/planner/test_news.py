@@ -107,17 +107,16 @@ def test_nothing_is_stale_once_it_has_started(sqlite_url: str) -> None:
 
 
 def test_news_that_nobody_understands_ends_nothing(postgres_url: str) -> None:
-    """Whatever somebody else says on our channel, later news are heard; so are those that bring a detail."""
+    """Whatever somebody else says on our channel, later news are heard."""
 
     async def scenario(setup: Setup) -> None:
         heard = listen(setup)
         await until(heard, None)
         async with setup.database.write() as session:
-            for stray in ("", "plan", "plan x p", "plan\x1fp", "a\x1fb\x1fc\x1fd"):
+            for stray in ("", "plan", "plan x p", "plan\x1fp\x1f2", "a\x1fb\x1fc\x1fd"):
                 await session.execute(text("SELECT pg_notify('hope', :stray)"), {"stray": stray})
-            await session.execute(text("SELECT pg_notify('hope', 'plan\x1fearlier\x1f2')"))
             await publish(session, "plan", "p")
-        await until(heard, "earlier", "p")
+        await until(heard, "p")
 
     on(postgres_url, scenario)
 

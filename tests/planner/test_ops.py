@@ -151,7 +151,7 @@ def test_probes_reach_the_database_once_a_second_at_most(sqlite_url: str, monkey
         assert {api.client.get("/readyz").status_code for _ in range(20)} == {200}
         assert {api.client.get("/metrics").status_code for _ in range(20)} == {200}
         assert len(reads) == 2
-        monkeypatch.setattr("planner_api.db.migrate.HEAD", "3.0001")
+        monkeypatch.setattr("planner_api.db.migrate.HEAD", "4.0001")
         assert api.client.get("/readyz").status_code == 200
         now[0] = FRESH_S
         assert {api.client.get("/readyz").status_code for _ in range(20)} == {503}
@@ -214,10 +214,10 @@ def test_older_replicas_serve_on_while_a_database_only_grows(database_url: str) 
             api.app.planner.probes._looks._calls.clear()
             return int(api.client.get("/readyz").status_code)
 
-        for revision, status in (("2.9999", 200), ("3.0001", 503), ("1.0001", 503), ("0011", 503), (HEAD, 200)):
+        for revision, status in (("3.9999", 200), ("4.0001", 503), ("2.0003", 503), ("0011", 503), (HEAD, 200)):
             api.await_(stamp, revision)
             assert ready() == status, revision
-        api.await_(stamp, "2.9999")
+        api.await_(stamp, "3.9999")
         assert upgrade(database_url) is False
         api.await_(stamp, HEAD)
 

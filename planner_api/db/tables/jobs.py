@@ -63,5 +63,3 @@ class NewsRow(Base):
     id: Mapped[int] = mapped_column(BigKey, primary_key=True)
     topic: Mapped[str] = mapped_column(String(32))
     about: Mapped[str] = mapped_column(String(600))
-    detail: Mapped[str] = mapped_column(String(64), default="")
-    """Always empty; an earlier release reads it."""

@@ -1,6 +1,6 @@
 """Every table of the planner
 
-Revision ID: 2.0001
+Revision ID: 3.0001
 Revises: none
 """
 
@@ -9,7 +9,7 @@ from alembic import op
 
 from planner_api.db import types
 
-revision = "2.0001"
+revision = "3.0001"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -173,7 +173,6 @@ def upgrade() -> None:
         sa.Column("id", types.BigKey, nullable=False),
         sa.Column("topic", sa.String(length=32), nullable=False),
         sa.Column("about", sa.String(length=600), nullable=False),
-        sa.Column("detail", sa.String(length=64), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_news")),
         sqlite_autoincrement=True,
     )
@@ -285,6 +284,8 @@ def upgrade() -> None:
         sa.Column("solved_at", types.UtcDateTime(timezone=True), nullable=True),
         sa.Column("solves", sa.Integer(), nullable=False),
         sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("retry_at", types.UtcDateTime(timezone=True), nullable=True),
+        sa.Column("figures_zstd", sa.LargeBinary(), nullable=True),
         sa.ForeignKeyConstraint(
             ["model_hash"], ["models.hash"], name=op.f("fk_plans_model_hash_models"), ondelete="CASCADE"
         ),
