@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Final
 
 import click
+from rich.console import Console
 
 from agent_sdk.agent import Agent
 from agent_sdk.cli import options
+from agent_sdk.cli.terminal import TerminalProgress
 from agent_sdk.errors import InputError
 from agent_sdk.model.weights import available_bytes
+from agent_sdk.progress import Progress
 from agent_sdk.scheduling.mixes import read_rate
 from agent_sdk.scheduling.policies import DEFAULT, POLICIES
 from agent_sdk.scheduling.request import ON_LATE, Late
@@ -122,18 +125,23 @@ def serve(
         agent = closing.enter_context(
             Agent(planner, soc=soc, processors=processors, precision=precision, policy=policy, queued=requests)
         )
-        served, sessions = [], []
-        for name, source, _ in wanted:
-            session = closing.enter_context(agent.load(source, in_flight=in_flight))
-            served.append(Served.of_plans(name or session.name, session.plans, agent.jobs, on_late))
-            sessions.append(session)
-            if spread:
-                agent.spread(session, in_flight=in_flight)
-        if every_ms:
-            joint = closing.enter_context(agent.together(*sessions, every_ms=every_ms))
-            agent.jobs.use(agent.jobs.policy, joint.parts)
-            for note in joint.notes:
-                click.echo(f"hope-agent: {note}", err=True)
+        served, sessions, notes = [], [], list[str]()
+        with TerminalProgress(Console(stderr=True)) as progress:
+            for name, source, _ in wanted:
+                progress(Progress(f"loading {source}"))
+                session = closing.enter_context(agent.load(source, in_flight=in_flight))
+                served.append(Served.of_plans(name or session.name, session.plans, agent.jobs, on_late))
+                sessions.append(session)
+                if spread:
+                    progress(Progress(f"making {source} ready on core groups"))
+                    agent.spread(session, in_flight=in_flight)
+            if every_ms:
+                progress(Progress("planning all networks together"))
+                joint = closing.enter_context(agent.together(*sessions, every_ms=every_ms))
+                agent.jobs.use(agent.jobs.policy, joint.parts)
+                notes = joint.notes
+        for note in notes:
+            click.echo(f"hope-agent: {note}", err=True)
         lending = closing.enter_context(Lending(agent, settings.memory)) if lend else None
         wait = closing.enter_context(asked_to_end())  # before it serves there is nothing to be answered first
         server = closing.enter_context(Server(served, access, settings, lending))

@@ -32,11 +32,12 @@ TYPES: Mapping[str, int] = {
 
 @dataclass(frozen=True)
 class Running:
-    """A server that listens: the ports of both transports, and its process."""
+    """A server that listens: the ports of both transports, its process, and what it said until then."""
 
     http: int
     grpc: int
     process: subprocess.Popen[str]
+    said: str
 
 
 @contextmanager
@@ -69,7 +70,7 @@ def running(models: Sequence[Path], cache: Path, *options: str, program: str = "
                 if len(ports) == 2:
                     break
             assert len(ports) == 2, "".join(said)
-            yield Running(ports["http"], ports["grpc"], process)
+            yield Running(ports["http"], ports["grpc"], process, "".join(said))
         finally:
             process.send_signal(signal.SIGTERM)
             try:

@@ -42,6 +42,7 @@ def test_networks_are_served_by_one_plan_of_them(tmp_path: Path) -> None:
         file.write_bytes(branching_model(size).SerializeToString())
         files.append(Path(f"{file}@{size * 125}ms"))
     with running(files, tmp_path, "--policy", "planned", program=HASTY) as server:
+        assert "planning all networks together ..." in server.said
         client = http.InferenceServerClient(f"127.0.0.1:{server.http}")
         for name in ("net4", "net8", "net4"):
             assert is_right(client, tmp_path / f"{name}.onnx")
@@ -52,6 +53,7 @@ def test_a_network_is_served_on_core_groups(tmp_path: Path) -> None:
     file = tmp_path / "net.onnx"
     file.write_bytes(branching_model(4).SerializeToString())
     with running([file], tmp_path, "--spread", "--processors", "ort@0,ort@1", program=HASTY) as server:
+        assert f"making {file} ready on core groups ..." in server.said
         client = http.InferenceServerClient(f"127.0.0.1:{server.http}")
         assert is_right(client, file)
         assert is_right(client, file, timeout=10_000_000)
