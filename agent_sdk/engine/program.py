@@ -167,10 +167,12 @@ class Program:
         """Whether all of it computes in this host's memory."""
         return all(own.spec.memory == HOST for own in self.processors.values())
 
-    @property
+    @cached_property
     def trusting(self) -> bool:
-        """Whether a runtime other than the reference computes a part of it, which is trusted with some values only."""
-        return any(own.trusted is not None for own in self.processors.values())
+        """Whether a part of it is trusted with some values only: another runtime than the reference computes it, or it
+        is one of parts.
+        """
+        return self.model.uneven or any(own.trusted is not None for own in self.processors.values())
 
     @property
     def precisions(self) -> set[Precision]:

@@ -61,6 +61,11 @@ class CutModel(Model):
         graph = self.source.graph
         return {name: Output(graph.tensor[name].type, held) for name, held in holders(graph, self.made).items()}
 
+    @property
+    def uneven(self) -> bool:
+        """The largest of NaN and a number is either in ONNX Runtime's kernels, by where it stands and their layout."""
+        return any(one.part is not None and one.op.type == "MaxPool" for one in self.made)
+
 
 class Constants(Mapping[str, onnx.TensorProto]):
     """The constants of a cut model: those of its source, parts of them, and those that slices need.

@@ -108,6 +108,11 @@ class Model:
         """The tensors that hold the outputs: what a run has to leave."""
         return tuple(name for output in self.outputs.values() for name in output.held)
 
+    @property
+    def uneven(self) -> bool:
+        """Whether parts of it may make something else than the whole does of what is no number."""
+        return False
+
     def member(self, name: str) -> tuple[int, Model, str]:
         """The network that a tensor or an op is of: its place among those side by side, itself, and the name there."""
         return 0, self, name

@@ -44,6 +44,10 @@ class UnitedModel(Model):
             for name, one in member.outputs.items()
         }
 
+    @property
+    def uneven(self) -> bool:
+        return any(member.uneven for member in self.members)
+
     def source(self, super_op: SuperOp) -> tuple[int, SuperOp]:
         """Whose super-op it is, and that one's own."""
         place, member, _ = self.member(super_op.id)

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from onnx import parser
 
@@ -15,6 +16,7 @@ from agent_sdk.engine.single import whole_run
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.bounds import ORDINARY
 from agent_sdk.runtimes.offered import discover
+from hope_schema import Cut
 from tests.agent.engine.generate import random_legal_plan
 
 ODD = (np.inf, -np.inf, np.nan, 2e19, -2e19)
@@ -31,6 +33,12 @@ g (float[1,3,128,128] x, float[8] y, int64[8] i) => (float[1,3,128,128] b, float
 }
 """
 """Of ``x``, which is read where it stands, nothing odd comes out; of ``y`` squares come out that may be too large."""
+
+
+POOLED = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,8,6,6] x) => (float[1,8,6,6] y) { y = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x) }
+"""
 
 
 @pytest.fixture
@@ -78,6 +86,21 @@ def test_a_run_says_whether_what_came_and_went_was_ordinary(seed: int, both: Dev
             for name, array in into.items():
                 assert (outputs[name] is array) == trace.ordinary
                 assert trace.ordinary or (array == 7).all()
+
+
+@pytest.mark.parametrize("cuts", [(), (Cut(op="y", axes=(1,), at=((4,),)),)], ids=["whole", "parts"])
+def test_what_is_believed_of_a_maximum_is_what_the_whole_makes(cuts: tuple[Cut, ...], both: Device) -> None:
+    """ONNX Runtime's kernel over four of eight channels makes other values of NaN than the one over all of them."""
+    model = read_model(parser.parse_model(POOLED))
+    whole = ort.InferenceSession(parser.parse_model(POOLED).SerializeToString(), providers=["CPUExecutionProvider"])
+    plan = random_legal_plan(model, [both.processors["ort@0"]], random.Random(0), cuts)
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((1, 8, 6, 6)).astype(np.float32)
+    with Executor(build_program(plan, model, both.processors), both) as executor:
+        assert executor.run({"x": x})[1].ordinary
+        x[draw.random(x.shape) < 0.15] = np.nan
+        outputs, trace = executor.run({"x": x})
+    assert not trace.ordinary or np.array_equal(outputs["y"], whole.run(None, {"x": x})[0], equal_nan=True)
 
 
 def test_a_closed_session_keeps_nothing_that_it_looked_at(both: Device, hiding: Model) -> None:
