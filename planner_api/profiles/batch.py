@@ -98,7 +98,6 @@ def fold(order: FoldOrder, ask: Ask) -> FoldOutcome:
         "uploads": order.folded + len(order.uploads),
         "latencies": len(known.latencies.keys),
         "transfers": len(known.transfers.keys),
-        "devices": max((len(devices) for devices in known.processors.values()), default=0),
     }
     return outcome
 

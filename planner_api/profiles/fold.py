@@ -107,6 +107,8 @@ class Fold(Kind):
         statement = insert_into.on_conflict_do_update(index_elements=["profile_id", "device_id"], set_=counted)
         if rows := _by_device(order, prepared):
             await (await session.connection()).execute(statement, rows)
+        theirs = select(func.count()).where(ContributionRow.profile_id == profile_id, ContributionRow.uploads > 0)
+        await repository.store(session, profile_id, {"devices": theirs.scalar_subquery()}, None, now)
         uploaded = select(func.count(distinct(ContributionRow.device_id))).join(ProfileRow)
         uploaded = uploaded.where(ProfileRow.soc_id == SocRow.id, ContributionRow.uploads > 0).correlate(SocRow)
         agreed = SocRow.name == soc, SocRow.established_at.is_(None), uploaded.scalar_subquery() >= ESTABLISHED_BY

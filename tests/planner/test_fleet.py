@@ -256,6 +256,17 @@ def test_the_fleet_view_adds_up(fleet: Api) -> None:
     assert (done[0].hits, done[0].gap is not None) == (4, True)
 
 
+def test_a_profile_counts_its_devices_however_many_there_are(api: Api) -> None:
+    """Of each figure the votes of some devices are kept; who had a part in the profile is counted all the same."""
+    upload = api.learn(chain())
+    for number in range(2, 41):
+        sent = upload.model_copy(update={"device_id": f"device-{number}", "upload_id": f"upload-{number}"})
+        assert api.post("/profiles", sent).status_code == 202
+    api.missing(chain())  # answered once what waits is folded
+    [profile] = api.client.get("/fleet/profiles").json()["profiles"]
+    assert (profile["devices"], profile["uploads"]) == (40, 40)
+
+
 def test_a_database_that_goes_away_is_said_cleanly_and_forgiven() -> None:
     """While PostgreSQL is gone: 503 with Retry-After and a request id, liveness stays; cached plans are still served.
     After it is back everything answers by itself, and nothing that was acknowledged is lost.
