@@ -2,7 +2,7 @@
 
 1. *Start* from the best of the constructive methods.
 2. *Pieces*: exact plans between the ops that everything must pass, which may prove the whole.
-3. *Search*: annealing of whole ops, with the *bound* on a second thread, where ops may not be cut: it holds for whole
+3. *Search*: annealing of whole ops, with the *bound* on a second thread, where ops cannot be cut: it holds for whole
    ops only. Both do the same work whatever the other does, so a budget of rounds gives the same answer every time.
 4. *Cuts*: where the bound of plans with cuts leaves room for a gain beyond ``NOISE``, the rest of the budget goes to a
    search for cuts around that plan; where they turn out to gain less, what is left goes to whole ops again.
@@ -27,6 +27,7 @@ from planner_api.planning.methods import Bound, Solution, features
 from planner_api.planning.methods import solve as solve_named
 from planner_api.planning.native import NotBuilt, library
 from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.problem.choices import NOISE
 from planner_api.planning.search.cuts import search_cuts
 from planner_api.planning.search.replays import settled
 from planner_api.planning.search.search import Search
@@ -49,8 +50,6 @@ MANY_CHOICES = 15_000
 """and above so many pairs of op and processor."""
 WHOLE_SHARE = 0.6
 """Part of the budget for whole ops where they may also be cut."""
-NOISE = 0.01
-"""Relative gain below which ops stay whole: figures are hardly better than that, and parts are more to launch."""
 PIECES_SHARE = 0.4
 """Part of what the starts left of the budget, after which pieces that are not proven yet are left to the search."""
 CLOSED = 1e-5
@@ -59,7 +58,7 @@ CLOSED = 1e-5
 
 def solve(problem: Problem, budget: Budget) -> Solution:
     """The best plan that the budget buys, and the best lower bound that was proven on the way, if one was."""
-    problem = problem if problem.cuttable else problem.whole
+    problem = problem if problem.choices.possible else problem.whole
     if budget.left() <= 0 or budget.rounds == 0:
         return replace(start(problem, budget), bound=quick_bound(problem))
     try:
@@ -80,14 +79,14 @@ def planned(problem: Problem, budget: Budget) -> Solution:
         best, bound = with_pieces(uncut, best, bound, share)
     if best.value_us > met_at(bound):
         with ThreadPoolExecutor(1) as pool:
-            proof = None if cuttable else pool.submit(lower_bound, uncut, share)
+            proof = None if problem.cutter.nodes else pool.submit(lower_bound, uncut, share)
             best = searched(uncut, best, share, bound)
             bound = max(bound, proof.result(), key=lambda one: one.us) if proof else bound
-    if not cuttable:
+    if not problem.cutter.nodes:
         return replace(best, bound=bound)
 
     floor, enough_us = quick_bound(problem), best.value_us - NOISE * best.makespan_us
-    if floor.us < enough_us:
+    if cuttable and floor.us < enough_us:
         others = partial(_with_cuts, problem, best.schedule, budget)
         found = search_cuts(problem, best.schedule, budget, met_at(floor), enough_us, others)
         best = found if found and found.value_us < best.value_us else searched(uncut, best, budget, bound)

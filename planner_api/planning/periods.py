@@ -41,7 +41,7 @@ def check_periods(problem: Problem) -> None:
     """
     if all(job.period_us is None for job in problem.jobs):
         return
-    least = smallest_parts(problem) if problem.cuttable else problem.latency_us
+    least = smallest_parts(problem) if problem.choices.possible else problem.latency_us
     finish = longest(problem, least.min(axis=1).tolist())
     for us, number in zip(finish, problem.job_of.tolist(), strict=True):
         period = problem.jobs[number].period_us

@@ -16,7 +16,7 @@ from hypothesis.strategies import DataObject
 
 from hope_schema import Cut
 from hope_schema.cutting import CutError, Node, Region, regions
-from planner_api.planning import Budget, PlanningError, Problem, check, optimise, simulate
+from planner_api.planning import Budget, Job, Machine, PlanningError, Problem, check, check_periods, optimise, simulate
 from planner_api.planning.bound.fluid import fluid
 from planner_api.planning.construct.listing import realised
 from planner_api.planning.judge.ways import AXIS, HIGH, HOME, LOW, PARTS, TENTH
@@ -28,6 +28,7 @@ from planner_api.planning.search.cuts import found_by, search_cuts
 from planner_api.planning.search.search import Search
 from tests.planning import machines
 from tests.planning.cuttable import ELEMENT_US, FIXED, MOVE_US, cuttable
+from tests.planning.oracle import timing
 from tests.planning.test_vsm import hosts
 
 
@@ -319,6 +320,51 @@ def test_no_search_begins_where_no_op_can_be_shared(monkeypatch: pytest.MonkeyPa
     problem.choices.axes.clear()
     monkeypatch.setattr("planner_api.planning.search.cuts.Search", None)
     assert search_cuts(problem, whole, Budget(rounds=1), 0.0) is None
+
+
+@pytest.mark.parametrize("us", [20.0, 22.0])
+def test_a_chain_is_cut_where_no_op_of_it_is_worth_it(us: float) -> None:
+    """Eight convolutions together save what bringing parts together takes, and keep a period that whole ones cannot."""
+    problem = cuttable([[us, us]] * 8, [[], *([k] for k in range(7))], rows=100)
+    found = optimise(problem, "auto", Budget(rounds=3))
+    assert found.solution.cuts
+    assert found.solution.schedule.makespan_us < 0.7 * 8 * us
+    assert found.bound.us <= found.solution.schedule.makespan_us
+    check_periods(replace(problem, jobs=(Job(period_us=0.7 * 8 * us),)))
+
+
+@given(data=st.data())
+@settings(max_examples=12, deadline=None)
+def test_nothing_is_proved_that_cuts_can_beat(data: DataObject) -> None:
+    """On two cores, or these and their gang: no plan in halves is below a bound, however little an op saves by itself.
+
+    Each op is tried whole, and in halves that are chained to those before or not, wherever each can be.
+    """
+    n, gang = data.draw(st.integers(1, 3)), data.draw(st.booleans())
+    before = [sorted(data.draw(st.sets(st.integers(0, k - 1), min_size=1, max_size=2))) if k else [] for k in range(n)]
+    us = [data.draw(st.floats(5, 60)) for _ in range(n)]
+    latency = [[one, one * data.draw(st.floats(1.0, 1.5)), *[one * 0.7] * gang] for one in us]
+    uses = np.array([[True, False], [False, True], *[[True, True]] * gang])
+    paid = np.full(len(uses), data.draw(st.sampled_from([0.0, 5.0, 20.0, 60.0])))
+    machine = Machine.apart(("core0", "core1", "gang")[: len(uses)])
+    machine = replace(machine, uses=uses, launch_us=paid, end_us=paid / 10)
+    if data.draw(st.booleans()):  # in one memory
+        busy, memory = np.full((1, 1), -1), np.zeros(len(uses), dtype=np.int64)
+        machine = replace(machine, places=("host",), place=memory, busy=busy, memory=memory)
+    problem = cuttable(latency, before, rows=40, machine=machine)
+    homes: dict[bool, list[tuple[int, ...]]] = {False: [(p,) for p in range(len(uses))], True: [(0, 1), (1, 0)]}
+    best = np.inf
+    for ways in itertools.product((None, False, True), repeat=n):
+        cuts = [Cut(op=f"t{op}", axes=(2,), at=((20,),), chained=way) for op, way in enumerate(ways) if way is not None]
+        try:
+            cut, pieces = cut_problem(problem, cuts)
+        except CutError:
+            continue  # a chain that holds on to nothing
+        for where in itertools.product(*(homes[way is not None] for way in ways)):
+            home = homes_of(cut, pieces, dict(zip(problem.ops, where, strict=True)))
+            best = min(best, timing(cut, home, cut.lists.order)[1])
+    for rounds in (0, 2):
+        assert optimise(problem, "auto", Budget(rounds=rounds)).bound.us <= best * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("enough_us", "turns"), [(0.0, 1), (1e9, 2)])

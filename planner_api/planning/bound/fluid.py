@@ -26,7 +26,8 @@ from planner_api.planning.problem import FloatArray, Problem
 
 
 def fluid(problem: Problem) -> Bound:
-    least = smallest_parts(problem)
+    # Smallest parts take longer to work out than a plan that is not searched for cuts: then they count as nothing.
+    least = smallest_parts(problem) if problem.cuttable else np.zeros(problem.latency_us.shape)
     finish = np.array(longest(problem, least.min(axis=1).tolist(), problem.release_us.tolist()))
     out = problem.export_us.min(axis=1)
     there = finish + out

@@ -1,7 +1,7 @@
 """How the ops of a problem can be cut, and how each may be: along which axes, by whom, where between its parts."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +23,8 @@ LEAST = 0.0005
 """Of all ops' fastest latencies together: an op that takes less stays whole."""
 WORTH = 0.9
 """A team gets one more processor where that takes its ideal time below this part of what it was."""
+NOISE = 0.01
+"""Relative gain below which ops stay whole: figures are hardly better than that, and parts are more to launch."""
 
 Team = tuple[int, ...]
 """Processors that compute a part each."""
@@ -68,6 +70,7 @@ class Choices:
         axes: by op (its name): the axes along which it can be cut; empty where nothing is worth cutting.
         teams: by op: the processors that share it, from its best pair to as many as pay.
         bands: whether a link brings another host an input sooner in parts, the first of which is computed meanwhile.
+        possible: whether any cut might save anything, worth it or not: bounds on whole ops do not hold then.
         ideal_us: (n,) what each op takes at least, however it is spread over a team; no bound on its shortest part.
     """
 
@@ -88,18 +91,30 @@ class Choices:
         self.teams: dict[str, list[Team]] = {}
         least = LEAST * float(self.fastest.sum())
         for op, node in enumerate(cutter.nodes):
-            teams = self._teams(op) if self.fastest[op] >= least and len(node.writes) == 1 else []
-            axes = tuple(axis for axis in axes_of(self._shape(op)) if self._allows(op, axis)) if teams else ()
+            teams = self._teams(op) if self.fastest[op] >= least else []
+            axes = tuple(self._along(op)) if teams else ()
             if axes:
                 self.axes[node.id], self.teams[node.id] = axes, teams
                 self.ideal_us[op] = min(_ideal(latency_us[op], team) for team in teams)
         self.bands = any(self._in_bands(name, machine, transfer_us[tensor]) for name, tensor in inputs.items())
-        if not self.bands and (self.fastest - self.ideal_us <= sync_us(machine, transfer_us)).all():
-            self.axes.clear()  # what saves less is cut beside what pays for bringing parts together
+        cuts = (axis for op in range(len(cutter.nodes)) for axis in self._along(op))
+        self.possible = self.bands or (not machine.conflicts.all() and next(cuts, None) is not None)
+        saved_us = float((self.fastest - self.ideal_us).sum())
+        # Parts are brought together once at least: a launch behind another's end.
+        if not self.bands and saved_us <= machine.end_us.min() + machine.launch_us.min() + NOISE * self._path_us():
+            self.axes.clear()
 
     @cached_property
     def most_parts(self) -> int:
         return max((len(team) for op in self.axes for team in self.teams[op]), default=1)
+
+    def _path_us(self) -> float:
+        """The longest path of whole ops, each where it is fastest."""
+        there: dict[str, float] = {}
+        for node, us in zip(self.cutter.nodes, self.fastest.tolist(), strict=False):
+            end = us + max((there.get(name, 0.0) for name in node.reads), default=0.0)
+            there |= dict.fromkeys(node.writes, end)
+        return max(there.values(), default=0.0)
 
     def _in_bands(self, name: str, machine: Machine, whole_us: FloatArray) -> bool:
         shape = self.cutter.shapes.get(name, ())
@@ -112,13 +127,13 @@ class Choices:
     def _shape(self, op: int) -> Shape:
         return self.cutter.shapes[self.cutter.nodes[op].writes[0]]
 
-    def _allows(self, op: int, axis: int) -> bool:
-        """Whether an op can be halved along an axis."""
-        try:
-            halve(self.cutter.nodes[op], axis, self._shape(op)[axis])
-        except CutError:
-            return False
-        return True
+    def _along(self, op: int) -> Iterator[int]:
+        """The axes along which an op can be halved."""
+        node = self.cutter.nodes[op]
+        for axis in axes_of(self._shape(op)) if len(node.writes) == 1 else ():
+            with suppress(CutError):
+                halve(node, axis, self._shape(op)[axis])
+                yield axis
 
     def _teams(self, op: int) -> list[Team]:
         row = self.latency_us[op]
@@ -180,13 +195,6 @@ class Choices:
                         us = self.cutter.part_us(self.index[op], Region.along(axis, borders[start], borders[stop]))
                         found[d, g, start, stop, runs] = us[runs]
         return found
-
-
-def sync_us(machine: Machine, transfer_us: FloatArray) -> float:
-    """The least that working on one op side by side costs: a launch behind another's end, a move there and back."""
-    moves = transfer_us[(transfer_us > 0) & np.isfinite(transfer_us)]
-    apart = len(set(machine.place.tolist())) == len(machine.processors)
-    return float(machine.end_us.min() + machine.launch_us.min() + (2 * moves.min() if apart and moves.size else 0.0))
 
 
 def _ideal(row: np.ndarray, team: Sequence[int]) -> float:

@@ -16,12 +16,14 @@ from planner_api.planning.judge.ways import AXIS, HOME, PARTS, TENTH
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem
 from planner_api.planning.search.replays import settled
-from planner_api.planning.search.search import Search
+from planner_api.planning.search.search import PATIENCE, Search
 
 JOINT_SHARE = 0.65
 """Part of the budget for choosing cuts; the rest anneals what they make."""
 TRIAL_SHARE = 0.25
 """Part of that, by the end of which cuts must have half of what would be enough: where they gain, they gain at once."""
+TRIAL_PATIENCE = 5
+"""Rounds without a gain, for each op, after which a trial ends before that."""
 LANES = 2
 """Searches side by side, where ops can be shared at all."""
 
@@ -80,8 +82,8 @@ def _polished(found: Solution, budget: Budget, target_us: float, enough_us: floa
 def _gains(search: Search, budget: Budget, target_us: float, enough_us: float) -> bool:
     """Whether a search comes to what is enough. It ends early where its trial has not come halfway."""
     halfway = (max(search.value_us, enough_us) + enough_us) / 2
-    for part, least in ((budget.part(TRIAL_SHARE), halfway), (budget, enough_us)):
-        search.run(part, target_us)
+    for part, patience, least in ((budget.part(TRIAL_SHARE), TRIAL_PATIENCE, halfway), (budget, PATIENCE, enough_us)):
+        search.run(part, target_us, patience)
         if search.value_us > least:
             return False
     return True

@@ -150,10 +150,10 @@ class Search:
             low = int(self._random.integers(0, n - width, endpoint=True))
         return low, low + width
 
-    def run(self, budget: Budget, target_us: float) -> None:
-        """Anneal until the budget ends, the value reaches ``target_us``, or it has long been the same."""
+    def run(self, budget: Budget, target_us: float, patience: int = PATIENCE) -> None:
+        """Anneal until the budget ends, the value reaches ``target_us``, or for so many rounds an op it is the same."""
         rate, first, gained = 0.0, self.rounds, self.rounds
-        patience = PATIENCE * len(self.problem.ops)
+        patience *= len(self.problem.ops)
         while self.movable and self.value_us > target_us and self.rounds - gained < patience:
             if budget.rounds is not None and self.rounds - first >= budget.rounds:
                 return
