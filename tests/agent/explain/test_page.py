@@ -119,9 +119,9 @@ def test_the_chart_is_walked_through_with_the_keyboard(tmp_path: Path) -> None:
 
 
 def test_the_cause_is_read_without_scrolling_on_a_desk(tmp_path: Path) -> None:
-    """At 1300 pixels the table fits the page, and the sentence in its last column is given the most of it."""
+    """At 1100 pixels the table fits the page, and the sentence in its last column is given the most of it."""
     names = [f"inception_4a/branch_{number}/convolution_with_bias" for number in range(4)]
-    with opened(tmp_path, explanation(*names), width=1300, height=900) as page:
+    with opened(tmp_path, explanation(*names), width=1100, height=900) as page:
         assert page.locator(".table").evaluate("table => table.scrollWidth - table.clientWidth") == 0
         widths = page.locator("tbody tr").first.locator("td").evaluate_all("cells => cells.map(one => one.offsetWidth)")
         assert widths[-1] >= 250
