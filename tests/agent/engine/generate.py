@@ -11,9 +11,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from agent_sdk.engine.program import memory_of
 from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.base import Processor
-from hope_schema import Cause, Cut, Plan, PlannedJob, Step, SuperOp, merge
+from hope_schema import HOST, Cause, Cut, Plan, PlannedJob, Step, SuperOp, Transfer, merge
 from hope_schema.cutgraph import cut_graph
 from hope_schema.cutting import CutError
 
@@ -181,6 +182,32 @@ def dealt_plan(model: Model, hand: Sequence[str], seed: int = 0) -> Plan:
     order = random_order(super_ops, random.Random(seed))
     where = {index: hand[place % len(hand)] for place, index in enumerate(order)}
     return plan_of(model, super_ops, order, where, list(dict.fromkeys(hand)))
+
+
+def carried(
+    plan: Plan, model: Model, processors: Sequence[Processor], rng: random.Random, carriers: Sequence[str]
+) -> Plan:
+    """The plan with a transfer for every tensor and memory that needs one, over some of the carriers or the reader."""
+    place = {processor.id: processor.spec.place for processor in processors}
+    at = {op: place[step.processor] for step in plan.steps for op in step.ops}
+    moves: dict[tuple[str, str], Transfer] = {}
+    for step_id in plan.order:
+        step = plan.step[step_id]
+        here = place[step.processor]
+        for name in (name for op in step.ops for name in model.graph.op[op].inputs):
+            source = at.get(model.graph.producer.get(name, ""), HOST)
+            if memory_of(source) != memory_of(here) and (name, here) not in moves:
+                over = rng.choice([*carriers, None])
+                moves[name, here] = Transfer(
+                    tensor=name,
+                    source=source,
+                    target=here,
+                    over=over,
+                    reader=None if over else step_id,
+                    start_us=0,
+                    finish_us=0,
+                )
+    return plan.model_copy(update={"transfers": tuple(moves.values())})
 
 
 def whole_plan(model: Model, processor: str) -> Plan:

@@ -31,7 +31,7 @@ from agent_sdk.runtimes.offered import discover
 from hope_schema import HOST, merge
 from tests import CAMPAIGN
 from tests.agent.engine.conftest import Reference
-from tests.agent.engine.generate import random_inputs, random_legal_plan, random_model
+from tests.agent.engine.generate import carried, random_inputs, random_legal_plan, random_model
 from tests.agent.engine.simulated import SimulatedProcessor
 from tests.agent.runtimes.blocks import blocked, plain
 from tests.agent.runtimes.networks import run_once
@@ -151,7 +151,10 @@ def test_random_legal_plans(
         real = model.graph.name in REAL
         one_runtime = all(processor.spec.runtime in ("ort", "sim") for processor in chosen)
         with Device(chosen) as device:
-            plan = random_legal_plan(model, chosen, random.Random(seed))
+            rng = random.Random(seed)
+            plan = random_legal_plan(model, chosen, rng)
+            if seed % 2:
+                plan = carried(plan, model, chosen, rng, ["copier"])
             with (
                 Executor(build_program(plan, model, device.processors), device, in_flight=2) as executor,
                 ThreadPoolExecutor(3) as callers,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,37 +13,14 @@ from onnx import TensorProto, helper
 from agent_sdk.engine import Copy, Device, Executor, build_program
 from agent_sdk.errors import IllegalPlanError, SegmentFailedError
 from agent_sdk.explain import to_perfetto
-from agent_sdk.model import Model, read_model
-from hope_schema import HOST, Plan, Transfer, merge
+from agent_sdk.model import read_model
+from hope_schema import HOST, Transfer, merge
 from tests import CAMPAIGN
 from tests.agent.engine.conftest import Reference
-from tests.agent.engine.generate import dealt_plan, plan_of, random_inputs, random_legal_plan, random_model
+from tests.agent.engine.generate import carried, dealt_plan, plan_of, random_inputs, random_legal_plan, random_model
 from tests.agent.engine.scene import NATIVE
 from tests.agent.engine.simulated import Box, SimulatedPlace, SimulatedProcessor, four_processors
 from tests.agent.engine.test_executor import sane
-
-
-def carried(plan: Plan, model: Model, rng: random.Random, carriers: Sequence[str]) -> Plan:
-    """The plan with a transfer for every tensor and place that needs one, over some of the carriers or the reader."""
-    at = {op: step.processor for step in plan.steps for op in step.ops}
-    moves: dict[tuple[str, str], Transfer] = {}
-    for step_id in plan.order:
-        step = plan.step[step_id]
-        for name in (name for op in step.ops for name in model.graph.op[op].inputs):
-            maker = model.graph.producer.get(name)
-            source = at[maker] if maker else HOST
-            if source != step.processor and (name, step.processor) not in moves:
-                over = rng.choice([*carriers, None])
-                moves[name, step.processor] = Transfer(
-                    tensor=name,
-                    source=source,
-                    target=step.processor,
-                    over=over,
-                    reader=None if over else step_id,
-                    start_us=0,
-                    finish_us=0,
-                )
-    return plan.model_copy(update={"transfers": tuple(moves.values())})
 
 
 @pytest.mark.parametrize("seed", range(1000 if CAMPAIGN else 20))
@@ -53,7 +29,7 @@ def test_tensors_are_carried_once_each_and_right(seed: int, reference: Reference
     rng = random.Random(seed)
     model = random_model(rng, rng.randint(1, 25))
     processors = four_processors()
-    plan = carried(random_legal_plan(model, processors, rng), model, rng, ["copier", "link"])
+    plan = carried(random_legal_plan(model, processors, rng), model, processors, rng, ["copier", "link"])
     feeds = random_inputs(model, seed)
     with Device(processors) as device:
         program = build_program(plan, model, device.processors)
@@ -117,7 +93,7 @@ def test_what_cannot_be_executed_is_refused(change: dict[str, Any], message: str
     """A transfer of nothing, to nowhere, or from where the tensor is not: one error, and nothing runs."""
     rng = random.Random(3)
     model = random_model(rng, 14)
-    plan = carried(dealt_plan(model, ["a", "b", "c"]), model, rng, ["copier"])
+    plan = carried(dealt_plan(model, ["a", "b", "c"]), model, four_processors(), rng, ["copier"])
     own = next(move for move in plan.transfers if "c" not in (move.source, move.target) and move.source != HOST)
     wrong = Transfer.model_validate(own.model_dump() | {"over": "copier", "reader": None} | change)
     plan = plan.model_copy(update={"transfers": (wrong,)})
@@ -138,9 +114,9 @@ def test_several_networks_at_once_are_refused() -> None:
 def test_a_copy_that_fails_ends_the_run_with_one_error(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what was copied where, and the next run works."""
     model = random_model(random.Random(5), 14)
-    plan = carried(dealt_plan(model, ["a", "b"]), model, random.Random(1), ["copier"])
-    assert any(move.over and move.source != HOST for move in plan.transfers)
     processors = [SimulatedProcessor("a", ("x",)), SimulatedProcessor("b", ("y",))]
+    plan = carried(dealt_plan(model, ["a", "b"]), model, processors, random.Random(1), ["copier"])
+    assert any(move.over and move.source != HOST for move in plan.transfers)
     feeds = random_inputs(model, 0)
     with Device(processors) as device, Executor(build_program(plan, model, device.processors), device) as executor:
         right = SimulatedPlace.to_host
