@@ -14,6 +14,7 @@ from planner_api.db.tables import PlanRow, PlanVersionRow
 from planner_api.plans import solve
 from planner_api.plans.history import moves
 from tests.planner.jobs_help import improve
+from tests.planner.releases_help import hold
 from tests.planner.samples import Api, chain
 
 GRAPH = chain()
@@ -73,8 +74,9 @@ def test_what_is_served_can_be_an_older_version(api: Api) -> None:
     assert api.client.get(f"/plans/{plan_id}").json()["version"] == 1
     assert api.plan(GRAPH).version == 1
     assert [each.version for each in versions(api, plan_id).versions if each.served] == [1]
+    hold(api, GRAPH.model_hash)
     improve(api, plan_id)
-    assert api.plan(GRAPH).version == 1, "nor does a still newer version change that"
+    assert api.plan(GRAPH).version == 1, "nor does a still newer version that waits change that"
     serve(api, plan_id, None)
     assert api.plan(GRAPH).version == 3
 
@@ -84,7 +86,7 @@ def test_so_many_versions_are_kept(api: Api, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(solve, "KEPT_VERSIONS", kept_versions := 4)
     plan_id = api.plan(GRAPH).plan_id
     improve(api, plan_id)
-    serve(api, plan_id, 2)
+    hold(api, GRAPH.model_hash)
     for _ in range(kept_versions + 2):
         newest = improve(api, plan_id)
     kept = [each.version for each in versions(api, plan_id).versions]

@@ -240,7 +240,7 @@ def test_who_is_enrolled_already_is_told_so(home: Home, database_url: str, capsy
     assert agent_cli.main(enrol) == agent_cli.OK
     assert "is enrolled there already" in capsys.readouterr().out
     shutil.rmtree(home.state / "tokens")
-    assert agent_cli.main(enrol) == agent_cli.BAD_INPUT
+    assert agent_cli.main(enrol) == agent_cli.FAILED
     assert "an admin can revoke it" in capsys.readouterr().err
 
 
