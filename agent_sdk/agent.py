@@ -257,9 +257,9 @@ class Agent(Closes):
         self._sessions.add(session)
         try:
             if travelling is not None and options.content.fingerprint != travelling.fingerprint:
-                network, model = plans.network, None
+                model = None
                 with suppress(InputError):  # it has other inputs
-                    model = network.bind(travelling.shapes)
+                    model = plans.network.bind(travelling.shapes)
                 refuse_other_network(travelling, model, shown)
             session.preparing.begin(background=background)
         except BaseException:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from agent_sdk.errors import printable
+
 log = logging.getLogger(__name__)
 
 
@@ -29,7 +31,7 @@ class Progress:
 
     def __str__(self) -> str:
         within = "" if (most_s := self.most_s) is None else f", {min(self.elapsed_s, most_s):.0f} of {most_s:.0f} s"
-        return f"{self.phase}{within}{self.step and f': {self.step}'}"
+        return f"{self.phase}{within}{self.step and f': {printable(self.step)}'}"
 
 
 Listener = Callable[[Progress], object]

@@ -295,7 +295,7 @@ class Session(Closes, Forks):
 
     @property
     def notes(self) -> list[str]:
-        """All that is not as it should be, in sentences; last, what is done behind: ``measuring, 12 of 55 s``."""
+        """All that is not as it should be, in sentences; last, what is done behind: ``measuring, 12 of 55 s: Conv``."""
         doing = self.preparing.services.progress.latest
         return [*self._lasting_notes, *([str(doing)] if doing else [])]
 

@@ -13,7 +13,7 @@ FLOATS: Final = "f32 f16"
 DOUBLES: Final = "f32 f16 f64"
 NUMBERS: Final = "f32 f16 f64 bool i8 u8 i16 i32 i64"
 WHOLE: Final = "i8 u8 i16 i32 i64"
-ORDINARY: Final = "not what may hide what is no number"
+HIDES_NOTHING: Final = "not what may hide what is no number"
 
 
 def _to_whole(op: Op, graph: ModelGraph) -> str:
@@ -48,10 +48,15 @@ TORCH: Final = Trust(
         "ReduceSumSquare Resize Softmax Upsample",
         FLOATS,
     ),
-    Row("GlobalMaxPool Hardmax MaxPool ReduceMax ReduceMin Sign ThresholdedRelu", FLOATS, unless=_hiding, but=ORDINARY),
-    Row("LRN", "f32", unless=_hiding, but=ORDINARY),
-    Row("ArgMax ArgMin", FLOATS, "i64", unless=_hiding, but=ORDINARY),
-    Row("TopK", FLOATS, f"{FLOATS} i64", unless=_hiding, but=ORDINARY),
+    Row(
+        "GlobalMaxPool Hardmax MaxPool ReduceMax ReduceMin Sign ThresholdedRelu",
+        FLOATS,
+        unless=_hiding,
+        but=HIDES_NOTHING,
+    ),
+    Row("LRN", "f32", unless=_hiding, but=HIDES_NOTHING),
+    Row("ArgMax ArgMin", FLOATS, "i64", unless=_hiding, but=HIDES_NOTHING),
+    Row("TopK", FLOATS, f"{FLOATS} i64", unless=_hiding, but=HIDES_NOTHING),
     Row("Equal Greater GreaterOrEqual Less LessOrEqual", NUMBERS, "bool"),
     Row("IsInf IsNaN", FLOATS, "bool"),
     Row("And Or Xor Not", "bool"),

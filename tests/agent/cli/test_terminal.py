@@ -28,13 +28,13 @@ def test_phases_and_steps_are_no_markup() -> None:
 
 
 def test_every_step_says_what_it_is() -> None:
-    """Who prints what is done prints no line twice, and a phase by itself as it is."""
+    """Who prints what is done prints no line twice, a phase by itself as it is, and nothing that a file may send."""
     said: list[str] = []
     progress = Reporter(lambda now: said.append(str(now)))
     progress.phase("measuring", 55)
-    progress.step("launches")
+    progress.step("launches\x1b[31m")
     progress.phase("reading")
-    assert said == ["measuring, 0 of 55 s", "measuring, 0 of 55 s: launches", "reading"]
+    assert said == ["measuring, 0 of 55 s", "measuring, 0 of 55 s: launches?[31m", "reading"]
 
 
 def test_a_pipe_gets_a_line_each() -> None:
