@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -35,6 +35,10 @@ AttributeValue = (
     | Annotated[tuple[Annotated[str, Field(max_length=512)], ...], Field(max_length=256)]
 )
 """An op attribute: number, text or a list of either. Tensor-valued attributes are weights and stay out."""
+OPEN: Final = "open"
+"""The attribute that says what of an op nothing bounds: a part of its signature, because it decides who takes it."""
+SPRING: Final = "undefined"
+"""What it says where floats may be no numbers, made and hidden inside."""
 
 
 class TensorType(Contract):

@@ -20,15 +20,12 @@ from agent_sdk.model.nodes import op_id, type_of
 from agent_sdk.model.springs import Springs
 from agent_sdk.tensors import TorchTensor, array_of, within
 from hope_schema import TensorType
+from hope_schema.graph import SPRING
 
-OPEN: Final = "open"
-"""The attribute that says what of an op nothing bounds: a part of its signature, because it decides who takes it."""
 FREE: Final = "indices"
 """An index may lie outside of what it picks from, or a size depends on data."""
 WIDE: Final = "wide"
 """Whole numbers may be larger than ``NARROW``."""
-SPRING: Final = "undefined"
-"""Floats may be no numbers, made and hidden inside (``springs.py``)."""
 NARROW: Final = 2**24
 """Up to here float32 holds every whole number."""
 ORDINARY: Final = 2.0**63

@@ -23,6 +23,7 @@ from agent_sdk.model.model import Model, Output
 from agent_sdk.model.nodes import reads, shell
 from hope_schema import Cut
 from hope_schema.cutgraph import CutOp, assembled, cut_ops, holders
+from hope_schema.cutrules import LARGEST
 from hope_schema.cutting import CutError, Region
 from hope_schema.hashing import digest
 
@@ -63,8 +64,7 @@ class CutModel(Model):
 
     @property
     def uneven(self) -> bool:
-        """The largest of NaN and a number is either in ONNX Runtime's kernels, by where it stands and their layout."""
-        return any(one.part is not None and one.op.type == "MaxPool" for one in self.made)
+        return any(one.part is not None and one.op.type in LARGEST for one in self.made)
 
 
 class Constants(Mapping[str, onnx.TensorProto]):

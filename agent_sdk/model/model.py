@@ -19,7 +19,7 @@ from onnx import helper
 from pydantic import ValidationError
 
 from agent_sdk.errors import InputError, ModelError, printable
-from agent_sdk.model.bounds import OPEN, Guard, bounded
+from agent_sdk.model.bounds import Guard, bounded
 from agent_sdk.model.content import Content, Source
 from agent_sdk.model.dtypes import DTYPE, value_info
 from agent_sdk.model.fold import StaticGraph, fold
@@ -32,7 +32,7 @@ from agent_sdk.model.source import self_contained
 from agent_sdk.tables import faults
 from hope_schema import ModelGraph, Op, Tensor, TensorType
 from hope_schema.cutting import Region
-from hope_schema.graph import AttributeValue
+from hope_schema.graph import OPEN, AttributeValue
 
 RELABELLING = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast", "Transpose", "Dropout"})
 """Types that may stand between a softmax and the output without changing which values come out."""

@@ -12,8 +12,9 @@ from typing import Final
 
 from typing_extensions import override
 
-from agent_sdk.model.bounds import FREE, INDICES, OPEN, SPRING, WIDE
+from agent_sdk.model.bounds import FREE, INDICES, WIDE
 from hope_schema import ModelGraph, Op
+from hope_schema.graph import OPEN, SPRING
 
 SHORT: Final[Mapping[str, str]] = {
     "f16": "float16", "f32": "float32", "f64": "float64", "bool": "bool",

@@ -5,5 +5,5 @@ op with other pads or groups (CoDL section 4.1, D3 section 3.3). A rule is of on
 rules are exact: parts computed so, put side by side, are the whole. What has no rule stays whole, and says why.
 """
 
-from hope_schema.cutrules.rules import RULES, PartOp, demands, granularity, part_of, reads
+from hope_schema.cutrules.rules import LARGEST, RULES, PartOp, demands, granularity, part_of, reads
 from hope_schema.cutrules.view import MisalignedError

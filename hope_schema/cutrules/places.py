@@ -112,6 +112,8 @@ def transposed(op: View, span: Span) -> Part:
 
 def reshaped(op: View, span: Span) -> Part:
     """The input's axis with the same number of elements before it; borders must fall on its indices."""
+    if op.inputs > 1:
+        raise CutError(f"{op.type} is told in the run what to make")
     given, made = op.shapes[0], op.output
     outer, inner = math.prod(made[: span.axis]), math.prod(made[span.axis + 1 :])
     for axis, size in enumerate(given):
@@ -129,7 +131,7 @@ def reshaped(op: View, span: Span) -> Part:
 
 def padded(op: View, span: Span) -> Part:
     """Cut along axes that are not padded: how far the others are may stand in a constant, which planners lack."""
-    if op.inputs > 1 or op.shapes[0][span.axis] != op.output[span.axis]:
+    if op.inputs > 1 or len(op.shapes[0]) != len(op.output) or op.shapes[0][span.axis] != op.output[span.axis]:
         raise CutError(f"{op.type} pads axis {span.axis}, or is told in the run how far")
     return {0: span}
 

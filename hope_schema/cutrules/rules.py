@@ -10,7 +10,7 @@ from hope_schema.base import MAX_NAME
 from hope_schema.cutrules import places, windows
 from hope_schema.cutrules.view import MisalignedError, Rule, View
 from hope_schema.cutting import CutError, Region, Span
-from hope_schema.graph import AttributeValue, ModelGraph, Op
+from hope_schema.graph import OPEN, SPRING, AttributeValue, ModelGraph, Op
 from hope_schema.superop import SuperOp
 
 
@@ -37,6 +37,8 @@ def part_of(graph: ModelGraph, op: Op, region: Region) -> PartOp:
     rule = RULES.get(op.type)
     if rule is None:
         raise CutError(f"no rule says how {op.type} is cut")
+    if op.type in LARGEST and SPRING in str(op.attributes.get(OPEN, "")):
+        raise CutError(f"{op.type} may hide what is no number, of which parts make something else")
     view = View(graph, op)
     found: list[dict[int, Span]] = [{} for _ in range(view.operands)]
     for span in region.spans:
@@ -109,6 +111,8 @@ def granularity(super_op: SuperOp, axis: int) -> int:
     raise CutError(f"'{super_op.id}' is one group along axis {axis}")
 
 
+LARGEST: Final = frozenset({"MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin"})
+"""The larger or smaller of NaN and a number is either in ONNX Runtime's kernels, by where they stand and how many."""
 RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(places.ELEMENTWISE, places.elementwise),
     **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), windows.pooled),

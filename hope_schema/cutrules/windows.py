@@ -189,6 +189,8 @@ def resized(op: View, span: Span) -> Part:
     What is cropped is resized, whatever its size. Where it interpolates, neighbours count along axes that keep theirs,
     too: nothing times NaN is NaN. ONNX Runtime has only the first two of four or more axes apart.
     """
+    if op.inputs > 1 or len(op.shapes[0]) != len(op.output):
+        raise CutError(f"{op.type} is told in the run how far")
     size, made = op.shapes[0][span.axis], op.output[span.axis]
     copies = op.get("mode", "nearest") == "nearest"
     rounding = op.get("coordinate_transformation_mode", "half_pixel"), op.get("nearest_mode", "round_prefer_floor")

@@ -5,9 +5,10 @@ NOTE: a GPU looks at no index, and ends the process where one lies outside.
 
 from typing import Final
 
-from agent_sdk.model.bounds import OPEN, SPRING, WIDE
+from agent_sdk.model.bounds import WIDE
 from agent_sdk.runtimes.trust import WHY, Row, Trust, asked, kinds_read, on_axes
 from hope_schema import ModelGraph, Op
+from hope_schema.graph import OPEN, SPRING
 
 FLOATS: Final = "f32 f16"
 DOUBLES: Final = "f32 f16 f64"

@@ -35,10 +35,13 @@ g (float[1,3,128,128] x, float[8] y, int64[8] i) => (float[1,3,128,128] b, float
 """Of ``x``, which is read where it stands, nothing odd comes out; of ``y`` squares come out that may be too large."""
 
 
-POOLED = """
-<ir_version: 8, opset_import: ["" : 17]>
-g (float[1,8,6,6] x) => (float[1,8,6,6] y) { y = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x) }
-"""
+MAXIMA = {
+    "MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]>": 4,
+    "GlobalMaxPool": 4,
+    "ReduceMax <axes = [2, 3]>": 5,
+    "ReduceMin <axes = [2, 3]>": 5,
+}
+"""What looks for the largest or smallest of eight channels, and where parts of it make other values of NaN."""
 
 
 @pytest.fixture
@@ -88,19 +91,25 @@ def test_a_run_says_whether_what_came_and_went_was_ordinary(seed: int, both: Dev
                 assert trace.ordinary or (array == 7).all()
 
 
-@pytest.mark.parametrize("cuts", [(), (Cut(op="y", axes=(1,), at=((4,),)),)], ids=["whole", "parts"])
-def test_what_is_believed_of_a_maximum_is_what_the_whole_makes(cuts: tuple[Cut, ...], both: Device) -> None:
-    """ONNX Runtime's kernel over four of eight channels makes other values of NaN than the one over all of them."""
-    model = read_model(parser.parse_model(POOLED))
-    whole = ort.InferenceSession(parser.parse_model(POOLED).SerializeToString(), providers=["CPUExecutionProvider"])
+@pytest.mark.parametrize("parts", [False, True], ids=["whole", "parts"])
+@pytest.mark.parametrize("maximum", MAXIMA)
+def test_what_is_believed_of_a_maximum_is_what_the_whole_makes(maximum: str, parts: bool, both: Device) -> None:
+    """ONNX Runtime's kernel over some of eight channels makes other values of NaN than the one over all of them."""
+    proto = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,8,7,7] x) => (float[1,8,M,N] y) {{ y = {maximum} (x) }}'
+    )
+    model = read_model(proto)
+    whole = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    cuts = [Cut(op="y", axes=(1,), at=((MAXIMA[maximum],),))] if parts else []
     plan = random_legal_plan(model, [both.processors["ort@0"]], random.Random(0), cuts)
     draw = np.random.default_rng(0)
-    x = draw.standard_normal((1, 8, 6, 6)).astype(np.float32)
     with Executor(build_program(plan, model, both.processors), both) as executor:
-        assert executor.run({"x": x})[1].ordinary
-        x[draw.random(x.shape) < 0.15] = np.nan
-        outputs, trace = executor.run({"x": x})
-    assert not trace.ordinary or np.array_equal(outputs["y"], whole.run(None, {"x": x})[0], equal_nan=True)
+        for share in (0, 0.05, 0.15, 0.5):
+            x = draw.standard_normal((1, 8, 7, 7)).astype(np.float32)
+            assert executor.run({"x": x})[1].ordinary
+            x[draw.random(x.shape) < share] = np.nan
+            outputs, trace = executor.run({"x": x})
+            assert not trace.ordinary or np.array_equal(outputs["y"], whole.run(None, {"x": x})[0], equal_nan=True)
 
 
 def test_a_closed_session_keeps_nothing_that_it_looked_at(both: Device, hiding: Model) -> None:

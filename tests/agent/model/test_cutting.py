@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import combinations
 
 import numpy as np
@@ -100,20 +100,55 @@ def test_what_is_no_number_crosses_the_same_borders_in_parts(data: st.DataObject
                 np.testing.assert_allclose(computed(parts, {"x": x})["y"], expected, rtol=ROUNDING, atol=ROUNDING)
 
 
+def told(kind: str, dtype: int, *reads: str, **shapes: tuple[int, ...]) -> Model:
+    """A network of one op, which is told ``q`` in the run and makes four by four; ``x`` is a constant if not fed."""
+    nodes = [helper.make_node("Cast", ["p"], ["q"], to=dtype), helper.make_node(kind, reads, ["y"])]
+    proto = model(nodes, shapes, {} if "x" in shapes else {"x": (4, 4)})
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, (4, 4)))
+    return read_model(proto)
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        told("Pad", TensorProto.INT64, "x", "q", x=(4, 4), p=(4,)),
+        told("Pad", TensorProto.INT64, "x", "q", p=(4,)),
+        told("Resize", TensorProto.INT64, "x", "", "", "q", x=(4, 2), p=(2,)),
+        told("Resize", TensorProto.INT64, "x", "", "", "q", p=(2,)),
+        told("Resize", TensorProto.FLOAT, "x", "", "q", x=(4, 2), p=(2,)),
+        told("Reshape", TensorProto.INT64, "x", "q", x=(4, 2, 2), p=(2,)),
+    ],
+)
+def test_an_op_that_is_told_in_the_run_what_to_make_stays_whole(whole: Model) -> None:
+    """How far it pads, the size, the factor, the shape: what it is told is the whole's, whatever part is made."""
+    for axis in range(2):
+        with pytest.raises(CutError):
+            cut_model(whole, [Cut(op="y", axes=(axis,), at=((2,),))])
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin"])
+def test_a_maximum_of_what_may_be_no_number_stays_whole(kind: str) -> None:
+    """A root of less than 0 that it hides shows nowhere, and parts make something else of it; of a Relu's it is cut."""
+    attributes = {"kernel_shape": [1, 1]} if kind == "MaxPool" else {}
+    attributes |= {"axes": [2, 3]} if kind.startswith("Reduce") else {}
+    for before in ("Sqrt", "Relu"):
+        nodes = [helper.make_node(before, ["x"], ["t"]), helper.make_node(kind, ["t"], ["y"], **attributes)]
+        whole = read_model(model(nodes, {"x": (1, 8, 7, 7)}, {}))
+        with pytest.raises(CutError, match="no number") if before == "Sqrt" else nullcontext():
+            cut_model(whole, [Cut(op="y", axes=(1,), at=((4,),))])
+
+
 def test_an_axis_that_keeps_its_size_may_be_moved_all_the_same() -> None:
-    """A Resize that crops, and a Pad that is told in the run how far, are cut along no axis."""
-    pad = [helper.make_node("Cast", ["p"], ["q"], to=TensorProto.INT64), helper.make_node("Pad", ["x", "q"], ["y"])]
-    told = model(pad, {"x": (4, 4), "p": (4,)}, {})
-    told.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, (4, 4)))
+    """A Resize that crops is cut along no axis."""
     crop = helper.make_node(
         "Resize", ["x", "r", "", "s"], ["y"], coordinate_transformation_mode="tf_crop_and_resize", mode="nearest"
     )
     corners = np.array([0, 0.5, 1, 1], np.float32)
-    for proto in (told, model([crop], {"x": (4, 4)}, {"r": corners, "s": np.array([4, 4], np.int64)})):
-        super_op = merge(read_model(proto).graph)[-1]
-        for axis in range(2):
-            with pytest.raises(CutError):
-                granularity(super_op, axis)
+    proto = model([crop], {"x": (4, 4)}, {"r": corners, "s": np.array([4, 4], np.int64)})
+    super_op = merge(read_model(proto).graph)[-1]
+    for axis in range(2):
+        with pytest.raises(CutError):
+            granularity(super_op, axis)
 
 
 def _chain(channels: int, size: int, rows: list[tuple[int, int, int, int]]) -> onnx.ModelProto:
