@@ -99,7 +99,7 @@ def _with_cuts(problem: Problem, whole: Schedule, budget: Budget) -> Iterator[So
         yield tiles
     if problem.earlier is not None and problem.earlier.cuts:
         with suppress(PlanningError):
-            yield settled(problem, solve_named(problem, EARLIER, budget))
+            yield solve_named(problem, EARLIER, budget)
 
 
 def start(problem: Problem, budget: Budget) -> Solution:

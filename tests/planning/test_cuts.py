@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -18,6 +19,7 @@ from hope_schema import Cut
 from hope_schema.cutting import CutError, Node, Region, regions
 from planner_api.planning import Budget, Job, Machine, PlanningError, Problem, check, check_periods, optimise, simulate
 from planner_api.planning.bound.fluid import fluid
+from planner_api.planning.bound.trivial import load
 from planner_api.planning.construct.listing import realised
 from planner_api.planning.judge.ways import AXIS, HIGH, HOME, LOW, PARTS, TENTH
 from planner_api.planning.methods import solve
@@ -333,6 +335,40 @@ def test_a_chain_is_cut_where_no_op_of_it_is_worth_it(us: float) -> None:
     check_periods(replace(problem, jobs=(Job(period_us=0.7 * 8 * us),)))
 
 
+@pytest.mark.parametrize(("launch_us", "worth"), [(78.0, True), (79.0, False), (81.0, False)])
+def test_cuts_save_more_than_a_launch_and_one_per_cent(launch_us: float, worth: bool) -> None:
+    """Eight halved ops save 80 µs of 160: less than that and 1.6 µs to launch parts is worth a search."""
+    machine = replace(Machine.apart(("p0", "p1")), launch_us=np.full(2, launch_us))
+    problem = cuttable([[20.0, 20.0]] * 8, [[], *([k] for k in range(7))], machine=machine)
+    assert problem.choices.possible
+    assert bool(problem.choices.axes) == worth
+
+
+def test_a_period_that_whole_ops_keep_needs_no_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What parts take at least is worked out where the longest path of whole ops is above the period."""
+    problem = cuttable([[20.0, 20.0]] * 2, [[], [0]])
+    monkeypatch.setattr("planner_api.planning.periods.smallest_parts", None)
+    check_periods(replace(problem, jobs=(Job(period_us=40.0),)))
+
+
+@pytest.mark.parametrize(
+    ("limit", "launch_us", "quick"),
+    [("MOST_OPS", 0.0, True), ("MOST_CHOICES", 0.0, False), ("MOST_CHOICES", 1e6, True)],
+)
+def test_many_ops_are_spread_evenly_without_a_program(
+    limit: str, launch_us: float, quick: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above the limits each op counts with its least work: lower than the program's optimum, but no solver runs."""
+    machine = replace(Machine.apart(("p0", "p1")), launch_us=np.full(2, launch_us))
+    problem = cuttable([[100.0, 110.0]] * 8, [[]] * 8, machine=machine)
+    exact = fluid(problem).us
+    monkeypatch.setattr(f"planner_api.planning.bound.fluid.{limit}", 2)
+    assert (fluid(problem).us < exact) == quick
+    if quick:
+        monkeypatch.setattr("planner_api.planning.bound.fluid.Program", None)
+        assert fluid(problem).us == pytest.approx(load(problem).us)
+
+
 @given(data=st.data())
 @settings(max_examples=12, deadline=None)
 def test_nothing_is_proved_that_cuts_can_beat(data: DataObject) -> None:
@@ -384,6 +420,21 @@ def test_tiles_that_gain_too_little_in_their_trial_are_given_up(
     found = search_cuts(problem, whole, Budget(rounds=3), -np.inf, enough_us, lambda: [tiles])
     assert sum(rounds) == 3 * turns
     assert (found is None) == (enough_us == 0.0)
+
+
+def test_a_trial_ends_once_it_has_long_gained_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both searches end after five rounds for each op, whatever is left of the budget."""
+    problem = cuttable([[100.0, 120.0], [80.0, 200.0]], [[], [0]])
+    whole = solve(problem, "single", Budget(0.0)).schedule
+    rounds: Counter[Search] = Counter()
+
+    def idle(search: Search, _moves: int) -> None:
+        search.rounds += 1
+        rounds[search] += 1
+
+    monkeypatch.setattr(Search, "round", idle)
+    assert search_cuts(problem, whole, Budget(rounds=100), -np.inf, 0.0) is None
+    assert [*rounds.values()] == [5 * 2] * 2
 
 
 def test_more_than_two_processors_share_an_op():

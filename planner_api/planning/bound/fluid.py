@@ -7,7 +7,8 @@ arguments are left:
 - *Load.* Whatever the cuts, the parts of an op cover its output, and a part takes no less of a processor's time than
   its share of the output at the best rate at which the processor computes any part of it. So a plan gives a fractional
   assignment of every op, and no resource works for less than what that puts on it: a linear program, whose optimum no
-  plan is below. Slices, joins, moves and launches only add to it.
+  plan is below. Slices, joins, moves and launches only add to it. Where that program is too large, the least work of
+  each op is spread evenly over all resources: no assignment ends sooner.
 - *Path.* Every part reads something of each op before it, so along any path of the graph there is a row of parts each
   of which waits for the one before, and none takes less than the smallest part of its op.
 
@@ -19,14 +20,19 @@ that tiles are computed at no better rate than the parts on the grid, or the op 
 
 import numpy as np
 
-from planner_api.planning.bound.trivial import at_best_rate, longest, smallest_parts
+from planner_api.planning.bound.interval import MOST_OPS
+from planner_api.planning.bound.trivial import at_best_rate, evenly, longest, smallest_parts
 from planner_api.planning.highs import Program, SolverFailed, run
 from planner_api.planning.methods import Bound
 from planner_api.planning.problem import FloatArray, Problem
 
+MOST_CHOICES = 15_000
+"""Pairs of op and processor above which the program takes longer than a plan that is not searched for cuts may."""
+
 
 def fluid(problem: Problem) -> Bound:
-    # Smallest parts take longer to work out than a plan that is not searched for cuts: then they count as nothing.
+    # Smallest parts take longer to work out than a plan without a search for cuts. Without that search they count as
+    # nothing.
     least = smallest_parts(problem) if problem.cuttable else np.zeros(problem.latency_us.shape)
     finish = np.array(longest(problem, least.min(axis=1).tolist(), problem.release_us.tolist()))
     out = problem.export_us.min(axis=1)
@@ -42,6 +48,8 @@ def fluid(problem: Problem) -> Bound:
 
 def _load(problem: Problem, whole: FloatArray) -> float:
     """The least time in which the resources can do all work, however it is spread."""
+    if len(whole) > MOST_OPS or (whole.size > MOST_CHOICES and not problem.cuttable):
+        return evenly(problem, whole)
     work, uses = whole * problem.shares, problem.machine.uses
     program = Program()
     time = program.column(0.0, np.inf, cost=1.0)

@@ -98,12 +98,17 @@ def critical_path(problem: Problem) -> Bound:
 
 
 def load(problem: Problem) -> Bound:
-    """The least work of each op, in shares of what it occupies, spread evenly over all resources."""
-    uses = problem.machine.uses.sum(axis=1)
-    work = problem.latency_us * problem.shares * uses
-    finish = float(work.min(axis=1).sum()) / problem.machine.uses.shape[1]
+    """The least work of each op, spread evenly over all resources."""
+    finish = evenly(problem, problem.latency_us)
     # The last job to end, whichever it is, ends no sooner.
     return Bound(float((problem.weight * (finish - problem.due_us)).min()), "load")
+
+
+def evenly(problem: Problem, us: FloatArray) -> float:
+    """The time in which all resources together do the least work of each op, where ops take ``us``."""
+    uses = problem.machine.uses
+    work = us * problem.shares * uses.sum(axis=1)
+    return float(work.min(axis=1).sum()) / int(uses.shape[1])
 
 
 def trivial(problem: Problem) -> Bound:

@@ -151,7 +151,10 @@ class Search:
         return low, low + width
 
     def run(self, budget: Budget, target_us: float, patience: int = PATIENCE) -> None:
-        """Anneal until the budget ends, the value reaches ``target_us``, or for so many rounds an op it is the same."""
+        """Anneal until the budget ends.
+
+        Or until the value reaches ``target_us``, or the value has not changed for ``patience`` rounds per op.
+        """
         rate, first, gained = 0.0, self.rounds, self.rounds
         patience *= len(self.problem.ops)
         while self.movable and self.value_us > target_us and self.rounds - gained < patience:
