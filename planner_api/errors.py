@@ -73,6 +73,7 @@ class DatabaseAwayError(UnavailableError):
 
     def __init__(self, reason: str, cure: str | None = None) -> None:
         super().__init__(cure or "the database is away for the moment; try again")
+        self.cure = cure
         self.reason = f"{reason} ({cure})" if cure else reason
 
 

@@ -95,7 +95,9 @@ def _told(where: str) -> Iterator[None]:
             cure = "is that its file, may it be written, and has its disk room?"
         if re.search(r"no such table|relation .* does not exist", cause):
             cure = "a new one wants `hope-planner migrate` first"
-        raise CallError(f"the database {where} refuses: {cause}; {cure}") from error
+        if getattr(error, "cure", None) is None:
+            cause = f"{cause}; {cure}"
+        raise CallError(f"the database {where} refuses: {cause}") from error
     except SchemaError as error:
         raise CallError(str(error)) from error
 

@@ -13,14 +13,17 @@ AWAY: tuple[type[Exception], ...] = (OperationalError, InterfaceError, PoolTimeo
 """Errors after which the same call may succeed once the database is back (``TimeoutError`` is an ``OSError``)."""
 FULL = "the disk of the planner's database, or its quota, is full: make room there, and ask again"
 READ_ONLY = (
-    "the planner's database is read-only: let its file be written, or name in HOPE_DATABASE_URL a server that is no "
-    "standby"
+    "the planner's database is read-only: let its file be written, see that it is still there, or name in "
+    "HOPE_DATABASE_URL a server that is no standby"
+)
+FAILS = (
+    "the disk of the planner's database fails, or lets no file grow: see to its room, its quota and its limits, and "
+    "ask again"
 )
 CURES = {
     **dict.fromkeys(("53100", "SQLITE_FULL", "ENOSPC", "EDQUOT"), FULL),
     **dict.fromkeys(("25006", "SQLITE_READONLY", "EROFS"), READ_ONLY),
-    "SQLITE_IOERR": "the disk of the planner's database fails, or lets no file grow: see to its room, its quota and "
-    "its limits, and ask again",
+    **dict.fromkeys(("58030", "SQLITE_IOERR", "EIO"), FAILS),
 }
 """What helps where nothing is taken in: by PostgreSQL's SQLSTATE, and by how names of SQLite and the system begin."""
 

@@ -12,6 +12,9 @@ import pytest
 
 from hope_schema.version import VERSION
 from planner_api.cli import commands as cli
+from planner_api.db.outage import FULL
+from planner_api.devices import service
+from planner_api.errors import DatabaseAwayError
 from planner_api.settings import Settings
 from tests.planner.samples import chain, plan_request, serving
 
@@ -168,6 +171,20 @@ def test_a_database_that_refuses_gets_the_cure_that_fits(tmp_path: Path, capsys:
     ):
         assert cli.main(["admin-token", "--database", database]) == 1
         assert cure in capsys.readouterr().err
+
+
+def test_a_cause_with_a_cure_of_its_own_gets_no_other(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a full disk the command says what helps, and does not guess beside it."""
+
+    async def issue(*_: object, **__: object) -> None:
+        raise DatabaseAwayError("database or disk is full", FULL)
+
+    monkeypatch.setattr(service, "issue", issue)
+    assert cli.main(["admin-token", "--database", sqlite_url]) == 1
+    said = capsys.readouterr().err
+    assert f"refuses: database or disk is full ({FULL})\n" in said
 
 
 def test_variables_of_others_are_no_settings(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from psycopg import sql
 from sqlalchemy.exc import InternalError, OperationalError
 from structlog.testing import capture_logs
 
-from planner_api.db.outage import FULL, READ_ONLY, translated
+from planner_api.db.outage import FAILS, FULL, READ_ONLY, translated
 from planner_api.errors import DatabaseAwayError
 from tests.disks import fill, small_disk
 from tests.planner.postgres import Postgres
@@ -85,6 +85,8 @@ def test_each_cause_has_its_cure(tmp_path: Path) -> None:
         (InternalError("", {}, psycopg.errors.ReadOnlySqlTransaction()), READ_ONLY),
         (OperationalError("", {}, psycopg.errors.DiskFull()), FULL),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), FULL),
+        (OperationalError("", {}, psycopg.errors.IoError()), FAILS),
+        (OSError(errno.EIO, "Input/output error"), FAILS),
         (OperationalError("", {}, psycopg.OperationalError("gone")), "the database is away for the moment; try again"),
     ):
         with pytest.raises(DatabaseAwayError) as told, translated():
