@@ -25,7 +25,7 @@ class Figures(BaseModel):
 
     signatures: tuple[str, ...]
     counts: tuple[int, ...] = ()
-    """How often the model runs each; empty in what was stored before that was counted."""
+    """How often the model runs each; empty for several networks."""
     inputs: tuple[TensorType, ...]
     """Types that leave the host."""
     inner: tuple[TensorType, ...]

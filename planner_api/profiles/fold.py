@@ -146,11 +146,11 @@ def first_rows(waiting: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def _by_device(order: FoldOrder, folded: FoldOutcome) -> list[dict[str, Any]]:
-    count = Counter(sent.device_id for sent in order.uploads)
+    count = Counter(sent.device_id for sent in order.uploads if sent.row_id not in folded.errors)
     unused = {
         sent.device_id: folded.errors.get(sent.row_id) or folded.unused.get(sent.row_id) for sent in order.uploads
     }
     return [
         {"profile_id": order.profile_id, "device_id": device, "uploads": count[device], "unused": unused[device]}
-        for device in sorted(count)
+        for device in sorted(unused)
     ]

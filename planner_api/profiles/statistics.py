@@ -250,7 +250,7 @@ class Statistics:
             statistics = cls(tuple(head["key"]))
             statistics.doubted = head["doubted"]
             statistics.processors, statistics.channels = head["processors"], head["channels"]
-            statistics.listed = head.get("listed", [])  # an earlier release kept none
+            statistics.listed = head["listed"]
             for name, votes in statistics.families.items():
                 votes.keys = [_tuples(key) for key in head[name]]
                 votes.index = {key: row for row, key in enumerate(votes.keys)}

@@ -6,8 +6,10 @@ import random
 
 import numpy as np
 import pytest
+from sqlalchemy import update
 
 from hope_schema import LatencyColumns, Observations, Profile
+from planner_api.db.tables import InboxRow
 from planner_api.jobs.kind import Lease, Task
 from planner_api.profiles import statistics as statistics_module
 from planner_api.profiles.fold import Fold
@@ -168,6 +170,25 @@ def test_socs_count_by_agreement(api: Api, admin: dict[str, str]) -> None:
     assert api.post("/profiles/missing", asked_about, **admin).status_code == 200
     for soc in ("made-up", "asked-about"):
         problem(api.client.put(f"/fleet/socs/{soc}", headers=admin), 404, "soc-unknown")
+
+
+def test_who_said_nothing_that_is_used_counts_for_nothing(api: Api, admin: dict[str, str]) -> None:
+    """Of three uploads one rots before it is folded: the profile counts two devices, which vouch for no SoC."""
+    headers = {name: enrolled(api, name) for name in ("one", "two", "three")}
+    api.post("/models", GRAPH, **admin)
+    asked = {name: api.missing(GRAPH, name, header) for name, header in headers.items()}
+    for name, header in headers.items():
+        assert api.post("/profiles", measure(asked[name], name), **header).status_code == 202
+
+    async def rot() -> None:
+        async with api.app.planner.database.write() as session:
+            await session.execute(update(InboxRow).where(InboxRow.device_id == "three").values(body=b"rotten"))
+
+    api.await_(rot)
+    api.await_(api.app.planner.profiles.folded, SOC, FREQUENCY)
+    [profile] = api.client.get("/fleet/profiles", headers=admin).json()["profiles"]
+    assert (profile["devices"], profile["established"]) == (2, False)
+    assert "zstd" in api.client.get("/devices/three", headers=admin).json()["unused"]
 
 
 def test_who_vouches_for_a_soc_is_written_down(api: Api, admin: dict[str, str]) -> None:

@@ -38,7 +38,7 @@ class ProfileRow(Base):
     latencies: Mapped[int] = mapped_column(default=0)
     transfers: Mapped[int] = mapped_column(default=0)
     devices: Mapped[int] = mapped_column(default=0)
-    """Devices behind the most listed processor, counted up to the ``VOTES`` that are remembered of each."""
+    """Devices whose uploads were folded into it."""
     uploads: Mapped[int] = mapped_column(BigInteger, default=0)
     rejected: Mapped[int] = mapped_column(BigInteger, default=0)
     """Votes that outlier rejection refused so far."""
