@@ -74,7 +74,7 @@ def cell(value: Any) -> str:
             return ",".join(map(cell, value)) or "-"
         case dict():
             return ",".join(f"{name}={cell(each)}" for name, each in value.items()) or "-"
-    text = str(value).replace("rolled_back", "rolled back")
+    text = "rolled back" if value == "rolled_back" else str(value)
     if MOMENT.fullmatch(text):
         return f"{text[:10]} {text[11:19]}"
     return text if text.isprintable() else json.dumps(text)

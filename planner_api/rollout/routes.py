@@ -87,7 +87,11 @@ def _add_action(action: Action, name: str, words: str) -> None:
 _add_action("pause", "pause_release", "Stay at this stage; harm still takes the release back.")
 _add_action("resume", "resume_release", "Go on with a release that was paused.")
 _add_action("approve", "approve_release", "Go to the next stage now; from the last one, end the release.")
-_add_action("rollback", "roll_back_release", "Return to the version before, also after the release has ended.")
+_add_action(
+    "rollback",
+    "roll_back_release",
+    "Return to the version before, or to what came meanwhile and does not wait, also after the release has ended.",
+)
 
 
 @named.put(

@@ -55,7 +55,9 @@ class Releases:
         await self.steer()
 
     async def set_rollout(self, model_hash: str, rollout: Rollout, actor: Actor) -> None:
-        """Say how new versions of a model's plans reach devices; what is held now stays held until it is released.
+        """Say how new versions of a model's plans reach devices.
+
+        What is held now stays held until it is released, or until a next version waits for no release.
 
         Raises:
             NotFoundError: an unknown model.

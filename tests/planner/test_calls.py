@@ -288,6 +288,7 @@ def test_a_state_is_said_in_the_same_words_everywhere() -> None:
     release = {"state": "rolled_back"}
     for said in (shown(table([release], ["state"])), shown(fields(release)), line(release, ["state"])):
         assert "rolled back" in said
+    assert cell("team/rolled_back-2") == "team/rolled_back-2", "a name stays as it is typed"
 
 
 def test_stages_are_counted_from_one() -> None:

@@ -111,12 +111,15 @@ def test_news_that_nobody_understands_ends_nothing(postgres_url: str) -> None:
 
     async def scenario(setup: Setup) -> None:
         heard = listen(setup)
+        elsewhere = Database(postgres_url)
         await until(heard, None)
-        async with setup.database.write() as session:
-            for stray in ("", "plan", "plan x p", "plan\x1fp\x1f2", "a\x1fb\x1fc\x1fd"):
+        async with elsewhere.write() as session:
+            for stray in ("", "plan", "plan x p", "plan\x1fx\x1f2", "a\x1fb\x1fc\x1fd"):
                 await session.execute(text("SELECT pg_notify('hope', :stray)"), {"stray": stray})
             await publish(session, "plan", "p")
         await until(heard, "p")
+        assert "x" not in heard
+        await elsewhere.close()
 
     on(postgres_url, scenario)
 
