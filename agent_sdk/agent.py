@@ -322,7 +322,8 @@ class Agent(Closes):
         self._refuse_others(session)
         refuse_unless_period(every_ms)
         terms = Terms(every_ms if deadline_ms is None else deadline_ms, priority, on_late)
-        return Periodic(lambda feed: self.jobs.submit(session.plans, on_host(feed), terms), inputs, every_ms, told)
+        plans = session.plans
+        return Periodic(plans.name, lambda feed: self.jobs.submit(plans, on_host(feed), terms), inputs, every_ms, told)
 
     def spread(self, session: Session, *, in_flight: int = 1) -> tuple[str, ...]:
         """Have a network ready on core groups of every size, so that the policy chooses how many cores each run gets.

@@ -24,6 +24,7 @@ from agent_sdk.errors import (
     SESSION_CLOSED,
     DeviceClosedError,
     ExecutionError,
+    HopeError,
     InputError,
     ModelError,
     ProcessorError,
@@ -37,13 +38,16 @@ from agent_sdk.journey.planfile import TravellingPlan
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.whole import Whole
-from agent_sdk.model import Content, Network, Port, Shapes, read_network
+from agent_sdk.model import Content, Model, Network, Port, Shapes, read_network
 from agent_sdk.runtimes.ort.whole import WholeOrt
 
 MOST_NOTES: Final = 64
 """Notes of one network: requests that fail may each fail in words of their own."""
 KEPT: Final = 8
 """Sets of shapes for which a plan is kept ready; the one used longest ago makes room."""
+MOST_SHAPES: Final = 1024
+"""Sets of shapes that the whole network is known to have answered; beyond these it counts as asked at any."""
+ANY_SHAPES: Final[ShapeKey] = ((-1,),)
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +122,7 @@ class Plans(Closes, Forks):
         self.asked: WeakMethod[Callable[[Feed], object]] | None = None
         self._models: OrderedDict[ShapeKey, Prepared] = OrderedDict()
         self._answered: Counter[str] = Counter()
-        self._whole_answers = False  # at shapes of which there was no plan
+        self._whole_runs: Counter[ShapeKey] = Counter()  # that have succeeded or are under way, where plans may come
         self._switches = 0
         self.lock, self._reading = threading.RLock(), threading.Lock()
         watch_forks(self)
@@ -158,9 +162,13 @@ class Plans(Closes, Forks):
         except (ModelError, ProcessorError):
             return self.inputs, self.outputs
 
-    def note(self, text: str) -> None:
-        """Say what is not as it should be, once; what is beyond ``MOST_NOTES`` stands in the log alone."""
-        log.info("%s: %s", self.name, text)
+    def note(self, text: str, why: BaseException | None = None) -> None:
+        """Say what is not as it should be, once; what is beyond ``MOST_NOTES`` stands in the log alone.
+
+        The log says where it came from, too, if it is no error of ours.
+        """
+        strange = why if not isinstance(why, HopeError) else None
+        log.log(logging.ERROR if strange else logging.INFO, "%s: %s", self.name, text, exc_info=strange)
         with self.lock:
             if text not in self.notes and len(self.notes) < MOST_NOTES:
                 self.notes.append(text)
@@ -215,7 +223,12 @@ class Plans(Closes, Forks):
                 break
         else:
             whole = taken
-        outputs = self._answered_whole(whole, feed, turn)
+        try:
+            outputs = self._answered_whole(whole, feed, turn)
+        except BaseException:
+            if whole is taken:
+                self._count_whole(feed, -1)
+            raise
         if (prepared := self._ready_at(feed)) is not None:
             prepared.learn(feed, outputs)
         if self.asked is not None and (told := self.asked()) is not None:
@@ -233,9 +246,15 @@ class Plans(Closes, Forks):
         return prepared if prepared is not None and prepared.admits(feed) else None
 
     def taking(self, feed: Feed) -> Prepared | None:
-        """What is ready for these inputs and runs them, and looks at their floats meanwhile."""
+        """What is ready for these inputs and runs them, and looks at their floats meanwhile; if pinned, it stays."""
         prepared = self._ready_at(feed)
-        return prepared if prepared is not None and prepared.takes(feed) else None
+        if prepared is None or not prepared.takes(feed):
+            return None
+        if prepared.pinned and not prepared.used:
+            with self.lock:
+                prepared.used = self.holds(prepared)  # else it has just made room
+            return prepared if prepared.used else None
+        return prepared
 
     def _ready_at(self, feed: Feed) -> Prepared | None:
         """What is ready for inputs of these shapes, whatever their values."""
@@ -253,8 +272,23 @@ class Plans(Closes, Forks):
     def _answering(self, feed: Feed) -> Prepared | WholeOrt:
         """Who answers: decided together with who takes over from whom, so that nobody is asked who has just gone."""
         with self.lock:
-            self._whole_answers |= self._ready_at(feed) is None
-            return self.taking(feed) or self.whole.get()
+            taken = self.taking(feed) or self.whole.get()
+            if isinstance(taken, WholeOrt):
+                self._count_whole(feed, 1)
+            return taken
+
+    def _count_whole(self, feed: Feed, change: int) -> None:
+        """Count a run of the whole network, or one less, which was refused."""
+        if not self.planned or self.is_for_whole(feed):
+            return
+        key = tuple([shape_of(feed[port.name]) if port.name in feed else () for port in self.inputs])
+        with self.lock:
+            if key not in self._whole_runs and len(self._whole_runs) >= MOST_SHAPES:
+                self._whole_runs[ANY_SHAPES] = 1
+                return
+            self._whole_runs[key] += change
+            if not self._whole_runs[key]:
+                del self._whole_runs[key]
 
     def _answered_whole(self, whole: WholeOrt, feed: Feed, turn: Turn) -> dict[str, Any]:
         try:
@@ -279,6 +313,9 @@ class Plans(Closes, Forks):
 
     def key(self, shapes: Mapping[str, Sequence[int]]) -> ShapeKey:
         return tuple(tuple(shapes.get(port.name, ())) for port in self.network.inputs)
+
+    def key_for(self, model: Model) -> ShapeKey:
+        return self.key({name: model.graph.tensor[name].shape for name in model.graph.inputs})
 
     def key_of(self, feed: Feed) -> ShapeKey | None:
         """What the plan for inputs of these shapes is kept under; None where there is one for all shapes, or none."""
@@ -308,31 +345,38 @@ class Plans(Closes, Forks):
         with self.lock:
             return prepared in self._models.values()
 
+    def making_room(self, key: ShapeKey, *, pinned: bool) -> list[ShapeKey]:
+        """Whose plan makes room for one at these shapes.
+
+        Raises UnplannableError where that one would change an answer that has to stay.
+        """
+        with self.lock:
+            movable = [own for own, each in self._models.items() if not (each.pinned and each.used)]
+            full = len(self._models) >= KEPT
+            if (full and not movable) or (pinned and not self._whole_runs.keys().isdisjoint({key, ANY_SHAPES})):
+                raise UnplannableError(f"'{self.name}' has one answer for one input: another plan would change some")
+            return movable[:full]
+
     def keep(self, prepared: Prepared) -> tuple[Prepared, list[ShapeKey]]:
         """Take one in, unless somebody else was faster; return which stays, and the shapes that made room.
 
         Frees it, and raises UnplannableError where it would change an answer that has to stay, or DeviceClosedError
         once this is closed.
         """
-        graph = prepared.model.graph
-        key = self.key({name: graph.tensor[name].shape for name in graph.inputs})
+        key, taken = self.key_for(prepared.model), False
         gone: dict[ShapeKey, Prepared] = {}
-        with self.lock:
-            movable = [own for own, each in self._models.items() if not (each.pinned and each.answered)]
-            full = len(self._models) >= KEPT
-            refused = (full and not movable) or (prepared.pinned and self._whole_answers)
-            kept = self._models.get(key, prepared)
-            taken = kept is prepared and not self.closed and not refused
-            if taken:
-                self._models[key] = self.last = prepared
-                if full:
-                    gone[movable[0]] = self._models.pop(movable[0])
-        for each in (*gone.values(), *(() if taken else (prepared,))):
-            self._free(each)
-        if self.closed:
-            raise DeviceClosedError(SESSION_CLOSED)
-        if kept is prepared and refused:
-            raise UnplannableError(f"'{self.name}' has one answer for one input: another plan would change some")
+        try:
+            with self.lock:
+                if self.closed:
+                    raise DeviceClosedError(SESSION_CLOSED)
+                if key not in self._models:
+                    gone = {own: self._models.pop(own) for own in self.making_room(key, pinned=prepared.pinned)}
+                    self._models[key] = self.last = prepared
+                    taken = True
+                kept = self._models[key]
+        finally:
+            for each in (*gone.values(), *(() if taken else (prepared,))):
+                self._free(each)
         return kept, list(gone)
 
     def replace(self, older: Prepared, newer: Prepared) -> bool:

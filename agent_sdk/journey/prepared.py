@@ -77,6 +77,7 @@ class Prepared(Closes, Forks):
         changes: what was decided, in sentences, latest last.
         answered: how many runs each has answered.
         switches: how often somebody else has answered than the time before.
+        used: whether somebody has been given it, to run it; told where ``pinned``.
         trusting: whether feeds have to be looked at, because a contender means the same by ordinary ones only.
         doubted: whether the last feed that the whole network answered, or the answer, was no ordinary one.
     """
@@ -102,6 +103,7 @@ class Prepared(Closes, Forks):
         self.changes: deque[str] = deque(maxlen=32)
         self.answered: Counter[str] = Counter()
         self.switches = 0
+        self.used = False
         self.trusting = any(executor.program.trusting for executor in self._contenders.values())
         self.doubted = False
         self._answering = ""

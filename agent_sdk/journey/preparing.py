@@ -125,8 +125,8 @@ class Preparing(Closes, Forks):
 
         It is made where plans are made behind the answers, after what is under way there; who stops waiting ends it.
 
-        Raises InputError, OpenShapeError or UnplannableError for shapes of which no plan can be made, or what preparing
-        a plan raises.
+        Raises InputError, OpenShapeError or UnplannableError for shapes of which no plan can be made, or whose plan
+        would change an answer that has to stay; or what preparing a plan raises.
         """
         plans = self.plans
         if plans.forked:
@@ -147,7 +147,11 @@ class Preparing(Closes, Forks):
 
     def _made(self, shapes: Shapes | None) -> Prepared:
         try:
-            return self._ready(shapes) or self._kept(self._prepared(self._bound(shapes)))
+            if (ready := self._ready(shapes)) is not None:
+                return ready
+            model = self._bound(shapes)
+            self.plans.making_room(self.plans.key_for(model), pinned=self._pinned(model))  # else refused at once
+            return self._kept(self._prepared(model))
         finally:
             self._over()
 
@@ -176,6 +180,9 @@ class Preparing(Closes, Forks):
         network = self.plans.network
         return network.bind(shapes) if network.is_open else network.bound_in_place(shapes)
 
+    def _pinned(self, model: Model) -> bool:
+        return self._options.deterministic or rounding(model.graph).differs
+
     def _prepared(
         self, model: Model, own: Callable[[], Feed | None] = lambda: None, *, behind: bool = False
     ) -> Prepared:
@@ -190,9 +197,8 @@ class Preparing(Closes, Forks):
         model = replace(model, taken=drawn.fixed)
         services = self.services.fit_for(model, drawn.tried)
         obtained = self._obtained(services, model, behind)
-        pinned = options.deterministic or rounding(model.graph).differs
         opening = Opening(services, model, obtained, self.reference, drawn, options.all_rivals, options.in_flight)
-        ready = opening.done(pinned=pinned)
+        ready = opening.done(pinned=self._pinned(model))
         self.services.starts.keep(options.content, options.shapes, start_after(ready))
         return ready
 
@@ -274,10 +280,9 @@ class Preparing(Closes, Forks):
                 work()
             except NotWantedError:
                 raise
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001  the log has it
                 if not self.plans.closed:
-                    self.plans.note(f"what was being done behind the answers failed ({_words(error)})")
-                    log.error("%s: why", self.plans.name, exc_info=error)
+                    self.plans.note(f"what was being done behind the answers failed ({_words(error)})", error)
             finally:
                 self._over()
 
@@ -343,7 +348,7 @@ class Preparing(Closes, Forks):
             check()
             runtime = plans.whole.get().runtime
             stays = f"{shown}: {runtime} goes on answering, because others would round differently"
-            if self._options.deterministic or rounding(model.graph).differs:
+            if self._pinned(model):
                 plans.note(stays)
                 if again:
                     return
@@ -369,7 +374,8 @@ class Preparing(Closes, Forks):
                 self._run_whole(error)
             else:
                 whole = plans.whole.loaded
-                plans.note(f"{shown}: {whole.runtime if whole else 'nobody'} goes on answering ({_words(error)})")
+                answers = f"{shown}: {whole.runtime if whole else 'nobody'} goes on answering"
+                plans.note(f"{answers} ({_words(error)})", error)
 
     def _run_whole(self, why: Exception) -> None:
         """Have the whole network answer: from now on, or where only shapes are open, until there are plans.
@@ -386,8 +392,8 @@ class Preparing(Closes, Forks):
             raise ModelError(f"{_words(why)}; nor does a runtime load it as a whole: {error}") from error
         if not isinstance(why, OpenShapeError):
             self.plans.planned = False
-            self.plans.note(f"the whole network runs on {whole.runtime}, because nothing can be planned: {_words(why)}")
-            log.debug("%s: why", self.plans.name, exc_info=why)
+            runs = f"the whole network runs on {whole.runtime}, because nothing can be planned: {_words(why)}"
+            self.plans.note(runs, why)
         self._over()
 
     def close(self) -> None:

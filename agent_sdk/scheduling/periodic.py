@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Final
 
 from agent_sdk.closing import Closes
-from agent_sdk.errors import InputError, QueueFullError, said
+from agent_sdk.errors import DeviceClosedError, InputError, QueueFullError, said
 from agent_sdk.journey.plans import Feed
 from agent_sdk.pool import begin_thread
 from agent_sdk.scheduling.job import Job
@@ -30,6 +30,7 @@ class Periodic(Closes):
     """Asks for a job each period, from a thread of its own; made by ``Agent.stream``.
 
     Args:
+        name: the network's, for the log.
         submit: asks for one.
         inputs: what each run computes from, or makes that when its time has come.
         every_ms: the period.
@@ -44,11 +45,13 @@ class Periodic(Closes):
 
     def __init__(
         self,
+        name: str,
         submit: Callable[[Feed], Job],
         inputs: Feed | Callable[[], Feed],
         every_ms: float,
         told: Callable[[Job], object],
     ) -> None:
+        self._name = name
         self._submit, self._inputs, self._every_s, self._told = submit, inputs, float(every_ms) / 1e3, told
         self._stopped = threading.Event()
         self.refused = 0
@@ -64,7 +67,8 @@ class Periodic(Closes):
             except QueueFullError:
                 self.refused += 1
             except Exception as error:  # noqa: BLE001  the session is closed, or the caller's function raised
-                log.warning("a stream has ended: %s", said(error))
+                level = logging.INFO if isinstance(error, DeviceClosedError) else logging.WARNING
+                log.log(level, "%s: a stream has ended: %s", self._name, said(error))
                 self.failure = error
                 return
             due += self._every_s

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,6 +23,7 @@ from agent_sdk import Agent, Session
 from agent_sdk.errors import DeviceClosedError, InputError, ModelError, OpenShapeError, UnplannableError
 from agent_sdk.journey import plans
 from agent_sdk.journey.demand import USES
+from agent_sdk.journey.opening import Opening
 from agent_sdk.journey.verify import relative_error
 from tests import CAMPAIGN
 from tests.agent.haste import measure_hastily
@@ -397,11 +399,68 @@ def test_no_plan_that_is_asked_for_changes_an_answer(agent: Agent, monkeypatch: 
                 opened.prepare({"x": (1, 3, 8, 8)})
             first = opened.run(image(1, 3, 8, 8))["y"]
             (answering,) = opened.stats.answered
-            with pytest.raises(UnplannableError, match="one answer"):
-                opened.prepare({"x": (1, 3, 5, 5) if planned_first else (1, 3, 8, 8)})
+            with monkeypatch.context() as patched:
+                patched.setattr(Opening, "done", None)  # nor is it tried
+                with pytest.raises(UnplannableError, match="one answer"):
+                    opened.prepare({"x": (1, 3, 5, 5) if planned_first else (1, 3, 8, 8)})
             np.testing.assert_array_equal(opened.run(image(1, 3, 8, 8))["y"], first)
             assert opened.stats.answered == {answering: 2}
             assert opened.stats.prepared == planned_first
+
+
+def test_a_plan_that_changes_no_answer_is_made(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was refused is no answer, no plan takes what overrides an initialiser, and other shapes have other answers;
+    of more shapes than are remembered each counts as answered.
+    """
+    model = onnx.load_from_string(open_model())
+    model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [4, 3, 3, 3]))
+    with agent.load(model, deterministic=True, background=False) as opened:
+        with pytest.raises(InputError):
+            opened.run({"nonsense": np.ones(1, np.float32)})
+        with pytest.raises(InputError):
+            opened.run({"x": np.ones((1, 3, 8, 8), np.int8)})
+        opened.run({**image(1, 3, 8, 8), "w": np.ones((4, 3, 3, 3), np.float32)})
+        first = opened.run(image(1, 3, 7, 7))["y"]
+        opened.prepare({"x": (1, 3, 8, 8)})
+        opened.run(image(1, 3, 8, 8))
+        np.testing.assert_array_equal(opened.run(image(1, 3, 7, 7))["y"], first)
+        assert opened.stats.answered.keys() == {"whole:onnxruntime", opened.plans.ready()[0].current}
+        monkeypatch.setattr(plans, "MOST_SHAPES", 1)
+        opened.run(image(1, 3, 6, 6))
+        with pytest.raises(UnplannableError, match="one answer"):
+            opened.prepare({"x": (1, 3, 5, 5)})
+
+
+def test_a_run_under_way_is_an_answer(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that is asked for meanwhile is refused, and one that has made room answers nobody."""
+
+    def meanwhile(owner: object, method: str, asks: Callable[[], object]) -> None:
+        """Do something when a method is called the next time."""
+        begins = getattr(owner, method)
+
+        def called(*given: Any, **named: Any) -> Any:
+            monkeypatch.setattr(owner, method, begins)
+            asks()
+            return begins(*given, **named)
+
+        monkeypatch.setattr(owner, method, called)
+
+    def refused(size: int) -> None:
+        with pytest.raises(UnplannableError, match="one answer"):
+            opened.prepare({"x": (1, 3, size, size)})
+
+    monkeypatch.setattr(plans, "KEPT", 1)
+    with agent.load(open_model(), deterministic=True, background=False) as opened:
+        meanwhile(opened.plans.whole.get(), "run", lambda: refused(8))
+        opened.run(image(1, 3, 8, 8))
+        gone = opened.prepare({"x": (1, 3, 7, 7)})
+        meanwhile(gone, "takes", lambda: opened.prepare({"x": (1, 3, 6, 6)}))
+        opened.run(image(1, 3, 7, 7))
+        assert opened.stats.answered == {"whole:onnxruntime": 2}
+        (pinned,) = opened.plans.ready()
+        meanwhile(pinned, "run", lambda: refused(5))
+        opened.run(image(1, 3, 6, 6))
+        assert opened.stats.answered == {"whole:onnxruntime": 2, pinned.current: 1}
 
 
 def test_a_pinned_plan_is_never_compared(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

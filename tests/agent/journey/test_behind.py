@@ -33,7 +33,7 @@ from agent_sdk.journey.whole import Whole
 from agent_sdk.model import Network
 from agent_sdk.pool import Pool
 from agent_sdk.runtimes.ort.whole import WholeOrt
-from tests.agent.models import BRANCHING, expected
+from tests.agent.models import BRANCHING, expected, one_op_model
 from tests.agent.test_session_shapes import image, open_model, right, until
 from tests.agent.threads import no_thread_left
 
@@ -277,6 +277,21 @@ def test_what_ends_what_goes_on_behind_is_said_once(
         assert session.notes == ["what was being done behind the answers failed (Ended: somewhere)"]
         assert relative_error(session.run(feed), wanted) < 1e-5
     assert len([record for record in caplog.records if record.exc_info and record.exc_info[0] is Ended]) == 1
+
+
+@pytest.mark.parametrize("size", [2, "n"])
+def test_what_fails_behind_is_logged_with_where(
+    agent: Agent, size: int | str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, in the words of the note, if it is no error of ours."""
+    error = RuntimeError("somewhere")
+    monkeypatch.setattr(Opening, "done", Mock(side_effect=error))
+    with agent.load(one_op_model("Relu", shape=(size, 3)), shapes={"x": (2, 3)}) as session:
+        assert session.wait(60)
+        (note,) = session.notes
+    (record,) = [record for record in caplog.records if record.exc_info and record.exc_info[1] is error]
+    assert "RuntimeError: somewhere" in note
+    assert (record.levelname, record.message) == ("ERROR", f"{session.name}: {note}")
 
 
 def test_what_ends_a_thread_of_a_pool_reaches_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:

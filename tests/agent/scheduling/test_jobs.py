@@ -437,7 +437,7 @@ def test_a_joint_plan_may_go_while_a_run_of_it_begins(agent: Agent, session: Ses
 
 def test_a_stream_asks_for_a_run_each_period(agent: Agent, session: Session, caplog: pytest.LogCaptureFixture) -> None:
     """Runs are asked for until the stream is closed, each on what there is then; who fails to make inputs ends it, and
-    the log says so.
+    the log says so, with the network's name; who closes the session is not warned.
     """
     heard: list[Job] = []
     made = iter(range(10**6))
@@ -449,7 +449,14 @@ def test_a_stream_asks_for_a_run_each_period(agent: Agent, session: Session, cap
     assert stream.failure is None
     with agent.stream(session, {}.pop, every_ms=5) as broken:  # type: ignore[arg-type]
         until(lambda: broken.failure is not None)
-    assert [record.levelname for record in caplog.records if "a stream has ended" in record.message] == ["WARNING"]
+    caplog.set_level("INFO", "agent_sdk")
+    with agent.load(BRANCHING, background=False) as other:
+        shut = agent.stream(other, dict(other.draw()), every_ms=5)
+    until(lambda: shut.failure is not None)
+    shut.close()
+    ended = [record for record in caplog.records if "a stream has ended" in record.message]
+    assert [record.levelname for record in ended] == ["WARNING", "INFO"]
+    assert all(record.message.startswith(f"{session.name}: ") for record in ended)
     for terms in (
         {"every_ms": 0},
         {"every_ms": 5e-324},
