@@ -31,8 +31,6 @@ BOUNDS: Final = ("start", "stop", "axis")
 """What a Slice reads beside its tensor."""
 SHAPE: Final = {"Reshape": 1, "Resize": 3}
 """Types that may read the shape of their output, and in which place."""
-SCALES: Final = {"Resize": 2, "Upsample": 1}
-"""Types that may read by how much they enlarge each axis, and in which place."""
 PADS: Final = 1
 """Where a Pad may read by how much it pads: all axes before, all behind."""
 
@@ -212,8 +210,8 @@ def _part(model: Model, one: CutOp, node: onnx.NodeProto, constants: Constants) 
         return made
     _set(made, one.source.attributes, one.part.attributes)
     kind, read = node.op_type, list(node.input)
-    if SCALES.get(kind, len(read)) < len(read) and read[SCALES[kind]]:
-        _check_scale(model, one, model.constants[read[SCALES[kind]]])
+    if kind in ("Resize", "Upsample") and any(read[1:3][-1:]):  # a Resize reads a region first since operator set 11
+        _check_scale(model, one, model.constants[read[1:3][-1]])
     elif kind == "Pad" and len(read) > PADS:
         pads = numpy_helper.to_array(model.constants[read[PADS]]).reshape(2, -1)
         if len(read) > PADS + 2 or pads[:, one.region.axes].any():

@@ -36,9 +36,9 @@ def _broadcast(op: View, span: Span, places: Iterable[int]) -> Part:
 
 
 def per_channel(op: View, span: Span) -> Part:
-    """Input, then parameters with one entry per channel."""
-    channels = {place: Span(0, *span[1:]) for place in range(1, op.operands)} if span.axis == 1 else {}
-    return {0: span, **channels}
+    """Input, then parameters with one entry per channel, or of an old operator set per element of a sample."""
+    places = [place for place in range(1, op.operands) if 1 <= span.axis <= len(op.shapes[place])]
+    return {0: span, **dict.fromkeys(places, span._replace(axis=span.axis - 1))}
 
 
 def instance(op: View, span: Span) -> Part:
@@ -49,12 +49,12 @@ def instance(op: View, span: Span) -> Part:
 
 
 def before_axis(default: int) -> Rule:
-    """What works on its axis and all behind it (a layer norm, a softmax of any operator set); parameters are whole."""
+    """What works on its axis and all behind it (a layer norm, a softmax of any operator set)."""
 
     def rule(op: View, span: Span) -> Part:
         if span.axis >= op.axis(default):
             raise CutError(f"{op.type} normalises over axis {span.axis}")
-        return {0: span}
+        return elementwise(op, span)
 
     return rule
 
@@ -131,7 +131,9 @@ def reshaped(op: View, span: Span) -> Part:
 
 def padded(op: View, span: Span) -> Part:
     """Cut along axes that are not padded: how far the others are may stand in a constant, which planners lack."""
-    if op.inputs > 1 or len(op.shapes[0]) != len(op.output) or op.shapes[0][span.axis] != op.output[span.axis]:
+    pads = op.get("pads", ())[span.axis :: len(op.output)]
+    same = len(op.shapes[0]) == len(op.output) and op.shapes[0][span.axis] == op.output[span.axis]
+    if op.inputs > 1 or any(pads) or not same:
         raise CutError(f"{op.type} pads axis {span.axis}, or is told in the run how far")
     return {0: span}
 

@@ -71,6 +71,8 @@ def pooled(op: View, span: Span) -> Part:
         return {0: span}
     kernel = op.get("kernel_shape", given)
     windows = _windows(op, kernel, given, made)
+    if op.get("auto_pad", "").startswith("SAME") and any(one > 1 for one in op.get("dilations", ())):
+        raise CutError(f"{op.type} pads by itself for windows with gaps, which runtimes leave out of count")
     counts = op.type == "AveragePool" and bool(op.get("count_include_pad", 0))
     before = [window.before for window in windows]
     behind = [
@@ -192,6 +194,11 @@ def resized(op: View, span: Span) -> Part:
     if op.inputs > 1 or len(op.shapes[0]) != len(op.output):
         raise CutError(f"{op.type} is told in the run how far")
     size, made = op.shapes[0][span.axis], op.output[span.axis]
+    if op.changed.keys() & {"axes", "keep_aspect_ratio_policy"}:
+        raise CutError(f"{op.type} is told of some axes alone, or keeps an aspect")
+    scales = op.get("scales", None)
+    if scales is not None and scales[span.axis] * size != made:
+        raise CutError(f"{op.type} enlarges axis {span.axis} by no whole factor")
     copies = op.get("mode", "nearest") == "nearest"
     rounding = op.get("coordinate_transformation_mode", "half_pixel"), op.get("nearest_mode", "round_prefer_floor")
     if size == made and "tf_crop_and_resize" not in rounding and (copies or (span.axis < 2 and len(op.output) > 3)):

@@ -62,23 +62,32 @@ def convolution(draw: Draw) -> onnx.ModelProto:
 
 
 def transposed(draw: Draw) -> onnx.ModelProto:
-    """Transposed convolution; strides beyond the kernel leave gaps, output padding adds rows that nobody reaches."""
+    """Transposed convolution; strides beyond the kernel leave gaps, output padding adds rows that nobody reaches.
+
+    How far it is padded is said, or follows from the size that it makes.
+    """
     groups = draw(st.sampled_from([1, 1, 2, 3]))
     channels, filters = groups * draw(st.integers(1, 3)), draw(st.integers(1, 3))
     kernel, strides, dilations = several(draw, 2, 1, 4), several(draw, 2, 1, 3), several(draw, 2, 1, 2)
     extra = [draw(st.integers(0, stride - 1)) for stride in strides]
     pads = [draw(st.integers(0, min(2, (size - 1)))) for size in kernel] * 2
-    node = helper.make_node(
-        "ConvTranspose", ["x", "w", "b"], ["y"], strides=strides, dilations=dilations, group=groups, pads=pads,
-        output_padding=extra,
-    )  # fmt: skip
     size = several(draw, 2, 4, 9)
+    padding: dict[str, Any] = {"pads": pads, "output_padding": extra}
+    auto = draw(st.sampled_from(["NOTSET", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]))
+    if auto != "NOTSET":
+        padding = {"auto_pad": auto}
+    elif draw(st.booleans()):
+        made = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(size, strides, kernel, dilations, strict=True)]
+        padding = {"output_shape": [full - cut for full, cut in zip(made, several(draw, 2, 0, 2), strict=True)]}
+    node = helper.make_node(
+        "ConvTranspose", ["x", "w", "b"], ["y"], strides=strides, dilations=dilations, group=groups, **padding
+    )
     weights = {"w": (channels, filters, *kernel), "b": (filters * groups,)}
     return model([node], {"x": (1, channels, *size)}, weights)
 
 
 def pooling(draw: Draw) -> onnx.ModelProto:
-    """Maximum or average, padding counted or not, sizes rounded up or down."""
+    """Maximum or average, explicit or automatic padding, counted or not, sizes rounded up or down."""
     kind = draw(st.sampled_from(["MaxPool", "AveragePool"]))
     kernel = several(draw, 2, 1, 4)
     attributes: dict[str, Any] = {
@@ -90,7 +99,13 @@ def pooling(draw: Draw) -> onnx.ModelProto:
         attributes["count_include_pad"] = draw(st.integers(0, 1))
     else:
         attributes["dilations"] = several(draw, 2, 1, 2)
-    attributes["pads"] = [draw(st.integers(0, size - 1)) for size in kernel] * 2
+    auto = draw(st.sampled_from(["NOTSET", "NOTSET", "SAME_UPPER", "SAME_LOWER"]))
+    if auto == "NOTSET":
+        attributes["pads"] = [draw(st.integers(0, size - 1)) for size in kernel] * 2
+    else:
+        strides = [min(pair) for pair in zip(attributes["strides"], kernel, strict=True)]
+        attributes |= {"auto_pad": auto, "strides": strides}
+        attributes.pop("dilations", None)
     return model([helper.make_node(kind, ["x"], ["y"], **attributes)], {"x": (1, 5, *several(draw, 2, 9, 14))}, {})
 
 
@@ -131,7 +146,8 @@ def normalised(draw: Draw) -> onnx.ModelProto:
     kind = draw(
         st.sampled_from(["Softmax", "LayerNormalization", "InstanceNormalization", "LRN", "BatchNormalization"])
     )
-    channels, last = (shape[1],), (shape[3],)
+    channels = (shape[1],)
+    last = (*(draw(st.sampled_from([1, size])) for size in shape[:3]), shape[3])[draw(st.integers(0, 3)) :]
     inputs: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
         "Softmax": ([], {"axis": draw(st.sampled_from([1, 2, 3, -1]))}, {}),
         "LayerNormalization": (["s", "m"], {}, {"s": last, "m": last}),
@@ -169,8 +185,10 @@ def reshaped(draw: Draw) -> onnx.ModelProto:
         axes, keep = draw(st.sampled_from([[1], [2, 3], [3]])), draw(st.integers(0, 1))
         return model([helper.make_node("ReduceMean", ["x"], ["y"], axes=axes, keepdims=keep)], {"x": shape}, {})
     if kind == "pad":
-        pads = np.array([0, 0, 1, draw(st.integers(0, 1)), 0, 0, draw(st.sampled_from([-1, 1])), 0], np.int64)
-        return model([helper.make_node("Pad", ["x", "p"], ["y"])], {"x": shape}, {"p": pads})
+        pads = [0, 0, 1, draw(st.integers(0, 1)), 0, 0, draw(st.sampled_from([-1, 1])), 0]
+        if draw(st.booleans()):
+            return model([helper.make_node("Pad", ["x"], ["y"], pads=pads)], {"x": shape}, {}, opset=9)
+        return model([helper.make_node("Pad", ["x", "p"], ["y"])], {"x": shape}, {"p": np.array(pads, np.int64)})
     if kind == "concat":
         inputs = {"x": shape, "z": (batch, rows, 3, width)}
         return model([helper.make_node("Concat", ["x", "z", "x"], ["y"], axis=2)], inputs, {})
@@ -179,7 +197,7 @@ def reshaped(draw: Draw) -> onnx.ModelProto:
 
 
 def resized(draw: Draw, shape: tuple[int, ...], factors: list[int]) -> onnx.ModelProto:
-    """Nearest neighbours by factors, or by sizes, or in between."""
+    """Nearest neighbours by factors, or by sizes, or in between; by factors of old operator sets, too."""
     mode = draw(st.sampled_from([("nearest", "half_pixel", "round_prefer_floor"), ("nearest", "asymmetric", "floor"),
                                  ("linear", "half_pixel", "floor"), ("nearest", "asymmetric", "ceil")]))  # fmt: skip
     attributes = dict(zip(("mode", "coordinate_transformation_mode", "nearest_mode"), mode, strict=True))
@@ -188,8 +206,14 @@ def resized(draw: Draw, shape: tuple[int, ...], factors: list[int]) -> onnx.Mode
         weights = {"s": np.array([*shape[:2], *(a * b for a, b in zip(shape[2:], factors, strict=True))], np.int64)}
         node = helper.make_node("Resize", ["x", "", "", "s"], ["y"], **attributes)
     else:
-        scales[3] += draw(st.sampled_from([0.0, 0.05]))  # still rounds to the same size, at other coordinates
+        scales[3] += draw(st.sampled_from([0.0, 0.05, 0.18]))  # mostly rounds to the same size, at other coordinates
         weights = {"s": np.array(scales, np.float32)}
+        opset = draw(st.sampled_from([7, 9, 10, OPSET, OPSET]))
+        if opset == 7:
+            return model([helper.make_node("Upsample", ["x"], ["y"], scales=scales)], {"x": shape}, {}, opset)
+        if opset < OPSET:
+            kind = "Upsample" if opset == 9 else "Resize"
+            return model([helper.make_node(kind, ["x", "s"], ["y"])], {"x": shape}, weights, opset)
         node = helper.make_node("Resize", ["x", "", "s"], ["y"], **attributes)
     return model([node], {"x": shape}, weights)
 

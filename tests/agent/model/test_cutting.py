@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext, suppress
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,7 +23,7 @@ from hope_schema.cutgraph import cut_graph, node_of, part_super_op
 from hope_schema.cutrules import granularity, reads
 from hope_schema.cutting import CutError, Region, whole_because
 from tests import CAMPAIGN
-from tests.agent.model.cut_cases import KINDS, model
+from tests.agent.model.cut_cases import KINDS, OPSET, model
 from tests.agent.models import BRANCHING, computed
 
 ROUNDING = 1e-5
@@ -149,6 +150,38 @@ def test_an_axis_that_keeps_its_size_may_be_moved_all_the_same() -> None:
     for axis in range(2):
         with pytest.raises(CutError):
             granularity(super_op, axis)
+
+
+@pytest.mark.parametrize(
+    ("opset", "kind", "attributes", "weights", "axes"),
+    [
+        (9, "Pad", {"pads": [0, 0, 1, 0, 0, 0, -1, 0]}, {}, {0, 1, 3}),
+        (OPSET, "Pad", {}, {"p": np.array([0, 0, 1, 0, 0, 0, -1, 0], np.int64)}, {0, 1, 3}),
+        (7, "Upsample", {"scales": [1.0, 1.0, 1.1, 2.0]}, {}, {0, 1, 3}),
+        (9, "Upsample", {}, {"s": np.array([1, 1, 1.1, 2], np.float32)}, {0, 1, 3}),
+        (10, "Resize", {}, {"s": np.array([1, 1, 1.1, 2], np.float32)}, {0, 1, 3}),
+        (18, "Resize", {"axes": [3, 2]}, {"": (), "s": np.array([2, 1], np.float32)}, set()),
+        (19, "AveragePool", {"kernel_shape": [2, 2], "strides": [2, 2], "auto_pad": "SAME_LOWER", "ceil_mode": 1,
+                             "dilations": [2, 2], "count_include_pad": 1}, {}, {0, 1}),
+        (8, "BatchNormalization", {"spatial": 0},
+         dict.fromkeys("smu", (4, 9, 9)) | {"v": np.ones((4, 9, 9), np.float32)}, {0, 1, 2, 3}),
+        (OPSET, "LayerNormalization", {}, {"s": (2, 1, 9, 9), "m": (9, 9)}, {0, 1, 2}),
+    ],
+)  # fmt: skip
+def test_axes_along_which_nothing_is_moved_are_cut(
+    opset: int, kind: str, attributes: dict[str, Any], weights: dict[str, Any], axes: set[int]
+) -> None:
+    """Sizes do not say whether an op moves what it reads: attributes and constants do, wherever they stand."""
+    node = helper.make_node(kind, ["x", *weights], ["y"], **attributes)
+    held = {name: value for name, value in weights.items() if name}
+    whole = read_model(model([node], {"x": (2, 4, 9, 9)}, held, opset))
+    found = set()
+    for axis, size in enumerate(whole.graph.tensor["y"].shape):
+        for border in range(1, size):
+            with suppress(CutError):
+                assert _difference(whole, Cut(op="y", axes=(axis,), at=((border,),))) <= ROUNDING
+                found.add(axis)
+    assert found == axes
 
 
 def _chain(channels: int, size: int, rows: list[tuple[int, int, int, int]]) -> onnx.ModelProto:
