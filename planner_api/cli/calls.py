@@ -170,7 +170,7 @@ CALLS = (
             ("approve", "go to the next stage now"),
             ("pause", "stay at this stage"),
             ("resume", "go on"),
-            ("rollback", "return to the version before, or to what came meanwhile and does not wait"),
+            ("rollback", "return to the version before, or on to what came meanwhile"),
         )
     ),
     Call("devices", "list", "devices by id", "GET", "/devices", cursor="after", rows="devices",

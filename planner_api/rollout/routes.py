@@ -90,7 +90,7 @@ _add_action("approve", "approve_release", "Go to the next stage now; from the la
 _add_action(
     "rollback",
     "roll_back_release",
-    "Return to the version before, or to what came meanwhile and does not wait, also after the release has ended.",
+    "Return to the version before, or on to what came meanwhile and does not wait, also after the release has ended.",
 )
 
 
