@@ -91,6 +91,11 @@ class Op(Contract):
         """The name of the first output."""
         return self.outputs[0]
 
+    @property
+    def marks(self) -> frozenset[str]:
+        """What its attribute ``OPEN`` says, mark by mark."""
+        return frozenset(filter(None, str(self.attributes.get(OPEN, "")).split(",")))
+
 
 class ModelGraph(Contract):
     """A static-shaped, acyclic dataflow graph G(V, E) (HOPE section 1).

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from agent_sdk.model.bounds import FREE, INDICES, WIDE
 from hope_schema import ModelGraph, Op
-from hope_schema.graph import OPEN, SPRING
+from hope_schema.graph import SPRING
 
 SHORT: Final[Mapping[str, str]] = {
     "f16": "float16", "f32": "float32", "f64": "float64", "bool": "bool",
@@ -97,8 +97,7 @@ class Trust:
 
     def marked(self, op: Op) -> str:
         """Why an op is taken by none but the reference, whatever row it has; empty where nothing says so."""
-        marks = {*str(op.attributes.get(OPEN, "")).split(",")} - self._bears - {""}
-        return "; ".join(WHY[mark] for mark in sorted(marks))
+        return "; ".join(WHY[mark] for mark in sorted(op.marks - self._bears))
 
     def refusals(self, ops: Iterable[Op], graph: ModelGraph) -> dict[str, str]:
         return {op.id: why for op in ops if (why := self.refusal(op, graph))}

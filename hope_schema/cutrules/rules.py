@@ -10,7 +10,7 @@ from hope_schema.base import MAX_NAME
 from hope_schema.cutrules import places, windows
 from hope_schema.cutrules.view import MisalignedError, Rule, View
 from hope_schema.cutting import CutError, Region, Span
-from hope_schema.graph import OPEN, SPRING, AttributeValue, ModelGraph, Op
+from hope_schema.graph import SPRING, AttributeValue, ModelGraph, Op
 from hope_schema.superop import SuperOp
 
 
@@ -37,7 +37,7 @@ def part_of(graph: ModelGraph, op: Op, region: Region) -> PartOp:
     rule = RULES.get(op.type)
     if rule is None:
         raise CutError(f"no rule says how {op.type} is cut")
-    if op.type in LARGEST and SPRING in str(op.attributes.get(OPEN, "")):
+    if op.type in LARGEST and SPRING in op.marks:
         raise CutError(f"{op.type} may hide what is no number, of which parts make something else")
     view = View(graph, op)
     found: list[dict[int, Span]] = [{} for _ in range(view.operands)]

@@ -8,7 +8,7 @@ from typing import Final
 from agent_sdk.model.bounds import WIDE
 from agent_sdk.runtimes.trust import WHY, Row, Trust, asked, kinds_read, on_axes
 from hope_schema import ModelGraph, Op
-from hope_schema.graph import OPEN, SPRING
+from hope_schema.graph import SPRING
 
 FLOATS: Final = "f32 f16"
 DOUBLES: Final = "f32 f16 f64"
@@ -23,7 +23,7 @@ def _to_whole(op: Op, graph: ModelGraph) -> str:
 
 
 def _hiding(op: Op, graph: ModelGraph) -> str:
-    return WHY[SPRING] if SPRING in str(op.attributes.get(OPEN, "")) else ""
+    return WHY[SPRING] if SPRING in op.marks else ""
 
 
 TORCH: Final = Trust(
