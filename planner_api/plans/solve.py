@@ -3,7 +3,7 @@
 import asyncio
 from typing import ClassVar
 
-from sqlalchemy import delete, exists, func, select, update
+from sqlalchemy import and_, case, delete, exists, func, select
 
 from hope_schema import Method
 from planner_api.db.engine import WriteSession
@@ -137,11 +137,18 @@ async def _store_version(
     this = PlanRow.id == stored.plan_id
     finished = PlanRow.version > 0, PlanRow.provisional.is_(False), PlanRow.served_version.is_(None)
     waits = repository.rolled_out("staged", "held")
-    await session.execute(update(PlanRow).where(this, *finished, waits).values(served_version=PlanRow.version))
-    await session.execute(update(PlanRow).where(this, ~waits, PlanRow.release_id.is_(None)).values(served_version=None))
+    keeps, moves_on = and_(waits, *finished), and_(~waits, PlanRow.release_id.is_(None))
+    served = case((keeps, PlanRow.version), (moves_on, None), else_=PlanRow.served_version)
     newest = {"version": stored.version, "provisional": stored.provisional, "solved_at": stored.created_at}
     solves = PlanRow.solves + (0 if stored.provisional else 1)
-    values = {**newest, "error": None, "retry_at": None, "solves": solves, "figures_zstd": figures}
+    values = {
+        **newest,
+        "served_version": served,
+        "error": None,
+        "retry_at": None,
+        "solves": solves,
+        "figures_zstd": figures,
+    }
     await repository.store(session, stored.plan_id, values)
     for pair, version in rests_on:
         await repository.rest_on(session, stored.plan_id, pair, profile_version=version, checked_version=version)
